@@ -1,0 +1,52 @@
+# Everything runs in .venv, which the first target that needs it creates.
+# Needs only make and Python 3.11 or later; choose another with `make PYTHON=python3.12 ...`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PACKAGES := pcg substitutions verifier search runtime unity
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint bench soak rules clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+venv: $(STAMP) ## Create .venv with the pinned packages (once)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed: make PYTHON=..." \
+	    if sys.version_info < (3, 11) else 0)'
+	@echo "Installing the pinned packages into $(VENV); the first time takes a while."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## Plan a small model for 4 local processes, train it, compare with one device
+	@mkdir -p build/demo
+	$(BIN)/python -m unity.optimize mlp-tiny --machine local -o build/demo/plan.json
+	$(BIN)/python -m unity.run build/demo/plan.json --steps 10 --check
+
+test: $(STAMP) ## Run the tests
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 2
+
+lint: $(STAMP) ## Check style, types and layers
+	$(BIN)/ruff check $(PACKAGES) tests
+	$(BIN)/ruff format --check $(PACKAGES) tests
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+bench: $(STAMP) ## Run the benchmarks
+	$(BIN)/python -m pytest -m benchmark -s
+
+soak: $(STAMP) ## Run the long tests
+	$(BIN)/python -m pytest -m soak -s
+
+rules: $(STAMP) ## Generate and prove the rule library again
+	$(BIN)/python -m unity.generate
+
+clean: ## Remove .venv, build outputs and caches
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Parallel computation graphs: operators as index equations, tensors, machines and plans."""

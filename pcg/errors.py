@@ -1,0 +1,71 @@
+"""Errors that a user can cause and should read: always one line, never a traceback."""
+
+from __future__ import annotations
+
+
+def one_line(text: str) -> str:
+    """Return `text` on one line: line breaks become spaces, control characters are escaped."""
+    joined = " ".join(line.strip() for line in text.splitlines() if line.strip())
+    if joined.isprintable():
+        return joined
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
+
+
+class UnityError(Exception):
+    """Base of the errors that are reported to the user as one line.
+
+    `exit_status` is the status that a command ends with when the error reaches it.
+    """
+
+    exit_status = 2
+
+
+class InputError(UnityError):
+    """Unusable input, such as a file that is missing or has a wrong field."""
+
+    where: str
+    """The input at fault, as the user named it: a path, an option, a preset."""
+    problem: str
+    """What is wrong, and what was expected."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        # All fields go to Exception's args, so that the error survives pickling between processes.
+        super().__init__(where, problem)
+        self.where = where
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return one_line(f"{self.where}: {self.problem}")
+
+
+class OperatorError(UnityError):
+    """Wrong use of an operator: a rank, size, degree or cut that its equation does not allow."""
+
+    operator: str
+    """The operator's name, such as "matmul"."""
+    operand: str
+    """The operand at fault, by its name in the operator's equation."""
+    dimension: int | None
+    """The operand's dimension at fault, from 0; None where the operand as a whole is wrong."""
+    problem: str
+    """What is wrong, and what was expected."""
+
+    def __init__(self, operator: str, operand: str, dimension: int | None, problem: str) -> None:
+        super().__init__(operator, operand, dimension, problem)
+        self.operator = operator
+        self.operand = operand
+        self.dimension = dimension
+        self.problem = problem
+
+    def __str__(self) -> str:
+        dimension = "" if self.dimension is None else f", dimension {self.dimension}"
+        return one_line(f"{self.operator}: operand {self.operand}{dimension}: {self.problem}")
+
+
+class NegativeAnswer(UnityError):
+    """The input is fine and the answer is no: a rule refuted, a plan that does not fit."""
+
+    exit_status = 1
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())

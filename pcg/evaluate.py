@@ -1,0 +1,285 @@
+"""Reference evaluation: exact meaning of a graph, whole or shard by shard, in one process.
+
+``evaluate_whole`` computes G(x) of every tensor from the equations. ``evaluate_shards`` computes
+what the devices compute: each task sees its own blocks of its operands and nothing else, and a
+tensor is V(sigma; x), an array of shape (partials, *shape), copies being equal by type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from pcg import expr
+from pcg.expr import Expr
+from pcg.graph import Graph, Node, Value
+from pcg.infer import bind_sizes, carriers_of
+from pcg.language import Output
+from pcg.operator import Attributes, Call
+from pcg.poly import Poly
+from pcg.ring import Array, IndexArray, Ring
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of a tensor: its values, and the global index of its first element."""
+
+    values: Array
+    start: tuple[int, ...]
+
+
+def evaluate_output(
+    output: Output,
+    operands: Sequence[Block],
+    sizes: Mapping[str, int],
+    ranges: Mapping[str, Range],
+    attributes: Attributes,
+    ring: Ring,
+) -> Array:
+    """One output block. ``ranges`` restricts indices of the equation to [start, stop)."""
+    names = [name for dim in output.dims for name in dim.names]
+    spans = {name: ranges.get(name, (0, sizes[f"|{name}|"])) for name in names}
+    walker = _Walker(operands, sizes, ranges, dict(attributes), ring)
+    values = walker.evaluate(output.body, tuple(spans.items()))
+    full = ring.expand(values, tuple(stop - start for start, stop in spans.values()))
+    shape = [1] * len(output.dims)
+    for position, dim in enumerate(output.dims):
+        for name in dim.names:
+            shape[position] *= spans[name][1] - spans[name][0]
+    return full.reshape(tuple(shape))
+
+
+@dataclass
+class _Walker:
+    """Evaluates an expression on the grid of the indices in scope, by broadcasting."""
+
+    operands: Sequence[Block]
+    sizes: Mapping[str, int]
+    ranges: Mapping[str, Range]
+    attributes: Mapping[str, Any]
+    ring: Ring
+
+    def evaluate(self, value: Expr, scope: tuple[tuple[str, Range], ...]) -> Array:
+        ring = self.ring
+        match value:
+            case expr.Const(number):
+                return ring.constant(number)
+            case expr.Real(name):
+                return ring.real(self.attributes[name])
+            case expr.IndexValue(index):
+                return ring.numbers(self._index(index, scope))
+            case expr.Guard(index):
+                return ring.numbers((self._index(index, scope) >= 0).astype(np.int64))
+            case expr.Access(operand, index):
+                return self._access(operand, index, scope)
+            case expr.Sum(var, size, body):
+                span = self.ranges.get(var, (0, size.evaluate(self.sizes)))
+                inner = (*scope, (var, span))
+                values = ring.expand(
+                    self.evaluate(body, inner), tuple(stop - start for _, (start, stop) in inner)
+                )
+                return ring.total(values, len(scope))
+            case expr.Add(parts):
+                return self._fold(ring.plus, parts, scope)
+            case expr.Mul(parts):
+                return self._fold(ring.times, parts, scope)
+            case expr.Apply(function, args):
+                return ring.apply(function, [self._grid(arg, scope) for arg in args])
+
+    def _grid(self, value: Expr, scope: tuple[tuple[str, Range], ...]) -> Array:
+        shape = tuple(stop - start for _, (start, stop) in scope)
+        return self.ring.expand(self.evaluate(value, scope), shape)
+
+    def _fold(
+        self, combine: Any, parts: Sequence[Expr], scope: tuple[tuple[str, Range], ...]
+    ) -> Array:
+        total = self._grid(parts[0], scope)
+        for part in parts[1:]:
+            total = combine(total, self._grid(part, scope))
+        return total
+
+    def _index(self, index: Poly, scope: tuple[tuple[str, Range], ...]) -> IndexArray:
+        """An index on the grid, of a shape that broadcasts to it."""
+        where = {name: (axis, span) for axis, (name, span) in enumerate(scope)}
+        total: IndexArray = np.zeros((1,) * len(scope), np.int64)
+        for monomial, coefficient in index.terms:
+            term: IndexArray = np.full((1,) * len(scope), coefficient, np.int64)
+            for symbol in monomial:
+                if symbol not in where:
+                    term = term * self.sizes[symbol]
+                    continue
+                axis, (start, stop) = where[symbol]
+                shape = [1] * len(scope)
+                shape[axis] = stop - start
+                term = term * np.arange(start, stop, dtype=np.int64).reshape(shape)
+            total = total + term
+        return total
+
+    def _access(
+        self, operand: int, index: tuple[Poly, ...], scope: tuple[tuple[str, Range], ...]
+    ) -> Array:
+        block = self.operands[operand]
+        local: list[IndexArray] = []
+        valid = np.ones((1,) * len(scope), np.bool_)
+        for position, start, size in zip(index, block.start, block.values.shape, strict=True):
+            at = self._index(position, scope) - start
+            inside = (at >= 0) & (at < size)
+            valid = valid & inside
+            local.append(np.where(inside, at, 0))
+        shape = np.broadcast_shapes(valid.shape, *(at.shape for at in local))
+        local = [np.broadcast_to(at, shape) for at in local]
+        return self.ring.gather(block.values, local, np.broadcast_to(valid, shape))
+
+
+def evaluate_whole(
+    graph: Graph, leaves: Mapping[str, Array], ring: Ring, extra: Mapping[str, int] | None = None
+) -> tuple[Array, ...]:
+    """G of the outputs, from G of the leaves by name. ``extra``: values of symbolic attributes."""
+    return evaluate_values(graph.outputs, graph.nodes, leaves, ring, extra or {})
+
+
+def evaluate_values(
+    outputs: Sequence[Value],
+    nodes: Sequence[Node],
+    leaves: Mapping[str, Array],
+    ring: Ring,
+    extra: Mapping[str, int],
+) -> tuple[Array, ...]:
+    known: dict[Node, tuple[Array, ...]] = {}
+    for node in nodes:
+        if node.is_leaf:
+            known[node] = (leaves[node.leaf.name],)
+            continue
+        inputs = [known[value.node][value.port] for value in node.inputs]
+        known[node] = evaluate_call(concrete(node.operator_call, extra), inputs, ring)
+    return tuple(known[value.node][value.port] for value in outputs)
+
+
+def concrete(call: Call, values: Mapping[str, int]) -> Call:
+    """The call with symbolic sizes and degrees replaced by ``values``; other symbols stay."""
+    if not values or not any(isinstance(v, Poly) for _, v in call.attributes):
+        return call
+    return Call(
+        call.operator,
+        tuple(
+            (name, v.evaluate(values) if isinstance(v, Poly) and v.symbols <= values.keys() else v)
+            for name, v in call.attributes
+        ),
+    )
+
+
+def evaluate_call(call: Call, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]:
+    """An operator on whole tensors, by its equation."""
+    equation = call.instance(tuple(x.ndim for x in inputs))
+    sizes = bind_sizes(call, equation, [tuple(x.shape) for x in inputs])
+    blocks = [Block(x, (0,) * x.ndim) for x in inputs]
+    return tuple(
+        evaluate_output(output, blocks, sizes, {}, call.attributes, ring)
+        for output in equation.outputs
+    )
+
+
+def evaluate_shards(
+    graph: Graph, leaves: Mapping[str, Array], ring: Ring
+) -> tuple[Array, ...]:
+    """V(sigma; x) of the outputs, shape (partials, *shape), from V of the leaves by name."""
+    known: dict[Node, tuple[Array, ...]] = {}
+    for node in graph.nodes:
+        if node.is_leaf:
+            known[node] = (leaves[node.leaf.name],)
+            continue
+        inputs = [known[value.node][value.port] for value in node.inputs]
+        known[node] = _shards_of(node, inputs, ring)
+    return tuple(known[value.node][value.port] for value in graph.outputs)
+
+
+def meaning(values: Array, ring: Ring) -> Array:
+    """G(x): the sum over the partials of V."""
+    return ring.total(values, 0)
+
+
+def _shards_of(node: Node, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]:
+    call = node.operator_call
+    match call.operator.parallel:
+        case None:
+            return _tasks(node, inputs, ring)
+        case "reduce":
+            (x,) = inputs
+            left = node.types[0].degrees.partials
+            return (ring.total(x.reshape((left, -1, *x.shape[1:])), 1),)
+        case "join":
+            return (np.concatenate(inputs, axis=0),)
+        case _:
+            return (inputs[0],)
+
+
+def _tasks(node: Node, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]:
+    """Run every task of a compute operator on its own blocks."""
+    call = node.operator_call
+    types = [value.type for value in node.inputs]
+    ranks = tuple(t.rank for t in types)
+    equation, typing = call.instance(ranks), call.typing(ranks)
+    sizes = bind_sizes(call, equation, [t.shape for t in types])
+    carriers = carriers_of([t.degrees for t in types])
+    outputs = [np.zeros((t.degrees.partials, *t.shape), inputs[0].dtype) for t in node.types]
+    for ranges, sigma, sums in task_grid(node, sizes):
+        blocks: list[Block] = []
+        for i, (x, t) in enumerate(zip(inputs, types, strict=True)):
+            spans = [(0, size) for size in t.shape]
+            for axis in typing.axes:
+                position = axis.operands[i]
+                if position is not None:
+                    spans[position] = _scaled(ranges[axis.name], sizes, axis.name, t.shape[position])
+            cut = tuple(slice(start, stop) for start, stop in spans)
+            values = x[sigma if i in carriers else 0][cut]
+            blocks.append(Block(values, tuple(start for start, _ in spans)))
+        for o, output in enumerate(equation.outputs):
+            result = evaluate_output(output, blocks, sizes, ranges, call.attributes, ring)
+            spans = [(0, size) for size in node.types[o].shape]
+            partial = sigma
+            for axis in typing.axes:
+                position = axis.outputs[o]
+                if position is None:
+                    partial = partial * sums[axis.name][1] + sums[axis.name][0]
+                else:
+                    whole = node.types[o].shape[position]
+                    spans[position] = _scaled(ranges[axis.name], sizes, axis.name, whole)
+            outputs[o][(partial, *(slice(a, b) for a, b in spans))] = result
+    return tuple(outputs)
+
+
+def _scaled(span: Range, sizes: Mapping[str, int], name: str, whole: int) -> Range:
+    """The block of a dimension whose leading (or only) index has the block ``span``."""
+    inner = whole // sizes[f"|{name}|"]
+    return span[0] * inner, span[1] * inner
+
+
+def task_grid(
+    node: Node, sizes: Mapping[str, int]
+) -> Iterator[tuple[dict[str, Range], int, dict[str, tuple[int, int]]]]:
+    """Every task, copies aside: the blocks of its indices, its partial, and (block, degree) of
+    each index. Slices in time are further blocks."""
+    call = node.operator_call
+    types = [value.type for value in node.inputs]
+    typing = call.typing(tuple(t.rank for t in types))
+    carriers = carriers_of([t.degrees for t in types])
+    passing = types[min(carriers)].degrees.partials if carriers else 1
+    cuts: list[int] = []
+    for axis in typing.axes:
+        operand, position = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
+        degrees = types[operand].degrees
+        cuts.append(degrees.dims[position] * degrees.slices[position])
+    for digits in product(*(range(cut) for cut in cuts), range(passing)):
+        ranges: dict[str, Range] = {}
+        sums: dict[str, tuple[int, int]] = {}
+        for axis, digit, cut in zip(typing.axes, digits, cuts, strict=False):
+            length = sizes[f"|{axis.name}|"] // cut
+            ranges[axis.name] = (digit * length, (digit + 1) * length)
+            sums[axis.name] = (digit, cut)
+        yield ranges, digits[-1], sums

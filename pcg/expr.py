@@ -1,0 +1,127 @@
+"""The index language: what one element of an operator's output is.
+
+These nodes are the meaning of an equation once ranks and attributes are known; ``pcg.language``
+reads them from text. Every reading (shape, type, evaluation, symbolic meaning, cost) walks this one
+tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pcg.poly import Poly
+
+
+@dataclass(frozen=True)
+class Const:
+    """A rational number."""
+
+    value: Fraction
+
+
+@dataclass(frozen=True)
+class Real:
+    """A real attribute of the operator, such as the factor of ``scale``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class IndexValue:
+    """An index or a size used as a number."""
+
+    index: Poly
+
+
+@dataclass(frozen=True)
+class Access:
+    """One element of an operand, at global indices."""
+
+    operand: int
+    index: tuple[Poly, ...]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum over ``0 <= var < size``."""
+
+    var: str
+    size: Poly
+    body: Expr
+
+
+@dataclass(frozen=True)
+class Add:
+    terms: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Mul:
+    factors: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A scalar function of values, known by its name alone (``pcg.functions``)."""
+
+    function: str
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """1 where ``index >= 0``, else 0."""
+
+    index: Poly
+
+    def negated(self) -> Guard:
+        return Guard(-self.index - 1)
+
+
+Expr = Const | Real | IndexValue | Access | Sum | Add | Mul | Apply | Guard
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The direct sub-expressions."""
+    match expr:
+        case Sum(body=body):
+            return (body,)
+        case Add(terms=parts) | Mul(factors=parts) | Apply(args=parts):
+            return parts
+        case _:
+            return ()
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """The expression and everything in it, outside in."""
+    yield expr
+    for child in children(expr):
+        yield from walk(child)
+
+
+def accesses(expr: Expr) -> Iterator[Access]:
+    """Every element access in the expression."""
+    return (part for part in walk(expr) if isinstance(part, Access))
+
+
+def substitute(expr: Expr, values: Mapping[str, Poly]) -> Expr:
+    """Replace index symbols. Bound variables are assumed not to occur in ``values``."""
+    match expr:
+        case IndexValue(index):
+            return IndexValue(index.substitute(values))
+        case Guard(index):
+            return Guard(index.substitute(values))
+        case Access(operand, index):
+            return Access(operand, tuple(i.substitute(values) for i in index))
+        case Sum(var, size, body):
+            return Sum(var, size.substitute(values), substitute(body, values))
+        case Add(terms):
+            return Add(tuple(substitute(t, values) for t in terms))
+        case Mul(factors):
+            return Mul(tuple(substitute(f, values) for f in factors))
+        case Apply(function, args):
+            return Apply(function, tuple(substitute(a, values) for a in args))
+        case Const() | Real():
+            return expr

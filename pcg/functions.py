@@ -1,0 +1,56 @@
+"""Scalar functions that equations may call; to a proof each is only a name.
+
+Over a prime field a function is a fixed pseudo-random map, except where field arithmetic has the
+function itself (a reciprocal, an equality test): an identity that holds for every function then
+still holds, and one that does not is told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import erf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.lazy import torch
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ScalarFunction:
+    """A function of ``arity`` numbers. ``real`` evaluates it in numpy, ``kernel`` in torch."""
+
+    name: str
+    arity: int
+    real: Callable[..., Array]
+    kernel: Callable[..., Any]
+    flops: int
+    """Floating-point operations of one evaluation, for the cost model."""
+
+
+_erf = np.vectorize(erf, otypes=[float])
+
+
+def _gelu(x: Array) -> Array:
+    return 0.5 * x * (1.0 + _erf(x / np.sqrt(2.0)))
+
+
+def _eq(x: Array, y: Array) -> Array:
+    return np.equal(x, y).astype(np.float64)
+
+
+FUNCTIONS: dict[str, ScalarFunction] = {
+    f.name: f
+    for f in (
+        ScalarFunction("exp", 1, np.exp, lambda x: torch.exp(x), 8),
+        ScalarFunction("relu", 1, lambda x: np.maximum(x, 0.0), lambda x: torch.relu(x), 1),
+        ScalarFunction("gelu", 1, _gelu, lambda x: torch.nn.functional.gelu(x), 12),
+        ScalarFunction("recip", 1, np.reciprocal, lambda x: torch.reciprocal(x), 1),
+        ScalarFunction("rsqrt", 1, lambda x: x**-0.5, lambda x: torch.rsqrt(x), 4),
+        ScalarFunction("eq", 2, _eq, lambda x, y: (x == y).to(torch.get_default_dtype()), 1),
+    )
+}

@@ -1,0 +1,212 @@
+"""The parallel computation graph: immutable, structurally hashed.
+
+A node is an operator call on values, or a leaf; equal nodes are one node. A graph is its outputs.
+Types are inferred once a node, on demand; a graph of a rule, whose sizes are not known, has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import Literal
+
+from pcg.errors import OperatorError
+from pcg.infer import infer
+from pcg.operator import Call
+from pcg.tensor import ParallelTensor
+
+LeafKind = Literal["input", "weight", "tensor"]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An input or weight of known type, or (``tensor``) an input of a rule, known by rank."""
+
+    kind: LeafKind
+    name: str
+    rank: int
+    type: ParallelTensor | None = None
+    below: int | None = None
+    """For integer inputs such as token ids: every element is in [0, below)."""
+
+    def __str__(self) -> str:
+        shape = f"rank {self.rank}" if self.type is None else str(self.type)
+        below = f" below {self.below}" if self.below is not None else ""
+        return f"{self.kind} {self.name} {shape}{below}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operator call on values, or a leaf. Equality is equality of structure."""
+
+    call: Call | Leaf
+    inputs: tuple[Value, ...] = ()
+    digest: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.call, Call) and len(self.inputs) != self.call.operator.arity:
+            problem = f"{len(self.inputs)} operands, expected {self.call.operator.arity}"
+            raise OperatorError(self.call.name, "*", None, problem)
+        digests = [f"{v.node.digest}.{v.port}" for v in self.inputs]
+        if isinstance(self.call, Call) and self.call.operator.commutative:
+            digests.sort()
+        text = f"{self.call}|{'|'.join(digests)}"
+        object.__setattr__(self, "digest", blake2b(text.encode(), digest_size=12).hexdigest())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Node) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Node({self.call}, {len(self.inputs)} inputs)"
+
+    @cached_property
+    def types(self) -> tuple[ParallelTensor, ...]:
+        """The types of its outputs. Raises OperatorError where the inputs do not fit."""
+        if isinstance(self.call, Leaf):
+            if self.call.type is None:
+                problem = "the tensor of a rule has no type"
+                raise OperatorError(self.call.name, "*", None, problem)
+            return (self.call.type,)
+        return infer(self.call, [value.type for value in self.inputs])
+
+    @property
+    def name(self) -> str:
+        return self.call.name
+
+    @property
+    def is_leaf(self) -> bool:
+        return isinstance(self.call, Leaf)
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether it is one of the six parallel operators, which move data and do no work."""
+        return isinstance(self.call, Call) and self.call.operator.parallel not in (None, "join")
+
+    @property
+    def operator_call(self) -> Call:
+        """The call of a node that is no leaf."""
+        assert isinstance(self.call, Call)
+        return self.call
+
+    @property
+    def leaf(self) -> Leaf:
+        """The leaf of a node that is one."""
+        assert isinstance(self.call, Leaf)
+        return self.call
+
+    def value(self, port: int = 0) -> Value:
+        return Value(self, port)
+
+
+@dataclass(frozen=True)
+class Value:
+    """One output of a node: a tensor."""
+
+    node: Node
+    port: int = 0
+
+    @property
+    def type(self) -> ParallelTensor:
+        return self.node.types[self.port]
+
+    def __repr__(self) -> str:
+        return f"Value({self.node.call}, {self.port})"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph, given by its outputs (for a model: the loss first)."""
+
+    outputs: tuple[Value, ...]
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, operands before their users, in an order that depends on structure only."""
+        return topological(value.node for value in self.outputs)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the structure: equal for equal graphs, in any process."""
+        text = "|".join(f"{v.node.digest}.{v.port}" for v in self.outputs)
+        return blake2b(text.encode(), digest_size=12).hexdigest()
+
+    @cached_property
+    def users(self) -> Mapping[Node, tuple[Node, ...]]:
+        """The nodes that read a node."""
+        users: dict[Node, list[Node]] = {node: [] for node in self.nodes}
+        for node in self.nodes:
+            for source in dict.fromkeys(value.node for value in node.inputs):
+                users[source].append(node)
+        return {node: tuple(readers) for node, readers in users.items()}
+
+    @property
+    def leaves(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.is_leaf)
+
+    def check(self) -> None:
+        """Infer every type. Raises OperatorError at the first node that has none."""
+        for node in self.nodes:
+            _ = node.types
+
+    def replace(self, values: Mapping[Value, Value]) -> Graph:
+        """The graph with some values replaced by others; the rest is shared."""
+        return Graph(rebuild(self.outputs, values))
+
+
+def topological(
+    roots: Iterable[Node], stop: Container[Value] = frozenset[Value]()
+) -> tuple[Node, ...]:
+    """The nodes that ``roots`` depend on, operands first; values in ``stop`` are not followed."""
+    done: dict[Node, None] = {}
+    stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(tuple(roots))]
+    while stack:
+        node, ready = stack.pop()
+        if node in done:
+            continue
+        if ready:
+            done[node] = None
+            continue
+        stack.append((node, True))
+        stack += [(v.node, False) for v in reversed(node.inputs) if v not in stop]
+    return tuple(done)
+
+
+def rebuild(outputs: tuple[Value, ...], values: Mapping[Value, Value]) -> tuple[Value, ...]:
+    """The values with ``values`` replaced in everything they depend on."""
+    new: dict[Node, Node] = {}
+
+    def image(value: Value) -> Value:
+        replaced = values.get(value)
+        if replaced is not None:
+            return replaced
+        node = new[value.node]
+        return value if node is value.node else Value(node, value.port)
+
+    roots = [v.node for v in outputs if v not in values]
+    for node in topological(roots, values):
+        inputs = tuple(image(value) for value in node.inputs)
+        same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        new[node] = node if same else Node(node.call, inputs)
+    return tuple(image(value) for value in outputs)
+
+
+def leaf(
+    kind: LeafKind, name: str, shape: tuple[int, ...], *, below: int | None = None
+) -> Value:
+    """A whole input or weight."""
+    return Value(Node(Leaf(kind, name, len(shape), ParallelTensor.whole(shape), below)))
+
+
+def tensor(name: str, rank: int) -> Value:
+    """An input of a rule."""
+    return Value(Node(Leaf("tensor", name, rank)))
+
+
+def apply(call: Call, *inputs: Value) -> Value:
+    """The first output of an operator applied to values."""
+    return Value(Node(call, inputs))

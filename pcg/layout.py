@@ -1,0 +1,177 @@
+"""Where the pieces of a tensor lie: which device holds which block of which partial.
+
+The layout of an operand or output follows from the operator's task grid and its machine view. The
+grid has an axis for each index that may be cut (in the order of the local typing), then one for
+partials that pass through, then one for copies of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+
+from pcg.graph import Node
+from pcg.infer import bind_sizes, carriers_of
+from pcg.operator import Call
+from pcg.task import Task
+from pcg.tensor import ParallelTensor
+from pcg.view import MachineView
+
+
+@dataclass(frozen=True, order=True)
+class Piece:
+    """Block ``block`` of partial ``partial``."""
+
+    partial: int
+    block: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The pieces of a tensor by device; a device holds at most one."""
+
+    type: ParallelTensor
+    pieces: tuple[tuple[int, Piece], ...]
+
+    @cached_property
+    def by_device(self) -> Mapping[int, Piece]:
+        return dict(self.pieces)
+
+    @cached_property
+    def holders(self) -> Mapping[Piece, tuple[int, ...]]:
+        """The devices that hold each piece, in ascending order."""
+        found: dict[Piece, list[int]] = {}
+        for device, piece in sorted(self.pieces):
+            found.setdefault(piece, []).append(device)
+        return {piece: tuple(devices) for piece, devices in found.items()}
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        return tuple(sorted(device for device, _ in self.pieces))
+
+    def region(self, piece: Piece) -> tuple[slice, ...]:
+        """The global indices that a piece covers."""
+        return tuple(
+            slice(b * length, (b + 1) * length)
+            for b, length in zip(piece.block, self.type.block, strict=True)
+        )
+
+
+def grid(node: Node) -> tuple[int, ...]:
+    """The shape of the task grid of a compute operator or a join."""
+    if node.operator_call.operator.parallel == "join":
+        # The first axis picks the operand; then the pieces of one operand.
+        return (2, *_pieces_shape(node.inputs[0].type))
+    cuts = tuple(degree for _, degree in _axes(node))
+    copies = node.types[0].degrees.copies
+    return (*cuts, _passing(node), copies)
+
+
+def spread(tensor: ParallelTensor, start: int = 0) -> Layout:
+    """The default layout: pieces on consecutive devices, blocks slowest, copies fastest."""
+    view = MachineView.packed(start, _pieces_shape(tensor))
+    return Layout(
+        tensor,
+        tuple((view.device(task), Piece(task[-2], task[:-2])) for task in view.tasks()),
+    )
+
+
+def output_layout(node: Node, port: int, view: MachineView) -> Layout:
+    """Where an output lies when its operator runs on ``view``."""
+    tensor = node.types[port]
+    if node.operator_call.operator.parallel == "join":
+        inner = node.inputs[0].type.degrees.partials
+        pieces = (
+            (view.device(task), Piece(task[0] * inner + task[-2], task[1:-2]))
+            for task in view.tasks()
+        )
+        return Layout(tensor, tuple(pieces))
+    axes = _axes(node)
+    pieces: list[tuple[int, Piece]] = []
+    for task in view.tasks():
+        partial, block = task[-2], [0] * tensor.rank
+        for (name, degree), digit in zip(axes, task, strict=False):
+            position = _position(node, name, port)
+            if position is None:
+                partial = partial * degree + digit
+            else:
+                block[position] = digit
+        pieces.append((view.device(task), Piece(partial, tuple(block))))
+    return Layout(tensor, tuple(pieces))
+
+
+def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
+    """Where an operand has to lie for its operator to run on ``view``."""
+    tensor = node.inputs[operand].type
+    if node.operator_call.operator.parallel == "join":
+        pieces = (
+            (view.device(task), Piece(task[-2], task[1:-2]))
+            for task in view.tasks()
+            if task[0] == operand
+        )
+        return Layout(tensor, tuple(pieces))
+    typing = _typing(node)
+    carries = operand in carriers_of([value.type.degrees for value in node.inputs])
+    found: list[tuple[int, Piece]] = []
+    for task in view.tasks():
+        block = [0] * tensor.rank
+        for axis, digit in zip(typing.axes, task, strict=False):
+            position = axis.operands[operand]
+            if position is not None:
+                block[position] = digit
+        found.append((view.device(task), Piece(task[-2] if carries else 0, tuple(block))))
+    return Layout(tensor, tuple(found))
+
+
+def tasks(node: Node, view: MachineView) -> Iterator[tuple[int, Task]]:
+    """Every device of a compute operator with the task that it runs."""
+    call = node.operator_call
+    types = [value.type for value in node.inputs]
+    equation = call.instance(tuple(t.rank for t in types))
+    sizes = bind_sizes(call, equation, [t.shape for t in types])
+    plain = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
+    axes = _axes(node)
+    for task in view.tasks():
+        ranges: dict[str, tuple[int, int]] = {}
+        for (name, degree), digit in zip(axes, task, strict=False):
+            length = plain[name] // degree
+            ranges[name] = (digit * length, (digit + 1) * length)
+        yield view.device(task), Task(call.values, plain, ranges)
+
+
+def grid_tasks(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    return product(*(range(n) for n in shape))
+
+
+def _pieces_shape(tensor: ParallelTensor) -> tuple[int, ...]:
+    d = tensor.degrees
+    shape = (*d.dims, d.partials, d.copies)
+    assert prod(shape) == tensor.pieces
+    return shape
+
+
+def _typing(node: Node):  # noqa: ANN202
+    call: Call = node.operator_call
+    return call.typing(tuple(value.type.rank for value in node.inputs))
+
+
+def _axes(node: Node) -> list[tuple[str, int]]:
+    """The indices of the task grid with their degrees."""
+    found: list[tuple[str, int]] = []
+    for axis in _typing(node).axes:
+        operand, position = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
+        found.append((axis.name, node.inputs[operand].type.degrees.dims[position]))
+    return found
+
+
+def _position(node: Node, name: str, port: int) -> int | None:
+    return next(axis.outputs[port] for axis in _typing(node).axes if axis.name == name)
+
+
+def _passing(node: Node) -> int:
+    types = [value.type.degrees for value in node.inputs]
+    carriers = carriers_of(types)
+    return types[min(carriers)].partials if carriers else 1

@@ -1,0 +1,22 @@
+"""torch, imported at its first use: proofs, rules and machines need none of it, and it takes
+seconds to load."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+else:
+
+    class _LazyModule:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(importlib.import_module(self._name), attribute)
+
+    torch = _LazyModule("torch")
+
+__all__ = ["torch"]

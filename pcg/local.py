@@ -1,0 +1,140 @@
+"""Which cuts an operator allows, derived from its equation (design, section 3).
+
+A compute operator is local: each task computes its block of the output from its blocks of the
+operands, at global indices. So an index may be cut where every access to a dimension it reads is
+that index itself, and where it is an output index or the index of an outermost sum. Partials may
+enter where every term reads exactly one element of the operands that carry them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+
+from pcg.expr import accesses
+from pcg.language import Dimension, Equation, size_of
+from pcg.normal import Element, NormalForm, Normalizer, Term, elements
+from pcg.poly import Poly
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An index that may be cut: where it stands in each operand and output, or None.
+
+    None in an output means that the index is summed away there: its degree becomes partials.
+    """
+
+    name: str
+    operands: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class LocalTyping:
+    """Everything the parallel type of an operator follows from."""
+
+    axes: tuple[Axis, ...]
+    carriers: tuple[frozenset[int], ...]
+    """Sets of operands that may carry partials together."""
+
+    def axis_at(self, operand: int, dim: int) -> Axis | None:
+        """The index at a dimension of an operand, if that dimension may be cut."""
+        return next((a for a in self.axes if a.operands[operand] == dim), None)
+
+
+def derive(equation: Equation) -> LocalTyping:
+    """The local typing of an equation."""
+    forms = tuple(_form(equation, i) for i in range(len(equation.outputs)))
+    axes = (_axis(equation, forms, name) for name in _candidates(equation, forms))
+    return LocalTyping(tuple(a for a in axes if a), _carriers(equation, forms))
+
+
+def _form(equation: Equation, output: int) -> NormalForm:
+    def element(operand: int, index: tuple[Poly, ...]) -> NormalForm:
+        return (Term(Fraction(1), factors=(Element(str(operand), index),)),)
+
+    return Normalizer().normalize(equation.outputs[output].body, element)
+
+
+def _candidates(equation: Equation, forms: tuple[NormalForm, ...]) -> list[str]:
+    names = [dim.names[0] for output in equation.outputs for dim in output.dims]
+    names += [var for form in forms for term in form for var, _ in term.binders]
+    return list(dict.fromkeys(names))
+
+
+def _axis(equation: Equation, forms: tuple[NormalForm, ...], name: str) -> Axis | None:
+    outputs: list[int | None] = []
+    for output, form in zip(equation.outputs, forms, strict=True):
+        at = [i for i, dim in enumerate(output.dims) if name in dim.names]
+        if at:
+            if len(at) > 1 or output.dims[at[0]].names[0] != name:
+                return None
+            outputs.append(at[0])
+        elif all(name in dict(term.binders) for term in form):
+            outputs.append(None)
+        else:
+            return None
+    positions = tuple(_position(equation, name, i) for i in range(len(equation.operands)))
+    if -1 in positions or all(p is None for p in positions):
+        return None
+    return Axis(name, positions, tuple(outputs))
+
+
+def _position(equation: Equation, name: str, operand: int) -> int | None:
+    """Where the index stands in the operand; None if nowhere; -1 if it forbids a cut."""
+    found: int | None = None
+    for position, dim in enumerate(equation.operands[operand].dims):
+        read = {
+            access.index[position]
+            for output in equation.outputs
+            for access in accesses(output.body)
+            if access.operand == operand
+        }
+        if not any(name in index.symbols for index in read):
+            continue
+        plain = len(read) == 1 and found is None and _leads(equation, name, read.pop(), dim)
+        if not plain:
+            return -1
+        found = position
+    return found
+
+
+def _leads(equation: Equation, name: str, index: Poly, dim: Dimension) -> bool:
+    """Whether ``index`` runs through all of ``dim`` in the order of ``name``."""
+    if index == Poly.of(name):
+        return _size(equation, name) == dim.size
+    return len(dim.names) > 1 and dim.names[0] == name and index == dim.index
+
+
+def _size(equation: Equation, name: str) -> Poly:
+    operand_names = {n for o in equation.operands for d in o.dims for n in d.names}
+    if name in operand_names:
+        return size_of(name)
+    for bound, size in equation.bounds:
+        if bound == name:
+            return size
+    return size_of(name)
+
+
+def _carriers(equation: Equation, forms: tuple[NormalForm, ...]) -> tuple[frozenset[int], ...]:
+    terms = [term for form in forms for term in form]
+    operands = range(len(equation.operands))
+    nonlinear = {
+        int(e.tensor)
+        for term in terms
+        for f in term.factors
+        if not isinstance(f, Element)
+        for e in elements((Term(Fraction(1), factors=(f,)),))
+    }
+    linear = [o for o in operands if o not in nonlinear]
+    reads = [
+        [int(f.tensor) for f in term.factors if isinstance(f, Element)] for term in terms
+    ]
+    return tuple(
+        frozenset(chosen)
+        for size in range(1, len(linear) + 1)
+        for chosen in combinations(linear, size)
+        if terms and all(sum(r in chosen for r in read) == 1 for read in reads)
+    )
+

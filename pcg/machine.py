@@ -1,0 +1,255 @@
+"""The machine model: identical devices in nested levels, read from a TOML file.
+
+A machine's devices are numbered 0 to N - 1, row-major with the innermost level fastest: on a
+machine of 2 sockets of 3 devices a node, device 7 is the second device of the second node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from pcg.errors import InputError
+from pcg.files import FileModel, read_toml
+
+MAX_DEVICES = 1 << 20
+"""Machines with more devices are refused: a slip in a file should not exhaust memory."""
+
+DType: TypeAlias = Literal["float64", "float32", "tf32", "bf16", "fp16"]
+Positive: TypeAlias = Annotated[float, Field(gt=0)]
+
+_PRESETS = Path(__file__).with_name("machines")
+
+
+class Flops(FileModel):
+    """Peak rate of one device for each number format, in floating-point operations a second."""
+
+    float64: Positive
+    float32: Positive
+    tf32: Positive | None = None
+    bf16: Positive | None = None
+    fp16: Positive | None = None
+
+    def rate(self, dtype: DType) -> float:
+        """Return the rate for `dtype`, in FLOP/s; float32's where the device lacks the format."""
+        own: float | None = getattr(self, dtype)
+        return self.float32 if own is None else own
+
+
+class Device(FileModel):
+    """One device; all of a machine's devices are alike."""
+
+    kind: Literal["gpu", "cpu"]
+    flops: Flops
+    memory_bytes: Annotated[int, Field(gt=0)]
+    memory_bandwidth: Positive
+    """Bytes a second between the device and its own memory."""
+    kernel_latency: Annotated[float, Field(ge=0)]
+    """Seconds that every launched operator takes, whatever its size."""
+
+
+class Level(FileModel):
+    """One level of the hierarchy: so many units of the level below, or devices, and their links."""
+
+    name: Annotated[str, Field(min_length=1)]
+    count: Annotated[int, Field(ge=1, le=MAX_DEVICES)]
+    """How many inner units one unit of this level holds."""
+    latency: Annotated[float, Field(ge=0)]
+    """Seconds that a message between two inner units takes, whatever its size."""
+    bandwidth: Positive
+    """Bytes a second, each way, of one port between an inner unit and this level."""
+    ports: Annotated[int, Field(ge=1)] | None = None
+    """Ports that each inner unit has onto this level, shared by its devices; one a device if
+    not given."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What devices communicate over."""
+
+    latency: float
+    """Seconds a message takes whatever its size."""
+    bandwidth: float
+    """Bytes a second, each way; infinite within one device, where nothing moves."""
+
+
+WITHIN_DEVICE = Link(latency=0.0, bandwidth=math.inf)
+
+
+class Machine(FileModel):
+    """A machine: its device, and its levels from the innermost to the cluster of nodes."""
+
+    schema_version: Literal[1]
+    name: Annotated[str, Field(min_length=1)]
+    device: Device
+    levels: tuple[Level, ...] = Field(alias="level")
+    """From innermost to outermost; the last is the cluster, whose units are the nodes."""
+    device_limit: Annotated[int, Field(ge=1)] | None = None
+    """If given, only this many devices take part: the first ones."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.levels) < 2:
+            raise ValueError(
+                f"level: expected at least two tables, a node and the cluster of nodes, "
+                f"got {len(self.levels)}"
+            )
+        names = Counter(level.name for level in self.levels)
+        for name, times in names.items():
+            if times > 1:
+                raise ValueError(f'level: expected distinct names, got "{name}" {times} times')
+        if self._capacity > MAX_DEVICES:
+            raise ValueError(f"level: expected at most {MAX_DEVICES} devices, got {self._capacity}")
+        if self.device_limit is not None and self.device_limit >= self._capacity:
+            raise ValueError(
+                f"device_limit: expected less than the {self._capacity} devices of the levels, "
+                f"got {self.device_limit}"
+            )
+        return self
+
+    @property
+    def devices(self) -> int:
+        """Number of devices that take part."""
+        return self._capacity if self.device_limit is None else self.device_limit
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes: the units of the outermost level, the cluster."""
+        return self.levels[-1].count
+
+    @property
+    def devices_per_node(self) -> int:
+        """Number of devices of a full node."""
+        return self._unit(len(self.levels) - 1)
+
+    def with_nodes(self, nodes: int) -> Machine:
+        """Return this machine with so many full nodes. Raises InputError if there are none."""
+        if nodes < 1:
+            raise InputError(self.name, f"expected 1 node or more, got {nodes}")
+        if nodes * self.devices_per_node > MAX_DEVICES:
+            raise InputError(self.name, f"expected at most {MAX_DEVICES} devices ({nodes} nodes)")
+        cluster = self.levels[-1].model_copy(update={"count": nodes})
+        return self._with((*self.levels[:-1], cluster), None)
+
+    def with_devices(self, devices: int) -> Machine:
+        """Return the part of this machine that its first `devices` devices are.
+
+        Levels shrink to what is left of them, so equal parts are equal machines: the first six
+        devices of six a node are one node. Raises InputError if there are not so many.
+        """
+        if not 1 <= devices <= self.devices:
+            problem = f"expected 1 to {self.devices} devices, got {devices}"
+            hint = " (more nodes hold more devices)" if devices > self.devices else ""
+            raise InputError(self.name, problem + hint)
+        levels = tuple(
+            level.model_copy(update={"count": min(level.count, -(-devices // self._unit(i)))})
+            for i, level in enumerate(self.levels)
+        )
+        whole = math.prod(level.count for level in levels) == devices
+        return self._with(levels, None if whole else devices)
+
+    def level_between(self, devices: Iterable[int]) -> int:
+        """Return the position in `levels` of the innermost level with a unit that holds them all.
+
+        It is 0 for a single device too. Raises InputError for a device that the machine lacks.
+        """
+        members = self._members(devices)
+        return next(i for i in range(len(self.levels)) if len(self._held(members, i + 1)) == 1)
+
+    def link(self, a: int, b: int) -> Link:
+        """Return the link between devices `a` and `b` while all others talk in the same pattern."""
+        return self.group_link((a, b))
+
+    def group_link(self, devices: Iterable[int]) -> Link:
+        """Return the slowest link on a ring through the group.
+
+        The ring leaves a unit once, however many of the group's devices the unit holds, and the
+        unit's other devices are taken to be in groups of the same form, sharing its ports. So a
+        group with m of a unit's n devices gets m/n of the bandwidth of all the unit's ports; for
+        a unit's lone member that is one device's part. A group of one has `WITHIN_DEVICE`.
+        Raises InputError for a device that the machine lacks.
+        """
+        members = self._members(devices)
+        if len(members) == 1:
+            return WITHIN_DEVICE
+        latency, bandwidth = 0.0, math.inf
+        for i, level in enumerate(self.levels):
+            held = self._held(members, i)
+            if len(held) == 1:
+                break
+            if len(held) == len(self._held(members, i + 1)):
+                continue  # no two members meet at this level
+            unit = self._unit(i)
+            ports = unit if level.ports is None else level.ports
+            share = min(held.values()) / unit
+            latency = max(latency, level.latency)
+            bandwidth = min(bandwidth, level.bandwidth * ports * share)
+        return Link(latency, bandwidth)
+
+    def hash(self) -> str:
+        """Return the SHA-256 of the machine's content, in hexadecimal; the same on every run."""
+        content = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    @property
+    def _capacity(self) -> int:
+        """Number of devices that the levels hold."""
+        return self._unit(len(self.levels))
+
+    def _unit(self, level: int) -> int:
+        """Return the number of devices of one inner unit of a level (one device for level 0)."""
+        return math.prod(inner.count for inner in self.levels[:level])
+
+    def _held(self, members: frozenset[int], level: int) -> Counter[int]:
+        """Return how many of the members each inner unit of a level holds, where it holds any."""
+        unit = self._unit(level)
+        return Counter(device // unit for device in members)
+
+    def _members(self, devices: Iterable[int]) -> frozenset[int]:
+        members = frozenset(devices)
+        if not members:
+            raise InputError(self.name, "expected a group of devices, got none")
+        outside = [device for device in members if not 0 <= device < self.devices]
+        if outside:
+            raise InputError(
+                self.name, f"expected devices 0 to {self.devices - 1}, got {min(outside)}"
+            )
+        return members
+
+    def _with(self, levels: tuple[Level, ...], limit: int | None) -> Machine:
+        return Machine(
+            schema_version=self.schema_version,
+            name=self.name,
+            device=self.device,
+            level=levels,
+            device_limit=limit,
+        )
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of the machines that come with Unity, sorted."""
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
+
+
+def load_machine(name_or_path: str | Path) -> Machine:
+    """Return a preset by its name, or the machine in a file whose name ends in ".toml".
+
+    Raises InputError for an unknown preset and for a file that is missing or wrong.
+    """
+    if Path(name_or_path).suffix == ".toml":
+        return read_toml(name_or_path, Machine)
+    name = str(name_or_path)
+    if name not in preset_names():
+        known = ", ".join(preset_names())
+        raise InputError(
+            name or "machine", f"no such machine (expected one of {known}, or a file named *.toml)"
+        )
+    return read_toml(_PRESETS / f"{name}.toml", Machine)

@@ -1,0 +1,201 @@
+"""Symbolic meaning: a value as guarded sums of products (design: "Proof, for all sizes").
+
+    value = sum over terms of  coefficient * sum over binders, where guards: product of factors
+
+Products are distributed over sums, so that each term is one product of element accesses, scalar
+functions of values, and index values. Nothing is lost: the terms add up to the expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import count
+
+from pcg import expr
+from pcg.expr import Expr
+from pcg.poly import Poly
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of the named tensor."""
+
+    tensor: str
+    index: tuple[Poly, ...]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A scalar function of values in normal form."""
+
+    name: str
+    args: tuple[NormalForm, ...]
+
+
+@dataclass(frozen=True)
+class Number:
+    """An index or size used as a number."""
+
+    index: Poly
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A real attribute."""
+
+    name: str
+
+
+Factor = Element | Function | Number | Symbol
+
+
+@dataclass(frozen=True)
+class Term:
+    """``coefficient * sum over binders where every guard >= 0: product of factors``."""
+
+    coefficient: Fraction
+    binders: tuple[tuple[str, Poly], ...] = ()
+    guards: tuple[Poly, ...] = ()
+    factors: tuple[Factor, ...] = ()
+
+
+NormalForm = tuple[Term, ...]
+Resolve = Callable[[int, tuple[Poly, ...]], NormalForm]
+"""What an access to an operand stands for."""
+
+
+class Normalizer:
+    """Turns expressions into normal form with summed indices that never clash."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    def normalize(self, value: Expr, resolve: Resolve) -> NormalForm:
+        """The normal form of ``value``; accesses become what ``resolve`` says."""
+        match value:
+            case expr.Const(number):
+                return (Term(number),) if number else ()
+            case expr.Real(name):
+                return (Term(Fraction(1), factors=(Symbol(name),)),)
+            case expr.IndexValue(index):
+                return (Term(Fraction(1), factors=(Number(index),)),)
+            case expr.Guard(index):
+                return guarded((Term(Fraction(1)),), index)
+            case expr.Access(operand, index):
+                return resolve(operand, index)
+            case expr.Sum(var, size, body):
+                terms = self.normalize(body, resolve)
+                return tuple(replace(t, binders=((var, size), *t.binders)) for t in terms)
+            case expr.Add(parts):
+                return tuple(t for part in parts for t in self.normalize(part, resolve))
+            case expr.Mul(parts):
+                return self._product(self.normalize(part, resolve) for part in parts)
+            case expr.Apply(name, args):
+                inner = tuple(self.normalize(arg, resolve) for arg in args)
+                return (Term(Fraction(1), factors=(Function(name, inner),)),)
+
+    def fresh(self, name: str) -> str:
+        """A name for a summed index that no other one has."""
+        return f"{name.split('~')[0]}~{next(self._numbers)}"
+
+    def rename(self, term: Term, clashes: frozenset[str] | None = None) -> Term:
+        """The term with its summed indices (those in ``clashes``, or all) renamed."""
+        old = [var for var, _ in term.binders if clashes is None or var in clashes]
+        if not old:
+            return term
+        names = {var: self.fresh(var) for var in old}
+        values = {var: Poly.of(name) for var, name in names.items()}
+        binders = tuple((names.get(v, v), size.substitute(values)) for v, size in term.binders)
+        return replace(substitute_term(replace(term, binders=()), values), binders=binders)
+
+    def _product(self, parts: Iterable[NormalForm]) -> NormalForm:
+        result: NormalForm = (Term(Fraction(1)),)
+        for part in parts:
+            result = tuple(self._times(left, right) for left in result for right in part)
+        return result
+
+    def _times(self, left: Term, right: Term) -> Term:
+        used = frozenset(var for var, _ in left.binders)
+        right = self.rename(right, used)
+        return Term(
+            left.coefficient * right.coefficient,
+            left.binders + right.binders,
+            left.guards + tuple(g for g in right.guards if g not in left.guards),
+            left.factors + right.factors,
+        )
+
+
+def guarded(form: NormalForm, guard: Poly) -> NormalForm:
+    """The value where ``guard >= 0``, else 0."""
+    constant = guard.constant
+    if constant is not None:
+        return form if constant >= 0 else ()
+    return tuple(
+        t if guard in t.guards else replace(t, guards=(*t.guards, guard)) for t in form
+    )
+
+
+def substitute_term(term: Term, values: Mapping[str, Poly]) -> Term:
+    """Replace symbols in a term. Its summed indices must not occur in ``values``."""
+    return Term(
+        term.coefficient,
+        tuple((var, size.substitute(values)) for var, size in term.binders),
+        tuple(g.substitute(values) for g in term.guards),
+        tuple(substitute_factor(f, values) for f in term.factors),
+    )
+
+
+def substitute_form(form: NormalForm, values: Mapping[str, Poly]) -> NormalForm:
+    return tuple(substitute_term(term, values) for term in form)
+
+
+def substitute_factor(factor: Factor, values: Mapping[str, Poly]) -> Factor:
+    match factor:
+        case Element(tensor, index):
+            return Element(tensor, tuple(i.substitute(values) for i in index))
+        case Function(name, args):
+            return Function(name, tuple(substitute_form(arg, values) for arg in args))
+        case Number(index):
+            return Number(index.substitute(values))
+        case Symbol():
+            return factor
+
+
+def elements(form: NormalForm) -> Iterator[Element]:
+    """Every element access in a value, inside functions too."""
+    for term in form:
+        for factor in term.factors:
+            if isinstance(factor, Element):
+                yield factor
+            elif isinstance(factor, Function):
+                for arg in factor.args:
+                    yield from elements(arg)
+
+
+def free_symbols(form: NormalForm) -> frozenset[str]:
+    """The symbols (indices and sizes) that a value depends on, without its summed indices."""
+    found: set[str] = set()
+    for term in form:
+        inside: set[str] = set()
+        for _, size in term.binders:
+            inside |= size.symbols
+        for guard in term.guards:
+            inside |= guard.symbols
+        for factor in term.factors:
+            inside |= factor_symbols(factor)
+        found |= inside - {var for var, _ in term.binders}
+    return frozenset(found)
+
+
+def factor_symbols(factor: Factor) -> frozenset[str]:
+    match factor:
+        case Element(_, index):
+            return frozenset(s for i in index for s in i.symbols)
+        case Function(_, args):
+            return frozenset(s for arg in args for s in free_symbols(arg))
+        case Number(index):
+            return index.symbols
+        case Symbol():
+            return frozenset()

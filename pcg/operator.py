@@ -1,0 +1,203 @@
+"""Operators: one declaration each, from which every reading is derived.
+
+    matmul = Operator("matmul", "out[a..., n] = sum k: x[a..., k] * w[k, n]")
+
+An operator is called with attributes: positions (``axis``), sizes (``at``), reals (``factor``),
+and, for the parallel operators, a dimension and a degree. A ``Call`` is an operator with values
+for them; in a rule they may be symbolic (a ``Poly``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+from pcg import local
+from pcg.errors import OperatorError
+from pcg.language import Declared, Equation, EquationError, Template, expand, parse_template
+from pcg.poly import Poly
+
+Value = int | float | Poly
+Attributes = tuple[tuple[str, Value], ...]
+
+Kernel = Callable[..., Any]
+"""A torch function of a ``Task`` and the local blocks of the operands."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator: a name, an index equation, and the names of its attributes.
+
+    ``sizes`` are integer and ``reals`` real attributes that the equation uses; positions are read
+    from the equation's ``@`` marks. ``kernel`` overrides the evaluation in torch that follows from
+    the equation. Raises EquationError when the equation has no meaning.
+    """
+
+    name: str
+    equation: str
+    sizes: tuple[str, ...] = ()
+    reals: tuple[str, ...] = ()
+    kernel: Kernel | None = field(default=None, compare=False)
+    commutative: bool = False
+    parallel: str | None = None
+    """For an operator that moves data: which type rule it has (``pcg.infer``)."""
+
+    def __post_init__(self) -> None:
+        try:
+            template = self.template
+            runs = {d.names[0] for o in template.operands for d in o.dims if d.run}
+            self._expand(tuple((run, 1) for run in sorted(runs)))
+        except EquationError as error:
+            raise EquationError(f"operator {self.name}: {error}") from error
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"<operator {self.name}>"
+
+    @cached_property
+    def template(self) -> Template:
+        return parse_template(self.equation)
+
+    @cached_property
+    def attributes(self) -> tuple[str, ...]:
+        """The names of all attributes, in the order in which they are printed."""
+        moved = PARALLEL_ATTRIBUTES.get(self.parallel or "", ())
+        return (*self.template.positions, *self.sizes, *self.reals, *moved)
+
+    @property
+    def arity(self) -> int:
+        return len(self.template.operands)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(d.name for d in self.template.definitions if not d.local)
+
+    @property
+    def operand_names(self) -> tuple[str, ...]:
+        return tuple(o.name for o in self.template.operands)
+
+    @lru_cache(maxsize=4096)  # noqa: B019 - operators live as long as the program
+    def _expand(self, lengths: tuple[tuple[str, int], ...]) -> Equation:
+        return expand(
+            self.template, dict(lengths), frozenset(self.sizes), frozenset(self.reals)
+        )
+
+    @lru_cache(maxsize=4096)  # noqa: B019
+    def instance(self, ranks: tuple[int, ...], positions: tuple[int, ...]) -> Equation:
+        """The equation for operands of these ranks. Raises OperatorError where they don't fit."""
+        if len(ranks) != self.arity:
+            problem = f"{len(ranks)} operands, expected {self.arity}"
+            raise OperatorError(self.name, "*", None, problem)
+        lengths = _run_lengths(self, ranks, dict(zip(self.template.positions, positions)))  # noqa: B905
+        return self._expand(tuple(sorted(lengths.items())))
+
+    @lru_cache(maxsize=4096)  # noqa: B019
+    def typing(self, ranks: tuple[int, ...], positions: tuple[int, ...]) -> local.LocalTyping:
+        """Which cuts it allows at these ranks."""
+        return local.derive(self.instance(ranks, positions))
+
+    def __call__(self, **attributes: Value) -> Call:
+        """The operator with values for its attributes."""
+        if set(attributes) != set(self.attributes):
+            expected = ", ".join(self.attributes) or "none"
+            given = ", ".join(attributes) or "none"
+            problem = f"attributes {given}, expected {expected}"
+            raise OperatorError(self.name, "*", None, problem)
+        return Call(self, tuple((name, attributes[name]) for name in self.attributes))
+
+
+PARALLEL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "partition": ("dim", "degree"),
+    "combine": ("dim", "degree"),
+    "replicate": ("degree",),
+    "reduce": ("degree",),
+    "pipeline": ("dim", "degree"),
+    "batch": ("dim", "degree"),
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator with its attributes."""
+
+    operator: Operator
+    attributes: Attributes = ()
+
+    @property
+    def name(self) -> str:
+        return self.operator.name
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        return dict(self.attributes)
+
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        return tuple(self.integer(name) for name in self.operator.template.positions)
+
+    def integer(self, name: str) -> int:
+        """A concrete integer attribute. Raises OperatorError if it is none."""
+        value = self.values[name]
+        if isinstance(value, Poly):
+            value = value.constant
+        if not isinstance(value, int) or isinstance(value, bool):
+            problem = f"attribute {name} is {self.values[name]}, expected an integer"
+            raise OperatorError(self.name, "*", None, problem)
+        return value
+
+    def instance(self, ranks: tuple[int, ...]) -> Equation:
+        return self.operator.instance(ranks, self.positions)
+
+    def typing(self, ranks: tuple[int, ...]) -> local.LocalTyping:
+        return self.operator.typing(ranks, self.positions)
+
+    def __str__(self) -> str:
+        inner = ", ".join(f"{name}={value}" for name, value in self.attributes)
+        return f"{self.name}({inner})"
+
+
+def _run_lengths(
+    operator: Operator, ranks: tuple[int, ...], positions: Mapping[str, int]
+) -> dict[str, int]:
+    lengths: dict[str, int] = {}
+    for operand, rank in zip(operator.template.operands, ranks, strict=True):
+        _solve_operand(operator, operand, rank, positions, lengths)
+    return lengths
+
+
+def _solve_operand(
+    operator: Operator,
+    operand: Declared,
+    rank: int,
+    positions: Mapping[str, int],
+    lengths: dict[str, int],
+) -> None:
+    """Find the lengths of the runs in one operand from its rank and the position attributes."""
+    at = 0
+    pending: str | None = None
+    for dim in operand.dims:
+        if dim.run:
+            run = dim.names[0]
+            if run in lengths:
+                at += lengths[run]
+            else:
+                pending = run
+            continue
+        if dim.position is not None:
+            given = positions[dim.position]
+            low = at if pending else 0
+            if given < low or given >= rank or (not pending and given != at):
+                problem = f"{dim.position} is {given}, expected {low} to {rank - 1}"
+                raise OperatorError(operator.name, operand.name, given, problem)
+            if pending:
+                lengths[pending], pending, at = given - at, None, given
+        at += 1
+    if pending is not None and rank >= at:
+        lengths[pending], at = rank - at, rank
+    if at != rank:
+        more = "at least " if pending is not None else ""
+        raise OperatorError(operator.name, operand.name, None, f"rank {rank}, expected {more}{at}")

@@ -1,0 +1,135 @@
+"""Integer polynomials over named symbols: the one arithmetic of sizes and indices.
+
+A symbol is an index variable (``k``), a size (``|k|``) or a symbolic attribute (``at``). Sizes of
+merged dimensions are products (``|m|*|n|``), sizes of concatenations are sums, and an index into a
+merged dimension is ``m*|n| + n``; polynomials hold all three without ever dividing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+Monomial = tuple[str, ...]
+"""A product of symbols, sorted, repeated for powers; the empty tuple is 1."""
+
+
+@dataclass(frozen=True)
+class Poly:
+    """A polynomial: sorted (monomial, coefficient) pairs without zero coefficients."""
+
+    terms: tuple[tuple[Monomial, int], ...] = ()
+
+    @staticmethod
+    def of(value: Poly | int | str) -> Poly:
+        """The polynomial that is a constant, a symbol, or already one."""
+        if isinstance(value, Poly):
+            return value
+        if isinstance(value, str):
+            return Poly((((value,), 1),))
+        return Poly((((), value),)) if value else ZERO
+
+    @staticmethod
+    def collect(pairs: Iterable[tuple[Monomial, int]]) -> Poly:
+        """Sum of monomials with coefficients, in canonical form."""
+        total: dict[Monomial, int] = {}
+        for monomial, coefficient in pairs:
+            total[monomial] = total.get(monomial, 0) + coefficient
+        return Poly(tuple(sorted((m, c) for m, c in total.items() if c)))
+
+    def __add__(self, other: Poly | int) -> Poly:
+        return Poly.collect(self.terms + Poly.of(other).terms)
+
+    def __neg__(self) -> Poly:
+        return Poly(tuple((m, -c) for m, c in self.terms))
+
+    def __sub__(self, other: Poly | int) -> Poly:
+        return self + (-Poly.of(other))
+
+    def __rsub__(self, other: int) -> Poly:
+        return Poly.of(other) - self
+
+    def __mul__(self, other: Poly | int) -> Poly:
+        right = Poly.of(other).terms
+        return Poly.collect(
+            (tuple(sorted(m + n)), c * d) for m, c in self.terms for n, d in right
+        )
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        return frozenset(s for m, _ in self.terms for s in m)
+
+    @property
+    def constant(self) -> int | None:
+        """Its value when no symbol occurs in it, else None."""
+        if not self.terms:
+            return 0
+        return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
+
+    @property
+    def symbol(self) -> str | None:
+        """The symbol that it is, if it is exactly one symbol."""
+        if len(self.terms) != 1 or self.terms[0][1] != 1 or len(self.terms[0][0]) != 1:
+            return None
+        return self.terms[0][0][0]
+
+    def coefficient(self, symbol: str) -> Poly:
+        """The factor of ``symbol`` where it occurs to the first power."""
+        return Poly.collect(
+            (_without(m, symbol), c) for m, c in self.terms if m.count(symbol) == 1
+        )
+
+    def degree_in(self, symbol: str) -> int:
+        return max((m.count(symbol) for m, _ in self.terms), default=0)
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        """Its value; KeyError names a symbol without one."""
+        total = 0
+        for monomial, coefficient in self.terms:
+            for symbol in monomial:
+                coefficient *= values[symbol]
+            total += coefficient
+        return total
+
+    def substitute(self, values: Mapping[str, Poly]) -> Poly:
+        """Replace symbols by polynomials, all at once."""
+        if self.symbols.isdisjoint(values):
+            return self
+        total = ZERO
+        for monomial, coefficient in self.terms:
+            product = Poly.of(coefficient)
+            for symbol in monomial:
+                product = product * values.get(symbol, Poly.of(symbol))
+            total = total + product
+        return total
+
+    def __str__(self) -> str:
+        if not self.terms:
+            return "0"
+        text = ""
+        for monomial, c in sorted(self.terms, key=lambda term: (not term[0], term[0])):
+            size = "*".join(([] if abs(c) == 1 and monomial else [str(abs(c))]) + list(monomial))
+            sign = "-" if c < 0 else "+"
+            text += f" {sign} {size}" if text else (f"-{size}" if c < 0 else size)
+        return text
+
+
+def _without(monomial: Monomial, symbol: str) -> Monomial:
+    position = monomial.index(symbol)
+    return monomial[:position] + monomial[position + 1 :]
+
+
+ZERO = Poly()
+ONE = Poly((((), 1),))
+
+
+def product(factors: Iterable[Poly]) -> Poly:
+    """The product of polynomials; 1 for none."""
+    total = ONE
+    for factor in factors:
+        total = total * factor
+    return total

@@ -1,0 +1,152 @@
+"""Number systems in which equations are evaluated: real numbers, and a prime field.
+
+Indices are always numpy integers; only element values belong to the ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Protocol
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.functions import FUNCTIONS
+from pcg.operator import Value
+
+Array = Any
+"""An array of ring elements: numpy here, a torch tensor in the runtime."""
+IndexArray = NDArray[np.int64]
+
+
+class Ring(Protocol):
+    """What the evaluator needs of a number system."""
+
+    def constant(self, value: Fraction) -> Array: ...
+
+    def real(self, value: Value) -> Array:
+        """A real attribute; a symbol stands for some fixed element."""
+        ...
+
+    def numbers(self, values: IndexArray) -> Array:
+        """Indices as ring elements."""
+        ...
+
+    def gather(self, block: Array, index: Sequence[IndexArray], valid: NDArray[np.bool_]) -> Array:
+        """Elements of a block; 0 where not ``valid``."""
+        ...
+
+    def plus(self, a: Array, b: Array) -> Array: ...
+
+    def times(self, a: Array, b: Array) -> Array: ...
+
+    def total(self, values: Array, axis: int) -> Array: ...
+
+    def apply(self, function: str, args: Sequence[Array]) -> Array: ...
+
+    def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
+        """Broadcast to a shape."""
+        ...
+
+
+class Reals:
+    """Real numbers in double precision."""
+
+    def constant(self, value: Fraction) -> Array:
+        return np.float64(value)
+
+    def real(self, value: Value) -> Array:
+        if isinstance(value, (int, float)):
+            return np.float64(value)
+        return np.float64(0.5 + (crc32(str(value).encode()) % 1009) / 1009)
+
+    def numbers(self, values: IndexArray) -> Array:
+        return values.astype(np.float64)
+
+    def gather(self, block: Array, index: Sequence[IndexArray], valid: NDArray[np.bool_]) -> Array:
+        return np.where(valid, block[tuple(index)], 0.0)
+
+    def plus(self, a: Array, b: Array) -> Array:
+        return a + b
+
+    def times(self, a: Array, b: Array) -> Array:
+        return a * b
+
+    def total(self, values: Array, axis: int) -> Array:
+        return values.sum(axis=axis)
+
+    def apply(self, function: str, args: Sequence[Array]) -> Array:
+        return FUNCTIONS[function].real(*args)
+
+    def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
+        return np.broadcast_to(values, shape)
+
+
+class PrimeField:
+    """Integers modulo a prime below 2**31, so that products fit in 64 bits.
+
+    Functions are pseudo-random maps fixed by their name, but for ``recip`` (the inverse, 0 for 0)
+    and ``eq`` (a test of equality).
+    """
+
+    def __init__(self, prime: int = 2_147_483_647) -> None:
+        self.prime = prime
+
+    def constant(self, value: Fraction) -> Array:
+        inverse = pow(value.denominator, -1, self.prime)
+        return np.int64(value.numerator * inverse % self.prime)
+
+    def real(self, value: Value) -> Array:
+        if isinstance(value, (int, float)):
+            return self.constant(Fraction(value))
+        return np.int64(_mix(np.array(crc32(str(value).encode()), np.uint64)) % self.prime)
+
+    def numbers(self, values: IndexArray) -> Array:
+        return values % self.prime
+
+    def gather(self, block: Array, index: Sequence[IndexArray], valid: NDArray[np.bool_]) -> Array:
+        return np.where(valid, block[tuple(index)], 0)
+
+    def plus(self, a: Array, b: Array) -> Array:
+        return (a + b) % self.prime
+
+    def times(self, a: Array, b: Array) -> Array:
+        return a * b % self.prime
+
+    def total(self, values: Array, axis: int) -> Array:
+        return values.sum(axis=axis) % self.prime
+
+    def apply(self, function: str, args: Sequence[Array]) -> Array:
+        if function == "recip":
+            return self._inverse(np.asarray(args[0]))
+        if function == "eq":
+            return np.equal(args[0], args[1]).astype(np.int64)
+        key = np.array(crc32(function.encode()), np.uint64)
+        for arg in args:
+            key = _mix(np.asarray(arg).astype(np.uint64) + key * np.uint64(0x9E3779B9))
+        return (key % np.uint64(self.prime)).astype(np.int64)
+
+    def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
+        return np.broadcast_to(values, shape)
+
+    def _inverse(self, values: Array) -> Array:
+        """values ** (prime - 2), by squaring (Fermat)."""
+        result = np.ones_like(values)
+        exponent = self.prime - 2
+        while exponent:
+            if exponent & 1:
+                result = result * values % self.prime
+            values = values * values % self.prime
+            exponent >>= 1
+        return result
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64: every input bit moves every output bit."""
+    with np.errstate(over="ignore"):
+        z = values + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))

@@ -1,0 +1,36 @@
+"""One task of an operator: which block of each index of the equation it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from pcg.operator import Value
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a kernel may ask about its task; indices and sizes are named as in the equation."""
+
+    attributes: Mapping[str, Value]
+    sizes: Mapping[str, int]
+    """Global size of every index."""
+    ranges: Mapping[str, tuple[int, int]]
+    """Where the block of a cut index starts and ends; whole indices may be absent."""
+
+    def start(self, index: str) -> int:
+        """The first global value of an index on this task."""
+        return self.ranges[index][0] if index in self.ranges else 0
+
+    def length(self, index: str) -> int:
+        """How many values of an index this task computes."""
+        if index not in self.ranges:
+            return self.sizes[index]
+        start, stop = self.ranges[index]
+        return stop - start
+
+    def elements(self, run: str) -> int:
+        """The product of the global sizes of a run of indices."""
+        names = (name for name in self.sizes if name.rstrip("0123456789") == run)
+        return prod(self.sizes[name] for name in names)

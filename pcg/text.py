@@ -1,0 +1,288 @@
+"""Text of graphs: prints, and parses back to the same graph.
+
+    x = input[64/2, 784]
+    w = weight[784, 512] copies=2
+    t0 = matmul(x, w)
+    left, right = split(t0, axis=1, at=256)
+    return left, right
+
+Calls may be nested, and ``.1`` picks an output: ``split(t0, axis=1, at=256).1``. In a rule, inputs
+are known by rank (``x = tensor[_, _]``) and attributes may be symbols (``degree=k``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import count
+
+from pcg.errors import InputError, OperatorError
+from pcg.graph import Graph, Leaf, LeafKind, Node, Value, tensor
+from pcg.operator import Operator
+from pcg.operator import Value as AttributeValue
+from pcg.ops import OPERATORS
+from pcg.poly import Poly
+from pcg.tensor import Degrees, ParallelTensor
+
+TOKEN = re.compile(
+    r"\s*(?:(-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e[+-]?\d+|-?\d+)|(\|[\w.]+\|)|([A-Za-z_]\w*)|(\S))"
+)
+LEAF = re.compile(r"^(\w+)\s*=\s*(input|weight|tensor)\[(.*?)\]\s*(.*)$")
+MAX_DEPTH = 200
+
+
+def print_graph(graph: Graph) -> str:
+    """The graph as text, one node a line, operands before users."""
+    names = node_names(graph)
+    lines = [_line(node, names) for node in graph.nodes]
+    returned = ", ".join(_reference(value, names) for value in graph.outputs)
+    return "\n".join([*lines, f"return {returned}"]) + "\n"
+
+
+def node_names(graph: Graph) -> dict[Node, tuple[str, ...]]:
+    """The names under which a graph is printed, by node and output."""
+    taken = {node.leaf.name for node in graph.leaves}
+    fresh = (name for i in count() if (name := f"t{i}") not in taken)
+    return {
+        node: (node.leaf.name,)
+        if node.is_leaf
+        else tuple(next(fresh) for _ in node.operator_call.operator.outputs)
+        for node in graph.nodes
+    }
+
+
+def _reference(value: Value, names: Mapping[Node, tuple[str, ...]]) -> str:
+    return names[value.node][value.port]
+
+
+def _line(node: Node, names: Mapping[Node, tuple[str, ...]]) -> str:
+    defined = ", ".join(names[node])
+    if isinstance(node.call, Leaf):
+        return f"{defined} = {_leaf_text(node.call)}"
+    parts = [_reference(value, names) for value in node.inputs]
+    parts += [f"{name}={value}" for name, value in node.call.attributes]
+    return f"{defined} = {node.name}({', '.join(parts)})"
+
+
+def _leaf_text(leaf: Leaf) -> str:
+    if leaf.type is None:
+        return f"{leaf.kind}[{', '.join('_' * leaf.rank)}]"
+    below = f" below {leaf.below}" if leaf.below is not None else ""
+    return f"{leaf.kind}{leaf.type}{below}"
+
+
+def print_value(value: Value) -> str:
+    """A value as one nested call over its leaves' names."""
+    node = value.node
+    if isinstance(node.call, Leaf):
+        return node.call.name
+    parts = [print_value(v) for v in node.inputs]
+    parts += [f"{name}={given}" for name, given in node.call.attributes]
+    port = f".{value.port}" if len(node.call.operator.outputs) > 1 else ""
+    return f"{node.name}({', '.join(parts)}){port}"
+
+
+def parse_graph(
+    text: str, where: str = "graph", operators: Mapping[str, Operator] = OPERATORS
+) -> Graph:
+    """The graph that ``text`` prints. Raises InputError naming the line at fault."""
+    values: dict[str, Value] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.split("#")[0].strip()
+        here = f"{where}: line {number}"
+        if not line:
+            continue
+        if line.startswith("return ") or line == "return":
+            reader = _Reader(line.removeprefix("return"), here, values, operators)
+            return Graph(tuple(reader.list()))
+        _statement(line, here, values, operators)
+    raise InputError(where, "expected a last line 'return VALUE, ...'")
+
+
+def parse_values(
+    text: str,
+    inputs: Mapping[str, int],
+    where: str = "graph",
+    operators: Mapping[str, Operator] = OPERATORS,
+) -> tuple[Value, ...]:
+    """Nested calls over inputs of given ranks, separated by commas: a side of a rule."""
+    values = {name: tensor(name, rank) for name, rank in inputs.items()}
+    return tuple(_Reader(text, where, values, operators).list())
+
+
+def _statement(
+    line: str, here: str, values: dict[str, Value], operators: Mapping[str, Operator]
+) -> None:
+    if match := LEAF.match(line):
+        name, kind, dims, rest = match.groups()
+        _define(values, name, Value(Node(_parse_leaf(kind, name, dims, rest, here))), here)
+        return
+    left, equals, right = line.partition("=")
+    names = [name.strip() for name in left.split(",")]
+    if not equals or not all(name.isidentifier() for name in names):
+        raise InputError(here, "expected 'NAME = OPERATOR(...)'")
+    value = _Reader(right, here, values, operators).single()
+    ports = 1 if value.node.is_leaf else len(value.node.operator_call.operator.outputs)
+    if len(names) == 1:
+        _define(values, names[0], value, here)
+        return
+    if len(names) != ports:
+        raise InputError(here, f"{len(names)} names for {ports} outputs")
+    for port, name in enumerate(names):
+        _define(values, name, Value(value.node, port), here)
+
+
+def _define(values: dict[str, Value], name: str, value: Value, here: str) -> None:
+    if name in values:
+        raise InputError(here, f"{name} is defined twice")
+    values[name] = value
+
+
+def _parse_leaf(kind: str, name: str, dims: str, rest: str, here: str) -> Leaf:
+    entries = [entry.strip() for entry in dims.split(",")] if dims.strip() else []
+    leaf_kind: LeafKind = "input" if kind == "input" else "weight"
+    if kind == "tensor":
+        return Leaf("tensor", name, len(entries))
+    sizes: list[int] = []
+    degrees: list[int] = []
+    slices: list[int] = []
+    for entry in entries:
+        match = re.fullmatch(r"(\d+)(?:/(\d+))?(?:\|(\d+))?", entry)
+        if not match:
+            raise InputError(here, f"expected SIZE or SIZE/DEGREE, got {entry!r}")
+        size, degree, times = (int(group or 1) for group in match.groups())
+        if min(size, degree, times) < 1 or size % (degree * times):
+            raise InputError(here, f"degree {degree * times} does not divide size {size}")
+        sizes.append(size)
+        degrees.append(degree)
+        slices.append(times)
+    options = re.fullmatch(r"(?:copies=(\d+))?\s*(?:partials=(\d+))?\s*(?:below (\d+))?", rest)
+    if not options:
+        raise InputError(here, f"expected copies=, partials= or below, got {rest!r}")
+    copies, partials, below = options.groups()
+    own = Degrees(tuple(degrees), tuple(slices), int(copies or 1), int(partials or 1))
+    limit = int(below) if below else None
+    return Leaf(leaf_kind, name, len(sizes), ParallelTensor(tuple(sizes), own), limit)
+
+
+class _Reader:
+    """A recursive-descent reader of nested calls."""
+
+    def __init__(
+        self,
+        text: str,
+        where: str,
+        values: Mapping[str, Value],
+        operators: Mapping[str, Operator],
+    ) -> None:
+        self._where, self._values, self._operators = where, values, operators
+        self._tokens = [m.group().strip() for m in TOKEN.finditer(text) if m.group().strip()]
+        self._at = 0
+        self._depth = 0
+
+    def list(self) -> list[Value]:
+        """The whole text as values separated by commas."""
+        found = [self._value()]
+        while self._peek() == ",":
+            self._at += 1
+            found.append(self._value())
+        self._end()
+        return found
+
+    def single(self) -> Value:
+        """The whole text as one value."""
+        value = self._value()
+        self._end()
+        return value
+
+    def _end(self) -> None:
+        if self._at < len(self._tokens):
+            raise self._error(f"unexpected {self._peek()!r}")
+
+    def _error(self, problem: str) -> InputError:
+        return InputError(self._where, problem)
+
+    def _peek(self, ahead: int = 0) -> str:
+        at = self._at + ahead
+        return self._tokens[at] if at < len(self._tokens) else ""
+
+    def _next(self) -> str:
+        token = self._peek()
+        self._at += 1
+        return token
+
+    def _expect(self, token: str) -> None:
+        got = self._next()
+        if got != token:
+            raise self._error(f"expected {token!r}, got {got or 'the end'!r}")
+
+    def _value(self) -> Value:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self._error(f"calls nested more than {MAX_DEPTH} deep")
+        name = self._next()
+        value = self._call(name) if self._peek() == "(" else self._values.get(name)
+        if value is None:
+            raise self._error(f"unknown value {name!r}" if name else "expected a value")
+        if self._peek() == "." and self._peek(1).isdigit():
+            self._at += 1
+            value = self._port(value, int(self._next()))
+        self._depth -= 1
+        return value
+
+    def _port(self, value: Value, port: int) -> Value:
+        call = value.node.call
+        ports = 1 if isinstance(call, Leaf) else len(call.operator.outputs)
+        if port >= ports:
+            raise self._error(f"{value.node.name} has no output {port}")
+        return Value(value.node, port)
+
+    def _call(self, name: str) -> Value:
+        if name not in self._operators:
+            raise self._error(f"unknown operator {name!r}")
+        operator = self._operators[name]
+        self._expect("(")
+        inputs: list[Value] = []
+        attributes: dict[str, AttributeValue] = {}
+        while self._peek() != ")":
+            if self._peek(1) == "=":
+                key = self._next()
+                self._at += 1
+                attributes[key] = self._attribute()
+            else:
+                inputs.append(self._value())
+            if self._peek() != ")":
+                self._expect(",")
+        self._expect(")")
+        try:
+            return Value(Node(operator(**attributes), tuple(inputs)))
+        except OperatorError as error:
+            raise self._error(str(error)) from error
+
+    def _attribute(self) -> AttributeValue:
+        total = self._factor()
+        while self._peek() in ("+", "*") or self._peek().startswith("-"):
+            if self._peek() == "*":
+                self._at += 1
+                total = Poly.of(self._symbolic(total)) * self._symbolic(self._factor())
+            else:
+                sign = self._next() if self._peek() in ("+", "-") else "+"
+                right = Poly.of(self._symbolic(self._factor()))
+                total = Poly.of(self._symbolic(total)) + (right if sign == "+" else -right)
+        return total
+
+    def _symbolic(self, value: AttributeValue) -> Poly | int:
+        if isinstance(value, float):
+            raise self._error("a symbolic attribute has whole coefficients")
+        return value
+
+    def _factor(self) -> AttributeValue:
+        token = self._next()
+        if re.fullmatch(r"-?\d+", token):
+            return int(token)
+        if token.isidentifier() or token.startswith("|"):
+            return Poly.of(token)
+        try:
+            return float(token)
+        except ValueError:
+            raise self._error(f"expected a number or a symbol, got {token!r}") from None

@@ -1,0 +1,132 @@
+"""Data movement between two layouts of a tensor: what a chain of parallel operators does.
+
+Partition, combine, replicate and reduce change how a tensor lies and never what it means, so a
+chain of them between two operators is one linear map from pieces to pieces: the piece of a device
+afterwards is the sum, over the partials that were reduced, of the blocks that it covers. The same
+description serves the cost model and the runtime; its adjoint is the map read backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from math import prod
+from typing import Literal
+
+from pcg.layout import Layout, Piece
+
+Region = tuple[tuple[int, int], ...]
+"""Global [start, stop) in each dimension."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """``region`` of partial ``partial`` of the source, from one device to another (or the same)."""
+
+    source: int
+    target: int
+    region: Region
+
+    @property
+    def elements(self) -> int:
+        return prod(stop - start for start, stop in self.region)
+
+
+Kind = Literal["none", "local", "all_reduce", "messages"]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """How a tensor gets from one layout to another. ``source.partials`` is a multiple of
+    ``target.partials``; adjacent groups of partials are summed."""
+
+    source: Layout
+    target: Layout
+
+    @property
+    def group(self) -> int:
+        """How many partials are summed into one."""
+        return self.source.type.degrees.partials // self.target.type.degrees.partials
+
+    @cached_property
+    def messages(self) -> tuple[Message, ...]:
+        """What every device needs, and from whom: from itself where it can."""
+        return tuple(self._messages())
+
+    def _messages(self) -> Iterator[Message]:
+        for target, piece in self.target.pieces:
+            wanted = [(s.start, s.stop) for s in self.target.region(piece)]
+            for j in range(self.group):
+                partial = piece.partial * self.group + j
+                for block, region in _overlaps(self.source, wanted):
+                    holders = self.source.holders[Piece(partial, block)]
+                    # Spread the load: the n-th device that asks asks the n-th holder.
+                    chosen = target if target in holders else holders[target % len(holders)]
+                    yield Message(chosen, target, region)
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...] | None:
+        """Groups of devices for all_reduce, when that is what the transfer amounts to."""
+        same_blocks = self.source.type.degrees.dims == self.target.type.degrees.dims
+        if self.group == 1 or not same_blocks:
+            return None
+        found: list[tuple[int, ...]] = []
+        for piece, devices in self.target.holders.items():
+            parts = [
+                self.source.holders[Piece(piece.partial * self.group + j, piece.block)]
+                for j in range(self.group)
+            ]
+            if len({len(part) for part in parts}) > 1:
+                return None
+            if sorted(device for part in parts for device in part) != list(devices):
+                return None
+            found += [tuple(sorted(group)) for group in zip(*parts, strict=True)]
+        return tuple(sorted(found))
+
+    @cached_property
+    def kind(self) -> Kind:
+        if self.group == 1 and set(self.source.pieces) == set(self.target.pieces):
+            same = self.source.type.degrees.dims == self.target.type.degrees.dims
+            if same:
+                return "none"
+        if self.groups is not None:
+            return "all_reduce"
+        if all(message.source == message.target for message in self.messages):
+            return "local"
+        return "messages"
+
+    @cached_property
+    def elements(self) -> int:
+        """Elements that cross between devices, counted once for each that is sent; a ring
+        all_reduce of n devices sends each element 2 (n - 1) times."""
+        if self.kind in ("none", "local"):
+            return 0
+        if self.groups is not None:
+            block = prod(self.source.type.block)
+            return sum(2 * (len(group) - 1) * block for group in self.groups)
+        return sum(m.elements for m in self.messages if m.source != m.target)
+
+
+@lru_cache(maxsize=65536)
+def transfer(source: Layout, target: Layout) -> Transfer:
+    """The transfer between two layouts, shared by all that ask for it."""
+    return Transfer(source, target)
+
+
+def _overlaps(
+    layout: Layout, wanted: list[tuple[int, int]]
+) -> Iterator[tuple[tuple[int, ...], Region]]:
+    """The blocks of a layout that meet a region, with what they share."""
+    lengths = layout.type.block
+    spans = [
+        range(start // length, -(-stop // length))
+        for (start, stop), length in zip(wanted, lengths, strict=True)
+    ]
+    for block in product(*spans):
+        region = tuple(
+            (max(start, b * length), min(stop, (b + 1) * length))
+            for b, length, (start, stop) in zip(block, lengths, wanted, strict=True)
+        )
+        yield block, region

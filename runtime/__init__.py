@@ -1,0 +1,1 @@
+"""Execution of plans with torch.distributed: one process a device."""

@@ -1,0 +1,1 @@
+"""Substitutions: rules as data, their matching, application, generation and storage."""

@@ -1,0 +1,56 @@
+"""The console command `unity`: hands over to the module of the command that was asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+
+from pcg.errors import InputError
+from unity.cli import run_app, run_command
+
+COMMANDS = {
+    "optimize": "Find the fastest plan to train a model on a machine",
+    "generate": "Generate and prove the library of substitutions",
+    "verify": "Prove or refute substitutions",
+    "run": "Train by a plan",
+}
+"""Each command with its help; its module is `unity.<command>`, which holds a typer `app`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line (that of the process by default) and end the process."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = given[0] if given else "--help"
+    if command in COMMANDS:
+        # Imported only now, and only the one: torch and z3 take seconds to load.
+        run_app(import_module(f"unity.{command}").app, command, given[1:])
+    run_command(lambda: _answer(command))
+
+
+def _answer(command: str) -> None:
+    """Answer what is no command: the options, and mistakes."""
+    if command in ("-h", "--help"):
+        print(_help())
+    elif command == "--version":
+        print(f"unity {_version()}")
+    else:
+        raise InputError(command, f"no such command (expected one of {', '.join(COMMANDS)})")
+
+
+def _help() -> str:
+    lines = [f"  {name:<10}{text}" for name, text in COMMANDS.items()]
+    head, tail = "Usage: unity COMMAND [OPTIONS] ...", "unity COMMAND --help tells more."
+    return "\n".join([head, "", "Commands:", *lines, "", tail])
+
+
+def _version() -> str:
+    try:
+        return version("unity")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    main()

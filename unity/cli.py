@@ -1,0 +1,70 @@
+"""What all commands share: how they are declared and how they end.
+
+A command module, such as `unity/optimize.py`, runs both as `python -m unity.optimize` and as
+`unity optimize`:
+
+    from unity.cli import new_app, run_app
+
+    app = new_app()
+
+    @app.command()
+    def optimize(model: str, machine: Annotated[str, typer.Option()] = "local") -> None:
+        \"\"\"Find the fastest plan for MODEL.\"\"\"
+        ...  # raise InputError or NegativeAnswer; return when done
+
+    if __name__ == "__main__":
+        run_app(app, "optimize")
+
+Exit status: 0 done, 1 a negative answer, 2 unusable input or usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import typer
+
+from pcg.errors import UnityError, one_line
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, by the shells' convention: 128 + SIGINT."""
+
+
+def new_app() -> typer.Typer:
+    """Return an empty typer application with the settings that all commands share."""
+    # Plain help and errors: boxes would break an error message over several lines.
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def run_command(main: Callable[[], int | None]) -> NoReturn:
+    """Run `main` and end the process with its status (None: 0).
+
+    A `UnityError` becomes one line on the standard error and the status that it carries; any
+    other exception is a fault of ours and passes through with its traceback.
+    """
+    try:
+        status = main() or 0
+        sys.stdout.flush()
+    except UnityError as error:
+        print(f"unity: error: {one_line(str(error))}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has left, as in `unity ... | head`. Python would try to flush
+        # the rest at exit and complain, so point the output elsewhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(status)
+
+
+def run_app(app: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command `name`, declared by `app`, and end the process with its status.
+
+    `arguments` are the command's own; by default those of the process.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    run_command(lambda: app(given, prog_name=f"unity {name}"))
