@@ -125,6 +125,9 @@ class _Walker:
         self, operand: int, index: tuple[Poly, ...], scope: tuple[tuple[str, Range], ...]
     ) -> Array:
         block = self.operands[operand]
+        plain = self._plain(block, index, scope)
+        if plain is not None:
+            return plain
         local: list[IndexArray] = []
         valid = np.ones((1,) * len(scope), np.bool_)
         for position, start, size in zip(index, block.start, block.values.shape, strict=True):
@@ -135,6 +138,26 @@ class _Walker:
         shape = np.broadcast_shapes(valid.shape, *(at.shape for at in local))
         local = [np.broadcast_to(at, shape) for at in local]
         return self.ring.gather(block.values, local, np.broadcast_to(valid, shape))
+
+    def _plain(
+        self, block: Block, index: tuple[Poly, ...], scope: tuple[tuple[str, Range], ...]
+    ) -> Array | None:
+        """An access by different indices of the scope that stay inside the block: the block
+        itself, cut and turned. None for any other access, which takes arrays of indices."""
+        where = {Poly.of(name): axis for axis, (name, _) in enumerate(scope)}
+        axes = [where[position] for position in index if position in where]
+        if len(set(axes)) < len(index):
+            return None
+        cut: list[slice] = []
+        shape = [1] * len(scope)
+        for axis, first, size in zip(axes, block.start, block.values.shape, strict=True):
+            start, stop = scope[axis][1]
+            if start < first or stop > first + size:
+                return None
+            cut.append(slice(start - first, stop - first))
+            shape[axis] = stop - start
+        order = sorted(range(len(axes)), key=axes.__getitem__)
+        return self.ring.take(block.values, tuple(cut), tuple(order)).reshape(tuple(shape))
 
 
 def evaluate_whole(
@@ -185,9 +208,7 @@ def evaluate_call(call: Call, inputs: Sequence[Array], ring: Ring) -> tuple[Arra
     )
 
 
-def evaluate_shards(
-    graph: Graph, leaves: Mapping[str, Array], ring: Ring
-) -> tuple[Array, ...]:
+def evaluate_shards(graph: Graph, leaves: Mapping[str, Array], ring: Ring) -> tuple[Array, ...]:
     """V(sigma; x) of the outputs, shape (partials, *shape), from V of the leaves by name."""
     known: dict[Node, tuple[Array, ...]] = {}
     for node in graph.nodes:
@@ -223,41 +244,49 @@ def _tasks(node: Node, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]
     """Run every task of a compute operator on its own blocks."""
     call = node.operator_call
     types = [value.type for value in node.inputs]
-    ranks = tuple(t.rank for t in types)
-    equation, typing = call.instance(ranks), call.typing(ranks)
+    equation = call.instance(tuple(t.rank for t in types))
     sizes = bind_sizes(call, equation, [t.shape for t in types])
     carriers = carriers_of([t.degrees for t in types])
-    outputs = [np.zeros((t.degrees.partials, *t.shape), inputs[0].dtype) for t in node.types]
+    axes = call.typing(tuple(t.rank for t in types)).axes
+    outputs = [np.zeros((t.degrees.partials, *t.shape), ring.dtype) for t in node.types]
     for ranges, sigma, sums in task_grid(node, sizes):
         blocks: list[Block] = []
         for i, (x, t) in enumerate(zip(inputs, types, strict=True)):
-            spans = [(0, size) for size in t.shape]
-            for axis in typing.axes:
-                position = axis.operands[i]
-                if position is not None:
-                    spans[position] = _scaled(ranges[axis.name], sizes, axis.name, t.shape[position])
-            cut = tuple(slice(start, stop) for start, stop in spans)
-            values = x[sigma if i in carriers else 0][cut]
+            placed = [(axis.name, axis.operands[i]) for axis in axes]
+            spans = _spans(placed, t.shape, ranges, sizes)
+            values = x[sigma if i in carriers else 0][_cut(spans)]
             blocks.append(Block(values, tuple(start for start, _ in spans)))
         for o, output in enumerate(equation.outputs):
-            result = evaluate_output(output, blocks, sizes, ranges, call.attributes, ring)
-            spans = [(0, size) for size in node.types[o].shape]
+            placed = [(axis.name, axis.outputs[o]) for axis in axes]
+            spans = _spans(placed, node.types[o].shape, ranges, sizes)
             partial = sigma
-            for axis in typing.axes:
-                position = axis.outputs[o]
+            for name, position in placed:
                 if position is None:
-                    partial = partial * sums[axis.name][1] + sums[axis.name][0]
-                else:
-                    whole = node.types[o].shape[position]
-                    spans[position] = _scaled(ranges[axis.name], sizes, axis.name, whole)
-            outputs[o][(partial, *(slice(a, b) for a, b in spans))] = result
+                    partial = partial * sums[name][1] + sums[name][0]
+            result = evaluate_output(output, blocks, sizes, ranges, call.attributes, ring)
+            outputs[o][(partial, *_cut(spans))] = result
     return tuple(outputs)
 
 
-def _scaled(span: Range, sizes: Mapping[str, int], name: str, whole: int) -> Range:
-    """The block of a dimension whose leading (or only) index has the block ``span``."""
-    inner = whole // sizes[f"|{name}|"]
-    return span[0] * inner, span[1] * inner
+def _spans(
+    placed: Sequence[tuple[str, int | None]],
+    shape: tuple[int, ...],
+    ranges: Mapping[str, Range],
+    sizes: Mapping[str, int],
+) -> list[Range]:
+    """The part of a tensor that a task sees, when indices stand at the dimensions given."""
+    spans = [(0, size) for size in shape]
+    for name, position in placed:
+        if position is not None:
+            # A merged dimension is cut at its leading index: each of its values has a row.
+            row = shape[position] // sizes[f"|{name}|"]
+            start, stop = ranges[name]
+            spans[position] = (start * row, stop * row)
+    return spans
+
+
+def _cut(spans: Sequence[Range]) -> tuple[slice, ...]:
+    return tuple(slice(start, stop) for start, stop in spans)
 
 
 def task_grid(

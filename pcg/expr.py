@@ -7,7 +7,7 @@ tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -101,13 +101,24 @@ def walk(expr: Expr) -> Iterator[Expr]:
         yield from walk(child)
 
 
+def indices(expr: Expr) -> tuple[Poly, ...]:
+    """The indices and sizes that stand in the expression itself, not in its parts."""
+    match expr:
+        case IndexValue(index) | Guard(index) | Sum(size=index):
+            return (index,)
+        case Access(index=index):
+            return index
+        case _:
+            return ()
+
+
 def accesses(expr: Expr) -> Iterator[Access]:
     """Every element access in the expression."""
     return (part for part in walk(expr) if isinstance(part, Access))
 
 
 def substitute(expr: Expr, values: Mapping[str, Poly]) -> Expr:
-    """Replace index symbols. Bound variables are assumed not to occur in ``values``."""
+    """Replace free index symbols, by values in which no summed index of ``expr`` occurs."""
     match expr:
         case IndexValue(index):
             return IndexValue(index.substitute(values))
@@ -116,7 +127,8 @@ def substitute(expr: Expr, values: Mapping[str, Poly]) -> Expr:
         case Access(operand, index):
             return Access(operand, tuple(i.substitute(values) for i in index))
         case Sum(var, size, body):
-            return Sum(var, size.substitute(values), substitute(body, values))
+            free = {name: value for name, value in values.items() if name != var}
+            return Sum(var, size.substitute(values), substitute(body, free))
         case Add(terms):
             return Add(tuple(substitute(t, values) for t in terms))
         case Mul(factors):
@@ -124,4 +136,21 @@ def substitute(expr: Expr, values: Mapping[str, Poly]) -> Expr:
         case Apply(function, args):
             return Apply(function, tuple(substitute(a, values) for a in args))
         case Const() | Real():
+            return expr
+
+
+def rename_binders(expr: Expr, name: Callable[[str], str]) -> Expr:
+    """The same value with every summed index renamed."""
+    match expr:
+        case Sum(var, size, body):
+            fresh = name(var)
+            renamed = substitute(rename_binders(body, name), {var: Poly.of(fresh)})
+            return Sum(fresh, size, renamed)
+        case Add(terms):
+            return Add(tuple(rename_binders(t, name) for t in terms))
+        case Mul(factors):
+            return Mul(tuple(rename_binders(f, name) for f in factors))
+        case Apply(function, args):
+            return Apply(function, tuple(rename_binders(a, name) for a in args))
+        case _:
             return expr

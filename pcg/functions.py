@@ -26,8 +26,8 @@ class ScalarFunction:
 
     name: str
     arity: int
-    real: Callable[..., Array]
-    kernel: Callable[..., Any]
+    real: Callable[[Array], Array] | Callable[[Array, Array], Array]
+    kernel: Callable[[Any], Any] | Callable[[Any, Any], Any]
     flops: int
     """Floating-point operations of one evaluation, for the cost model."""
 

@@ -67,6 +67,18 @@ class Node:
     @cached_property
     def types(self) -> tuple[ParallelTensor, ...]:
         """The types of its outputs. Raises OperatorError where the inputs do not fit."""
+        # Operands first, and not by recursion: graphs may be deep.
+        pending = [value.node for value in self.inputs]
+        while pending:
+            node = pending[-1]
+            untyped = [v.node for v in node.inputs if "types" not in vars(v.node)]
+            if untyped:
+                pending += untyped
+            else:
+                _ = pending.pop().types
+        return self._infer()
+
+    def _infer(self) -> tuple[ParallelTensor, ...]:
         if isinstance(self.call, Leaf):
             if self.call.type is None:
                 problem = "the tensor of a rule has no type"
@@ -195,9 +207,7 @@ def rebuild(outputs: tuple[Value, ...], values: Mapping[Value, Value]) -> tuple[
     return tuple(image(value) for value in outputs)
 
 
-def leaf(
-    kind: LeafKind, name: str, shape: tuple[int, ...], *, below: int | None = None
-) -> Value:
+def leaf(kind: LeafKind, name: str, shape: tuple[int, ...], *, below: int | None = None) -> Value:
     """A whole input or weight."""
     return Value(Node(Leaf(kind, name, len(shape), ParallelTensor.whole(shape), below)))
 

@@ -90,18 +90,17 @@ def carriers_of(inputs: Sequence[Degrees[int]]) -> frozenset[int]:
     return frozenset(i for i, degrees in enumerate(inputs) if degrees.partials > 1)
 
 
-def bind_sizes(
-    call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]]
-) -> dict[str, int]:
+def bind_sizes(call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
     """The size of every index, as ``|name|``, and of every size attribute, by its name."""
     sizes = {name: call.integer(name) for name in call.operator.sizes}
     for operand, shape in zip(equation.operands, shapes, strict=True):
         for position, (dim, size) in enumerate(zip(operand.dims, shape, strict=True)):
-            if len(dim.names) > 1:
+            name, *inner = dim.names
+            if inner:
                 continue
-            known = sizes.setdefault(f"|{dim.names[0]}|", size)
+            known = sizes.setdefault(f"|{name}|", size)
             if known != size:
-                problem = f"size {size}, expected {known} (index {dim.names[0]})"
+                problem = f"size {size}, expected {known} (index {name})"
                 raise OperatorError(call.name, operand.name, position, problem)
     for name, bound in equation.bounds:
         sizes[f"|{name}|"] = bound.evaluate(sizes)
@@ -144,9 +143,7 @@ def infer_degrees(
     return (_infer_parallel(call, kind, inputs[0], arithmetic),)
 
 
-def _infer_parallel(
-    call: Call, kind: str, x: Degrees[D], arithmetic: Arithmetic[D]
-) -> Degrees[D]:
+def _infer_parallel(call: Call, kind: str, x: Degrees[D], arithmetic: Arithmetic[D]) -> Degrees[D]:
     degree = arithmetic.of(call.values["degree"])
     if kind == "replicate":
         return replace(x, copies=arithmetic.times(x.copies, degree))

@@ -7,18 +7,22 @@ partials that pass through, then one for copies of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import product
 from math import prod
 
 from pcg.graph import Node
 from pcg.infer import bind_sizes, carriers_of
+from pcg.local import LocalTyping
 from pcg.operator import Call
 from pcg.task import Task
 from pcg.tensor import ParallelTensor
 from pcg.view import MachineView
+
+_KEPT = 65536
+"""How many layouts are remembered."""
 
 
 @dataclass(frozen=True, order=True)
@@ -35,6 +39,14 @@ class Layout:
 
     type: ParallelTensor
     pieces: tuple[tuple[int, Piece], ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Layouts are keys all over the search, and their pieces many: hashed once.
+        return hash((self.type, self.pieces))
 
     @cached_property
     def by_device(self) -> Mapping[int, Piece]:
@@ -79,16 +91,37 @@ def spread(tensor: ParallelTensor, start: int = 0) -> Layout:
     )
 
 
+LayoutOf = Callable[[Node, int, MachineView], Layout]
+
+
+def _once(layout_of: LayoutOf) -> LayoutOf:
+    """Make equal layouts once: they follow from the call and the types of the operands."""
+    made: dict[tuple[Call, tuple[ParallelTensor, ...], int, MachineView], Layout] = {}
+
+    @wraps(layout_of)
+    def kept(node: Node, position: int, view: MachineView) -> Layout:
+        key = (node.operator_call, tuple(value.type for value in node.inputs), position, view)
+        found = made.get(key)
+        if found is None:
+            if len(made) >= _KEPT:
+                made.clear()
+            found = made[key] = layout_of(node, position, view)
+        return found
+
+    return kept
+
+
+@_once
 def output_layout(node: Node, port: int, view: MachineView) -> Layout:
     """Where an output lies when its operator runs on ``view``."""
     tensor = node.types[port]
     if node.operator_call.operator.parallel == "join":
         inner = node.inputs[0].type.degrees.partials
-        pieces = (
+        joined = (
             (view.device(task), Piece(task[0] * inner + task[-2], task[1:-2]))
             for task in view.tasks()
         )
-        return Layout(tensor, tuple(pieces))
+        return Layout(tensor, tuple(joined))
     axes = _axes(node)
     pieces: list[tuple[int, Piece]] = []
     for task in view.tasks():
@@ -103,6 +136,7 @@ def output_layout(node: Node, port: int, view: MachineView) -> Layout:
     return Layout(tensor, tuple(pieces))
 
 
+@_once
 def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
     """Where an operand has to lie for its operator to run on ``view``."""
     tensor = node.inputs[operand].type
@@ -153,9 +187,8 @@ def _pieces_shape(tensor: ParallelTensor) -> tuple[int, ...]:
     return shape
 
 
-def _typing(node: Node):  # noqa: ANN202
-    call: Call = node.operator_call
-    return call.typing(tuple(value.type.rank for value in node.inputs))
+def _typing(node: Node) -> LocalTyping:
+    return node.operator_call.typing(tuple(value.type.rank for value in node.inputs))
 
 
 def _axes(node: Node) -> list[tuple[str, int]]:

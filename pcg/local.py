@@ -8,13 +8,14 @@ enter where every term reads exactly one element of the operands that carry them
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 
 from pcg.expr import accesses
 from pcg.language import Dimension, Equation, size_of
-from pcg.normal import Element, NormalForm, Normalizer, Term, elements
+from pcg.normal import Element, Function, NormalForm, Normalizer, Term, elements
 from pcg.poly import Poly
 
 
@@ -71,7 +72,7 @@ def _axis(equation: Equation, forms: tuple[NormalForm, ...], name: str) -> Axis 
             if len(at) > 1 or output.dims[at[0]].names[0] != name:
                 return None
             outputs.append(at[0])
-        elif all(name in dict(term.binders) for term in form):
+        elif all(_summed_outermost(term, name) for term in form):
             outputs.append(None)
         else:
             return None
@@ -79,6 +80,25 @@ def _axis(equation: Equation, forms: tuple[NormalForm, ...], name: str) -> Axis 
     if -1 in positions or all(p is None for p in positions):
         return None
     return Axis(name, positions, tuple(outputs))
+
+
+def _summed_outermost(term: Term, name: str) -> bool:
+    """Whether the term is one sum over all of the index, which no other sum in it uses too.
+
+    Of two sums over ``k`` that are multiplied, the normal form renames one (``k~1``). A cut of
+    ``k`` would cut both, and a product of parts is no part of the product.
+    """
+    mine = [size for var, size in term.binders if var.split("~")[0] == name]
+    return mine == [size_of(name)] and not any(name == var for var in _inner_binders(term))
+
+
+def _inner_binders(term: Term) -> Iterator[str]:
+    """The indices summed inside the functions of a term, by the name in the equation."""
+    for factor in term.factors:
+        if isinstance(factor, Function):
+            for inner in (inner for arg in factor.args for inner in arg):
+                yield from (var.split("~")[0] for var, _ in inner.binders)
+                yield from _inner_binders(inner)
 
 
 def _position(equation: Equation, name: str, operand: int) -> int | None:
@@ -128,13 +148,10 @@ def _carriers(equation: Equation, forms: tuple[NormalForm, ...]) -> tuple[frozen
         for e in elements((Term(Fraction(1), factors=(f,)),))
     }
     linear = [o for o in operands if o not in nonlinear]
-    reads = [
-        [int(f.tensor) for f in term.factors if isinstance(f, Element)] for term in terms
-    ]
+    reads = [[int(f.tensor) for f in term.factors if isinstance(f, Element)] for term in terms]
     return tuple(
         frozenset(chosen)
         for size in range(1, len(linear) + 1)
         for chosen in combinations(linear, size)
         if terms and all(sum(r in chosen for r in read) == 1 for read in reads)
     )
-

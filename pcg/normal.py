@@ -132,18 +132,21 @@ def guarded(form: NormalForm, guard: Poly) -> NormalForm:
     constant = guard.constant
     if constant is not None:
         return form if constant >= 0 else ()
-    return tuple(
-        t if guard in t.guards else replace(t, guards=(*t.guards, guard)) for t in form
-    )
+    return tuple(t if guard in t.guards else replace(t, guards=(*t.guards, guard)) for t in form)
 
 
 def substitute_term(term: Term, values: Mapping[str, Poly]) -> Term:
-    """Replace symbols in a term. Its summed indices must not occur in ``values``."""
+    """Replace free symbols, by values in which no summed index of the term occurs."""
+    binders: list[tuple[str, Poly]] = []
+    free = dict(values)
+    for var, size in term.binders:
+        binders.append((var, size.substitute(free)))
+        free.pop(var, None)
     return Term(
         term.coefficient,
-        tuple((var, size.substitute(values)) for var, size in term.binders),
-        tuple(g.substitute(values) for g in term.guards),
-        tuple(substitute_factor(f, values) for f in term.factors),
+        tuple(binders),
+        tuple(g.substitute(free) for g in term.guards),
+        tuple(substitute_factor(f, free) for f in term.factors),
     )
 
 

@@ -16,13 +16,22 @@ from typing import Any
 
 from pcg import local
 from pcg.errors import OperatorError
-from pcg.language import Declared, Equation, EquationError, Template, expand, parse_template
+from pcg.language import Equation, expand
 from pcg.poly import Poly
+from pcg.task import Task
+from pcg.template import Declared, EquationError, Template, parse_template
 
 Value = int | float | Poly
+"""The value of an attribute; a polynomial where a rule leaves it symbolic."""
+
 Attributes = tuple[tuple[str, Value], ...]
 
-Kernel = Callable[..., Any]
+Kernel = (
+    Callable[[Task, Any], Any]
+    | Callable[[Task, Any, Any], Any]
+    | Callable[[Task, Any, Any, Any], Any]
+    | Callable[..., Any]
+)
 """A torch function of a ``Task`` and the local blocks of the operands."""
 
 
@@ -46,11 +55,24 @@ class Operator:
 
     def __post_init__(self) -> None:
         try:
-            template = self.template
-            runs = {d.names[0] for o in template.operands for d in o.dims if d.run}
-            self._expand(tuple((run, 1) for run in sorted(runs)))
+            self._check()
         except EquationError as error:
             raise EquationError(f"operator {self.name}: {error}") from error
+
+    def _check(self) -> None:
+        """Read the equation at two sets of ranks, from which the runs have to be found again."""
+        for name in self.attributes:
+            if self.attributes.count(name) > 1:
+                raise EquationError(f"attribute {name!r} is given twice")
+        dims = [dim for operand in self.template.operands for dim in operand.dims]
+        runs = sorted({dim.names[0] for dim in dims if dim.run})
+        for start, step in ((1, 0), (2, 1)):
+            lengths = {run: start + step * i for i, run in enumerate(runs)}
+            equation = self._expand(tuple(lengths.items()))
+            ranks = tuple(len(operand.dims) for operand in equation.operands)
+            positions = _positions(self.template, lengths)
+            if _run_lengths(self, ranks, positions) != lengths:
+                raise EquationError(f"ranks do not tell how long {', '.join(runs)} are")
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -82,9 +104,7 @@ class Operator:
 
     @lru_cache(maxsize=4096)  # noqa: B019 - operators live as long as the program
     def _expand(self, lengths: tuple[tuple[str, int], ...]) -> Equation:
-        return expand(
-            self.template, dict(lengths), frozenset(self.sizes), frozenset(self.reals)
-        )
+        return expand(self.template, dict(lengths), frozenset(self.sizes), frozenset(self.reals))
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def instance(self, ranks: tuple[int, ...], positions: tuple[int, ...]) -> Equation:
@@ -160,6 +180,18 @@ class Call:
         return f"{self.name}({inner})"
 
 
+def _positions(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
+    """Where the indices marked ``@`` stand when runs have the given lengths."""
+    found: dict[str, int] = {}
+    for operand in template.operands:
+        at = 0
+        for dim in operand.dims:
+            if dim.position is not None and found.setdefault(dim.position, at) != at:
+                raise EquationError(f"'@{dim.position}' stands at {found[dim.position]} and {at}")
+            at += lengths[dim.names[0]] if dim.run else 1
+    return found
+
+
 def _run_lengths(
     operator: Operator, ranks: tuple[int, ...], positions: Mapping[str, int]
 ) -> dict[str, int]:
@@ -184,14 +216,20 @@ def _solve_operand(
             run = dim.names[0]
             if run in lengths:
                 at += lengths[run]
+            elif pending:
+                problem = f"operand {operand.name}: ranks do not tell how long {pending} is"
+                raise EquationError(problem)
             else:
                 pending = run
             continue
         if dim.position is not None:
             given = positions[dim.position]
-            low = at if pending else 0
-            if given < low or given >= rank or (not pending and given != at):
-                problem = f"{dim.position} is {given}, expected {low} to {rank - 1}"
+            high = rank - 1 if pending else at
+            if at > high or at >= rank:
+                problem = f"rank {rank}, expected at least {at + 1}"
+                raise OperatorError(operator.name, operand.name, None, problem)
+            if not at <= given <= high:
+                problem = f"{dim.position} is {given}, expected {at} to {high}"
                 raise OperatorError(operator.name, operand.name, given, problem)
             if pending:
                 lengths[pending], pending, at = given - at, None, given

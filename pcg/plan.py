@@ -14,10 +14,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pcg.errors import InputError, UnityError
+from pcg.check import Placement, Problem, check_graph, check_placement
+from pcg.errors import InputError
 from pcg.files import FileModel, read_json, write_text_atomic
-from pcg.graph import Graph, Node
-from pcg.layout import grid
+from pcg.graph import Graph, Leaf, Node
 from pcg.machine import Machine
 from pcg.text import node_names, parse_graph, print_graph
 from pcg.view import MachineView
@@ -98,6 +98,12 @@ def machine_record(machine: Machine) -> MachineFile:
     )
 
 
+def check_plan(plan: Plan) -> list[Problem]:
+    """What is wrong with a plan's graph, and if nothing is, with its views."""
+    placement = Placement(plan.graph, plan.views, plan.machine.devices)
+    return check_graph(plan.graph, training=True) or check_placement(placement)
+
+
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan file, whole or not at all."""
     names = node_names(plan.graph)
@@ -108,14 +114,10 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     }
     content = PlanFile(
         schema_version=1,
-        model=ModelFile(
-            name=plan.model_name, graph=_lines(plan.model), hash=plan.model.digest
-        ),
+        model=ModelFile(name=plan.model_name, graph=_lines(plan.model), hash=plan.model.digest),
         machine=plan.machine,
         library_hash=plan.library_hash,
-        decisions=DecisionsFile(
-            graph=_lines(plan.graph), views=views, derivation=plan.derivation
-        ),
+        decisions=DecisionsFile(graph=_lines(plan.graph), views=views, derivation=plan.derivation),
         estimates=plan.estimates,
     )
     write_text_atomic(path, content.model_dump_json(indent=1) + "\n")
@@ -130,6 +132,7 @@ def load_plan(path: str | Path) -> Plan:
         raise InputError(where, "model.hash is not that of model.graph, the file was altered")
     graph = _graph(content.decisions.graph, f"{where}: decisions.graph")
     views = _views(graph, content, where)
+    _same_leaves(graph, model, where)
     if [v.type.shape for v in graph.outputs] != [v.type.shape for v in model.outputs]:
         raise InputError(where, "decisions.graph returns other shapes than model.graph")
     return Plan(
@@ -150,32 +153,35 @@ def _lines(graph: Graph) -> tuple[str, ...]:
 
 def _graph(lines: tuple[str, ...], where: str) -> Graph:
     graph = parse_graph("\n".join(lines), where)
-    try:
-        graph.check()
-    except UnityError as error:
-        raise InputError(where, str(error)) from error
+    for problem in check_graph(graph, training=True):
+        raise InputError(where, str(problem))
     return graph
 
 
 def _views(graph: Graph, content: PlanFile, where: str) -> dict[Node, MachineView]:
-    given = dict(content.decisions.views)
+    nodes = {names[0]: node for node, names in node_names(graph).items()}
     views: dict[Node, MachineView] = {}
-    for node, (name, *_) in node_names(graph).items():
-        if node.is_leaf or node.is_parallel:
-            continue
-        place = f"{where}: decisions.views.{name}"
-        if name not in given:
-            raise InputError(place, f"missing, expected a view of {grid(node)} tasks")
-        file = given.pop(name)
-        view = MachineView(file.start, file.shape, file.strides)
-        if view.shape != grid(node) or len(view.strides) != len(view.shape):
-            raise InputError(place, f"shape {view.shape}, expected {grid(node)} ({node.name})")
-        if not view.is_injective:
-            raise InputError(place, "puts two tasks on one device")
-        if max(view.devices) >= content.machine.devices:
-            problem = f"device {max(view.devices)}, the machine has {content.machine.devices}"
-            raise InputError(place, problem)
-        views[node] = view
-    if given:
-        raise InputError(f"{where}: decisions.views.{min(given)}", "no such operator in the graph")
+    for name, view in content.decisions.views.items():
+        if name not in nodes:
+            raise InputError(f"{where}: decisions.views.{name}", "no such operator in the graph")
+        views[nodes[name]] = MachineView(view.start, view.shape, view.strides)
+    for problem in check_placement(Placement(graph, views, content.machine.devices)):
+        raise InputError(f"{where}: decisions.views.{problem.node}", problem.what)
     return views
+
+
+def _same_leaves(graph: Graph, model: Graph, where: str) -> None:
+    """The graph to run has to read what the model reads, however it is cut."""
+    known = {_identity(node.leaf) for node in model.leaves}
+    for leaf in (node.leaf for node in graph.leaves):
+        if _identity(leaf) not in known:
+            problem = f"{leaf.name}: {leaf.kind} of shape {_shape(leaf)}, not in model.graph"
+            raise InputError(f"{where}: decisions.graph", problem)
+
+
+def _identity(leaf: Leaf) -> tuple[str, str, tuple[int, ...], int | None]:
+    return leaf.kind, leaf.name, _shape(leaf), leaf.below
+
+
+def _shape(leaf: Leaf) -> tuple[int, ...]:
+    return leaf.type.shape if leaf.type else ()

@@ -52,9 +52,7 @@ class Poly:
 
     def __mul__(self, other: Poly | int) -> Poly:
         right = Poly.of(other).terms
-        return Poly.collect(
-            (tuple(sorted(m + n)), c * d) for m, c in self.terms for n, d in right
-        )
+        return Poly.collect((tuple(sorted(m + n)), c * d) for m, c in self.terms for n, d in right)
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -79,9 +77,7 @@ class Poly:
 
     def coefficient(self, symbol: str) -> Poly:
         """The factor of ``symbol`` where it occurs to the first power."""
-        return Poly.collect(
-            (_without(m, symbol), c) for m, c in self.terms if m.count(symbol) == 1
-        )
+        return Poly.collect((_without(m, symbol), c) for m, c in self.terms if m.count(symbol) == 1)
 
     def degree_in(self, symbol: str) -> int:
         return max((m.count(symbol) for m, _ in self.terms), default=0)

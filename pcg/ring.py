@@ -24,6 +24,11 @@ IndexArray = NDArray[np.int64]
 class Ring(Protocol):
     """What the evaluator needs of a number system."""
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """How numpy holds an element."""
+        ...
+
     def constant(self, value: Fraction) -> Array: ...
 
     def real(self, value: Value) -> Array:
@@ -36,6 +41,10 @@ class Ring(Protocol):
 
     def gather(self, block: Array, index: Sequence[IndexArray], valid: NDArray[np.bool_]) -> Array:
         """Elements of a block; 0 where not ``valid``."""
+        ...
+
+    def take(self, block: Array, cut: tuple[slice, ...], order: tuple[int, ...]) -> Array:
+        """Part of a block with its axes in another order."""
         ...
 
     def plus(self, a: Array, b: Array) -> Array: ...
@@ -54,6 +63,8 @@ class Ring(Protocol):
 class Reals:
     """Real numbers in double precision."""
 
+    dtype: np.dtype[Any] = np.dtype(np.float64)
+
     def constant(self, value: Fraction) -> Array:
         return np.float64(value)
 
@@ -67,6 +78,10 @@ class Reals:
 
     def gather(self, block: Array, index: Sequence[IndexArray], valid: NDArray[np.bool_]) -> Array:
         return np.where(valid, block[tuple(index)], 0.0)
+
+    def take(self, block: Array, cut: tuple[slice, ...], order: tuple[int, ...]) -> Array:
+        values = block[cut].transpose(order)
+        return values if values.dtype.kind == "f" else values.astype(np.float64)
 
     def plus(self, a: Array, b: Array) -> Array:
         return a + b
@@ -91,6 +106,8 @@ class PrimeField:
     and ``eq`` (a test of equality).
     """
 
+    dtype: np.dtype[Any] = np.dtype(np.int64)
+
     def __init__(self, prime: int = 2_147_483_647) -> None:
         self.prime = prime
 
@@ -108,6 +125,9 @@ class PrimeField:
 
     def gather(self, block: Array, index: Sequence[IndexArray], valid: NDArray[np.bool_]) -> Array:
         return np.where(valid, block[tuple(index)], 0)
+
+    def take(self, block: Array, cut: tuple[slice, ...], order: tuple[int, ...]) -> Array:
+        return block[cut].transpose(order)
 
     def plus(self, a: Array, b: Array) -> Array:
         return (a + b) % self.prime

@@ -50,6 +50,9 @@ class Compute:
     results: tuple[Slot, ...]
 
 
+PLACING = ("partition", "replicate", "pipeline")
+"""Parallel operators that, after a leaf, only say how it is stored."""
+
 Step = Load | Move | Compute
 
 
@@ -79,7 +82,7 @@ def home(value: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
     """
     placed = value
     for node in chain:
-        if node.name not in ("partition", "replicate", "pipeline"):
+        if node.name not in PLACING:
             stored = spread(placed.type)
             return _on(stored, wanted.devices) or stored
         placed = node.value()
@@ -170,4 +173,15 @@ def schedule(graph: Graph, views: Mapping[Node, MachineView]) -> Schedule:
     return Scheduler(views).run(graph)
 
 
-__all__ = ["Compute", "Load", "Move", "Piece", "Schedule", "Slot", "Step", "schedule", "trace"]
+__all__ = [
+    "PLACING",
+    "Compute",
+    "Load",
+    "Move",
+    "Piece",
+    "Schedule",
+    "Slot",
+    "Step",
+    "schedule",
+    "trace",
+]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-
-from pcg.operator import Value
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Task:
     """What a kernel may ask about its task; indices and sizes are named as in the equation."""
 
-    attributes: Mapping[str, Value]
+    attributes: Mapping[str, Any]
+    """By name: an int for a position or a size, a float for a real."""
     sizes: Mapping[str, int]
     """Global size of every index."""
     ranges: Mapping[str, tuple[int, int]]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import count
+from math import isfinite
 
 from pcg.errors import InputError, OperatorError
 from pcg.graph import Graph, Leaf, LeafKind, Node, Value, tensor
@@ -24,10 +25,11 @@ from pcg.ops import OPERATORS
 from pcg.poly import Poly
 from pcg.tensor import Degrees, ParallelTensor
 
-TOKEN = re.compile(
-    r"\s*(?:(-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e[+-]?\d+|-?\d+)|(\|[\w.]+\|)|([A-Za-z_]\w*)|(\S))"
-)
+FLOAT = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e[+-]?\d+")
+SIZE = re.compile(r"\|[\w.]+\|")
+TOKEN = re.compile(rf"\s*(?:({FLOAT.pattern}|-?\d+)|({SIZE.pattern})|([A-Za-z_]\w*)|(\S))")
 LEAF = re.compile(r"^(\w+)\s*=\s*(input|weight|tensor)\[(.*?)\]\s*(.*)$")
+NUMBER = r"\d{1,18}"
 MAX_DEPTH = 200
 
 
@@ -147,22 +149,27 @@ def _parse_leaf(kind: str, name: str, dims: str, rest: str, here: str) -> Leaf:
     degrees: list[int] = []
     slices: list[int] = []
     for entry in entries:
-        match = re.fullmatch(r"(\d+)(?:/(\d+))?(?:\|(\d+))?", entry)
+        match = re.fullmatch(rf"({NUMBER})(?:/({NUMBER}))?(?:\|({NUMBER}))?", entry)
         if not match:
             raise InputError(here, f"expected SIZE or SIZE/DEGREE, got {entry!r}")
         size, degree, times = (int(group or 1) for group in match.groups())
-        if min(size, degree, times) < 1 or size % (degree * times):
+        if min(size, degree, times) < 1:
+            raise InputError(here, f"expected sizes and degrees of 1 or more, got {entry!r}")
+        if size % (degree * times):
             raise InputError(here, f"degree {degree * times} does not divide size {size}")
         sizes.append(size)
         degrees.append(degree)
         slices.append(times)
-    options = re.fullmatch(r"(?:copies=(\d+))?\s*(?:partials=(\d+))?\s*(?:below (\d+))?", rest)
+    options = re.fullmatch(
+        rf"(?:copies=({NUMBER}))?\s*(?:partials=({NUMBER}))?\s*(?:below ({NUMBER}))?", rest
+    )
     if not options:
         raise InputError(here, f"expected copies=, partials= or below, got {rest!r}")
-    copies, partials, below = options.groups()
-    own = Degrees(tuple(degrees), tuple(slices), int(copies or 1), int(partials or 1))
-    limit = int(below) if below else None
-    return Leaf(leaf_kind, name, len(sizes), ParallelTensor(tuple(sizes), own), limit)
+    copies, partials, below = (None if group is None else int(group) for group in options.groups())
+    if 0 in (copies, partials, below):
+        raise InputError(here, f"expected 1 or more, got {rest!r}")
+    own = Degrees(tuple(degrees), tuple(slices), copies or 1, partials or 1)
+    return Leaf(leaf_kind, name, len(sizes), ParallelTensor(tuple(sizes), own), below)
 
 
 class _Reader:
@@ -248,6 +255,8 @@ class _Reader:
             if self._peek(1) == "=":
                 key = self._next()
                 self._at += 1
+                if key in attributes:
+                    raise self._error(f"attribute {key} is given twice")
                 attributes[key] = self._attribute()
             else:
                 inputs.append(self._value())
@@ -260,15 +269,20 @@ class _Reader:
             raise self._error(str(error)) from error
 
     def _attribute(self) -> AttributeValue:
+        """A number, or a sum of products of whole numbers and symbols."""
+        total = self._product()
+        while self._peek() == "+" or self._peek().startswith("-"):
+            # The minus of a negative number is part of its token.
+            sign = self._next() if self._peek() in ("+", "-") else "+"
+            right = Poly.of(self._symbolic(self._product()))
+            total = Poly.of(self._symbolic(total)) + (right if sign == "+" else -right)
+        return total
+
+    def _product(self) -> AttributeValue:
         total = self._factor()
-        while self._peek() in ("+", "*") or self._peek().startswith("-"):
-            if self._peek() == "*":
-                self._at += 1
-                total = Poly.of(self._symbolic(total)) * self._symbolic(self._factor())
-            else:
-                sign = self._next() if self._peek() in ("+", "-") else "+"
-                right = Poly.of(self._symbolic(self._factor()))
-                total = Poly.of(self._symbolic(total)) + (right if sign == "+" else -right)
+        while self._peek() == "*":
+            self._at += 1
+            total = Poly.of(self._symbolic(total)) * self._symbolic(self._factor())
         return total
 
     def _symbolic(self, value: AttributeValue) -> Poly | int:
@@ -277,12 +291,17 @@ class _Reader:
         return value
 
     def _factor(self) -> AttributeValue:
-        token = self._next()
-        if re.fullmatch(r"-?\d+", token):
+        negative = False
+        while (token := self._next()) == "-":
+            negative = not negative
+        number = self._number(token)
+        return -Poly.of(self._symbolic(number)) if negative else number
+
+    def _number(self, token: str) -> AttributeValue:
+        if re.fullmatch(rf"-?{NUMBER}", token):
             return int(token)
-        if token.isidentifier() or token.startswith("|"):
+        if token.isidentifier() or SIZE.fullmatch(token):
             return Poly.of(token)
-        try:
-            return float(token)
-        except ValueError:
-            raise self._error(f"expected a number or a symbol, got {token!r}") from None
+        if FLOAT.fullmatch(token) and isfinite(number := float(token)):
+            return number
+        raise self._error(f"expected a number or a symbol, got {token[:20] or 'the end'!r}")

@@ -10,14 +10,16 @@ from math import prod
 
 @dataclass(frozen=True)
 class MachineView:
-    """An n-dimensional array of devices: task (t0, t1, ...) runs on ``start + sum ti * stridei``."""
+    """An array of devices: task (t0, t1, ...) runs on device ``start + sum ti * strides[i]``."""
 
     start: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
     @staticmethod
-    def packed(start: int, shape: tuple[int, ...], order: tuple[int, ...] | None = None) -> MachineView:
+    def packed(
+        start: int, shape: tuple[int, ...], order: tuple[int, ...] | None = None
+    ) -> MachineView:
         """Consecutive devices. ``order`` lists the axes from the slowest to the fastest."""
         strides = [0] * len(shape)
         step = 1

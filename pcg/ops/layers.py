@@ -46,9 +46,7 @@ embedding = Operator(
     kernel=_embedding_kernel,
 )
 
-sum_loss = Operator(
-    "sum_loss", "out[] = sum i...: x[i...]", kernel=lambda task, x: x.sum()
-)
+sum_loss = Operator("sum_loss", "out[] = sum i...: x[i...]", kernel=lambda task, x: x.sum())
 
 mean_loss = Operator(
     "mean_loss",

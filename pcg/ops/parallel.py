@@ -13,8 +13,6 @@ reduce = Operator("reduce", _UNCHANGED, parallel="reduce")
 pipeline = Operator("pipeline", _UNCHANGED, parallel="pipeline")
 batch = Operator("batch", _UNCHANGED, parallel="batch")
 
-join = Operator(
-    "join", "out[i...] = x[i...] + y[i...]", parallel="join", commutative=True
-)
+join = Operator("join", "out[i...] = x[i...] + y[i...]", parallel="join", commutative=True)
 
 OPERATORS = (partition, combine, replicate, reduce, pipeline, batch, join)

@@ -1,0 +1,183 @@
+"""Starting one process a device on this computer, through torchrun's own machinery.
+
+A worker that fails leaves a note of its error, all others are stopped, and the first cause is
+raised in the parent: a user error as itself, anything else with the worker's traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from pcg.errors import InputError, UnityError
+
+T = TypeVar("T")
+
+
+class WorkerError(UnityError):
+    """A user error that a worker met, or its sudden end."""
+
+    def __init__(self, message: str, exit_status: int = 2) -> None:
+        super().__init__(message, exit_status)
+        self.message = message
+        self.exit_status = exit_status
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What a failed worker leaves: ``status`` is None for an error that is no user's."""
+
+    rank: int
+    time: float
+    status: int | None
+    text: str
+    is_consequence: bool
+    """Whether it lost touch with another worker, which then is the one to blame."""
+
+
+def launch(function: Callable[..., T], arguments: tuple[Any, ...], processes: int) -> T:
+    """Call a function in ``processes`` new processes and return what rank 0's call returned.
+
+    The function, its arguments and results have to be picklable. It finds torchrun's variables in
+    its environment. Raises WorkerError for a worker's UnityError or for one that was killed, and
+    RuntimeError with the worker's traceback for any other failure.
+    """
+    _start_server()
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import elastic_launch
+
+    _silence()
+    with TemporaryDirectory(prefix="unity-run-") as folder:
+        config = _config(processes, folder)
+        try:
+            results = elastic_launch(config, _enter)(function, arguments, folder)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            raise _cause(folder, f"worker {rank}: {failure.message}") from None
+        except SignalException as error:
+            if error.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            sys.exit(128 + error.sigval)
+    return results[0]
+
+
+def _start_server() -> None:
+    """Start the server that forks all workers, so that torch is imported once for all of them.
+
+    It starts before our own import of torch, beside which it runs. (Forking this process itself
+    would copy torchrun's threads.)
+    """
+    multiprocessing.set_forkserver_preload(["torch.distributed", "runtime.worker"])
+    if threading.current_thread() is not threading.main_thread():
+        forkserver.ensure_running()
+        return
+    # The server inherits that Ctrl-C is ignored: it ends with us, and quietly.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def check_computer(kind: str, devices: int) -> None:
+    """Raise InputError when this computer lacks GPUs for so many devices."""
+    if kind != "gpu":
+        return
+    import torch
+
+    present = torch.cuda.device_count()
+    if present < devices:
+        raise InputError("machine", f"the plan needs {devices} GPUs, this computer has {present}")
+
+
+def _config(processes: int, folder: str) -> Any:
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    if sys.platform == "linux":
+        # Else gloo looks the computer's own name up, which need not be an address that works.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        monitor_interval=0.05,
+        start_method="forkserver",
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
+    )
+
+
+def _silence() -> None:
+    """Keep torchrun from logging failures, which are reported once, by us."""
+    sources = ("torch.distributed.elastic", "torch.multiprocessing")
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith(sources) and isinstance(logger, logging.Logger):
+            logger.setLevel(logging.CRITICAL)
+
+
+def _enter(function: Callable[..., T], arguments: tuple[Any, ...], folder: str) -> T:
+    """A worker's life."""
+    # Ctrl-C reaches workers too; Python's handler would wait for a communication to end.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        return function(*arguments)
+    except Exception as error:
+        _leave_note(error, Path(folder))
+        sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    """Nobody would stop a worker whose parent was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _leave_note(error: Exception, folder: Path) -> None:
+    from runtime.collectives import CommunicationError
+
+    rank = int(os.environ["RANK"])
+    if isinstance(error, UnityError):
+        status, text = error.exit_status, str(error)
+    else:
+        status, text = None, traceback.format_exc()
+    note = _Note(rank, time.time(), status, text, isinstance(error, CommunicationError))
+    part = folder / f"note-{rank}.part"
+    part.write_text(json.dumps(vars(note)))
+    part.rename(folder / f"note-{rank}.json")
+
+
+def _cause(folder: str, otherwise: str) -> Exception:
+    """The error that came first, losses of touch aside."""
+    notes = [_Note(**json.loads(path.read_text())) for path in Path(folder).glob("note-*.json")]
+    if not notes or (all(n.is_consequence for n in notes) and "Signal" in otherwise):
+        return WorkerError(otherwise)
+    first = min(notes, key=lambda note: (note.is_consequence, note.time))
+    if first.status is None:
+        return RuntimeError(f"worker {first.rank} failed:\n{first.text}")
+    return WorkerError(first.text, first.status)

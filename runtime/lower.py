@@ -1,0 +1,304 @@
+"""Lowering: a plan's schedule, as the program of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from pcg import schedule as steps
+from pcg.errors import InputError
+from pcg.graph import Graph, Leaf, Node
+from pcg.layout import Layout, Piece, tasks
+from pcg.operator import Call
+from pcg.plan import Plan
+from pcg.poly import Poly
+from pcg.schedule import Schedule, Slot
+from pcg.tensor import ParallelTensor
+from pcg.text import node_names
+from pcg.transfer import Message, Region, Transfer, transfer
+from runtime.program import (
+    Alias,
+    AllReduce,
+    Exchange,
+    Group,
+    Instruction,
+    Kept,
+    Load,
+    Part,
+    Program,
+    Run,
+    Weight,
+)
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A plan that can be executed, its schedule, and the names of its registers.
+
+    Raises InputError, naming the plan, when the plan is one that cannot be executed.
+    """
+
+    plan: Plan
+    where: str = "plan"
+    schedule: Schedule = field(init=False)
+
+    def __post_init__(self) -> None:
+        _check_types(self.plan, self.where)
+        _check_leaves(self.plan, self.where)
+        object.__setattr__(self, "schedule", steps.schedule(self.plan.graph, self.plan.views))
+        _check_devices(self._slots, self.ranks, self.where)
+
+    @property
+    def ranks(self) -> int:
+        return self.plan.machine.devices
+
+    @property
+    def loss(self) -> Slot:
+        return self.schedule.outputs[0]
+
+    def program(self, rank: int) -> Program:
+        """The program of one rank."""
+        instructions: list[Instruction] = []
+        for step in self.schedule.steps:
+            instructions += self._lower(step, rank)
+        held = self.loss.layout.by_device.get(rank)
+        counts = held is not None and self.loss.layout.holders[held][0] == rank
+        return Program(
+            rank,
+            self.ranks,
+            tuple(instructions),
+            {self._name(s): s.layout.type.block for s in self._slots if _holds(s, rank)},
+            frozenset(self._name(slot) for slot in self._active if _holds(slot, rank)),
+            tuple(self._weights(rank)),
+            self._name(self.loss) if counts else None,
+            tuple(self._name(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
+            self._groups,
+        )
+
+    def collect(self, slot: Slot, copy: int, rank: int) -> Exchange:
+        """What a rank does so that rank 0 has the whole tensor, read from one copy of each piece."""
+        source = one_copy(slot.layout, copy)
+        whole = ParallelTensor.whole(slot.layout.type.shape)
+        target = Layout(whole, ((0, Piece(0, (0,) * whole.rank)),))
+        return exchange(transfer(source, target), rank, self._name(slot), "whole")
+
+    def home(self, node: Node) -> Slot:
+        """A weight where it is kept."""
+        return Slot(node.value(), self.schedule.homes[node])
+
+    def register(self, slot: Slot) -> str:
+        return self._name(slot)
+
+    @cached_property
+    def _slots(self) -> tuple[Slot, ...]:
+        """Every slot, in the order in which the schedule makes them."""
+        made: dict[Slot, None] = {}
+        for step in self.schedule.steps:
+            made.update(dict.fromkeys(_results(step)))
+        return tuple(made)
+
+    @cached_property
+    def _names(self) -> Mapping[Slot, str]:
+        printed = node_names(self.plan.graph)
+        seen: dict[str, int] = {}
+        names: dict[Slot, str] = {}
+        for slot in self._slots:
+            name = printed[slot.value.node][slot.value.port]
+            times = seen[name] = seen.get(name, -1) + 1
+            names[slot] = f"{name}.{times}" if times else name
+        return names
+
+    def _name(self, slot: Slot) -> str:
+        return self._names[slot]
+
+    @cached_property
+    def _active(self) -> frozenset[Slot]:
+        """Slots on a way from a weight to the loss."""
+        depends: set[Slot] = set()
+        for step in self.schedule.steps:
+            is_weight = isinstance(step, steps.Load) and step.slot.value.node.leaf.kind == "weight"
+            if is_weight or any(slot in depends for slot in _operands(step)):
+                depends.update(_results(step))
+        needed = {self.loss}
+        for step in reversed(self.schedule.steps):
+            if any(slot in needed for slot in _results(step)):
+                needed.update(_operands(step))
+        return frozenset(depends & needed)
+
+    @cached_property
+    def _groups(self) -> tuple[Group, ...]:
+        found: set[Group] = set()
+        for step in self.schedule.steps:
+            if isinstance(step, steps.Move) and step.transfer.kind == "all_reduce":
+                found.update(step.transfer.groups or ())
+        for layout in self.schedule.homes.values():
+            found.update(layout.holders.values())
+        return tuple(sorted(group for group in found if len(group) > 1))
+
+    def _weights(self, rank: int) -> Iterable[Weight]:
+        for node in sorted(self.schedule.homes, key=lambda node: node.leaf.name):
+            layout = self.schedule.homes[node]
+            piece = layout.by_device.get(rank)
+            if piece is not None:
+                name = self._name(self.home(node))
+                yield Weight(name, node.leaf, _region(layout, piece), layout.holders[piece])
+
+    def _lower(self, step: steps.Step, rank: int) -> Iterable[Instruction]:
+        match step:
+            case steps.Load(slot):
+                if (piece := slot.layout.by_device.get(rank)) is not None:
+                    region = _region(slot.layout, piece)
+                    yield Load(self._name(slot), slot.value.node.leaf, region)
+            case steps.Move(source, target):
+                yield from self._move(source, target, rank)
+            case steps.Compute() if step.node.operator_call.operator.parallel == "join":
+                (result,) = step.results
+                for operand in step.operands:
+                    if _holds(operand, rank):
+                        yield Alias(self._name(operand), self._name(result))
+            case steps.Compute():
+                yield from self._run(step, rank)
+
+    def _move(self, source: Slot, target: Slot, rank: int) -> Iterable[Instruction]:
+        move = transfer(source.layout, target.layout)
+        if move.kind == "all_reduce":
+            for group in move.groups or ():
+                if rank in group:
+                    yield AllReduce(self._name(source), self._name(target), group)
+            return
+        if _holds(source, rank) or _holds(target, rank):
+            names = self._name(source), self._name(target)
+            yield replace(exchange(move, rank, *names), active=target in self._active)
+
+    def _run(self, step: steps.Compute, rank: int) -> Iterable[Instruction]:
+        task = next((task for device, task in tasks(step.node, step.view) if device == rank), None)
+        if task is None:
+            return
+        call = _concrete(step.node.operator_call, self.where)
+        yield Run(
+            call,
+            replace(task, attributes=call.values),
+            tuple(
+                tuple(start for start, _ in _region(slot.layout, slot.layout.by_device[rank]))
+                for slot in step.operands
+            ),
+            tuple(self._name(slot) for slot in step.operands),
+            tuple(self._name(slot) for slot in step.results),
+        )
+
+
+def one_copy(layout: Layout, copy: int) -> Layout:
+    """The layout with one holder for each piece, the last one where there are fewer copies."""
+    chosen = (
+        (devices[min(copy, len(devices) - 1)], piece) for piece, devices in layout.holders.items()
+    )
+    return Layout(layout.type, tuple(sorted(chosen)))
+
+
+def exchange(move: Transfer, rank: int, source: str, target: str) -> Exchange:
+    """One rank's part of a transfer by messages."""
+    sends: list[Part] = []
+    receives: list[Part] = []
+    kept: list[Kept] = []
+    for message in move.messages:
+        if message.source == message.target == rank:
+            kept.append(Kept(_within(move.source, message, rank), _within(move.target, message, rank)))
+        elif message.source == rank:
+            sends.append(Part(message.target, _within(move.source, message, rank)))
+        elif message.target == rank:
+            receives.append(Part(message.source, _within(move.target, message, rank)))
+    return Exchange(
+        source if rank in move.source.by_device else None,
+        target if rank in move.target.by_device else None,
+        tuple(sends),
+        tuple(receives),
+        tuple(kept),
+    )
+
+
+def _within(layout: Layout, message: Message, device: int) -> Region:
+    """A message's region, counted from the first element of a device's piece."""
+    own = _region(layout, layout.by_device[device])
+    return tuple(
+        (start - first, stop - first)
+        for (start, stop), (first, _) in zip(message.region, own, strict=True)
+    )
+
+
+def _region(layout: Layout, piece: Piece) -> Region:
+    return tuple((part.start, part.stop) for part in layout.region(piece))
+
+
+def _holds(slot: Slot, rank: int) -> bool:
+    return rank in slot.layout.by_device
+
+
+def _operands(step: steps.Step) -> tuple[Slot, ...]:
+    match step:
+        case steps.Load():
+            return ()
+        case steps.Move(source, _):
+            return (source,)
+        case steps.Compute():
+            return step.operands
+
+
+def _results(step: steps.Step) -> tuple[Slot, ...]:
+    match step:
+        case steps.Load(slot):
+            return (slot,)
+        case steps.Move(_, target):
+            return (target,)
+        case steps.Compute():
+            return step.results
+
+
+def _concrete(call: Call, where: str) -> Call:
+    """The call with numbers for attributes. Raises InputError for an attribute that is none."""
+    attributes = tuple(
+        (name, value.constant if isinstance(value, Poly) else value)
+        for name, value in call.attributes
+    )
+    for name, value in attributes:
+        if value is None:
+            problem = f"attribute {name} is {call.values[name]}, expected a number"
+            raise InputError(where, f"{call.name}: {problem}")
+    return Call(call.operator, tuple((n, v) for n, v in attributes if v is not None))
+
+
+def _check_types(plan: Plan, where: str) -> None:
+    for node in plan.graph.nodes:
+        if any(cut > 1 for output in node.types for cut in output.degrees.slices):
+            problem = "slices in time (pipeline) cannot be executed yet"
+            raise InputError(where, f"{node.name}: {problem}")
+        if node.is_leaf and node.types[0].degrees.partials > 1:
+            problem = "stored as partial sums, expected a leaf without partials="
+            raise InputError(where, f"{node.leaf.name}: {problem}")
+    if (loss := plan.graph.outputs[0].type).elements != 1:
+        raise InputError(where, f"the first output is {loss}, expected the loss, one number")
+
+
+def _check_leaves(plan: Plan, where: str) -> None:
+    """Each leaf is one of the model's, so that both can be given the same data."""
+    known = _leaves(plan.model)
+    for name, leaf in _leaves(plan.graph).items():
+        other = known.get(name)
+        if other is None or _identity(other) != _identity(leaf):
+            wrote = "no such leaf" if other is None else str(other)
+            raise InputError(where, f"the plan reads {leaf}, the model has {wrote}")
+
+
+def _leaves(graph: Graph) -> dict[str, Leaf]:
+    return {node.leaf.name: node.leaf for node in graph.leaves}
+
+
+def _identity(leaf: Leaf) -> tuple[object, ...]:
+    return leaf.kind, leaf.type.shape if leaf.type else None, leaf.below
+
+
+def _check_devices(slots: Iterable[Slot], ranks: int, where: str) -> None:
+    for slot in slots:
+        if max(slot.layout.devices) >= ranks:
+            problem = f"{slot.layout.type} takes {len(slot.layout.pieces)} devices"
+            raise InputError(where, f"{slot.value.node.name}: {problem}, the machine has {ranks}")

@@ -1,0 +1,189 @@
+"""What one device does in a training step: the schedule of a plan, seen from one rank.
+
+A program is a list of instructions over named registers, each the piece of a tensor that this
+device holds. All ranks' programs are cut from one schedule, so whatever takes part in the same
+communication reaches it in the same order. The backward pass runs the list in reverse; the
+gradient of a register is this device's share, and the shares of all copies of a piece add up to
+its gradient (a tensor with c copies and p partials has a gradient with p copies and c partials).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pcg.graph import Leaf
+from pcg.operator import Call
+from pcg.task import Task
+from pcg.transfer import Region
+
+Group = tuple[int, ...]
+"""The ranks that take part in a collective, ascending."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A piece of a leaf: data of the step, or the weight that is kept here."""
+
+    target: str
+    leaf: Leaf
+    region: Region
+
+    def __str__(self) -> str:
+        return f"{self.target} = load {self.leaf.kind} {self.leaf.name}{_region(self.region)}"
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """The sum of the members' pieces, for every member. It is its own adjoint."""
+
+    source: str
+    target: str
+    group: Group
+
+    def __str__(self) -> str:
+        return f"{self.target} = all_reduce({self.source}) over {_ranks(self.group)}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A region of a piece, counted from the piece's first element, for or from another rank."""
+
+    peer: int
+    region: Region
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A region of the source that becomes (or is added to) one of the target, on one device."""
+
+    source: Region
+    target: Region
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Regions of ``source`` go to other ranks; what arrives and what is kept adds up to ``target``.
+
+    A rank may lack either. The adjoint sends back what arrived and adds up what was sent.
+    """
+
+    source: str | None
+    target: str | None
+    sends: tuple[Part, ...]
+    receives: tuple[Part, ...]
+    kept: tuple[Kept, ...]
+    active: bool = False
+    """Whether the target has a gradient, for the ranks that do not hold the target to know."""
+
+    @property
+    def adjoint(self) -> Exchange:
+        """The same map read backwards: gradients take the way back and add up at the source."""
+        kept = tuple(Kept(k.target, k.source) for k in self.kept)
+        return Exchange(self.target, self.source, self.receives, self.sends, kept)
+
+    @property
+    def is_local(self) -> bool:
+        return not self.sends and not self.receives
+
+    def __str__(self) -> str:
+        words = [f"keep {_region(k.source)} at {_region(k.target)}" for k in self.kept]
+        words += [f"send {_region(p.region)} to {p.peer}" for p in self.sends]
+        words += [f"add {_region(p.region)} from {p.peer}" for p in self.receives]
+        what = "slice" if self.is_local else "exchange"
+        target = f"{self.target} = " if self.target else ""
+        return f"{target}{what}({self.source or ''}): {', '.join(words)}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One task of an operator. ``starts``: the global index of each operand's first element."""
+
+    call: Call
+    task: Task
+    starts: tuple[tuple[int, ...], ...]
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+
+    def __str__(self) -> str:
+        given = [*self.operands, *(f"{name}={value}" for name, value in self.call.attributes)]
+        return f"{', '.join(self.results)} = {self.call.name}({', '.join(given)})"
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A piece under another name: join makes the pieces of its operands partials of one tensor."""
+
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.target} = {self.source}"
+
+
+Instruction = Load | AllReduce | Exchange | Run | Alias
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A piece of a weight that lives here, and who else holds it and shares its gradient."""
+
+    register: str
+    leaf: Leaf
+    region: Region
+    group: Group
+
+    def __str__(self) -> str:
+        shared = f", all_reduce over {_ranks(self.group)}" if len(self.group) > 1 else ""
+        return f"{self.register} -= lr * gradient({self.register}){shared}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A rank's share of a training step."""
+
+    rank: int
+    ranks: int
+    instructions: tuple[Instruction, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    """The shape of each register's piece."""
+    active: frozenset[str]
+    """Registers that depend on a weight and on which the loss depends: these have gradients."""
+    weights: tuple[Weight, ...]
+    loss: str | None
+    """The register of the loss, or of this rank's part of it, where it counts: on the first
+    holder of each piece. There its gradient starts at 1, and at 0 everywhere else."""
+    outputs: tuple[str, ...]
+    """The registers that hold pieces of the graph's outputs, kept when a step has ended."""
+    groups: tuple[Group, ...]
+    """Every group of a collective in any rank's program, in the same order on all ranks."""
+
+    @property
+    def trained(self) -> tuple[Weight, ...]:
+        """The weights that the loss depends on, which a step updates."""
+        return tuple(weight for weight in self.weights if weight.register in self.active)
+
+    def __str__(self) -> str:
+        return "\n".join([f"rank {self.rank} of {self.ranks}", *self._lines()])
+
+    def _lines(self) -> Iterator[str]:
+        for instruction in self.instructions:
+            yield f"  {instruction}{self._shapes(instruction)}"
+        if self.loss is not None:
+            yield f"  gradient({self.loss}) = 1"
+        if self.active:
+            yield "  backward: the same in reverse, every move as its adjoint"
+        for weight in self.trained:
+            yield f"  {weight}"
+
+    def _shapes(self, instruction: Instruction) -> str:
+        made = instruction.results if isinstance(instruction, Run) else (instruction.target,)
+        return "".join(f"  {list(self.shapes[name])}" for name in made if name is not None)
+
+
+def _region(region: Region) -> str:
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in region)}]"
+
+
+def _ranks(group: Group) -> str:
+    return ", ".join(map(str, group))

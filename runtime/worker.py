@@ -1,0 +1,103 @@
+"""One rank's training run: lowers its program, steps, and on rank 0 checks and reports."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+
+from pcg.errors import InputError
+from pcg.graph import Node
+from pcg.plan import Plan
+from pcg.schedule import Slot
+from runtime.check import Outcome, compare, train_alone
+from runtime.collectives import World, environment, open_world
+from runtime.data import initial_weight
+from runtime.executor import Executor
+from runtime.job import Observer, Options, Report, Step
+from runtime.lower import Lowering
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def train(
+    plan: Plan, options: Options, timeout: float, observe: Observer, where: str = "plan"
+) -> Report | None:
+    """Train by a plan as one of the ranks that torchrun started, or alone for one device.
+
+    ``timeout``: seconds that a communication may take. ``observe`` is called on rank 0, which
+    alone gets a report. Raises InputError when there are not as many ranks as the plan has devices.
+    """
+    _, ranks = environment() or (0, 1)
+    if ranks != plan.machine.devices:
+        problem = f"made for {plan.machine.devices} devices, started with {ranks} processes"
+        raise InputError(where, problem)
+    lowering = Lowering(plan, where)
+    _share_cores()
+    with open_world(plan.machine.kind, timeout) as world:
+        return run_plan(lowering, options, world, observe)
+
+
+def run_plan(
+    lowering: Lowering, options: Options, world: World, observe: Observer
+) -> Report | None:
+    """The same among ranks that are already connected."""
+    program = lowering.program(world.rank)
+    executor = Executor(program, world, DTYPES[options.dtype], options.seed)
+    steps: list[Step] = []
+    for number in range(options.steps):
+        result = executor.step(number, options.rate)
+        steps.append(Step(number + 1, result.loss, result.seconds))
+        if world.rank == 0:
+            observe(steps[-1])
+    if not options.check:
+        return Report(tuple(steps)) if world.rank == 0 else None
+    outcome = _collect(lowering, executor, world.rank, tuple(step.loss for step in steps))
+    if world.rank != 0:
+        return None
+    model, seed = lowering.plan.model, options.seed
+    expected = train_alone(model, options.steps, options.rate, seed, world.device)
+    return Report(tuple(steps), compare(expected, _with_unused(outcome, lowering.plan, seed)))
+
+
+def _collect(
+    lowering: Lowering, executor: Executor, rank: int, losses: tuple[float, ...]
+) -> Outcome:
+    """Bring all outputs and weights to rank 0, whole, every copy. Other ranks get no tensors."""
+
+    def copies(slot: Slot, *, weight: bool = False) -> tuple[Tensor, ...]:
+        found: list[Tensor] = []
+        for copy in range(max(map(len, slot.layout.holders.values()))):
+            exchange = lowering.collect(slot, copy, rank)
+            whole = executor.collect(exchange, slot.layout.type.shape, weight=weight)
+            found += [] if whole is None else [whole]
+        return tuple(found)
+
+    outputs = tuple(copies(slot) for slot in lowering.schedule.outputs)
+    homes = sorted(lowering.schedule.homes, key=_name)
+    weights = {_name(node): copies(lowering.home(node), weight=True) for node in homes}
+    return Outcome(losses, outputs, weights)
+
+
+def _with_unused(outcome: Outcome, plan: Plan, seed: int) -> Outcome:
+    """Weights that only the model has keep their first values: its training must agree."""
+    unused = {
+        _name(node): (initial_weight(node.leaf, seed),)
+        for node in plan.model.leaves
+        if node.leaf.kind == "weight" and _name(node) not in outcome.weights
+    }
+    return Outcome(outcome.losses, outcome.outputs, {**outcome.weights, **unused})
+
+
+def _name(node: Node) -> str:
+    return node.leaf.name
+
+
+def _share_cores() -> None:
+    """Divide this computer's cores among its ranks, unless the user has decided."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    torch.set_num_threads(max(1, (cores or 1) // local))

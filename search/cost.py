@@ -1,0 +1,288 @@
+"""What computations and transfers cost on a machine: a roofline model and an alpha-beta model.
+
+A task takes the time of its arithmetic at the device's peak rate or of its memory traffic,
+whichever is longer, and a latency for each operator launched (roofline: Williams, Waterman and
+Patterson, CACM 2009). A message of b bytes takes alpha + b / beta, and a ring all_reduce of n
+devices 2 (n - 1) alpha + 2 (n - 1) / n * b / beta (Thakur, Rabenseifner and Gropp, IJHPCA 2005).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.graph import Node
+from pcg.layout import Layout
+from pcg.machine import DType, Link, Machine
+from pcg.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.transfer import Transfer
+from pcg.view import MachineView
+from pcg.work import work
+
+ITEMSIZE: Mapping[DType, int] = {"float64": 8, "float32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+"""Bytes an element."""
+
+
+@dataclass(frozen=True, eq=False)
+class Duration:
+    """How long groups of devices are busy together; a group starts when its last member can."""
+
+    groups: NDArray[np.intp]
+    """The devices of each group, [groups, members]; no device is in two."""
+    seconds: NDArray[np.float64]
+    """[groups]"""
+
+    @cached_property
+    def longest(self) -> float:
+        """Seconds, if all devices start together."""
+        return float(self.seconds.max(initial=0.0))
+
+    @cached_property
+    def even(self) -> int:
+        """The number of devices if all are busy for as long, else 0."""
+        same = len(self.seconds) and (self.seconds == self.seconds[0]).all()
+        return self.groups.size if same else 0
+
+
+NOTHING = Duration(np.zeros((0, 0), np.intp), np.zeros(0))
+"""Nobody is busy."""
+
+
+def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Duration:
+    devices = np.array(tuple(groups), np.intp)
+    return Duration(devices, np.array(tuple(seconds), np.float64)) if devices.size else NOTHING
+
+
+@dataclass(frozen=True, eq=False)
+class CostModel:
+    """The costs of one machine for one number format; results are kept for all that ask again."""
+
+    machine: Machine
+    dtype: DType = "float32"
+    _compute: dict[tuple[Node, frozenset[int]], tuple[float, float]] = field(
+        default_factory=dict[tuple[Node, frozenset[int]], tuple[float, float]], repr=False
+    )
+    _transfers: dict[Transfer, Duration] = field(
+        default_factory=dict[Transfer, Duration], repr=False
+    )
+    _homes: dict[Layout, tuple[Duration, Duration]] = field(
+        default_factory=dict[Layout, tuple[Duration, Duration]], repr=False
+    )
+    _computations: dict[tuple[Node, frozenset[int], MachineView], tuple[Duration, Duration]] = field(
+        default_factory=dict[tuple[Node, frozenset[int], MachineView], tuple[Duration, Duration]], repr=False
+    )
+    _links: dict[tuple[int, ...], Link] = field(
+        default_factory=dict[tuple[int, ...], Link], repr=False
+    )
+
+    @cached_property
+    def itemsize(self) -> int:
+        """Bytes an element."""
+        return ITEMSIZE[self.dtype]
+
+    @cached_property
+    def _rate(self) -> float:
+        return self.machine.device.flops.rate(self.dtype)
+
+    def compute_seconds(self, node: Node, needs: frozenset[int]) -> tuple[float, float]:
+        """Seconds of each task of an operator, forward and backward.
+
+        ``needs`` are the operands, by position, whose gradients are wanted.
+        """
+        found = self._compute.get((node, needs))
+        if found is None:
+            done = work(node, needs, self.itemsize)
+            forward = self._roofline(done.flops_forward, done.bytes_forward, done.kernels_forward)
+            backward = self._roofline(
+                done.flops_backward, done.bytes_backward, done.kernels_backward
+            )
+            found = self._compute[node, needs] = (forward, backward)
+        return found
+
+    def computation(
+        self, node: Node, needs: frozenset[int], view: MachineView
+    ) -> tuple[Duration, Duration]:
+        """The tasks of an operator on the devices of a view, forward and backward."""
+        found = self._computations.get((node, needs, view))
+        if found is None:
+            forward, backward = self.compute_seconds(node, needs)
+            devices = [view.devices]
+            found = (_duration(devices, [forward]), _duration(devices, [backward]))
+            self._computations[node, needs, view] = found
+        return found
+
+    def _roofline(self, flops: int, moved: int, kernels: int) -> float:
+        device = self.machine.device
+        busy = max(flops / self._rate, moved / device.memory_bandwidth)
+        return kernels * device.kernel_latency + busy
+
+    def transfer_seconds(self, transfer: Transfer) -> tuple[float, float]:
+        """Seconds of a transfer forward, and of its adjoint, which moves the same the other way.
+
+        The adjoint is wanted only where the tensor needs a gradient.
+        """
+        seconds = self.movement(transfer).longest
+        return seconds, seconds
+
+    def movement(self, transfer: Transfer) -> Duration:
+        """Who takes part in a transfer, and for how long; its adjoint is the same."""
+        found = self._transfers.get(transfer)
+        if found is None:
+            found = self._transfers[transfer] = self._movement(transfer)
+        return found
+
+    def _movement(self, transfer: Transfer) -> Duration:
+        match transfer.kind:
+            case "none":
+                return NOTHING
+            case "all_reduce":
+                assert transfer.groups is not None
+                block = prod(transfer.source.type.block) * self.itemsize
+                return _duration(
+                    transfer.groups, (self._ring(group, block) for group in transfer.groups)
+                )
+            case "local":
+                return self._copies(transfer)
+            case "messages":
+                return self._messages(transfer)
+
+    def _link(self, devices: tuple[int, ...]) -> Link:
+        found = self._links.get(devices)
+        if found is None:
+            found = self._links[devices] = self.machine.group_link(devices)
+        return found
+
+    def _ring(self, group: tuple[int, ...], block: int) -> float:
+        """Seconds of a ring all_reduce of ``block`` bytes on every device of a group."""
+        n = len(group)
+        if n == 1:
+            return 0.0
+        link = self._link(group)
+        return 2 * (n - 1) * (link.latency + block / n / link.bandwidth)
+
+    def _copies(self, transfer: Transfer) -> Duration:
+        """Every device copies what it keeps within its own memory."""
+        kept: dict[int, int] = defaultdict(int)
+        for message in transfer.messages:
+            kept[message.target] += 2 * message.elements * self.itemsize
+        groups = [(device,) for device in kept]
+        return _duration(groups, (self._roofline(0, moved, 1) for moved in kept.values()))
+
+    def _messages(self, transfer: Transfer) -> Duration:
+        """All who send or receive start together, and the busiest device ends last.
+
+        A device sends its messages over each kind of link one after the other, and receives
+        meanwhile; as in a ring, each takes the link's latency once more.
+        """
+        moved: dict[tuple[int, Link, bool], list[int]] = defaultdict(list)
+        volume: dict[tuple[int, int], int] = defaultdict(int)
+        for message in transfer.messages:
+            if message.source != message.target:
+                pair = (message.source, message.target)
+                volume[pair] += message.elements * self.itemsize
+        for (source, target), size in volume.items():
+            link = self._link((min(source, target), max(source, target)))
+            moved[source, link, True].append(size)
+            moved[target, link, False].append(size)
+        busy: dict[int, dict[Link, float]] = defaultdict(lambda: defaultdict(float))
+        for (device, link, _), sizes in moved.items():
+            seconds = len(sizes) * link.latency + sum(sizes) / link.bandwidth
+            busy[device][link] = max(busy[device][link], seconds)
+        longest = max(sum(by_link.values()) for by_link in busy.values())
+        return _duration([tuple(sorted(busy))], [longest])
+
+    def weight(self, home: Layout) -> tuple[Duration, Duration]:
+        """The all_reduce of a weight's gradient over the holders of each piece, and its update.
+
+        An SGD step reads the piece and its gradient and writes the piece.
+        """
+        found = self._homes.get(home)
+        if found is None:
+            block = prod(home.type.block) * self.itemsize
+            groups = tuple(group for group in home.holders.values() if len(group) > 1)
+            sync = _duration(groups, (self._ring(group, block) for group in groups))
+            update = self._roofline(0, 3 * block, 1)
+            devices = [(device,) for device in home.devices]
+            found = self._homes[home] = (sync, _duration(devices, [update] * len(devices)))
+        return found
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What back-propagation through a schedule computes."""
+
+    steps: tuple[frozenset[int] | None, ...]
+    """For each step, None if no gradient passes through it, else the operands of a computation
+    that need one."""
+    weights: tuple[Node, ...]
+    """The weights that get a gradient."""
+
+
+def gradients(schedule: Schedule) -> Gradients:
+    """Find the steps that gradients pass through: on the way from a weight to the loss.
+
+    The loss is the first output if that is a number; a part of a model has none, and gradients
+    enter at all its outputs.
+    """
+    wanted = _needing(schedule)
+    first = schedule.outputs[0]
+    live: set[Slot] = set(schedule.outputs if first.value.type.rank else (first,))
+    found: list[frozenset[int] | None] = []
+    weights: list[Node] = []
+    for step in reversed(schedule.steps):
+        needs: frozenset[int] | None = None
+        match step:
+            case Load(slot):
+                if slot in live and slot.value.node.leaf.kind == "weight":
+                    weights.append(slot.value.node)
+            case Move(source, target):
+                if target in live and source.value.node in wanted:
+                    live.add(source)
+                    needs = frozenset()
+            case Compute():
+                if step.node in wanted and not live.isdisjoint(step.results):
+                    live.update(step.operands)
+                    needs = frozenset(
+                        i for i, slot in enumerate(step.operands) if slot.value.node in wanted
+                    )
+        found.append(needs)
+    return Gradients(tuple(reversed(found)), tuple(reversed(weights)))
+
+
+def _needing(schedule: Schedule) -> set[Node]:
+    """The leaves and operators whose outputs depend on a weight (or on the rest of a model)."""
+    found: set[Node] = set()
+    for step in schedule.steps:
+        match step:
+            case Load(slot) if slot.value.node.leaf.kind != "input":
+                found.add(slot.value.node)
+            case Compute() if any(slot.value.node in found for slot in step.operands):
+                found.add(step.node)
+            case _:
+                pass
+    return found
+
+
+def communication_elements(schedule: Schedule) -> int:
+    """Elements that cross between devices in one training step, as the paper counts them.
+
+    Forward, backward and in the exchange of the weights' gradients, one for each that is sent
+    (section 1: 2 (c_in h + h c_out) for data parallelism on two devices); numbers such as the
+    loss are left out.
+    """
+    passed = gradients(schedule)
+    total = 0
+    for step, needs in zip(schedule.steps, passed.steps, strict=True):
+        if isinstance(step, Move) and step.source.value.type.rank:
+            total += step.transfer.elements * (1 if needs is None else 2)
+    for node in passed.weights:
+        home = schedule.homes[node]
+        holders = home.holders.values()
+        total += sum(2 * (len(group) - 1) for group in holders) * prod(home.type.block)
+    return total

@@ -1,0 +1,253 @@
+"""The verdict on a pair of graphs: does the right compute what the left does, for all sizes,
+degrees, copies and partials on which both are typed?
+
+Both sides are typed symbolically first. A typing is a theorem of each operator (``verifier.local``)
+that its tasks, each on its own blocks, compute the operator's equation; so once the types agree,
+what is left to prove is that the composed equations are equal (``verifier.prove``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+
+import z3
+
+from pcg.errors import OperatorError
+from pcg.graph import Graph, Value
+from verifier.counterexample import Counterexample, instances, replay
+from verifier.degrees import ONE, Basis, Monomial, Typing, entries, typings
+from verifier.meaning import Meaning, TooLarge, free_indices
+from verifier.prove import Prover, Unproved, integer
+from verifier.sizes import Sizes, Unsolvable
+from verifier.witness import solve
+
+
+class Verdict(StrEnum):
+    PROVED = "proved"
+    REFUTED = "refuted"
+    VACUOUS = "vacuous"
+    ILL_TYPED = "ill-typed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was discharged. ``digest`` is a hash of the side conditions in SMT-LIB 2."""
+
+    side_conditions: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict with its grounds.
+
+    ``conditions``: what has to hold, beyond the left side being typed, for the right side to be
+    typed alike. ``degrees``: one choice of degrees for which all hold.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    conditions: tuple[str, ...] = ()
+    degrees: tuple[tuple[str, int], ...] = ()
+    proof: Proof | None = None
+    counterexample: Counterexample | None = None
+
+
+class _Stop(Exception):
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.reason)
+        self.decision = decision
+
+
+def decide(left: Sequence[Value], right: Sequence[Value]) -> Decision:
+    """Decide whether two graphs over the same inputs, with paired outputs, are equal."""
+    pair = (tuple(left), tuple(right))
+    try:
+        sizes, conditions = _sizes(*pair)
+        agreed = _agree(*pair)
+        conditions += agreed.conditions
+        return _value(*pair, sizes, agreed.degrees, conditions)
+    except _Stop as stop:
+        return stop.decision
+
+
+@dataclass(frozen=True)
+class _Agreement:
+    conditions: tuple[str, ...]
+    degrees: Mapping[str, int]
+
+
+def _sizes(left: tuple[Value, ...], right: tuple[Value, ...]) -> tuple[Sizes, tuple[str, ...]]:
+    """Solve for the sizes; what the right side asks beyond the left becomes a condition."""
+    if len(left) != len(right):
+        raise _Stop(Decision(Verdict.ILL_TYPED, f"{len(left)} outputs against {len(right)}"))
+    for side, outputs in (("left", left), ("right", right)):
+        try:
+            alone = _visited(Sizes(), outputs)
+        except (Unsolvable, OperatorError) as error:
+            raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: {error}")) from None
+        if not _satisfiable(alone):
+            raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no sizes fit"))
+    sizes = _visited(Sizes(), left)
+    before = frozenset(sizes.solved)
+    try:
+        _visited(sizes, right)
+        for number, (a, b) in enumerate(zip(left, right, strict=True)):
+            _same_shape(sizes, a, b, number)
+    except Unsolvable as error:
+        verdict = Verdict.UNKNOWN if "beyond" in str(error) else Verdict.VACUOUS
+        raise _Stop(Decision(verdict, f"sizes: {error}")) from None
+    if not _satisfiable(sizes):
+        raise _Stop(Decision(Verdict.VACUOUS, "no sizes fit both sides"))
+    new = [s for s in sizes.solved if s not in before]
+    return sizes, tuple(f"{s} = {sizes.resolve(sizes.solved[s])}" for s in new)
+
+
+def _visited(sizes: Sizes, outputs: tuple[Value, ...]) -> Sizes:
+    for node in Graph(outputs).nodes:
+        sizes.visit(node)
+    return sizes
+
+
+def _same_shape(sizes: Sizes, left: Value, right: Value, number: int) -> None:
+    a, b = sizes.shape(left), sizes.shape(right)
+    if len(a) != len(b):
+        reason = f"output {number} has rank {len(a)} on the left, {len(b)} on the right"
+        raise _Stop(Decision(Verdict.ILL_TYPED, reason))
+    for x, y in zip(a, b, strict=True):
+        sizes.equal(x, y)
+
+
+def _satisfiable(sizes: Sizes) -> bool:
+    resolved = [sizes.resolve(size) for size in sizes.positive]
+    if all(size.terms and all(c > 0 for _, c in size.terms) for size in resolved):
+        return True
+    solver = z3.Solver()
+    solver.set("timeout", 2_000)
+    for size in resolved:
+        solver.add(integer(size) >= 1)
+        solver.add([z3.Int(s) >= 1 for s in sorted(size.symbols)])
+    return solver.check() != z3.unsat
+
+
+def _agree(left: tuple[Value, ...], right: tuple[Value, ...]) -> _Agreement:
+    """Find the typings on which both sides have the same types, the most general first."""
+    try:
+        lefts = [t for t in typings(Graph(left).nodes, left) if _witness([t]) is not None]
+        rights = [t for t in typings(Graph(right).nodes, right) if _witness([t]) is not None]
+    except (OperatorError, ValueError) as error:
+        raise _Stop(Decision(Verdict.ILL_TYPED, str(error))) from None
+    for side, found in (("left", lefts), ("right", rights)):
+        if not found:
+            raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no degrees fit"))
+    options = sorted(
+        ((_residual(a, b), a, b) for a in lefts for b in rights),
+        key=lambda option: (len(option[0][0]), len(option[0][1]), option[0]),
+    )
+    for (equations, whole), a, b in options:
+        degrees = _witness([a, b], _differences(a, b))
+        if degrees is not None:
+            return _Agreement(equations + whole, degrees)
+    raise _Stop(_types_differ(left, right, lefts, rights))
+
+
+def _differences(a: Typing, b: Typing) -> tuple[Monomial, ...]:
+    pairs = zip(a.types, b.types, strict=True)
+    return tuple(
+        x.over(y)
+        for left, right in pairs
+        for x, y in zip(entries(left), entries(right), strict=True)
+        if x != y
+    )
+
+
+def _witness(found: Sequence[Typing], extra: Sequence[Monomial] = ()) -> Mapping[str, int] | None:
+    equations = [e for typing in found for e in typing.equations] + list(extra)
+    whole = [w for typing in found for w in typing.whole]
+    symbols = {s for t in found for d in t.types for m in entries(d) for s, _ in m.powers}
+    return solve(equations, whole, symbols)
+
+
+def _residual(a: Typing, b: Typing) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the right typing asks beyond the left one: equations, and quotients to be whole."""
+    basis = Basis.of(a.equations)
+    equations: list[str] = []
+    for equation in (*b.equations, *_differences(a, b)):
+        if not basis.implies(equation):
+            equations.append(_equation_text(basis.reduce(equation)))
+            basis = basis.extended(equation)
+    held = [basis.reduce(w) for w in a.whole]
+    whole: list[str] = []
+    for quotient in dict.fromkeys(basis.reduce(w) for w in b.whole):
+        # A product of whole numbers is whole.
+        if not any(_is_whole(quotient.over(known)) for known in (ONE, *held)):
+            whole.append(f"{quotient} is whole")
+            held.append(quotient)
+    return tuple(equations), tuple(whole)
+
+
+def _is_whole(quotient: Monomial) -> bool:
+    return all(e > 0 and e.denominator == 1 for _, e in quotient.powers)
+
+
+def _equation_text(equation: Monomial) -> str:
+    """``equation`` is 1, with the divisors on the other side."""
+    above = Monomial(tuple((s, e) for s, e in equation.powers if e > 0))
+    below = Monomial(tuple((s, -e) for s, e in equation.powers if e < 0))
+    return f"{above} = {below}" if above != ONE else f"{below} = 1"
+
+
+def _types_differ(
+    left: tuple[Value, ...],
+    right: tuple[Value, ...],
+    lefts: Sequence[Typing],
+    rights: Sequence[Typing],
+) -> Decision:
+    for a in lefts:
+        for b in rights:
+            degrees = _witness([a, b])
+            if degrees is None:
+                continue
+            sizes = _visited(_visited(Sizes(), left), right)
+            for instance in instances(left, right, sizes, degrees):
+                if found := replay(instance):
+                    return Decision(Verdict.REFUTED, "the types differ", counterexample=found)
+    return Decision(Verdict.VACUOUS, "no degrees fit both sides")
+
+
+def _value(
+    left: tuple[Value, ...],
+    right: tuple[Value, ...],
+    sizes: Sizes,
+    degrees: Mapping[str, int],
+    conditions: tuple[str, ...],
+) -> Decision:
+    """Prove the outputs equal, or find inputs on which they are not."""
+    try:
+        proof = _prove(left, right, sizes)
+    except (Unproved, TooLarge) as error:
+        for instance in instances(left, right, sizes, degrees):
+            if found := replay(instance):
+                return Decision(Verdict.REFUTED, "the values differ", counterexample=found)
+        return Decision(Verdict.UNKNOWN, str(error))
+    shown = tuple(sorted(degrees.items()))
+    return Decision(Verdict.PROVED, "", conditions, shown, proof)
+
+
+def _prove(left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes) -> Proof:
+    positive = [sizes.resolve(size) for size in sizes.positive]
+    obligations: list[str] = []
+    for a, b in zip(left, right, strict=True):
+        meaning = Meaning(sizes)
+        index = free_indices(sizes, a)
+        forms = meaning.at(a, index), meaning.at(b, index)
+        prover = Prover(list(dict.fromkeys(positive)), meaning.ranges)
+        prover.digits(meaning.conditions)
+        prover.equal(*forms, frozenset(name for i in index for name, _ in i.digits))
+        obligations += prover.obligations
+    digest = sha256("\n".join(obligations).encode()).hexdigest()[:16]
+    return Proof(len(obligations), digest)

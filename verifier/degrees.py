@@ -1,0 +1,236 @@
+"""Symbolic parallel types: degrees, copies and partials as monomials, for all values at once.
+
+An input ``x`` has degrees ``x.d0, x.d1, ...``, slices ``x.t0, ...``, copies ``x.c`` and partials
+``x.p``. Typing an operator (``pcg.infer``) then yields monomials, equations between them, and
+quotients that have to be whole. In logarithms the equations are linear, so whether two types agree
+whenever the operators are typed is linear algebra, exact over the rationals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+
+from pcg.graph import Leaf, Node, Value
+from pcg.infer import infer_degrees
+from pcg.operator import Call
+from pcg.operator import Value as Attribute
+from pcg.poly import Poly
+from pcg.tensor import Degrees
+
+
+@dataclass(frozen=True)
+class Monomial:
+    """A product of powers of symbols and of primes (written as digits), exponents non-zero."""
+
+    powers: tuple[tuple[str, Fraction], ...] = ()
+
+    @staticmethod
+    def of(symbol: str) -> Monomial:
+        return Monomial(((symbol, Fraction(1)),))
+
+    @staticmethod
+    def number(value: int) -> Monomial:
+        """A positive integer as the product of its primes."""
+        powers: dict[str, Fraction] = {}
+        prime = 2
+        while value > 1:
+            while value % prime == 0:
+                powers[str(prime)] = powers.get(str(prime), Fraction(0)) + 1
+                value //= prime
+            prime += 1
+        return Monomial(tuple(sorted(powers.items())))
+
+    def times(self, other: Monomial, power: Fraction | int = 1) -> Monomial:
+        total = dict(self.powers)
+        for symbol, exponent in other.powers:
+            total[symbol] = total.get(symbol, Fraction(0)) + exponent * power
+        return Monomial(tuple(sorted((s, e) for s, e in total.items() if e)))
+
+    def over(self, other: Monomial) -> Monomial:
+        return self.times(other, -1)
+
+    def __str__(self) -> str:
+        def side(sign: int) -> str:
+            parts = [
+                s if abs(e) == 1 else f"{s}^{abs(e)}" for s, e in self.powers if (e > 0) == (sign > 0)
+            ]
+            return " * ".join(parts) or "1"
+
+        return side(1) if side(-1) == "1" else f"{side(1)} / {side(-1)}"
+
+
+ONE = Monomial()
+
+
+@dataclass
+class Collecting:
+    """The arithmetic of a proof: misfits become conditions (``pcg.infer.Arithmetic``)."""
+
+    equations: list[Monomial] = field(default_factory=list[Monomial])
+    """Each has to be 1."""
+    whole: list[Monomial] = field(default_factory=list[Monomial])
+    """Each has to be a whole number."""
+
+    def of(self, value: Attribute | int) -> Monomial:
+        if isinstance(value, Poly):
+            if value.symbol is not None:
+                return Monomial.of(value.symbol)
+            value = value.constant if value.constant is not None else 0
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"degree {value}, expected a symbol or a positive integer")
+        return Monomial.number(value)
+
+    def times(self, a: Monomial, b: Monomial) -> Monomial:
+        return a.times(b)
+
+    def divide(
+        self, a: Monomial, b: Monomial, where: tuple[int, int | None], what: str
+    ) -> Monomial:
+        quotient = a.over(b)
+        if any(exponent < 0 for _, exponent in quotient.powers):
+            self.whole.append(quotient)
+        return quotient
+
+    def same(self, a: Monomial, b: Monomial, where: tuple[int, int | None], what: str) -> None:
+        if a != b:
+            self.equations.append(a.over(b))
+
+
+@dataclass(frozen=True)
+class Typing:
+    """The types of some values under the conditions found on the way."""
+
+    types: tuple[Degrees[Monomial], ...]
+    equations: tuple[Monomial, ...]
+    whole: tuple[Monomial, ...]
+
+
+def input_degrees(name: str, rank: int) -> Degrees[Monomial]:
+    """The general type of an input."""
+    return Degrees(
+        tuple(Monomial.of(f"{name}.d{i}") for i in range(rank)),
+        tuple(Monomial.of(f"{name}.t{i}") for i in range(rank)),
+        Monomial.of(f"{name}.c"),
+        Monomial.of(f"{name}.p"),
+    )
+
+
+def typings(nodes: Sequence[Node], outputs: Sequence[Value]) -> Iterator[Typing]:
+    """One typing for each choice of which operands carry partials."""
+    computing = [n for n in nodes if not n.is_leaf and n.operator_call.operator.parallel is None]
+    options = [_carrier_options(node) for node in computing]
+    for choice in product(*options):
+        yield _typing(nodes, outputs, dict(zip(computing, choice, strict=True)))
+
+
+def _rank(value: Value) -> int:
+    node = value.node
+    if isinstance(node.call, Leaf):
+        return node.call.rank
+    equation = node.call.instance(tuple(_rank(v) for v in node.inputs))
+    return len(equation.outputs[value.port].dims)
+
+
+def ranks(node: Node) -> tuple[int, ...]:
+    """The ranks of a node's operands."""
+    return tuple(_rank(value) for value in node.inputs)
+
+
+def _carrier_options(node: Node) -> tuple[frozenset[int], ...]:
+    # A set of carriers includes the case without partials, as partials 1.
+    carriers = node.operator_call.typing(ranks(node)).carriers
+    return carriers or (frozenset(),)
+
+
+def _typing(
+    nodes: Sequence[Node], outputs: Sequence[Value], carriers: dict[Node, frozenset[int]]
+) -> Typing:
+    known: dict[Node, tuple[Degrees[Monomial], ...]] = {}
+    arithmetic = Collecting()
+    for node in nodes:
+        if isinstance(node.call, Leaf):
+            known[node] = (input_degrees(node.call.name, node.call.rank),)
+            continue
+        call: Call = node.call
+        inputs = [known[value.node][value.port] for value in node.inputs]
+        chosen = carriers.get(node, frozenset())
+        known[node] = infer_degrees(call, ranks(node), inputs, arithmetic, chosen)
+    types = tuple(known[value.node][value.port] for value in outputs)
+    return Typing(types, tuple(arithmetic.equations), tuple(arithmetic.whole))
+
+
+def entries(degrees: Degrees[Monomial]) -> tuple[Monomial, ...]:
+    """All parts of a type, in a fixed order."""
+    return (*degrees.dims, *degrees.slices, degrees.copies, degrees.partials)
+
+
+Row = dict[str, Fraction]
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The consequences of some equations, as a reduced linear system in logarithms.
+
+    Each row is solved for its leading symbol; inputs are solved for before degrees of operators,
+    and primes, which are known, come last.
+    """
+
+    rows: tuple[tuple[str, Monomial], ...] = ()
+    """(leading symbol, what it equals)."""
+
+    @staticmethod
+    def of(equations: Iterable[Monomial]) -> Basis:
+        basis = Basis()
+        for equation in equations:
+            basis = basis.extended(equation)
+        return basis
+
+    def reduce(self, monomial: Monomial) -> Monomial:
+        """The same number in terms of symbols that are not solved for."""
+        powers = dict(monomial.powers)
+        for symbol, value in self.rows:
+            if exponent := powers.get(symbol):
+                monomial = monomial.times(Monomial.of(symbol), -exponent).times(value, exponent)
+        return monomial
+
+    def implies(self, equation: Monomial) -> bool:
+        """Whether ``equation`` is 1 wherever the rows hold."""
+        return self.reduce(equation) == ONE
+
+    def extended(self, equation: Monomial) -> Basis:
+        equation = self.reduce(equation)
+        symbol = _leading(equation)
+        if symbol is None:
+            if equation == ONE:
+                return self
+            return Basis((*self.rows, ("0", equation)))
+        exponent = dict(equation.powers)[symbol]
+        rest = equation.times(Monomial.of(symbol), -exponent)
+        value = ONE.times(rest, -1 / exponent)
+        rows = [(s, _replaced(v, symbol, value)) for s, v in self.rows]
+        return Basis(tuple(sorted([*rows, (symbol, value)], key=lambda row: _rank_of(row[0]))))
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether it demands that two different numbers are equal."""
+        return any(symbol == "0" for symbol, _ in self.rows)
+
+
+def _replaced(monomial: Monomial, symbol: str, value: Monomial) -> Monomial:
+    exponent = dict(monomial.powers).get(symbol)
+    if not exponent:
+        return monomial
+    return monomial.times(Monomial.of(symbol), -exponent).times(value, exponent)
+
+
+def _rank_of(symbol: str) -> tuple[int, str]:
+    """Order in which symbols are solved for: inputs, then degrees of operators; never primes."""
+    return (0 if "." in symbol else 1, symbol)
+
+
+def _leading(equation: Monomial) -> str | None:
+    symbols = [s for s, _ in equation.powers if not s.isdigit()]
+    return min(symbols, key=_rank_of) if symbols else None

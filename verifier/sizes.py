@@ -1,0 +1,149 @@
+"""Symbolic shapes: the sizes of every tensor of a pair of graphs, and what they have to satisfy.
+
+An input ``x`` has sizes ``|x.0|, |x.1|, ...``. Equations between sizes are solved by substitution;
+what remains is that every size is at least 1. Sizes that are products keep the order of their
+factors, so that indices into them can be written as digits and nothing is ever divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pcg.errors import OperatorError
+from pcg.graph import Leaf, Node, Value
+from pcg.operator import Call
+from pcg.poly import Poly
+
+Shape = tuple[Poly, ...]
+
+
+class Unsolvable(Exception):
+    """Sizes that no shape satisfies, or equations that substitution cannot solve."""
+
+
+def input_size(name: str, dim: int) -> str:
+    """The symbol of an input's size."""
+    return f"|{name}.{dim}|"
+
+
+@dataclass
+class Sizes:
+    """Sizes under construction: equations solved so far and the sizes that have to be positive."""
+
+    solved: dict[str, Poly] = field(default_factory=dict[str, Poly])
+    positive: list[Poly] = field(default_factory=list[Poly])
+    shapes: dict[Node, tuple[Shape, ...]] = field(default_factory=dict[Node, tuple[Shape, ...]])
+    orders: list[tuple[Poly, ...]] = field(default_factory=list[tuple[Poly, ...]])
+    """Factors, outermost first, of the sizes of merged dimensions."""
+
+    def resolve(self, size: Poly) -> Poly:
+        """A size in terms of symbols that are not solved for."""
+        while not size.symbols.isdisjoint(self.solved):
+            size = size.substitute(self.solved)
+        return size
+
+    def equal(self, left: Poly, right: Poly) -> None:
+        """Demand that two sizes are equal. Raises Unsolvable."""
+        difference = self.resolve(left) - self.resolve(right)
+        if not difference.terms:
+            return
+        symbol = _isolated(difference)
+        if symbol is None:
+            if difference.constant is not None or _one_sign(difference):
+                raise Unsolvable(f"{left} = {right} has no solution")
+            raise Unsolvable(f"{left} = {right} is beyond substitution")
+        coefficient = difference.coefficient(symbol)
+        rest = difference - coefficient * Poly.of(symbol)
+        self.solved[symbol] = -rest if coefficient.constant == 1 else rest
+
+    def visit(self, node: Node) -> tuple[Shape, ...]:
+        """The shapes of a node's outputs; its operands have been visited."""
+        if node in self.shapes:
+            return self.shapes[node]
+        if isinstance(node.call, Leaf):
+            shape = tuple(Poly.of(input_size(node.call.name, i)) for i in range(node.call.rank))
+            shapes: tuple[Shape, ...] = (shape,)
+        else:
+            shapes = self._outputs(node.call, [self.shape(value) for value in node.inputs])
+        for size in (size for shape in shapes for size in shape):
+            self.positive.append(size)
+        self.shapes[node] = shapes
+        return shapes
+
+    def shape(self, value: Value) -> Shape:
+        return self.shapes[value.node][value.port]
+
+    def named(self, call: Call, shapes: Sequence[Shape]) -> dict[str, Poly]:
+        """The size of every index of an operator, as ``|name|``, and its size attributes."""
+        equation = call.instance(tuple(len(shape) for shape in shapes))
+        sizes = {name: Poly.of(_integral(call, name)) for name in call.operator.sizes}
+        for operand, shape in zip(equation.operands, shapes, strict=True):
+            for dim, size in zip(operand.dims, shape, strict=True):
+                if len(dim.names) == 1:
+                    sizes.setdefault(f"|{dim.names[0]}|", size)
+        for name, bound in equation.bounds:
+            sizes[f"|{name}|"] = bound.substitute(sizes)
+        return sizes
+
+    def _outputs(self, call: Call, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+        equation = call.instance(tuple(len(shape) for shape in shapes))
+        sizes = self.named(call, shapes)
+        for operand, shape in zip(equation.operands, shapes, strict=True):
+            for dim, size in zip(operand.dims, shape, strict=True):
+                self.equal(size, dim.size.substitute(sizes))
+                self._order(dim.names, sizes)
+        for output in equation.outputs:
+            for dim in output.dims:
+                self._order(dim.names, sizes)
+        return tuple(
+            tuple(dim.size.substitute(sizes) for dim in output.dims) for output in equation.outputs
+        )
+
+    def _order(self, names: tuple[str, ...], sizes: dict[str, Poly]) -> None:
+        if len(names) > 1:
+            self.orders.append(tuple(sizes[f"|{name}|"] for name in names))
+
+    def digits(self, size: Poly) -> tuple[Poly, ...]:
+        """The factors of a merged size, outermost first; the size alone if it is not merged."""
+        size = self.resolve(size)
+        for order in self.orders:
+            factors = tuple(self.resolve(factor) for factor in order)
+            whole = Poly.of(1)
+            for factor in factors:
+                whole = whole * factor
+            if whole == size and len(factors) > 1:
+                if all(factor.constant != 1 and factor != size for factor in factors):
+                    return tuple(d for factor in factors for d in self.digits(factor))
+        return (size,)
+
+
+def _integral(call: Call, name: str) -> Poly | int:
+    value = call.values[name]
+    if isinstance(value, float):
+        raise OperatorError(call.name, "*", None, f"attribute {name} is {value}, not an integer")
+    return value
+
+
+def _isolated(difference: Poly) -> str | None:
+    """A symbol that can be solved for: alone in its monomial, with coefficient 1 or -1.
+
+    A symbol whose opposite side keeps only positive terms is preferred, so that substitution
+    does not introduce differences where a sum would do.
+    """
+    options: list[tuple[int, str]] = []
+    for monomial, coefficient in difference.terms:
+        if len(monomial) != 1 or abs(coefficient) != 1:
+            continue
+        symbol = monomial[0]
+        if sum(symbol in m for m, _ in difference.terms) > 1:
+            continue
+        mixed = sum(c * coefficient > 0 for m, c in difference.terms if m != monomial)
+        options.append((mixed, symbol))
+    return min(options)[1] if options else None
+
+
+def _one_sign(difference: Poly) -> bool:
+    """Whether all terms have one sign, so that positive sizes cannot make it 0."""
+    signs = {coefficient > 0 for _, coefficient in difference.terms}
+    return len(signs) == 1

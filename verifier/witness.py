@@ -1,0 +1,128 @@
+"""Concrete degrees that satisfy a system of equations: the proof that a rule is not vacuous.
+
+Equations between products of powers decouple by prime: each prime's exponents satisfy a linear
+system over the natural numbers, which Z3 solves. Degrees of operators have to be at least 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from math import lcm
+
+import z3
+
+from verifier.degrees import Basis, Monomial
+
+PREFERRED = 2
+"""Free degrees are powers of this prime."""
+MAX_EXPONENT = 4
+
+
+def solve(
+    equations: Sequence[Monomial], whole: Sequence[Monomial], symbols: Iterable[str]
+) -> Mapping[str, int] | None:
+    """Positive integers for ``symbols``, small ones first; None if there are none.
+
+    Symbols of operators (without a dot) are degrees of parallel operators, at least 2.
+    """
+    basis = Basis.of(equations)
+    if basis.contradicts:
+        return None
+    names = frozenset(symbols) | {s for m in (*equations, *whole) for s, _ in m.powers}
+    found = _solve(basis, tuple(dict.fromkeys(map(basis.reduce, whole))), names)
+    return dict(found) if found is not None else None
+
+
+@lru_cache(maxsize=65536)
+def _solve(
+    basis: Basis, whole: tuple[Monomial, ...], names: frozenset[str]
+) -> tuple[tuple[str, int], ...] | None:
+    """Solve for the symbols that the basis leaves free; the others follow from them."""
+    solved = dict(basis.rows)
+    unknown = sorted(s for s in names if not s.isdigit())
+    free = [s for s in unknown if s not in solved]
+    needed = [*whole, *(value for _, value in basis.rows)]
+    tries = [dict.fromkeys(free, 1) | {s: PREFERRED for s in free if "." not in s}]
+    tries[0] |= {s: PREFERRED for s in free if _divides(s, needed)}
+    for values in tries:
+        full = _complete(values, solved, unknown)
+        if full is not None and all(_value(w, full) for w in whole):
+            return tuple(sorted(full.items()))
+    return _by_z3(basis, whole, unknown)
+
+
+def _divides(symbol: str, needed: Iterable[Monomial]) -> bool:
+    return any(dict(m.powers).get(symbol, 0) > 0 and _has_divisor(m) for m in needed)
+
+
+def _has_divisor(monomial: Monomial) -> bool:
+    return any(e < 0 for _, e in monomial.powers)
+
+
+def _complete(
+    values: Mapping[str, int], solved: Mapping[str, Monomial], unknown: Sequence[str]
+) -> dict[str, int] | None:
+    full = dict(values)
+    for symbol in unknown:
+        if symbol in solved:
+            value = _value(solved[symbol], values)
+            if value is None or ("." not in symbol and value < 2):
+                return None
+            full[symbol] = value
+    return full
+
+
+def _value(monomial: Monomial, values: Mapping[str, int]) -> int | None:
+    """The value of a monomial, if it is a whole number."""
+    total = Fraction(1)
+    for symbol, exponent in monomial.powers:
+        base = int(symbol) if symbol.isdigit() else values[symbol]
+        if exponent.denominator != 1:
+            root = round(base ** (1 / exponent.denominator))
+            if root**exponent.denominator != base:
+                return None
+            base = root
+        total *= Fraction(base) ** exponent.numerator
+    return total.numerator if total.denominator == 1 else None
+
+
+def _by_z3(
+    basis: Basis, whole: Sequence[Monomial], unknown: Sequence[str]
+) -> tuple[tuple[str, int], ...] | None:
+    rows = [value.over(Monomial.of(symbol)) for symbol, value in basis.rows]
+    primes = {int(s) for m in (*rows, *whole) for s, _ in m.powers if s.isdigit()} | {PREFERRED}
+    solver = z3.Solver()
+    exponents = {p: {s: z3.Int(f"{s}@{p}") for s in unknown} for p in sorted(primes)}
+    for prime, powers in exponents.items():
+        for variable in powers.values():
+            solver.add(variable >= 0)
+        solver.add([_log(row, prime, powers) == 0 for row in rows])
+        solver.add([_log(quotient, prime, powers) >= 0 for quotient in whole])
+    for symbol in (s for s in unknown if "." not in s):
+        solver.add(z3.Sum([powers[symbol] for powers in exponents.values()]) >= 1)
+    if solver.check() == z3.unsat:
+        return None
+    solver.add([v <= MAX_EXPONENT for powers in exponents.values() for v in powers.values()])
+    if solver.check() != z3.sat:
+        return None
+    model = solver.model()
+    values = dict.fromkeys(unknown, 1)
+    for prime, powers in exponents.items():
+        for symbol, variable in powers.items():
+            values[symbol] *= prime ** model.eval(variable, model_completion=True).as_long()
+    return tuple(sorted(values.items()))
+
+
+def _log(monomial: Monomial, prime: int, powers: Mapping[str, z3.ArithRef]) -> z3.ArithRef:
+    """The exponent of ``prime`` in a monomial, times the common denominator of its powers."""
+    scale = lcm(*(e.denominator for _, e in monomial.powers)) if monomial.powers else 1
+    total: z3.ArithRef = z3.IntVal(0)
+    for symbol, exponent in monomial.powers:
+        factor = int(exponent * Fraction(scale))
+        if symbol.isdigit():
+            total = total + (factor if int(symbol) == prime else 0)
+        else:
+            total = total + factor * powers[symbol]
+    return total
