@@ -79,13 +79,11 @@ def check_placement(placement: Placement) -> list[Problem]:
 
 
 def _first(checks: tuple[Check[T], ...], subject: T, graph: Graph) -> list[Problem]:
-    names: dict[Node, tuple[str, ...]] = {}
     for check in checks:
-        found = list(check.find(subject))
-        if found:
-            names = names or node_names(graph)
+        if found := list(check.find(subject)):
+            names = {node: first for node, (first, *_) in node_names(graph).items()}
             return [
-                Problem(check.name, names[node][0] if node in names else "", what)
+                Problem(check.name, names.get(node, "") if node else "", what)
                 for node, what in found
             ]
     return []
@@ -144,8 +142,6 @@ def _leaf_types(graph: Graph) -> Iterator[Finding]:
 
 def _type_fault(tensor: ParallelTensor) -> str | None:
     d = tensor.degrees
-    if not tensor.rank == len(d.dims) == len(d.slices):
-        return f"degrees for {len(d.dims)} dimensions, slices for {len(d.slices)}: {tensor}"
     if min((*tensor.shape, *d.dims, *d.slices, d.copies, d.partials)) < 1:
         return f"sizes and degrees are 1 or more: {tensor}"
     for dim, (size, cut, slices) in enumerate(zip(tensor.shape, d.dims, d.slices, strict=True)):

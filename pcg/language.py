@@ -239,6 +239,8 @@ class Reader:
             return IndexValue(Poly.of(name))
         if name in self.reals:
             return Real(name)
+        if not is_index_name(name):
+            raise EquationError(f"expected a value or an index, got {name!r}")
         raise EquationError(f"index {name!r} is never bound")
 
     def _apply(self, name: str) -> Expr:

@@ -48,8 +48,10 @@ class Application(FileModel):
     """One rule application of the derivation, in order."""
 
     rule: str
+    text: str
+    """The rule itself, so that a plan can be read without the library."""
     at: str
-    """The operator that the rule was applied at, as text."""
+    """The value that the rule replaced, as text, and the degrees that were chosen."""
 
 
 class DecisionsFile(FileModel):

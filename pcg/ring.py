@@ -25,8 +25,8 @@ class Ring(Protocol):
     """What the evaluator needs of a number system."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """How numpy holds an element."""
+    def dtype(self) -> Any:
+        """How numpy (or torch) holds an element."""
         ...
 
     def constant(self, value: Fraction) -> Array: ...
@@ -103,13 +103,15 @@ class PrimeField:
     """Integers modulo a prime below 2**31, so that products fit in 64 bits.
 
     Functions are pseudo-random maps fixed by their name, but for ``recip`` (the inverse, 0 for 0)
-    and ``eq`` (a test of equality).
+    and ``eq`` (a test of equality). With ``generic`` eq is such a map too: random elements are
+    hardly ever equal, and a lookup in a table would otherwise always find nothing.
     """
 
     dtype: np.dtype[Any] = np.dtype(np.int64)
 
-    def __init__(self, prime: int = 2_147_483_647) -> None:
+    def __init__(self, prime: int = 2_147_483_647, *, generic: bool = False) -> None:
         self.prime = prime
+        self.generic = generic
 
     def constant(self, value: Fraction) -> Array:
         inverse = pow(value.denominator, -1, self.prime)
@@ -141,7 +143,7 @@ class PrimeField:
     def apply(self, function: str, args: Sequence[Array]) -> Array:
         if function == "recip":
             return self._inverse(np.asarray(args[0]))
-        if function == "eq":
+        if function == "eq" and not self.generic:
             return np.equal(args[0], args[1]).astype(np.int64)
         key = np.array(crc32(function.encode()), np.uint64)
         for arg in args:

@@ -14,6 +14,7 @@ from runtime.data import initial_weight, input_batch
 from runtime.job import Comparison
 from runtime.kernels import run_whole
 
+
 @dataclass(frozen=True)
 class Outcome:
     """What a training run leaves: every step's loss, outputs of the last step, weights by name.
@@ -71,11 +72,11 @@ def evaluate(graph: Graph, leaves: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
 def _updated(weights: Mapping[str, Tensor], loss: Tensor, rate: float) -> dict[str, Tensor]:
     if not loss.requires_grad:
         return dict(weights)
-    gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+    gradients = torch.autograd.grad(
+        loss, list(weights.values()), allow_unused=True, materialize_grads=True
+    )
     return {
-        name: weight
-        if gradient is None
-        else (weight.detach() - rate * gradient).requires_grad_()
+        name: (weight.detach() - rate * gradient).requires_grad_()
         for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
     }
 
@@ -88,9 +89,7 @@ def compare(expected: Outcome, measured: Outcome) -> tuple[Comparison, ...]:
     ]
     found += [
         _compare("output", str(i), whole, copies)
-        for i, ((whole,), copies) in enumerate(
-            zip(expected.outputs, measured.outputs, strict=True)
-        )
+        for i, ((whole,), copies) in enumerate(zip(expected.outputs, measured.outputs, strict=True))
     ]
     found += [
         _compare("weight", name, expected.weights[name][0], copies)

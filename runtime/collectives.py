@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -44,9 +44,9 @@ class World:
                 with self._reporting(f"creating the group {group}"):
                     whole = group == everyone
                     made = dist.group.WORLD if whole else dist.new_group(list(group))
-                    assert made is not None
-                    # A rank that is not in the group gets a placeholder, which it never uses.
-                    self._groups[group] = made
+                    # A rank that is not in the group gets a placeholder, which is of no use.
+                    if isinstance(made, dist.ProcessGroup):
+                        self._groups[group] = made
 
     def all_reduce(self, values: Tensor, group: Group) -> Tensor:
         """The sum of the members' tensors. ``group`` has been prepared and holds this rank."""
@@ -88,7 +88,7 @@ class World:
         return float(number.item())
 
     @contextmanager
-    def _reporting(self, what: str) -> Iterator[None]:
+    def _reporting(self, what: str) -> Generator[None]:
         try:
             yield
         except RuntimeError as error:
@@ -115,7 +115,7 @@ def environment() -> tuple[int, int] | None:
 
 
 @contextmanager
-def open_world(kind: Kind, timeout: float) -> Iterator[World]:
+def open_world(kind: Kind, timeout: float) -> Generator[World]:
     """Join the ranks that torchrun started; without it, a world of one.
 
     ``timeout`` in seconds holds for each communication. Raises InputError for a missing GPU.

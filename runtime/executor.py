@@ -125,10 +125,8 @@ class Executor:
         return any(name in self._program.active for name in run.results)
 
     def _backward(self) -> None:
-        loss, active = self._program.loss, self._program.active
-        if loss is not None and loss in active:
-            shape = self._program.shapes[loss]
-            self._add(loss, torch.ones(shape, dtype=self._dtype, device=self._world.device))
+        self._begin_with_loss()
+        active = self._program.active
         for instruction in reversed(self._program.instructions):
             match instruction:
                 case Load():
@@ -148,6 +146,12 @@ class Executor:
                 case Run():
                     if self._is_recorded(instruction):
                         self._differentiate(instruction, self._records.pop())
+
+    def _begin_with_loss(self) -> None:
+        loss = self._program.loss
+        if loss is not None and loss in self._program.active:
+            shape = self._program.shapes[loss]
+            self._add(loss, torch.ones(shape, dtype=self._dtype, device=self._world.device))
 
     def _differentiate(self, run: Run, record: _Record) -> None:
         """Pull the gradients of a task's results back to its operands."""
@@ -170,10 +174,10 @@ class Executor:
             [operand for _, operand in operands],
             [gradient for _, gradient in results],
             allow_unused=True,
+            materialize_grads=True,
         )
         for (name, _), gradient in zip(operands, found, strict=True):
-            if gradient is not None:
-                self._add(name, gradient)
+            self._add(name, gradient)
 
     def _update(self, rate: float) -> None:
         for weight in self._program.trained:

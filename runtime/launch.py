@@ -71,7 +71,7 @@ def launch(function: Callable[..., T], arguments: tuple[Any, ...], processes: in
             results = elastic_launch(config, _enter)(function, arguments, folder)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            raise _cause(folder, f"worker {rank}: {failure.message}") from None
+            raise _cause(Path(folder), rank, failure.exitcode) from None
         except SignalException as error:
             if error.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
@@ -85,11 +85,11 @@ def _start_server() -> None:
     It starts before our own import of torch, beside which it runs. (Forking this process itself
     would copy torchrun's threads.)
     """
-    multiprocessing.set_forkserver_preload(["torch.distributed", "runtime.worker"])
+    multiprocessing.set_forkserver_preload(["runtime.preload"])
     if threading.current_thread() is not threading.main_thread():
         forkserver.ensure_running()
         return
-    # The server inherits that Ctrl-C is ignored: it ends with us, and quietly.
+    # The server inherits that Ctrl-C is ignored: it ends when we do, and quietly.
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         forkserver.ensure_running()
@@ -112,6 +112,8 @@ def _config(processes: int, folder: str) -> Any:
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
 
+    # Seconds until a worker that ignores its end is killed.
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5")
     if sys.platform == "linux":
         # Else gloo looks the computer's own name up, which need not be an address that works.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -140,8 +142,6 @@ def _silence() -> None:
 
 def _enter(function: Callable[..., T], arguments: tuple[Any, ...], folder: str) -> T:
     """A worker's life."""
-    # Ctrl-C reaches workers too; Python's handler would wait for a communication to end.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         return function(*arguments)
@@ -172,11 +172,13 @@ def _leave_note(error: Exception, folder: Path) -> None:
     part.rename(folder / f"note-{rank}.json")
 
 
-def _cause(folder: str, otherwise: str) -> Exception:
-    """The error that came first, losses of touch aside."""
-    notes = [_Note(**json.loads(path.read_text())) for path in Path(folder).glob("note-*.json")]
-    if not notes or (all(n.is_consequence for n in notes) and "Signal" in otherwise):
-        return WorkerError(otherwise)
+def _cause(folder: Path, rank: int, status: int) -> Exception:
+    """The error that came first, losses of touch aside. ``rank`` was seen to end with ``status``,
+    negative for a signal."""
+    notes = [_Note(**json.loads(path.read_text())) for path in folder.glob("note-*.json")]
+    if all(note.is_consequence for note in notes) and rank not in {note.rank for note in notes}:
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        return WorkerError(f"worker {rank} ended suddenly, by {how}")
     first = min(notes, key=lambda note: (note.is_consequence, note.time))
     if first.status is None:
         return RuntimeError(f"worker {first.rank} failed:\n{first.text}")

@@ -77,7 +77,7 @@ class Lowering:
         )
 
     def collect(self, slot: Slot, copy: int, rank: int) -> Exchange:
-        """What a rank does so that rank 0 has the whole tensor, read from one copy of each piece."""
+        """What a rank does to bring a tensor to rank 0, whole, from one copy of each piece."""
         source = one_copy(slot.layout, copy)
         whole = ParallelTensor.whole(slot.layout.type.shape)
         target = Layout(whole, ((0, Piece(0, (0,) * whole.rank)),))
@@ -202,12 +202,16 @@ def exchange(move: Transfer, rank: int, source: str, target: str) -> Exchange:
     receives: list[Part] = []
     kept: list[Kept] = []
     for message in move.messages:
-        if message.source == message.target == rank:
-            kept.append(Kept(_within(move.source, message, rank), _within(move.target, message, rank)))
-        elif message.source == rank:
+        if rank not in (message.source, message.target):
+            continue
+        if message.target != rank:
             sends.append(Part(message.target, _within(move.source, message, rank)))
-        elif message.target == rank:
-            receives.append(Part(message.source, _within(move.target, message, rank)))
+            continue
+        place = _within(move.target, message, rank)
+        if message.source != rank:
+            receives.append(Part(message.source, place))
+        else:
+            kept.append(Kept(_within(move.source, message, rank), place))
     return Exchange(
         source if rank in move.source.by_device else None,
         target if rank in move.target.by_device else None,

@@ -21,9 +21,7 @@ def run_exchange(
     dtype: torch.dtype,
 ) -> Tensor | None:
     """This rank's piece of the target, of ``shape``; None where it holds none."""
-    received = world.exchange(
-        _packed(exchange.sends, source), _lengths(exchange.receives), dtype
-    )
+    received = world.exchange(_packed(exchange.sends, source), _lengths(exchange.receives), dtype)
     if shape is None:
         return None
     if exchange.is_local and len(exchange.kept) == 1 and source is not None:

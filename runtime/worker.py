@@ -31,7 +31,7 @@ def train(
     """
     _, ranks = environment() or (0, 1)
     if ranks != plan.machine.devices:
-        problem = f"made for {plan.machine.devices} devices, started with {ranks} processes"
+        problem = f"expected {plan.machine.devices} processes, one a device, got {ranks}"
         raise InputError(where, problem)
     lowering = Lowering(plan, where)
     _share_cores()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -59,36 +59,22 @@ def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Du
     return Duration(devices, np.array(tuple(seconds), np.float64)) if devices.size else NOTHING
 
 
-@dataclass(frozen=True, eq=False)
+_OnDevices = tuple[Node, frozenset[int], MachineView]
+
+
 class CostModel:
     """The costs of one machine for one number format; results are kept for all that ask again."""
 
-    machine: Machine
-    dtype: DType = "float32"
-    _compute: dict[tuple[Node, frozenset[int]], tuple[float, float]] = field(
-        default_factory=dict[tuple[Node, frozenset[int]], tuple[float, float]], repr=False
-    )
-    _transfers: dict[Transfer, Duration] = field(
-        default_factory=dict[Transfer, Duration], repr=False
-    )
-    _homes: dict[Layout, tuple[Duration, Duration]] = field(
-        default_factory=dict[Layout, tuple[Duration, Duration]], repr=False
-    )
-    _computations: dict[tuple[Node, frozenset[int], MachineView], tuple[Duration, Duration]] = field(
-        default_factory=dict[tuple[Node, frozenset[int], MachineView], tuple[Duration, Duration]], repr=False
-    )
-    _links: dict[tuple[int, ...], Link] = field(
-        default_factory=dict[tuple[int, ...], Link], repr=False
-    )
-
-    @cached_property
-    def itemsize(self) -> int:
-        """Bytes an element."""
-        return ITEMSIZE[self.dtype]
-
-    @cached_property
-    def _rate(self) -> float:
-        return self.machine.device.flops.rate(self.dtype)
+    def __init__(self, machine: Machine, dtype: DType = "float32") -> None:
+        self.machine = machine
+        self.dtype: DType = dtype
+        self.itemsize = ITEMSIZE[dtype]
+        self._rate = machine.device.flops.rate(dtype)
+        self._compute: dict[tuple[Node, frozenset[int]], tuple[float, float]] = {}
+        self._computations: dict[_OnDevices, tuple[Duration, Duration]] = {}
+        self._transfers: dict[Transfer, Duration] = {}
+        self._homes: dict[Layout, tuple[Duration, Duration]] = {}
+        self._links: dict[tuple[int, ...], Link] = {}
 
     def compute_seconds(self, node: Node, needs: frozenset[int]) -> tuple[float, float]:
         """Seconds of each task of an operator, forward and backward.

@@ -15,9 +15,14 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from search.views import MAX_VIEWS
+
 Seconds = NDArray[np.float64]
 
-MAX_ENTRIES = 1 << 15
+FEW = 5
+"""So many variables are never too many for one table."""
+
+MAX_ENTRIES = MAX_VIEWS**FEW
 """Larger tables are not made: a variable is set to what looks best instead."""
 
 
@@ -50,14 +55,12 @@ class Elimination:
 
     def __init__(self, tables: Sequence[Table], free: Sequence[int]) -> None:
         """``free`` are the variables that will be eliminated."""
-        self._tables = dict(enumerate(tables))
-        self._next = len(tables)
+        self._tables: dict[Table, None] = {}
         self._free = dict.fromkeys(free)
-        self._with: dict[int, dict[int, None]] = {v: {} for v in free}
-        for number, table in self._tables.items():
-            for variable in table.variables:
-                self._with.setdefault(variable, {})[number] = None
+        self._with: dict[int, dict[Table, None]] = {v: {} for v in free}
         self.decisions: list[Decision] = []
+        for table in tables:
+            self._put(table)
 
     def run(self) -> None:
         """Eliminate the free variables in the given order."""
@@ -67,35 +70,34 @@ class Elimination:
     def run_smallest_first(self) -> None:
         """Eliminate the free variables, always the one that makes the smallest table."""
         while self._free:
-            self._eliminate(min(self._free, key=self._entries))
+            self._eliminate(min(self._free, key=lambda v: prod(self._sizes(v).values())))
 
     def rest(self) -> Table:
         """The sum of the tables that are left."""
-        return add_tables(list(self._tables.values()))
+        return add_tables(list(self._tables))
 
     def _sizes(self, variable: int) -> dict[int, int]:
         """The variables that share a table with one, and itself, with their numbers of values."""
         return {
             v: size
-            for number in self._with[variable]
-            for v, size in zip(
-                self._tables[number].variables, self._tables[number].seconds.shape[1:], strict=True
-            )
+            for table in self._with[variable]
+            for v, size in zip(table.variables, table.seconds.shape[1:], strict=True)
         }
 
-    def _entries(self, variable: int) -> int:
-        return prod(self._sizes(variable).values())
+    def _is_large(self, variable: int) -> bool:
+        if sum(len(table.variables) for table in self._with[variable]) <= FEW:
+            return False
+        return prod(self._sizes(variable).values()) > MAX_ENTRIES
 
     def _eliminate(self, variable: int) -> None:
-        sizes = self._sizes(variable)
-        while prod(sizes.values()) > MAX_ENTRIES:
+        while self._is_large(variable):
+            sizes = self._sizes(variable)
             large = max((v for v in sizes if v in self._free), key=lambda v: sizes[v])
             self._fix(large)
             if large == variable:
                 return
-            sizes = self._sizes(variable)
         del self._free[variable]
-        total = add_tables([self._take(number) for number in list(self._with[variable])])
+        total = add_tables(self._take(variable))
         axis = total.variables.index(variable)
         given = total.variables[:axis] + total.variables[axis + 1 :]
         best, seconds = _minimise(total.seconds, axis + 1)
@@ -105,8 +107,8 @@ class Elimination:
     def _fix(self, variable: int) -> None:
         """Set a variable to what is best if every table could choose the others by itself."""
         del self._free[variable]
-        tables = [self._take(number) for number in list(self._with[variable])]
-        score = 0.0
+        tables = self._take(variable)
+        score = np.zeros(1)
         for table in tables:
             axis = table.variables.index(variable)
             others = tuple(i for i in range(len(table.variables)) if i != axis)
@@ -116,28 +118,34 @@ class Elimination:
         for table in tables:
             axis = table.variables.index(variable)
             given = table.variables[:axis] + table.variables[axis + 1 :]
-            self._put(Table(given, table.seconds.take(int(best), axis=axis + 1)))
+            self._put(Table(given, np.asarray(table.seconds.take(int(best), axis=axis + 1))))
 
-    def _take(self, number: int) -> Table:
-        table = self._tables.pop(number)
-        for variable in table.variables:
-            del self._with[variable][number]
-        return table
+    def _take(self, variable: int) -> list[Table]:
+        """Remove the tables that depend on a variable."""
+        tables = list(self._with[variable])
+        for table in tables:
+            del self._tables[table]
+            for other in table.variables:
+                if other in self._with:
+                    del self._with[other][table]
+        return tables
 
     def _put(self, table: Table) -> None:
-        self._tables[self._next] = table
+        self._tables[table] = None
         for variable in table.variables:
-            self._with[variable][self._next] = None
-        self._next += 1
+            if variable in self._with:
+                self._with[variable][table] = None
 
 
 def add_tables(tables: Sequence[Table]) -> Table:
     """The sum of tables, over the variables of them all."""
-    if len(tables) == 1:
-        return tables[0]
-    variables = tuple(sorted({v for table in tables for v in table.variables}))
-    total: Seconds = np.zeros((2,) + (1,) * len(variables))
-    for table in tables:
+    if not tables:
+        return Table((), np.zeros(2))
+    variables = tables[0].variables
+    if any(table.variables != variables for table in tables):
+        variables = tuple(sorted({v for table in tables for v in table.variables}))
+    total = aligned(tables[0], variables)
+    for table in tables[1:]:
         total = total + aligned(table, variables)
     return Table(variables, total)
 
@@ -146,23 +154,25 @@ def aligned(table: Table, variables: tuple[int, ...]) -> Seconds:
     """The seconds of a table with an axis for each of ``variables``, of length 1 for new ones."""
     if table.variables == variables:
         return table.seconds
-    sizes = dict(zip(table.variables, table.seconds.shape[1:], strict=True))
-    return table.seconds.reshape((2, *(sizes.get(v, 1) for v in variables)))
+    own = table.variables
+    return table.seconds[(_ALL, *[_ALL if v in own else None for v in variables])]
+
+
+_ALL = slice(None)
 
 
 def _minimise(seconds: Seconds, axis: int) -> tuple[NDArray[np.intp], Seconds]:
     """The position along an axis where the whole step is shortest, and the seconds there."""
-    rest = seconds.shape[1:axis] + seconds.shape[axis + 1 :]
-    last = len(seconds.shape) - 1
-    moved = seconds.swapaxes(axis, last) if axis == last else _to_end(seconds, axis)
+    moved = seconds.transpose(_to_end(seconds.ndim, axis))
     flat = moved.reshape(2, -1, seconds.shape[axis])
     best = flat[0].argmin(axis=1)
+    rest = moved.shape[1:-1]
     return best.reshape(rest), flat[:, _count(len(best)), best].reshape((2, *rest))
 
 
-def _to_end(seconds: Seconds, axis: int) -> Seconds:
-    axes = range(len(seconds.shape))
-    return seconds.transpose(*(a for a in axes if a != axis), axis)
+@lru_cache(maxsize=1024)
+def _to_end(axes: int, axis: int) -> tuple[int, ...]:
+    return (*(a for a in range(axes) if a != axis), axis)
 
 
 @lru_cache(maxsize=1024)

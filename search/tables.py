@@ -13,11 +13,11 @@ import numpy as np
 
 from pcg.graph import Node, Value
 from pcg.layout import Layout, grid, operand_layout, output_layout, spread
-from pcg.schedule import home, trace
+from pcg.schedule import PLACING, home, trace
 from pcg.tensor import ParallelTensor
 from pcg.transfer import transfer
 from pcg.view import MachineView
-from search.cost import CostModel, Duration
+from search.cost import NOTHING, CostModel, Duration
 from search.elimination import Seconds
 from search.views import Range, candidate_views
 
@@ -31,6 +31,8 @@ class Source:
     """The number of the leaf's chain of parallel operators; -1 if it is no leaf."""
     gradient: bool
     """Whether it depends on a weight."""
+    devices: int = 1
+    """How many devices a leaf takes at home, where that isn't up to its user."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +110,12 @@ class _Numbers:
         return self._numbers.setdefault(key, len(self._numbers))
 
 
+MAX_READINGS = 1 << 17
+"""So many operators of past graphs are remembered."""
+
+
 class Tables:
-    """Views, layouts, transfers and costs by number. Nothing is ever forgotten."""
+    """Views, layouts, transfers and costs by number."""
 
     def __init__(self, cost: CostModel) -> None:
         self.cost = cost
@@ -130,6 +136,11 @@ class Tables:
         self._moved: dict[tuple[int, int], Duration] = {}
         self._own: dict[tuple[Profile, Range], Seconds] = {}
         self._between: dict[Hashable, Seconds] = {}
+
+    def forget(self) -> None:
+        """Let go of the graphs of the past, if there are many, but not of what they taught."""
+        if len(self._readings) > MAX_READINGS:
+            self._readings.clear()
 
     def reading(self, node: Node) -> Reading:
         """Read a compute node; those that it depends on have been read before."""
@@ -153,7 +164,7 @@ class Tables:
         leaf = found.node.leaf
         number = self._chains.of((leaf.kind, leaf.type, tuple(node.call for node in chain)))
         self._chain_samples.setdefault(number, (found, chain))
-        return Source(found, number, leaf.kind != "input")
+        return Source(found, number, leaf.kind != "input", _stored(found, chain))
 
     def candidates(self, kind: int, devices: Range) -> tuple[int, ...]:
         """The numbers of the views of an operator within a range of devices."""
@@ -216,6 +227,12 @@ class Tables:
             found = self._moved[source, target] = self.cost.movement(change)
         return found
 
+    def computation(self, profile: Profile, view: int) -> tuple[Duration, Duration]:
+        """The tasks of an operator, forward and backward."""
+        needs = profile.needs if profile.trained else frozenset[int]()
+        made = self.cost.computation(self._samples[profile.kind], needs, self.views[view])
+        return made if profile.trained else (made[0], NOTHING)
+
     def trained(self, home: int) -> tuple[Duration, Duration]:
         """The exchange of a weight's gradient, and its update."""
         return self.cost.weight(self._layouts[home])
@@ -265,6 +282,18 @@ class Tables:
             found = self._between[key] = _stack(np.array(pairs))
         return found
 
+    def into(
+        self, source: tuple[int, Range], target: tuple[Profile, Range], link: Flow | Share
+    ) -> Seconds:
+        """Seconds [2, views, views] of what passes between two operators, and of the second."""
+        key = (source, target, link)
+        found = self._between.get(key)
+        if found is None:
+            profile, devices = target
+            passed = self.between(source, (profile.kind, devices), link)
+            found = self._between[key] = passed + self.own(profile, devices)[:, None, :]
+        return found
+
     def _passed(
         self, source: int, a: int, target: int, b: int, link: Flow | Share
     ) -> tuple[float, float]:
@@ -277,6 +306,16 @@ class Tables:
             ends = {self.wanted(target, operand, b) for operand in link.operands}
         seconds = sum(self.moved(start, end).longest for end in ends)
         return seconds, seconds if link.moves_back else 0.0
+
+
+def _stored(value: Value, chain: tuple[Node, ...]) -> int:
+    """The devices that keep a leaf if it is not kept as its user wants it, else 1."""
+    if value.node.leaf.kind == "tensor":
+        return value.type.pieces
+    for node in chain:
+        if node.name not in PLACING:
+            return node.inputs[0].type.pieces
+    return 1
 
 
 def _stack(pairs: Seconds) -> Seconds:

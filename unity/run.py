@@ -1,7 +1,7 @@
 """`unity run`: train by a plan on the processes of this computer, or as one that torchrun started.
 
-    python -m unity.run plan.json --steps 10 --check
-    torchrun --nproc-per-node 4 -m unity.run plan.json --steps 10
+python -m unity.run plan.json --steps 10 --check
+torchrun --nproc-per-node 4 -m unity.run plan.json --steps 10
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from dataclasses import asdict, dataclass
-from enum import Enum
+from enum import StrEnum
 from math import isfinite
 from typing import Annotated
 
@@ -35,7 +35,7 @@ MAX_PROGRAMS = 8
 app = new_app()
 
 
-class DType(str, Enum):
+class DType(StrEnum):
     """The number formats of a run."""
 
     float32 = "float32"
@@ -110,13 +110,13 @@ def work(job: Job) -> None:
     from runtime.worker import train
 
     plan = load_plan(job.path)
-    quiet = job.as_json or os.environ.get("RANK", "0") != "0"
+    is_first = os.environ.get("RANK", "0") == "0"
     with Progress(
         *Progress.get_default_columns(),
         TextColumn("loss {task.fields[loss]}"),
         console=Console(stderr=True),
         transient=True,
-        disable=quiet,
+        disable=job.as_json or not is_first or not sys.stderr.isatty(),
     ) as progress:
         bar = progress.add_task("training", total=job.options.steps, loss="")
 

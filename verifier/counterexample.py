@@ -72,7 +72,7 @@ def replay(instance: Instance, seed: int = 0) -> Counterexample | None:
     """Evaluate both sides shard by shard over a prime field; what differs, if anything does."""
     if types := _type_difference(instance):
         return _report(instance, types)
-    ring = PrimeField()
+    ring = PrimeField(generic=True)
     rng = np.random.default_rng(seed)
     leaves = {
         name: rng.integers(0, ring.prime, (leaf.type.degrees.partials, *leaf.type.shape))

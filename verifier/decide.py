@@ -85,6 +85,9 @@ def _sizes(left: tuple[Value, ...], right: tuple[Value, ...]) -> tuple[Sizes, tu
     """Solve for the sizes; what the right side asks beyond the left becomes a condition."""
     if len(left) != len(right):
         raise _Stop(Decision(Verdict.ILL_TYPED, f"{len(left)} outputs against {len(right)}"))
+    leaves = {node.leaf for node in Graph((*left, *right)).leaves}
+    if len(leaves) > len({leaf.name for leaf in leaves}):
+        raise _Stop(Decision(Verdict.ILL_TYPED, "an input has two ranks"))
     for side, outputs in (("left", left), ("right", right)):
         try:
             alone = _visited(Sizes(), outputs)
@@ -226,11 +229,18 @@ def _value(
     degrees: Mapping[str, int],
     conditions: tuple[str, ...],
 ) -> Decision:
-    """Prove the outputs equal, or find inputs on which they are not."""
+    """Prove the outputs equal, or find inputs on which they are not.
+
+    One replay comes first: it is cheap, and most false pairs end there.
+    """
+    concrete = list(instances(left, right, sizes, degrees))
+    for instance in concrete[:1]:
+        if found := replay(instance):
+            return Decision(Verdict.REFUTED, "the values differ", counterexample=found)
     try:
         proof = _prove(left, right, sizes)
     except (Unproved, TooLarge) as error:
-        for instance in instances(left, right, sizes, degrees):
+        for instance in concrete[1:]:
             if found := replay(instance):
                 return Decision(Verdict.REFUTED, "the values differ", counterexample=found)
         return Decision(Verdict.UNKNOWN, str(error))

@@ -18,6 +18,7 @@ from pcg.normal import (
     Function,
     NormalForm,
     Normalizer,
+    Number,
     Symbol,
     Term,
     substitute_factor,
@@ -145,7 +146,7 @@ class Meaning:
             given = call.values[factor.name] if isinstance(factor, Symbol) else None
             if isinstance(factor, Function):
                 args = tuple(self._instantiate(arg, images, call) for arg in factor.args)
-                factors.append(Function(factor.name, args))
+                factors += _size_reciprocals(Function(factor.name, args))
             elif given is None:
                 factors.append(substitute_factor(factor, images))
             elif isinstance(given, Poly):
@@ -175,6 +176,22 @@ class Meaning:
             args = tuple(self._expand(arg, operands) for arg in factor.args)
             factor = Function(factor.name, args)
         return (Term(Fraction(1), factors=(factor,)),)
+
+
+def _size_reciprocals(function: Function) -> tuple[Factor, ...]:
+    """1 / (m * n) of sizes as 1/m * 1/n: sizes are positive. Other functions as they are."""
+    if function.name != "recip" or len(function.args[0]) != 1:
+        return (function,)
+    (term,) = function.args[0]
+    if len(term.factors) != 1 or not isinstance(term.factors[0], Number):
+        return (function,)
+    size = term.factors[0].index
+    if len(size.terms) != 1 or size.terms[0][1] != 1:
+        return (function,)
+    return tuple(
+        Function("recip", ((replace(term, factors=(Number(Poly.of(symbol)),)),),))
+        for symbol in size.terms[0][0]
+    )
 
 
 def _operand_element(operand: int, index: tuple[Poly, ...]) -> NormalForm:

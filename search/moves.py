@@ -1,0 +1,198 @@
+"""What the search may do to a graph: the applications of the library's rules, and nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from pcg.graph import Graph, Leaf, Node, Value
+from pcg.operator import Call
+from pcg.plan import Application
+from pcg.poly import Poly
+from pcg.schedule import PLACING, trace
+from pcg.tensor import ParallelTensor
+from substitutions.match import build, matches_at, rewrite
+from substitutions.rule import Rule
+
+NOT_EXECUTED = frozenset({"pipeline", "batch"})
+"""Operators that the runtime does not execute; rules that use them are left aside."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A way to cut the tensor between two parts of a model: operators before and after it."""
+
+    type: ParallelTensor
+    parts: tuple[Call, ...]
+    joins: tuple[Call, ...]
+    applied: tuple[Application, ...]
+
+    def cut(self, value: Value) -> Value:
+        """The value as it crosses."""
+        for call in self.parts:
+            value = Value(Node(call, (value,)))
+        return value
+
+    def join(self, value: Value) -> Value:
+        """The whole again, from the value as it crosses."""
+        for call in reversed(self.joins):
+            value = Value(Node(call, (value,)))
+        return value
+
+
+class Moves:
+    """The usable rules of a library in both directions, and the degrees of a machine."""
+
+    def __init__(self, rules: Sequence[Rule], devices: int) -> None:
+        self._degrees = [k for k in range(2, devices + 1) if devices % k == 0]
+        self._devices = devices
+        self._by_root: dict[str, list[Rule]] = defaultdict(list)
+        self._identities: list[Rule] = []
+        for rule in (r for both in rules for r in (both, both.reversed)):
+            if not _is_usable(rule):
+                continue
+            if isinstance(rule.left[0].node.call, Leaf):
+                if rule.only_moves and len(rule.left) == 1:
+                    self._identities.append(rule)
+            elif not rule.only_moves:
+                # Chains of parallel operators are one transfer, whatever their order.
+                self._by_root[rule.left[0].node.name].append(rule)
+
+    def applications(self, graph: Graph) -> Iterator[tuple[Graph, Application]]:
+        """Every graph that one rule makes of this one, and what was done."""
+        for node in graph.nodes:
+            if node.is_leaf:
+                continue
+            for rule in self._by_root.get(node.name, ()):
+                yield from self._apply(graph, rule, node)
+
+    def _apply(self, graph: Graph, rule: Rule, node: Node) -> Iterator[tuple[Graph, Application]]:
+        for match in matches_at(rule, node):
+            for free in self._choices(rule):
+                outputs = build(rule, match, free)
+                if outputs is None or outputs == match.outputs:
+                    continue
+                if any(v.type.pieces > self._devices for o in outputs for v in _inner(o)):
+                    continue
+                yield rewrite(graph, match, outputs), _application(rule, node.value(), free)
+
+    def _choices(self, rule: Rule) -> Iterator[Mapping[str, int]]:
+        symbols = sorted(rule.free_symbols)
+        for values in product(self._degrees, repeat=len(symbols)):
+            yield dict(zip(symbols, values, strict=True))
+
+    def options(self, value: Value) -> tuple[Option, ...]:
+        """The ways to cut a value that the library's rules ``x == join(cut(x))`` give, starting
+        with none; each type once."""
+        found = {value.type: Option(value.type, (), (), ())}
+        frontier = list(found.values())
+        while frontier:
+            frontier = [
+                wider
+                for option in frontier
+                for wider in self._wider(value, option)
+                if found.setdefault(wider.type, wider) is wider
+            ]
+        return tuple(found.values())
+
+    def _wider(self, value: Value, option: Option) -> Iterator[Option]:
+        crossing = option.cut(value)
+        for rule in self._identities:
+            for match in matches_at(rule, crossing.node):
+                for free in self._choices(rule):
+                    outputs = build(rule, match, free)
+                    if outputs is None or outputs == match.outputs:
+                        continue
+                    joined = outputs[0].node
+                    cut = joined.inputs[0]
+                    if cut.node.inputs != (crossing,) or cut.type.pieces > self._devices:
+                        continue
+                    yield Option(
+                        cut.type,
+                        (*option.parts, cut.node.operator_call),
+                        (*option.joins, joined.operator_call),
+                        (*option.applied, _application(rule, value, free)),
+                    )
+
+
+def _inner(value: Value) -> Iterator[Value]:
+    """The values made for a right side that matter for its size: those near its root."""
+    stack = [value]
+    for _ in range(16):
+        if not stack:
+            return
+        value = stack.pop()
+        yield value
+        stack += [v for v in value.node.inputs if not v.node.is_leaf][:2]
+
+
+def _is_usable(rule: Rule) -> bool:
+    """Whether a direction of a rule can be applied: all that the right side has is determined."""
+    nodes = Graph((*rule.left, *rule.right)).nodes
+    if any(not n.is_leaf and n.name in NOT_EXECUTED for n in nodes):
+        return False
+    return rule.is_applicable and rule.free_symbols <= _degree_symbols(rule.right)
+
+
+def _degree_symbols(values: tuple[Value, ...]) -> frozenset[str]:
+    """The symbols that stand for degrees of parallel operators."""
+    return frozenset(
+        symbol
+        for node in Graph(values).nodes
+        if isinstance(node.call, Call)
+        for name, value in node.call.attributes
+        if name == "degree" and isinstance(value, Poly)
+        for symbol in value.symbols
+    )
+
+
+def _application(rule: Rule, at: Value, free: Mapping[str, int]) -> Application:
+    chosen = "".join(f" {symbol}={value}" for symbol, value in free.items())
+    return Application(rule=rule.name, text=rule.text, at=_short(at) + chosen)
+
+
+def _short(value: Value) -> str:
+    """An operator and what it reads, one level deep."""
+    sources = (trace(v)[0].node for v in value.node.inputs)
+    names = ", ".join(node.leaf.name if node.is_leaf else node.name for node in sources)
+    return f"{value.node.name}({names})"
+
+
+class Keys:
+    """Numbers graphs by what they do: their operators, with the types of what they read.
+
+    Graphs that differ in the order of a chain of parallel operators only have one number.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+        self._nodes: dict[Node, int] = {}
+
+    def of(self, graph: Graph) -> int:
+        ends = tuple((v.type, self._source(v)) for v in graph.outputs)
+        return self._number(("graph", ends))
+
+    def _source(self, value: Value) -> tuple[int, int, object]:
+        source, chain = trace(value)
+        stored: object = None
+        if source.node.is_leaf:
+            # How a leaf is stored is part of what a graph does.
+            placed = source
+            for node in chain:
+                if node.name not in PLACING:
+                    stored = placed.type
+                    break
+                placed = node.value()
+        return self._node(source.node), source.port, stored
+
+    def _node(self, node: Node) -> int:
+        found = self._nodes.get(node)
+        if found is None:
+            reads = tuple((v.type, self._source(v)) for v in node.inputs)
+            found = self._nodes[node] = self._number((node.call, reads))
+        return found
+
+    def _number(self, content: object) -> int:
+        return self._numbers.setdefault(content, len(self._numbers))

@@ -1,0 +1,229 @@
+"""A graph as the machine mapping sees it: operators that do work, and what passes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pcg.graph import Graph, Node
+from search.cost import NOTHING, Duration
+from search.simulate import Program
+from search.tables import Flow, LeafUse, OutputUse, Profile, Reading, Share, Source, Tables
+
+
+@dataclass(frozen=True, eq=False)
+class Arc:
+    """Something that passes between two operators, by number."""
+
+    source: int
+    target: int
+    link: Flow | Share
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The compute operators of a graph, numbered in the graph's order."""
+
+    readings: tuple[Reading, ...]
+    profiles: tuple[Profile, ...]
+    before: tuple[tuple[Arc, ...], ...]
+    """By operator, what it gets from others."""
+    after: tuple[tuple[Arc, ...], ...]
+    """By operator, what others get from it."""
+    returned: tuple[tuple[Source, int, bool], ...]
+    """The outputs that are moved: what, to which layout, and whether a gradient comes back."""
+    devices: int
+    """How many devices it takes at least: for its largest operator, leaf or output."""
+
+
+def network(graph: Graph, tables: Tables) -> Network:
+    """Read a graph."""
+    tables.forget()
+    readings = [tables.reading(n) for n in graph.nodes if not (n.is_leaf or n.is_parallel)]
+    return _Builder(graph, tables, readings).build()
+
+
+class _Builder:
+    def __init__(self, graph: Graph, tables: Tables, readings: Sequence[Reading]) -> None:
+        self._readings = readings
+        self._number = {reading.node: i for i, reading in enumerate(readings)}
+        self._outputs = [(value, tables.source(value)) for value in graph.outputs]
+        self._tables = tables
+        loss = graph.outputs[0].type.rank == 0
+        self._ends = self._outputs[:1] if loss else self._outputs
+
+    def build(self) -> Network:
+        trained = self._trained()
+        weights = self._trained_weights(trained)
+        before: list[tuple[Arc, ...]] = []
+        after: list[list[Arc]] = [[] for _ in self._readings]
+        leaves: list[tuple[LeafUse, ...]] = []
+        first_users: dict[Node, tuple[int, int, int]] = {}
+        for i, reading in enumerate(self._readings):
+            arcs = self._flows(i, reading, trained[i])
+            uses, shares = self._leaves(i, reading, trained[i], weights, first_users)
+            before.append((*arcs, *shares))
+            leaves.append(uses)
+            for arc in before[-1]:
+                after[arc.source].append(arc)
+        returned, outputs = self._returned()
+        profiles = tuple(
+            Profile(r.kind, r.needs, trained[i], leaves[i], outputs.get(i, ()))
+            for i, r in enumerate(self._readings)
+        )
+        return Network(
+            tuple(self._readings),
+            profiles,
+            tuple(before),
+            tuple(map(tuple, after)),
+            returned,
+            self._devices(),
+        )
+
+    def _devices(self) -> int:
+        sources = [source for reading in self._readings for source in reading.sources]
+        sources += [source for _, source in self._outputs]
+        return max(
+            *(reading.tasks for reading in self._readings),
+            *(source.devices for source in sources),
+            *(value.type.pieces for value, _ in self._outputs),
+        )
+
+    def _trained(self) -> list[bool]:
+        """Whether gradients pass through each operator: it lies between a weight and the loss."""
+        reached = {self._number[s.value.node] for _, s in self._ends if s.chain < 0}
+        trained = [False] * len(self._readings)
+        for i in range(len(self._readings) - 1, -1, -1):
+            reading = self._readings[i]
+            if i in reached and reading.needs:
+                trained[i] = True
+                for source in reading.sources:
+                    if source.chain < 0:
+                        reached.add(self._number[source.value.node])
+        return trained
+
+    def _trained_weights(self, trained: Sequence[bool]) -> set[Node]:
+        used = [s for i, r in enumerate(self._readings) if trained[i] for s in r.sources]
+        used += [s for _, s in self._ends]
+        return {s.value.node for s in used if s.chain >= 0 and s.value.node.leaf.kind == "weight"}
+
+    def _flows(self, i: int, reading: Reading, trained: bool) -> list[Arc]:
+        """What comes from other operators; operands that read the same value go together."""
+        operands: dict[tuple[int, int], list[int]] = {}
+        for operand, source in enumerate(reading.sources):
+            if source.chain < 0:
+                key = (self._number[source.value.node], source.value.port)
+                operands.setdefault(key, []).append(operand)
+        return [
+            Arc(j, i, Flow(port, tuple(found), trained and found[0] in reading.needs))
+            for (j, port), found in operands.items()
+        ]
+
+    def _leaves(
+        self,
+        i: int,
+        reading: Reading,
+        trained: bool,
+        weights: set[Node],
+        first_users: dict[Node, tuple[int, int, int]],
+    ) -> tuple[tuple[LeafUse, ...], list[Arc]]:
+        """The leaves that the operator is the first to use, and those that it shares."""
+        uses: list[LeafUse] = []
+        shares: list[Arc] = []
+        for operand, source in enumerate(reading.sources):
+            if source.chain < 0:
+                continue
+            leaf = source.value.node
+            back = trained and source.gradient
+            if leaf.leaf.kind == "input":
+                uses.append(LeafUse(operand, source.chain, False, False))
+            elif leaf not in first_users:
+                first_users[leaf] = (i, operand, source.chain)
+                uses.append(LeafUse(operand, source.chain, back, leaf in weights))
+            else:
+                user, first, chain = first_users[leaf]
+                # Used twice by one operator: the second use is priced by the simulation alone.
+                if user != i:
+                    shares.append(Arc(user, i, Share(chain, first, operand, back)))
+        return tuple(uses), shares
+
+    def _returned(
+        self,
+    ) -> tuple[tuple[tuple[Source, int, bool], ...], dict[int, tuple[OutputUse, ...]]]:
+        moved: list[tuple[Source, int, bool]] = []
+        uses: dict[int, tuple[OutputUse, ...]] = {}
+        for value, source in self._outputs:
+            if source.chain < 0 and source.value == value:
+                continue  # stays where it is made
+            layout = self._tables.spread(value.type)
+            ends = (end is source for _, end in self._ends)
+            back = source.gradient and any(ends)
+            moved.append((source, layout, back))
+            if source.chain < 0:
+                number = self._number[source.value.node]
+                use = OutputUse(source.value.port, layout, back)
+                uses[number] = (*uses.get(number, ()), use)
+        return tuple(moved), uses
+
+
+LOADED = -1
+"""The step of a tensor that is in a layout from the start."""
+
+
+@dataclass(eq=False)
+class Pricer:
+    """Makes the durations of a network's schedule, as ``pcg.schedule`` orders its steps."""
+
+    network: Network
+    tables: Tables
+    views: Sequence[int]
+    """The number of the view of every operator."""
+    _steps: list[tuple[Duration, Duration]] = field(default_factory=list[tuple[Duration, Duration]])
+    _moves: dict[tuple[Node, int, int], int] = field(
+        default_factory=dict[tuple[Node, int, int], int]
+    )
+    """By tensor and layout, the step that moved it there, or LOADED."""
+    _homes: dict[Node, int] = field(default_factory=dict[Node, int])
+    _layouts: dict[Node, int] = field(default_factory=dict[Node, int])
+    """The view of every operator so far."""
+    _trained: dict[Node, int] = field(default_factory=dict[Node, int])
+    """The weights that get a gradient, with their homes."""
+
+    def program(self) -> Program:
+        """The same program as that of the schedule of the graph with these views."""
+        tables = self.tables
+        for reading, profile, view in zip(
+            self.network.readings, self.network.profiles, self.views, strict=True
+        ):
+            for operand, source in enumerate(reading.sources):
+                back = profile.trained and source.gradient
+                self._fetch(source, tables.wanted(profile.kind, operand, view), back)
+            self._steps.append(tables.computation(profile, view))
+            self._layouts[reading.node] = view
+        for source, layout, back in self.network.returned:
+            self._fetch(source, layout, back)
+        order = [node for node in self._homes if node in self._trained]
+        return Program(self._steps, [tables.trained(self._trained[node]) for node in order])
+
+    def _fetch(self, source: Source, wanted: int, back: bool) -> None:
+        node, port = source.value.node, source.value.port
+        if source.chain < 0:
+            kind = self.tables.reading(node).kind
+            start = self.tables.produced(kind, port, self._layouts[node])
+        elif node.leaf.kind == "input":
+            start = self.tables.home(source.chain, wanted)
+            self._moves.setdefault((node, port, start), LOADED)
+        else:
+            if node not in self._homes:
+                self._homes[node] = self.tables.home(source.chain, wanted)
+            start = self._homes[node]
+            if back and node.leaf.kind == "weight":
+                self._trained[node] = start
+        moved = self.tables.moved(start, wanted)
+        if moved is NOTHING:
+            return
+        step = self._moves.setdefault((node, port, wanted), len(self._steps))
+        if step == len(self._steps):
+            self._steps.append((moved, moved if back else NOTHING))
+        elif back and step != LOADED:
+            self._steps[step] = (moved, moved)

@@ -1,0 +1,209 @@
+"""The three levels of the search, from a graph and a machine to a plan (Unity, section 5).
+
+The graph is split at post-dominators; each part is searched by backtracking for every way in which
+the tensors before and after it may be cut, priced by the best machine views; dynamic programming
+along the chain of parts picks the cuts. The stitched graph is searched once more as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from time import perf_counter
+
+from pcg.errors import NegativeAnswer
+from pcg.graph import Graph
+from pcg.machine import Machine
+from pcg.plan import Application, EstimatesFile, Plan, machine_record
+from pcg.schedule import schedule
+from search.backtrack import Found, Observer, Space, backtrack
+from search.cost import CostModel, communication_elements
+from search.mapping import Mapper
+from search.moves import Keys, Moves, Option
+from search.split import Part, parts, renamed, shape_key, stitch
+from substitutions.store import Library
+
+Progress = Callable[[str, int, int], None]
+"""Told what is searched, how much of it is done and how much there is."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How far to search. ``part``: least operators of a part; ``threshold``: see backtracking;
+    ``budget``: candidates for a part, and for the whole at the end; ``seconds``: time for all."""
+
+    part: int = 2
+    threshold: float = 1.05
+    budget: int = 2_000
+    final_budget: int = 500
+    seconds: float = 600.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the search did: parts, different ones among them, candidates priced, why it stopped."""
+
+    parts: int
+    distinct_parts: int
+    candidates: int
+    stop: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Optimized:
+    plan: Plan
+    report: Report
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """A part solved for how its tensors cross, with its leaves named as in ``shape_key``."""
+
+    found: Found
+
+
+@dataclass
+class Optimizer:
+    """Searches graphs for one machine with one library; remembers what it learnt."""
+
+    machine: Machine
+    library: Library
+    settings: Settings = field(default_factory=Settings)
+    observe: Observer | None = None
+    """Told every candidate with its cost, for study."""
+    progress: Progress = no_progress
+
+    def __post_init__(self) -> None:
+        self._cost = CostModel(self.machine)
+        self._mapper = Mapper(self.machine, self._cost)
+        self._moves = Moves(self.library.rules, self.machine.devices)
+        self._keys = Keys()
+        self._prices: dict[int, float] = {}
+        self._solved: dict[tuple[str, str | None], Found] = {}
+        self._spaces: dict[str, Space] = {}
+        self._candidates = 0
+        self._stops: set[str] = set()
+
+    def optimize(self, name: str, graph: Graph) -> Optimized:
+        """The fastest plan found for a model. Raises NegativeAnswer where none fits."""
+        start = perf_counter()
+        self._deadline = start + self.settings.seconds
+        graph.check()
+        alone = self._price(graph)
+        pieces = parts(graph, self.settings.part)
+        best, applied = self._chain(graph, pieces)
+        space = Space(best, self._moves, self._keys)
+        final = self._backtrack(space, self._price, self.settings.final_budget)
+        mapped = self._mapper.best(final.graph)
+        if mapped is None:
+            raise NegativeAnswer(f"{name} does not fit {self.machine.name}")
+        seconds = perf_counter() - start
+        plan = Plan(
+            model_name=name,
+            model=graph,
+            graph=final.graph,
+            views=mapped.views,
+            machine=machine_record(self.machine),
+            library_hash=self.library.hash,
+            derivation=(*applied, *final.applied),
+            estimates=EstimatesFile(
+                step_seconds=mapped.seconds,
+                one_device_seconds=alone,
+                communication_elements=communication_elements(
+                    schedule(final.graph, mapped.views)
+                ),
+                search_seconds=seconds,
+            ),
+        )
+        stop = next((s for s in ("time", "budget") if s in self._stops), "exhausted")
+        report = Report(len(pieces), self._distinct(), self._candidates, stop, seconds)
+        return Optimized(plan, report)
+
+    def _distinct(self) -> int:
+        return len(self._spaces)
+
+    def _price(self, graph: Graph) -> float:
+        key = self._keys.of(graph)
+        if key not in self._prices:
+            mapped = self._mapper.best(graph)
+            self._prices[key] = inf if mapped is None else mapped.seconds
+        return self._prices[key]
+
+    def _backtrack(self, space: Space, price: Callable[[Graph], float], budget: int) -> Found:
+        found = backtrack(
+            space,
+            price,
+            threshold=self.settings.threshold,
+            budget=budget,
+            deadline=self._deadline,
+            observe=self.observe,
+        )
+        self._candidates += found.candidates
+        self._stops.add(found.stop)
+        return found
+
+    def _chain(
+        self, graph: Graph, pieces: Sequence[Part]
+    ) -> tuple[Graph, tuple[Application, ...]]:
+        """Dynamic programming over how tensors cross from part to part."""
+        enter: list[Option | None] = [None]
+        costs = {0: 0.0}
+        trails: dict[int, list[tuple[Part, Found, Option | None, Option | None]]] = {0: []}
+        for number, part in enumerate(pieces):
+            self.progress("parts", number, len(pieces))
+            leave: list[Option | None] = [None]
+            if part.after is not None:
+                leave = list(self._moves.options(part.after))
+            new_costs: dict[int, float] = {}
+            new_trails: dict[int, list[tuple[Part, Found, Option | None, Option | None]]] = {}
+            for j, out in enumerate(leave):
+                for i, cost in costs.items():
+                    found = self._solve(part, enter[i], out)
+                    if cost + found.seconds < new_costs.get(j, inf):
+                        new_costs[j] = cost + found.seconds
+                        new_trails[j] = [*trails[i], (part, found, enter[i], out)]
+            costs, trails, enter = new_costs, new_trails, leave
+        self.progress("parts", len(pieces), len(pieces))
+        trail = trails[min(costs, key=lambda i: costs[i])] if costs else []
+        if not trail:
+            return graph, ()
+        stitched = stitch([(p, f.graph, a, b) for p, f, a, b in trail], len(graph.outputs))
+        applied: list[Application] = []
+        for _, found, _, out in trail:
+            applied += found.applied
+            applied += out.applied if out is not None else ()
+        if self._price(stitched) >= self._price(graph):
+            return graph, ()
+        return stitched, tuple(applied)
+
+    def _solve(self, part: Part, enter: Option | None, leave: Option | None) -> Found:
+        """The best of a part; parts that differ only in names are solved once."""
+        whole = Option(part.after.type, (), (), ()) if part.after is not None else None
+        start = part.graph(enter, whole)
+        shape, names = shape_key(start)
+        key = (shape, None if leave is None else str(leave.type))
+        if key not in self._solved:
+            space = self._spaces.get(shape)
+            if space is None:
+                space = Space(renamed(start, names), self._moves, self._keys)
+                self._spaces[shape] = space
+            self._solved[key] = self._backtrack(
+                space, lambda graph: self._price(_leaving(graph, leave)), self.settings.budget
+            )
+        found = self._solved[key]
+        back = {new: old for old, new in names.items()}
+        graph = renamed(_leaving(found.graph, leave), back)
+        return Found(graph, found.seconds, found.applied, found.candidates, found.stop)
+
+
+def _leaving(graph: Graph, leave: Option | None) -> Graph:
+    """The graph of a part with what crosses, its last output, cut."""
+    if leave is None or not leave.parts:
+        return graph
+    return Graph((*graph.outputs[:-1], leave.cut(graph.outputs[-1])))

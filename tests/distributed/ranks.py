@@ -1,0 +1,76 @@
+"""A program of its own: ranks that stay connected and run one plan after the other.
+
+    python ranks.py RANKS FOLDER
+
+Each line of the standard input names a plan file and options, in JSON; each line of the standard
+output is rank 0's report, or the error of the first rank that has one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from dataclasses import asdict
+from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from pcg.errors import UnityError
+from pcg.plan import load_plan
+from runtime.collectives import World
+from runtime.job import Options
+from runtime.lower import Lowering
+from runtime.worker import run_plan
+
+TIMEOUT = timedelta(seconds=20)
+
+
+def rank_main(rank: int, ranks: int, folder: str, connection: Connection) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=(Path(folder) / "store").as_uri(),
+        rank=rank,
+        world_size=ranks,
+        timeout=TIMEOUT,
+    )
+    world = World(rank, ranks)
+    while True:
+        connection.send(answer(world, connection.recv()))
+
+
+def answer(world: World, order: dict) -> dict:
+    try:
+        lowering = Lowering(load_plan(order["plan"]))
+        report = run_plan(lowering, Options(**order["options"]), world, lambda step: None)
+    except UnityError as error:
+        return {"error": f"rank {world.rank}: {error}"}
+    except Exception:
+        return {"error": f"rank {world.rank}: {traceback.format_exc()}"}
+    return {"report": asdict(report) if report else None}
+
+
+def main() -> None:
+    ranks, folder = int(sys.argv[1]), sys.argv[2]
+    # Forked, so that torch is imported once; nothing has started a thread yet.
+    context = get_context("fork")
+    connections: list[Connection] = []
+    for rank in range(ranks):
+        ours, theirs = context.Pipe()
+        context.Process(target=rank_main, args=(rank, ranks, folder, theirs), daemon=True).start()
+        connections.append(ours)
+    for line in sys.stdin:
+        for connection in connections:
+            connection.send(json.loads(line))
+        replies = [connection.recv() for connection in connections]
+        failed = [reply for reply in replies if "error" in reply]
+        print(json.dumps(failed[0] if failed else replies[0]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""The usual ways to parallelize, written by hand, against training on one process."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.distributed
+
+MLP = """
+x = input[8, 12]
+w1 = weight[12, 16]
+w2 = weight[16, 8]
+target = input[8, 8]
+y = matmul(relu(matmul(x, w1)), w2)
+error = add(y, scale(target, factor=-1.0))
+loss = mean_loss(multiply(error, error))
+return loss, y
+"""
+
+
+def weights(report):
+    return {c.name for c in report.comparisons if c.kind == "weight"}
+
+
+def test_data_parallel(agree):
+    report = agree(
+        MLP,
+        """
+        x = input[8, 12]
+        w1 = weight[12, 16]
+        w2 = weight[16, 8]
+        target = input[8, 8]
+        hidden = relu(matmul(partition(x, dim=0, degree=4), replicate(w1, degree=4)))
+        y = matmul(hidden, replicate(w2, degree=4))
+        error = add(y, scale(partition(target, dim=0, degree=4), factor=-1.0))
+        loss = reduce(mean_loss(multiply(error, error)), degree=4)
+        return loss, combine(y, dim=0, degree=4)
+        """,
+    )
+    assert weights(report) == {"w1", "w2"}
+
+
+def test_tensor_parallel_column_then_row(agree):
+    agree(
+        MLP,
+        """
+        x = input[8, 12]
+        w1 = weight[12, 16]
+        w2 = weight[16, 8]
+        target = input[8, 8]
+        hidden = relu(matmul(replicate(x, degree=4), partition(w1, dim=1, degree=4)))
+        y = reduce(matmul(hidden, partition(w2, dim=0, degree=4)), degree=4)
+        copies = replicate(y, degree=4)
+        error = add(copies, scale(replicate(target, degree=4), factor=-1.0))
+        loss = mean_loss(multiply(error, error))
+        return loss, y
+        """,
+    )
+
+
+def test_reduction_parallel(agree):
+    agree(
+        MLP,
+        """
+        x = input[8, 12]
+        w1 = weight[12, 16]
+        w2 = weight[16, 8]
+        target = input[8, 8]
+        a = matmul(partition(x, dim=1, degree=4), partition(w1, dim=0, degree=4))
+        hidden = relu(replicate(reduce(a, degree=4), degree=4))
+        y = matmul(hidden, partition(w2, dim=1, degree=4))
+        error = add(y, scale(partition(target, dim=1, degree=4), factor=-1.0))
+        loss = reduce(mean_loss(multiply(error, error)), degree=4)
+        return loss, y
+        """,
+    )
+
+
+def test_mixed_data_and_tensor_parallel(agree):
+    agree(
+        MLP,
+        """
+        x = input[8, 12]
+        w1 = weight[12, 16]
+        w2 = weight[16, 8]
+        target = input[8, 8]
+        x2 = replicate(partition(x, dim=0, degree=2), degree=2)
+        hidden = relu(matmul(x2, replicate(partition(w1, dim=1, degree=2), degree=2)))
+        y = matmul(hidden, replicate(partition(w2, dim=0, degree=2), degree=2))
+        rows = reduce(y, degree=2)
+        error = add(rows, scale(partition(target, dim=0, degree=2), factor=-1.0))
+        loss = reduce(mean_loss(multiply(error, error)), degree=2)
+        return loss, rows
+        """,
+    )
+
+
+def test_reduce_scatter_between_layers(agree):
+    agree(
+        MLP,
+        """
+        x = input[8, 12]
+        w1 = weight[12, 16]
+        w2 = weight[16, 8]
+        target = input[8, 8]
+        a = matmul(partition(x, dim=1, degree=4), partition(w1, dim=0, degree=4))
+        hidden = relu(partition(reduce(a, degree=4), dim=0, degree=4))
+        y = matmul(hidden, replicate(w2, degree=4))
+        error = add(y, scale(partition(target, dim=0, degree=4), factor=-1.0))
+        loss = reduce(mean_loss(multiply(error, error)), degree=4)
+        return loss, y
+        """,
+    )
+
+
+def test_all_to_all_between_layers(agree):
+    agree(
+        MLP,
+        """
+        x = input[8, 12]
+        w1 = weight[12, 16]
+        w2 = weight[16, 8]
+        target = input[8, 8]
+        a = relu(matmul(replicate(x, degree=4), partition(w1, dim=1, degree=4)))
+        rows = partition(combine(a, dim=1, degree=4), dim=0, degree=4)
+        y = matmul(rows, replicate(w2, degree=4))
+        error = add(y, scale(partition(target, dim=0, degree=4), factor=-1.0))
+        loss = reduce(mean_loss(multiply(error, error)), degree=4)
+        return loss, y
+        """,
+    )
+
+
+def test_weights_stored_in_parts_and_combined_before_use(agree):
+    """ZeRO: each weight lives in four parts, is gathered for use, and its gradient is scattered."""
+    agree(
+        MLP,
+        """
+        x = input[8, 12]
+        w1 = weight[12, 16]
+        w2 = weight[16, 8]
+        target = input[8, 8]
+        all1 = replicate(combine(partition(w1, dim=0, degree=4), dim=0, degree=4), degree=4)
+        all2 = replicate(combine(partition(w2, dim=1, degree=4), dim=1, degree=4), degree=4)
+        hidden = relu(matmul(partition(x, dim=0, degree=4), all1))
+        y = matmul(hidden, all2)
+        error = add(y, scale(partition(target, dim=0, degree=4), factor=-1.0))
+        loss = reduce(mean_loss(multiply(error, error)), degree=4)
+        return loss, y
+        """,
+    )
+
+
+def test_operators_on_different_devices(agree):
+    """The layers run on devices 0-1, 2-3 and 1-2, so that pieces go from device to device."""
+    agree(
+        MLP,
+        """
+        x = input[8, 12]
+        w1 = weight[12, 16]
+        w2 = weight[16, 8]
+        target = input[8, 8]
+        h = matmul(partition(x, dim=0, degree=2), replicate(w1, degree=2))
+        r = relu(partition(combine(h, dim=0, degree=2), dim=1, degree=2))
+        y = matmul(r, partition(w2, dim=0, degree=2))
+        error = add(reduce(y, degree=2), scale(target, factor=-1.0))
+        loss = mean_loss(multiply(error, error))
+        return loss, reduce(y, degree=2)
+        """,
+        t5=2,
+        t7=1,
+        t9=3,
+        t10=3,
+    )
+
+
+def test_uneven_use_of_devices(agree):
+    """Most of the work on one device, the loss on another."""
+    agree(MLP, MLP, t0=1, t1=1, t2=3, t3=2)

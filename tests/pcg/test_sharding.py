@@ -1,0 +1,117 @@
+"""Sharded evaluation: what tasks compute from their blocks means what the whole tensors give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import COMPUTE, Applied, applied, graphs, parts_of_leaves, seeds
+
+from pcg.evaluate import evaluate_shards, evaluate_whole, meaning
+from pcg.graph import Graph
+from pcg.operator import Operator
+from pcg.ops import OPERATORS
+from pcg.ring import PrimeField, Reals
+
+RINGS = (Reals(), PrimeField())
+
+
+def check(graph: Graph, seed: int, ring: Reals | PrimeField) -> None:
+    """Shards add up to the whole, and have the shapes that the types say."""
+    parts = parts_of_leaves(graph, seed, ring)
+    whole = evaluate_whole(graph, {name: meaning(v, ring) for name, v in parts.items()}, ring)
+    shards = evaluate_shards(graph, parts, ring)
+    for value, v, g in zip(graph.outputs, shards, whole, strict=True):
+        assert v.shape == (value.type.degrees.partials, *value.type.shape)
+        same(meaning(v, ring), g, ring)
+
+
+def same(a: Any, b: Any, ring: Reals | PrimeField) -> None:
+    if isinstance(ring, PrimeField):
+        np.testing.assert_array_equal(a, b)
+    else:
+        scale = max(1.0, float(np.max(np.abs(b), initial=0.0)))
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("operator", COMPUTE, ids=[operator.name for operator in COMPUTE])
+@settings(max_examples=25)
+@given(data=st.data(), seed=seeds, ring=st.sampled_from(RINGS))
+def test_operators(operator: Operator, data: st.DataObject, seed: int, ring: Reals | PrimeField):
+    case: Applied = data.draw(applied((operator,)))
+    check(case.graph, seed, ring)
+
+
+@settings(max_examples=100)
+@given(graph=graphs(), seed=seeds, ring=st.sampled_from(RINGS))
+def test_graphs(graph: Graph, seed: int, ring: Reals | PrimeField):
+    check(graph, seed, ring)
+
+
+AXES: dict[str, tuple[tuple[int, ...], dict[str, int], str, list[set[int]]]] = {
+    # ranks, attributes, cuts as "operand dims -> output dims" (+: summed into partials), carriers
+    "matmul": ((2, 2), {}, "0_>0 _1>1 10>+", [{0}, {1}]),
+    "batch_matmul": ((3, 3), {}, "00>0 1_>1 _2>2 21>+", [{0}, {1}]),
+    "add": ((2, 2), {}, "00>0 11>1", [{0, 1}]),
+    "multiply": ((2, 2), {}, "00>0 11>1", [{0}, {1}]),
+    "scale": ((2,), {}, "0>0 1>1", [{0}]),
+    "relu": ((2,), {}, "0>0 1>1", []),
+    "gelu": ((2,), {}, "0>0 1>1", []),
+    "concat": ((3, 3), {"axis": 1}, "00>0 22>2", [{0, 1}]),
+    "split": ((3,), {"axis": 1}, "0>00 2>22", [{0}]),
+    "transpose": ((3,), {"dim0": 0, "dim1": 2}, "2>0 1>1 0>2", [{0}]),
+    "flatten": ((3,), {"axis": 1}, "0>0 1>1", [{0}]),
+    "unflatten": ((3,), {"axis": 1}, "0>0 1>1 2>3", [{0}]),
+    "softmax": ((3,), {"axis": 1}, "0>0 2>2", []),
+    "layer_norm": ((3, 1, 1), {}, "0__>0 1__>1", [{1, 2}]),
+    "embedding": ((2, 2), {}, "0_>0 1_>1 _1>2 _0>+", [{1}]),
+    "sum_loss": ((2,), {}, "0>+ 1>+", [{0}]),
+    "mean_loss": ((2,), {}, "0>+ 1>+", [{0}]),
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_derived_typing(name: str):
+    """Exactly the cuts and the carriers of partials that mathematics allows."""
+    ranks, at, cuts, carriers = AXES[name]
+    typing = OPERATORS[name].typing(ranks, tuple(at.values()))
+
+    def text(positions: tuple[int | None, ...], absent: str) -> str:
+        return "".join(absent if p is None else str(p) for p in positions)
+
+    found = {f"{text(a.operands, '_')}>{text(a.outputs, '+')}" for a in typing.axes}
+    assert found == set(cuts.split())
+    assert [set(c) for c in typing.carriers] == carriers
+
+
+def test_every_operator_has_its_typing_stated():
+    assert set(AXES) == {operator.name for operator in COMPUTE}
+
+
+@pytest.mark.parametrize(
+    ("equation", "cuts"),
+    [
+        # Two sums over one name, multiplied: a product of parts is no part of the product.
+        ("out[i] = (sum k: x[i, k]) * (sum k: y[i, k])", ["i"]),
+        ("out[i] = (sum k: x[i, k]) * exp(sum k: y[i, k])", ["i"]),
+        ("out[i] = (sum k: x[i, k]) + (sum k: y[i, k])", ["i", "k"]),
+        ("out[i] = 1 + (sum k: x[i, k])", ["i"]),
+        ("out[i] = exp(sum k: x[i, k])", ["i"]),
+        # A sum over a part of the operand's index.
+        ("x[i, k] -> out[i] = sum k < 2: x[i, k]", ["i"]),
+        # Neighbours and reversals are read from other tasks.
+        ("x[i, j] -> out[i, j] = x[i, j] + x[i, j + 1]", ["i"]),
+        ("x[i, j] -> out[i, j] = x[i, |j| - 1 - j]", ["i"]),
+        ("x[i, i] -> out[i] = x[i, i]", []),
+        # A sum that is squared, and one within a let.
+        ("let s[i] = sum k: x[i, k]; out[i] = s[i] * s[i]", ["i"]),
+        ("x[i, j] -> out[] = sum i, j: x[i, j]; rows[i] = sum j: x[i, j]", ["j", "i"]),
+    ],
+)
+def test_typing_of_other_equations(equation: str, cuts: list[str]):
+    operator = Operator("other", equation)
+    ranks = tuple(len(operand.dims) for operand in operator._expand(()).operands)
+    assert {axis.name for axis in operator.typing(ranks, ()).axes} == set(cuts)

@@ -1,0 +1,109 @@
+"""A plan for one device, executed in this process."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pcg.graph import Leaf
+from pcg.layout import grid
+from pcg.machine import load_machine
+from pcg.models.mlp import mlp
+from pcg.plan import EstimatesFile, Plan, machine_record
+from pcg.tensor import ParallelTensor
+from pcg.view import MachineView
+from runtime.check import Outcome, compare
+from runtime.collectives import World
+from runtime.data import initial_weight, input_batch
+from runtime.job import Comparison, Options, Report, Step
+from runtime.lower import Lowering
+from runtime.worker import run_plan
+
+
+@pytest.fixture
+def plan():
+    graph = mlp(8, (12, 16, 4), prediction=True)
+    nodes = [node for node in graph.nodes if not node.is_leaf]
+    views = {node: MachineView.packed(0, (1,) * len(grid(node))) for node in nodes}
+    estimates = EstimatesFile(
+        step_seconds=1.0, one_device_seconds=1.0, communication_elements=0, search_seconds=0.0
+    )
+    machine = machine_record(load_machine("local").with_devices(1))
+    return Plan("mlp", graph, graph, views, machine, "", (), estimates)
+
+
+def run(plan, **options):
+    seen = []
+    report = run_plan(Lowering(plan), Options(**options), World(), seen.append)
+    assert report is not None
+    assert list(report.steps) == seen
+    return report
+
+
+def test_one_device_needs_no_other_process(plan):
+    report = run(plan, steps=3, rate=0.1, dtype="float64", check=True)
+    assert report.passes
+    kinds = [c.kind for c in report.comparisons]
+    assert kinds == ["loss"] * 3 + ["output"] * 2 + ["weight"] * 2
+
+
+def test_single_precision_is_close_to_double(plan):
+    single, double = run(plan, steps=3), run(plan, steps=3, dtype="float64")
+    for a, b in zip(single.steps, double.steps, strict=True):
+        assert a.loss == pytest.approx(b.loss, rel=1e-5)
+        assert a.loss != b.loss
+
+
+def test_the_seed_decides_weights_and_data(plan):
+    losses = [[s.loss for s in run(plan, steps=2, seed=seed).steps] for seed in (0, 0, 1)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_the_learning_rate_counts(plan):
+    """Without it each step sees the first weights; the first loss is the same either way."""
+    still, moving = run(plan, steps=2, rate=0.0), run(plan, steps=2, rate=0.5)
+    assert still.steps[0].loss == moving.steps[0].loss
+    assert still.steps[1].loss != moving.steps[1].loss
+
+
+def whole_leaf(kind, shape, below=None):
+    return Leaf(kind, "a", len(shape), ParallelTensor.whole(shape), below)
+
+
+def test_data_differs_from_step_to_step_and_ids_stay_below_their_bound():
+    leaf = whole_leaf("input", (500,), below=3)
+    first, second = input_batch(leaf, 0, 0), input_batch(leaf, 0, 1)
+    assert set(first.tolist()) == {0.0, 1.0, 2.0}
+    assert not torch.equal(first, second)
+    assert torch.equal(first, input_batch(leaf, 0, 0))
+
+
+def test_weights_are_scaled_by_fan_in():
+    values = initial_weight(whole_leaf("weight", (400, 50)), 0)
+    assert values.std().item() == pytest.approx(1 / 20, rel=0.05)
+
+
+def outcome(weight, loss=1.0):
+    return Outcome((loss,), ((torch.tensor(loss),),), {"w": weight})
+
+
+def test_every_copy_is_compared():
+    good, bad = torch.tensor([1.0, 100.0]), torch.tensor([1.0, 101.0])
+    *_, weight = compare(outcome((good,)), outcome((good, bad)))
+    assert (weight.absolute, weight.relative, weight.passes) == (1.0, 0.01, False)
+
+
+def test_not_a_number_never_passes():
+    nan = math.nan
+    for found in compare(outcome((torch.ones(1),), nan), outcome((torch.tensor([nan]),), nan)):
+        assert not found.passes
+
+
+def test_a_step_takes_the_median_without_the_first():
+    steps = tuple(Step(i, 0.0, seconds) for i, seconds in enumerate((9.0, 1.0, 3.0, 2.0)))
+    assert Report(steps).step_seconds == 2.0
+    assert Report(steps[:1]).step_seconds == 9.0
+    assert Report(steps).passes
+    assert not Report(steps, (Comparison("loss", "", 1.0, 1.0),)).passes

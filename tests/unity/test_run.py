@@ -1,0 +1,250 @@
+"""`unity run` as a user meets it: processes, exit status, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from pcg.layout import grid
+from pcg.machine import load_machine
+from pcg.plan import EstimatesFile, Plan, machine_record, save_plan
+from pcg.text import parse_graph
+from pcg.view import MachineView
+from unity.cli import run_app
+from unity.run import app
+
+ROOT = Path(__file__).parents[2]
+MARK = "UNITY_TEST_MARK"
+
+MODEL = """
+x = input[8, 12]
+w1 = weight[12, 16]
+w2 = weight[16, 8]
+y = matmul(relu(matmul(x, w1)), w2)
+return mean_loss(multiply(y, y)), y
+"""
+
+PARALLEL = """
+x = input[8, 12]
+w1 = weight[12, 16]
+w2 = weight[16, 8]
+h = {function}(matmul(replicate(x, degree={n}), partition(w1, dim=1, degree={n})))
+y = reduce(matmul(h, partition(w2, dim=0, degree={n})), degree={n})
+return mean_loss(multiply(y, y)), y
+"""
+
+
+def write_plan(folder, devices, function="relu"):
+    graph = parse_graph(PARALLEL.format(n=devices, function=function) if devices > 1 else MODEL)
+    nodes = [node for node in graph.nodes if not node.is_leaf and not node.is_parallel]
+    views = {node: MachineView.packed(0, grid(node)) for node in nodes}
+    machine = machine_record(load_machine("local").with_devices(devices))
+    estimates = EstimatesFile(
+        step_seconds=0.125, one_device_seconds=1.0, communication_elements=0, search_seconds=0.0
+    )
+    path = folder / "plan.json"
+    save_plan(Plan("small", parse_graph(MODEL), graph, views, machine, "", (), estimates), path)
+    return path
+
+
+def started(*arguments, mark=None, env=()):
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {MARK: mark or "-"} | dict(env),
+        start_new_session=True,
+    )
+
+
+def finished(*arguments, **options):
+    process = started(*arguments, **options)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def marked(mark):
+    """The processes that inherited a mark."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def gone(mark, within=10.0):
+    end = time.monotonic() + within
+    while marked(mark) and time.monotonic() < end:
+        time.sleep(0.1)
+    return not marked(mark)
+
+
+def refused(capsys, *arguments):
+    """The one line and the exit status of a command that fails in this process."""
+    with pytest.raises(SystemExit) as caught:
+        run_app(app, "run", [str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    return caught.value.code, captured.err.strip()
+
+
+@pytest.mark.distributed
+def test_four_processes_agree_with_one(tmp_path):
+    mark = uuid4().hex
+    plan = write_plan(tmp_path, 4)
+    status, out, err = finished(
+        "-m", "unity.run", plan, "--steps", "3", "--check", "--json", mark=mark
+    )
+    assert (status, err) == (0, "")
+    content = json.loads(out)
+    assert len(content["steps"]) == 3
+    assert content["step_seconds"]["predicted"] == 0.125
+    assert content["check"]["passes"]
+    names = {c["name"] for c in content["check"]["comparisons"] if c["kind"] == "weight"}
+    assert names == {"w1", "w2"}
+    assert gone(mark)
+
+
+@pytest.mark.distributed
+def test_what_a_user_reads(tmp_path):
+    plan = write_plan(tmp_path, 2)
+    status, out, err = finished(
+        "-m", "unity", "run", plan, "--steps", "25", "--check", "--show-program"
+    )
+    assert status == 0
+    assert "rank 0 of 2" in err
+    assert "rank 1 of 2" in err
+    assert "predicted 0.125, measured" in out
+    assert "weight w1" in out
+    assert "agrees with one process" in out
+
+
+@pytest.mark.distributed
+def test_a_plan_that_computes_something_else_fails_the_check(tmp_path):
+    mark = uuid4().hex
+    plan = write_plan(tmp_path, 2, function="gelu")
+    status, out, err = finished(
+        "-m", "unity.run", plan, "--steps", "1", "--check", "--json", mark=mark
+    )
+    assert status == 1
+    assert not json.loads(out)["check"]["passes"]
+    assert err.startswith(f"unity: error: {plan}: check failed: ")
+    assert len(err.splitlines()) == 1
+    assert gone(mark)
+
+
+@pytest.mark.distributed
+def test_as_processes_that_torchrun_started(tmp_path):
+    plan = write_plan(tmp_path, 2)
+    status, out, _ = finished(
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *("-m", "unity.run", plan, "--steps", "2", "--check", "--json"),
+    )
+    assert status == 0
+    assert json.loads(out)["check"]["passes"]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_command(tmp_path, sign):
+    mark = uuid4().hex
+    plan = write_plan(tmp_path, 2)
+    process = started("-m", "unity.run", plan, "--steps", "10000000", "--json", mark=mark)
+    end = time.monotonic() + 60
+    # The command, the server that forks, what tracks its resources, and two workers.
+    while len(marked(mark)) < 5 and time.monotonic() < end:
+        time.sleep(0.1)
+    time.sleep(0.5)
+    process.send_signal(sign)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if sign == signal.SIGINT else -sign)
+    if sign == signal.SIGINT:  # a killed Python cannot clean up, and its helper says so
+        assert err == ""
+    assert gone(mark)
+
+
+def test_a_plan_for_one_device_runs_here(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit) as caught:
+        run_app(app, "run", [str(write_plan(tmp_path, 1)), "--check", "--json"])
+    assert caught.value.code == 0
+    assert json.loads(capsys.readouterr().out)["check"]["passes"]
+
+
+def test_a_missing_plan(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    expected = f"unity: error: {path}: no such file (expected a JSON file)"
+    assert refused(capsys, path) == (2, expected)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"schema_version": 1', '"schema_version": 9', "at schema_version: expected 1, got 9"),
+        ("{", "", "not JSON"),
+        ("matmul(x, w1)", "matmul(w1, x)", "model.graph"),
+    ],
+)
+def test_a_broken_plan(tmp_path, capsys, old, new, problem):
+    path = write_plan(tmp_path, 2)
+    path.write_text(path.read_text().replace(old, new, 1))
+    status, line = refused(capsys, path)
+    assert status == 2
+    assert line.startswith(f"unity: error: {path}: ")
+    assert problem in line
+
+
+def test_a_plan_for_gpus_that_are_not_there(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    path = write_plan(tmp_path, 2)
+    path.write_text(path.read_text().replace('"cpu"', '"gpu"'))
+    expected = "unity: error: machine: the plan needs 2 GPUs, this computer has 0"
+    assert refused(capsys, path) == (2, expected)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_wrong_number_of_processes(tmp_path, capsys, monkeypatch, rank):
+    """All ranks end, and one of them says why."""
+    path = write_plan(tmp_path, 2)
+    variables = {"RANK": rank, "WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(SystemExit) as caught:
+        run_app(app, "run", [str(path)])
+    expected = f"unity: error: {path}: expected 2 processes, one a device, got 3\n"
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == (expected if rank == 0 else "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--check", "--dtype", "float32"), "--dtype: float32, expected float64"),
+        (("--lr", "nan"), "--lr: expected a finite number, got nan"),
+    ],
+)
+def test_options_that_make_no_sense(tmp_path, capsys, arguments, problem):
+    status, line = refused(capsys, write_plan(tmp_path, 2), *arguments)
+    assert status == 2
+    assert line.startswith(f"unity: error: {problem}")
+
+
+def test_help_needs_no_torch():
+    status, out, timings = finished("-X", "importtime", "-m", "unity.run", "--help")
+    assert status == 0
+    assert "--check" in out
+    assert not any(line.split("|")[-1].strip() == "torch" for line in timings.splitlines())
