@@ -14,7 +14,7 @@ from pcg.poly import Poly
 from pcg.schedule import PLACING, trace
 from pcg.tensor import ParallelTensor
 from substitutions.match import build, matches_at, rewrite
-from substitutions.rule import Rule
+from substitutions.rule import Rule, operators_in
 
 NOT_EXECUTED = frozenset({"pipeline", "batch"})
 """Operators that the runtime does not execute; rules that use them are left aside."""
@@ -50,6 +50,7 @@ class Moves:
         self._devices = devices
         self._by_root: dict[str, list[Rule]] = defaultdict(list)
         self._identities: list[Rule] = []
+        self._shortening: dict[str, list[Rule]] = defaultdict(list)
         for rule in (r for both in rules for r in (both, both.reversed)):
             if not _is_usable(rule):
                 continue
@@ -57,8 +58,11 @@ class Moves:
                 if rule.only_moves and len(rule.left) == 1:
                     self._identities.append(rule)
             elif not rule.only_moves:
-                # Chains of parallel operators are one transfer, whatever their order.
                 self._by_root[rule.left[0].node.name].append(rule)
+            elif operators_in(rule.right) < operators_in(rule.left):
+                # Chains of parallel operators are one transfer, however long: rules between them
+                # change no cost, and serve to tidy up.
+                self._shortening[rule.left[0].node.name].append(rule)
 
     def applications(self, graph: Graph) -> Iterator[tuple[Graph, Application]]:
         """Every graph that one rule makes of this one, and what was done."""
@@ -82,6 +86,23 @@ class Moves:
         symbols = sorted(rule.free_symbols)
         for values in product(self._degrees, repeat=len(symbols)):
             yield dict(zip(symbols, values, strict=True))
+
+    def tidied(self, graph: Graph) -> tuple[Graph, tuple[Application, ...]]:
+        """The graph with chains of parallel operators shortened while a rule does so."""
+        applied: list[Application] = []
+        while (found := self._shorter(graph)) is not None:
+            graph, application = found
+            applied.append(application)
+        return graph, tuple(applied)
+
+    def _shorter(self, graph: Graph) -> tuple[Graph, Application] | None:
+        for node in graph.nodes:
+            if node.is_parallel:
+                for rule in self._shortening.get(node.name, ()):
+                    for found in self._apply(graph, rule, node):
+                        if len(found[0].nodes) < len(graph.nodes):
+                            return found
+        return None
 
     def options(self, value: Value) -> tuple[Option, ...]:
         """The ways to cut a value that the library's rules ``x == join(cut(x))`` give, starting

@@ -7,6 +7,7 @@ along the chain of parts picks the cuts. The stitched graph is searched once mor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -61,13 +62,6 @@ def no_progress(what: str, done: int, total: int) -> None:
     """Say nothing."""
 
 
-@dataclass(frozen=True)
-class _Solved:
-    """A part solved for how its tensors cross, with its leaves named as in ``shape_key``."""
-
-    found: Found
-
-
 @dataclass
 class Optimizer:
     """Searches graphs for one machine with one library; remembers what it learnt."""
@@ -100,33 +94,29 @@ class Optimizer:
         best, applied = self._chain(graph, pieces)
         space = Space(best, self._moves, self._keys)
         final = self._backtrack(space, self._price, self.settings.final_budget)
-        mapped = self._mapper.best(final.graph)
+        tidy, shortened = self._moves.tidied(final.graph)
+        mapped = self._mapper.best(tidy)
         if mapped is None:
             raise NegativeAnswer(f"{name} does not fit {self.machine.name}")
         seconds = perf_counter() - start
         plan = Plan(
             model_name=name,
             model=graph,
-            graph=final.graph,
+            graph=tidy,
             views=mapped.views,
             machine=machine_record(self.machine),
             library_hash=self.library.hash,
-            derivation=(*applied, *final.applied),
+            derivation=(*applied, *final.applied, *shortened),
             estimates=EstimatesFile(
                 step_seconds=mapped.seconds,
                 one_device_seconds=alone,
-                communication_elements=communication_elements(
-                    schedule(final.graph, mapped.views)
-                ),
+                communication_elements=communication_elements(schedule(tidy, mapped.views)),
                 search_seconds=seconds,
             ),
         )
         stop = next((s for s in ("time", "budget") if s in self._stops), "exhausted")
-        report = Report(len(pieces), self._distinct(), self._candidates, stop, seconds)
+        report = Report(len(pieces), len(self._spaces), self._candidates, stop, seconds)
         return Optimized(plan, report)
-
-    def _distinct(self) -> int:
-        return len(self._spaces)
 
     def _price(self, graph: Graph) -> float:
         key = self._keys.of(graph)
@@ -199,7 +189,14 @@ class Optimizer:
         found = self._solved[key]
         back = {new: old for old, new in names.items()}
         graph = renamed(_leaving(found.graph, leave), back)
-        return Found(graph, found.seconds, found.applied, found.candidates, found.stop)
+        applied = tuple(_renamed_step(step, back) for step in found.applied)
+        return Found(graph, found.seconds, applied, found.candidates, found.stop)
+
+
+def _renamed_step(step: Application, names: dict[str, str]) -> Application:
+    """The step with the leaves of a part named as in the model."""
+    at = re.sub(r"\bleaf\d+\b", lambda match: names.get(match.group(), match.group()), step.at)
+    return step.model_copy(update={"at": at})
 
 
 def _leaving(graph: Graph, leave: Option | None) -> Graph:

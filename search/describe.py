@@ -1,0 +1,74 @@
+"""A plan in words: how each operator is cut, in the terms of a practitioner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from pcg.graph import Node
+from pcg.layout import grid
+from pcg.plan import Application, Plan
+from pcg.schedule import trace
+from pcg.text import node_names
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operator of a plan: its name in the plan's graph, what it reads, how it is cut, where."""
+
+    name: str
+    call: str
+    cut: str
+    devices: str
+
+
+def rows(plan: Plan) -> list[Row]:
+    """The computing operators of a plan in order."""
+    names = node_names(plan.graph)
+    found: list[Row] = []
+    for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
+        devices = sorted(view.devices)
+        span = f"{devices[0]}-{devices[-1]}" if len(devices) > 1 else str(devices[0])
+        found.append(Row(names[node][0], _call(node, names), cut_text(node), span))
+    return found
+
+
+def _call(node: Node, names: dict[Node, tuple[str, ...]]) -> str:
+    sources = (trace(value)[0] for value in node.inputs)
+    return f"{node.name}({', '.join(names[v.node][v.port] for v in sources)})"
+
+
+def cut_text(node: Node) -> str:
+    """Such as ``data 2 x model 2 x reduction 3``; ``dim i`` where no weight tells them apart."""
+    if node.operator_call.operator.parallel == "join":
+        return "join"
+    ranks = tuple(value.type.rank for value in node.inputs)
+    axes = node.operator_call.typing(ranks).axes
+    weights = [i for i, v in enumerate(node.inputs) if _is_weight(trace(v)[0].node)]
+    words: list[str] = []
+    for axis, degree in zip(axes, grid(node), strict=False):
+        if degree == 1:
+            continue
+        position = axis.outputs[0]
+        if position is None:
+            words.append(f"reduction {degree}")
+        elif not weights or len(weights) == len(node.inputs):
+            words.append(f"dim {position} / {degree}")
+        elif all(axis.operands[i] is None for i in weights):
+            words.append(f"data {degree}")
+        else:
+            words.append(f"model {degree}")
+    passing, copies = grid(node)[-2:]
+    words += [f"partials {passing}"] if passing > 1 else []
+    words += [f"copies {copies}"] if copies > 1 else []
+    return " x ".join(words) or "whole"
+
+
+def _is_weight(node: Node) -> bool:
+    return node.is_leaf and node.leaf.kind == "weight"
+
+
+def rules_used(derivation: tuple[Application, ...]) -> list[tuple[str, str, int]]:
+    """The rules of a derivation with how often each was applied, the most used first."""
+    counts = Counter((step.rule.rstrip("~"), step.text) for step in derivation)
+    return [(rule, text, count) for (rule, text), count in counts.most_common()]

@@ -1,0 +1,116 @@
+"""`unity generate`: generate and prove the rule library from the operator definitions.
+
+python -m unity.generate
+python -m unity.generate --only matmul --only relu --out /tmp
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from pcg.errors import InputError
+from pcg.operator import Operator
+from substitutions.enumerate import computing
+from substitutions.generate import Generated, generate
+from substitutions.store import default_path, save_library
+from unity.cli import new_app, run_app
+
+app = new_app()
+
+
+@app.command(name="generate")
+def command(
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for rules.json; by default the installed library.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this operator, and others so named.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; by default all cores.")] = None,
+    show_rejected: Annotated[
+        bool, typer.Option("--rejected", help="List the candidates that were not proved.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Enumerate graphs, find pairs that compute the same, prove them, write the library."""
+    if only and out is None:
+        raise InputError("--only", "makes a smaller library, expected --out FOLDER for it")
+    if out is not None and not out.is_dir():
+        raise InputError(str(out), "no such folder (expected one for rules.json)")
+    path = default_path() if out is None else out / "rules.json"
+    operators = _chosen(only) if only else None
+    console = Console(stderr=True)
+    start = perf_counter()
+    with Progress(console=console, transient=True, disable=as_json) as progress:
+        bars = {phase: progress.add_task(phase, total=None) for phase in PHASES}
+
+        def show(phase: str, done: int, total: int) -> None:
+            if phase not in bars:
+                bars[phase] = progress.add_task(phase, total=None)
+            progress.update(bars[phase], completed=done, total=total or None)
+
+        found = generate(operators, jobs=jobs, progress=show)
+    save_library(found.library, path)
+    if as_json:
+        print(json.dumps(_record(found), indent=1))
+    else:
+        _print_report(found, path, perf_counter() - start, show_rejected=show_rejected)
+
+
+PHASES = ("cuts", "algebra", "proofs")
+
+
+def _chosen(names: list[str]) -> list[Operator]:
+    known = {operator.name: operator for operator in computing()}
+    for name in names:
+        if name not in known:
+            expected = ", ".join(sorted(known))
+            raise InputError(f"--only {name}", f"no such operator, expected one of {expected}")
+    return [known[name] for name in names]
+
+
+def _record(found: Generated) -> dict[str, object]:
+    report = found.report
+    return {
+        "graphs": report.graphs,
+        "classes": report.classes,
+        "candidates": report.candidates,
+        "verdicts": report.verdicts,
+        "seconds": report.seconds,
+        "rules": len(found.library.rules),
+    }
+
+
+def _print_report(
+    found: Generated, path: Path, seconds: float, *, show_rejected: bool
+) -> None:
+    console = Console()
+    table = Table(title="Rule generation")
+    table.add_column("")
+    table.add_column("", justify="right")
+    report = found.report
+    table.add_row("graphs enumerated", f"{report.graphs:,}")
+    table.add_row("classes of equal fingerprint", f"{report.classes:,}")
+    table.add_row("candidate rules", f"{report.candidates:,}")
+    for verdict, count in report.verdicts.items():
+        table.add_row(verdict, f"{count:,}")
+    for phase, used in report.seconds.items():
+        table.add_row(f"seconds for {phase}", f"{used:.1f}")
+    console.print(table)
+    if show_rejected:
+        for candidate, decision in found.rejected:
+            console.print(f"{decision.verdict}: {candidate}", soft_wrap=True, markup=False)
+    rules = len(found.library.rules)
+    console.print(f"{rules} proved rules in {seconds:.0f} s, written to {path}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    run_app(app, "generate")

@@ -1,0 +1,140 @@
+"""`unity optimize`: find the fastest way to train a model on a machine.
+
+python -m unity.optimize mlp-tiny --machine local -o plan.json
+python -m unity.optimize mlp --machine summit --nodes 2 -o plan.json
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from pcg.errors import InputError
+from pcg.machine import load_machine
+from pcg.models import MODELS, build_model
+from pcg.plan import save_plan
+from search.describe import rows, rules_used
+from search.optimizer import Optimized, Optimizer, Settings
+from substitutions.store import load_library
+from unity.cli import new_app, run_app
+
+MAX_ROWS = 40
+"""Longer tables are cut short; the plan file has everything."""
+
+app = new_app()
+
+
+@app.command()
+def optimize(
+    model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}.")],
+    machine: Annotated[str, typer.Option(help="A preset, or a machine file.")] = "local",
+    nodes: Annotated[int, typer.Option(help="Nodes of the machine.")] = 1,
+    devices: Annotated[
+        int | None, typer.Option(help="Use only so many devices of the nodes.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Global batch; by default it grows with the devices.")
+    ] = None,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Plan file to write.")] = Path(
+        "plan.json"
+    ),
+    rules: Annotated[
+        Path | None, typer.Option(help="Rule library; by default the generated one.")
+    ] = None,
+    budget: Annotated[float, typer.Option(min=0.0, help="Seconds to search at most.")] = 600.0,
+    threshold: Annotated[
+        float, typer.Option(min=1.0, help="How much worse than the best a step may be.")
+    ] = 1.05,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Find the fastest plan for MODEL and write it to a file."""
+    if not out.parent.is_dir():
+        raise InputError(str(out), "cannot be written, its folder does not exist")
+    target = load_machine(machine).with_nodes(nodes)
+    if devices is not None:
+        target = target.with_devices(devices)
+    graph = build_model(model, batch, target.devices)
+    library = load_library(rules)
+    console = Console(stderr=True)
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TextColumn("{task.completed}/{task.total}"),
+        console=console,
+        transient=True,
+        disable=as_json or not console.is_terminal,
+    ) as progress:
+        bar = progress.add_task("searching parts", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(bar, description=f"searching {what}", completed=done, total=total)
+
+        settings = Settings(threshold=threshold, seconds=budget)
+        found = Optimizer(target, library, settings, progress=show).optimize(model, graph)
+    save_plan(found.plan, out)
+    if as_json:
+        _print_json(found)
+    else:
+        _print_report(found, out)
+
+
+def _print_json(found: Optimized) -> None:
+    estimates = found.plan.estimates
+    content = {
+        "model": found.plan.model_name,
+        "machine": found.plan.machine.name,
+        "devices": found.plan.machine.devices,
+        "predicted_seconds": estimates.step_seconds,
+        "one_device_seconds": estimates.one_device_seconds,
+        "speedup": estimates.one_device_seconds / estimates.step_seconds,
+        "communication_elements": estimates.communication_elements,
+        "search_seconds": estimates.search_seconds,
+        "stop_reason": found.report.stop,
+        "candidates": found.report.candidates,
+        "rules_applied": len(found.plan.derivation),
+    }
+    print(json.dumps(content, indent=1))
+
+
+def _print_report(found: Optimized, out: Path) -> None:
+    plan, report = found.plan, found.report
+    console = Console()
+    table = Table(title=f"{plan.model_name} on {plan.machine.devices} x {plan.machine.name}")
+    for heading in ("tensor", "operator", "cut", "devices"):
+        table.add_column(heading)
+    described = rows(plan)
+    for row in described[:MAX_ROWS]:
+        table.add_row(row.name, escape(row.call), row.cut, row.devices)
+    if len(described) > MAX_ROWS:
+        table.add_row("...", f"{len(described) - MAX_ROWS} more", "", "")
+    console.print(table)
+    used = Table(title="Rules applied")
+    for heading in ("rule", "times", "left == right"):
+        used.add_column(heading, overflow="fold")
+    for name, text, count in rules_used(plan.derivation):
+        used.add_row(name, str(count), escape(text))
+    console.print(used)
+    estimates = plan.estimates
+    console.print(
+        f"predicted {estimates.step_seconds * 1e3:.3g} ms a step,"
+        f" {estimates.one_device_seconds / estimates.step_seconds:.2f} times as fast as one device"
+        f" ({estimates.one_device_seconds * 1e3:.3g} ms);"
+        f" {estimates.communication_elements:,} elements communicated"
+    )
+    console.print(
+        f"searched {report.candidates} candidates in {report.seconds:.1f} s"
+        f" ({report.parts} parts, {report.distinct_parts} ways to enter them,"
+        f" stopped: {report.stop}); plan written to {out}",
+        soft_wrap=True,
+    )
+
+
+if __name__ == "__main__":
+    run_app(app, "optimize")
