@@ -30,7 +30,10 @@ class World:
     rank: int = 0
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    _groups: dict[Group, dist.ProcessGroup] = field(default_factory=dict[Group, dist.ProcessGroup])
+    _groups: dict[Group, dist.ProcessGroup | None] = field(
+        default_factory=dict[Group, dist.ProcessGroup | None]
+    )
+    """Every group that has been created, by all ranks; None where this one is no member."""
 
     def prepare(self, groups: Iterable[Group]) -> None:
         """Create the process groups that do not exist yet.
@@ -44,9 +47,8 @@ class World:
                 with self._reporting(f"creating the group {group}"):
                     whole = group == everyone
                     made = dist.group.WORLD if whole else dist.new_group(list(group))
-                    # A rank that is not in the group gets a placeholder, which is of no use.
-                    if isinstance(made, dist.ProcessGroup):
-                        self._groups[group] = made
+                    # A rank that is no member is given a placeholder.
+                    self._groups[group] = made if isinstance(made, dist.ProcessGroup) else None
 
     def all_reduce(self, values: Tensor, group: Group) -> Tensor:
         """The sum of the members' tensors. ``group`` has been prepared and holds this rank."""

@@ -41,10 +41,15 @@ class _State:
 
 
 class Space:
-    """The graphs that rules reach from one graph, expanded on demand and once."""
+    """The graphs that rules reach from one graph, expanded on demand and once.
 
-    def __init__(self, start: Graph, moves: Moves, keys: Keys) -> None:
+    ``growth`` bounds by how many operators that compute a graph may outgrow the first: rules read
+    from right to left can wrap any value in operators that undo each other, at little cost.
+    """
+
+    def __init__(self, start: Graph, moves: Moves, keys: Keys, growth: int) -> None:
         self._moves, self._keys = moves, keys
+        self._limit = _computing(start) + growth
         self.start = _State(start, keys.of(start), ())
         self._known = {self.start.key: self.start}
         self._next: dict[int, tuple[_State, ...]] = {}
@@ -58,11 +63,17 @@ class Space:
     def _expand(self, state: _State) -> list[_State]:
         found: dict[int, _State] = {}
         for graph, application in self._moves.applications(state.graph):
+            if _computing(graph) > self._limit:
+                continue
             key = self._keys.of(graph)
             if key not in self._known:
                 self._known[key] = _State(graph, key, (*state.applied, application))
             found[key] = self._known[key]
         return list(found.values())
+
+
+def _computing(graph: Graph) -> int:
+    return sum(not (node.is_leaf or node.is_parallel) for node in graph.nodes)
 
 
 def backtrack(

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from pcg.graph import Graph, Leaf, Node, Value
+from pcg.graph import Graph, Leaf, Node, Value, topological
 from pcg.operator import Call
 from pcg.plan import Application
 from pcg.poly import Poly
 from pcg.schedule import PLACING, trace
 from pcg.tensor import ParallelTensor
-from substitutions.match import build, matches_at, rewrite
+from substitutions.match import Match, build, matches_at, rewrite
 from substitutions.rule import Rule, operators_in
 
 NOT_EXECUTED = frozenset({"pipeline", "batch"})
 """Operators that the runtime does not execute; rules that use them are left aside."""
+
+
+Allow = Callable[[Node], bool]
+
+
+def anything(node: Node) -> bool:
+    """Allow every cut."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -43,9 +51,13 @@ class Option:
 
 
 class Moves:
-    """The usable rules of a library in both directions, and the degrees of a machine."""
+    """The usable rules of a library in both directions, and the degrees of a machine.
 
-    def __init__(self, rules: Sequence[Rule], devices: int) -> None:
+    ``allow`` says which operators, as they are cut, may be made; all, by default.
+    """
+
+    def __init__(self, rules: Sequence[Rule], devices: int, allow: Allow = anything) -> None:
+        self._allow = allow
         self._degrees = [k for k in range(2, devices + 1) if devices % k == 0]
         self._devices = devices
         self._by_root: dict[str, list[Rule]] = defaultdict(list)
@@ -78,9 +90,18 @@ class Moves:
                 outputs = build(rule, match, free)
                 if outputs is None or outputs == match.outputs:
                     continue
-                if any(v.type.pieces > self._devices for o in outputs for v in _inner(o)):
+                if not self._fits(outputs, match):
                     continue
                 yield rewrite(graph, match, outputs), _application(rule, node.value(), free)
+
+    def _fits(self, outputs: tuple[Value, ...], match: Match) -> bool:
+        """Whether what a rule made fits the machine and is allowed."""
+        made = topological((v.node for v in outputs), frozenset(match.values.values()))
+        return all(
+            max(t.pieces for t in node.types) <= self._devices
+            and (node.is_leaf or node.is_parallel or self._allow(node))
+            for node in made
+        )
 
     def _choices(self, rule: Rule) -> Iterator[Mapping[str, int]]:
         symbols = sorted(rule.free_symbols)
@@ -136,17 +157,6 @@ class Moves:
                         (*option.joins, joined.operator_call),
                         (*option.applied, _application(rule, value, free)),
                     )
-
-
-def _inner(value: Value) -> Iterator[Value]:
-    """The values made for a right side that matter for its size: those near its root."""
-    stack = [value]
-    for _ in range(16):
-        if not stack:
-            return
-        value = stack.pop()
-        yield value
-        stack += [v for v in value.node.inputs if not v.node.is_leaf][:2]
 
 
 def _is_usable(rule: Rule) -> bool:

@@ -21,7 +21,7 @@ from pcg.schedule import schedule
 from search.backtrack import Found, Observer, Space, backtrack
 from search.cost import CostModel, communication_elements
 from search.mapping import Mapper
-from search.moves import Keys, Moves, Option
+from search.moves import Allow, Keys, Moves, Option, anything
 from search.split import Part, parts, renamed, shape_key, stitch
 from substitutions.store import Library
 
@@ -32,10 +32,12 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class Settings:
     """How far to search. ``part``: least operators of a part; ``threshold``: see backtracking;
-    ``budget``: candidates for a part, and for the whole at the end; ``seconds``: time for all."""
+    ``growth``: operators that a part may gain; ``budget``: candidates for a part, and for the
+    whole at the end; ``seconds``: time for all."""
 
     part: int = 2
     threshold: float = 1.05
+    growth: int = 1
     budget: int = 2_000
     final_budget: int = 500
     seconds: float = 600.0
@@ -72,11 +74,13 @@ class Optimizer:
     observe: Observer | None = None
     """Told every candidate with its cost, for study."""
     progress: Progress = no_progress
+    allow: Allow = anything
+    """Which operators, as they are cut, plans may have, for study."""
 
     def __post_init__(self) -> None:
         self._cost = CostModel(self.machine)
         self._mapper = Mapper(self.machine, self._cost)
-        self._moves = Moves(self.library.rules, self.machine.devices)
+        self._moves = Moves(self.library.rules, self.machine.devices, self.allow)
         self._keys = Keys()
         self._prices: dict[int, float] = {}
         self._solved: dict[tuple[str, str | None], Found] = {}
@@ -92,7 +96,7 @@ class Optimizer:
         alone = self._price(graph)
         pieces = parts(graph, self.settings.part)
         best, applied = self._chain(graph, pieces)
-        space = Space(best, self._moves, self._keys)
+        space = Space(best, self._moves, self._keys, self.settings.growth)
         final = self._backtrack(space, self._price, self.settings.final_budget)
         tidy, shortened = self._moves.tidied(final.graph)
         mapped = self._mapper.best(tidy)
@@ -138,9 +142,7 @@ class Optimizer:
         self._stops.add(found.stop)
         return found
 
-    def _chain(
-        self, graph: Graph, pieces: Sequence[Part]
-    ) -> tuple[Graph, tuple[Application, ...]]:
+    def _chain(self, graph: Graph, pieces: Sequence[Part]) -> tuple[Graph, tuple[Application, ...]]:
         """Dynamic programming over how tensors cross from part to part."""
         enter: list[Option | None] = [None]
         costs = {0: 0.0}
@@ -181,7 +183,8 @@ class Optimizer:
         if key not in self._solved:
             space = self._spaces.get(shape)
             if space is None:
-                space = Space(renamed(start, names), self._moves, self._keys)
+                named = renamed(start, names)
+                space = Space(named, self._moves, self._keys, self.settings.growth)
                 self._spaces[shape] = space
             self._solved[key] = self._backtrack(
                 space, lambda graph: self._price(_leaving(graph, leave)), self.settings.budget

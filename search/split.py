@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from pcg.graph import Graph, Leaf, Node, Value, rebuild
 from search.moves import Option
@@ -76,7 +77,9 @@ def cuts(graph: Graph) -> list[Value]:
         own = [v.node for v in node.inputs if not v.node.is_leaf]
         before[node] = frozenset(own).union(*(before[n] for n in own))
     found: list[Value] = []
-    for node in operators[:-1]:
+    for node in sorted(operators, key=lambda n: -len(before[n])):
+        if found and node not in before[found[-1].node]:
+            continue  # a branch that joins later, such as what is done to a target
         inside = before[node] | {node}
         crossing = {
             value
@@ -87,7 +90,7 @@ def cuts(graph: Graph) -> list[Value]:
         }
         if crossing == {node.value()}:
             found.append(node.value())
-    return sorted(found, key=lambda value: len(before[value.node]))
+    return found[::-1]
 
 
 def parts(graph: Graph, size: int) -> list[Part]:
@@ -102,7 +105,7 @@ def parts(graph: Graph, size: int) -> list[Part]:
     ends = [None, *chosen, None]
     inside = [_inside(value) for value in chosen]
     result: list[Part] = []
-    for i, (first, last) in enumerate(zip(ends, ends[1:], strict=False)):
+    for i, (first, last) in enumerate(pairwise(ends)):
         outputs = tuple(
             (position, value)
             for position, value in enumerate(graph.outputs)

@@ -150,9 +150,7 @@ def _shares_part(left: Side, right: Side) -> bool:
     """Whether a computed value occurs in both sides: a rule about any such value is more general,
     if it is one; it is then a candidate of its own."""
     inner = {v for n in Graph(left).nodes for v in n.inputs if not v.node.is_leaf}
-    common = [
-        v for n in Graph(right).nodes for v in n.inputs if not v.node.is_leaf and v in inner
-    ]
+    common = [v for n in Graph(right).nodes for v in n.inputs if not v.node.is_leaf and v in inner]
     return bool(common)
 
 
@@ -206,11 +204,11 @@ def _most_general(ordered: Sequence[Pair]) -> list[Pair]:
     kept: list[Pair] = []
     by_roots: dict[tuple[str, str], list[Pair]] = defaultdict(list)
     for pair in sorted(ordered, key=lambda p: -len(variables(p[0]) | variables(p[1]))):
-        roots = (pair[0][0].node.name, pair[1][0].node.name)
-        general = [*by_roots[roots], *(p[::-1] for p in by_roots[roots[::-1]])]
+        left, right = (side[0].node.name for side in pair)
+        general = by_roots[left, right] + [(b, a) for a, b in by_roots[right, left]]
         if any(_is_instance(pair, other) for other in general):
             continue
-        by_roots[roots].append(pair)
+        by_roots[left, right].append(pair)
         kept.append(pair)
     return sorted(kept, key=_rank)
 
@@ -248,4 +246,3 @@ def _unify(pattern: Value, given: Value, binding: dict[str, object]) -> bool:
             binding.update(trial)
             return True
     return False
-

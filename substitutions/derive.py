@@ -59,9 +59,7 @@ class _Steps:
         self._ranks = (*instance.ranks, *instance.outputs)
         self._steps: list[tuple[State, State]] = []
 
-    def new_equalities(
-        self, group: Sequence[Decorated]
-    ) -> Iterator[tuple[Decorated, Decorated]]:
+    def new_equalities(self, group: Sequence[Decorated]) -> Iterator[tuple[Decorated, Decorated]]:
         """Connect the members of a group that are not connected yet, to the smallest."""
         first, *others = group
         reached = self._reach(self._state(first.word))

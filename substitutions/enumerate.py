@@ -128,9 +128,7 @@ def pairs(first: Instance, second: Instance) -> Iterator[tuple[Value, ...]]:
 
 
 def _second(node: Node, first: Instance, second: Instance) -> Iterator[tuple[Value, ...]]:
-    made = [
-        (node.value(port), rank) for port, rank in enumerate(first.outputs)
-    ]
+    made = [(node.value(port), rank) for port, rank in enumerate(first.outputs)]
     used = {value.node.leaf.name: value.node.leaf.rank for value in node.inputs}
     for inputs in _operands(second.ranks, made, used):
         if any(value.node == node for value in inputs):

@@ -167,7 +167,7 @@ def _concrete(call: Call, symbols: Mapping[str, Attribute], sizes: Mapping[str, 
     attributes: list[tuple[str, Attribute]] = []
     for name, value in call.attributes:
         if isinstance(value, Poly):
-            if value.symbol in symbols:
+            if value.symbol is not None and value.symbol in symbols:
                 value = symbols[value.symbol]
             else:
                 known = {s: v for s, v in symbols.items() if isinstance(v, int)}

@@ -34,7 +34,9 @@ def command(
     only: Annotated[
         list[str] | None, typer.Option(help="Only this operator, and others so named.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; by default all cores.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes; by default all cores.")
+    ] = None,
     show_rejected: Annotated[
         bool, typer.Option("--rejected", help="List the candidates that were not proved.")
     ] = False,
@@ -89,9 +91,7 @@ def _record(found: Generated) -> dict[str, object]:
     }
 
 
-def _print_report(
-    found: Generated, path: Path, seconds: float, *, show_rejected: bool
-) -> None:
+def _print_report(found: Generated, path: Path, seconds: float, *, show_rejected: bool) -> None:
     console = Console()
     table = Table(title="Rule generation")
     table.add_column("")

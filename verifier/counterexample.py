@@ -56,12 +56,16 @@ def instances(
     sizes: Sizes,
     degrees: Mapping[str, int],
 ) -> Iterator[Instance]:
-    """The pair at small, pairwise different sizes and the given degrees, where it has types."""
+    """The pair at small, pairwise different sizes and the given degrees, where it has types.
+
+    The smallest come first; in most, sizes are multiples of what cuts them.
+    """
     leaves = {v.node.leaf.name: v.node for v in _leaves((*left, *right))}
     free = _free_symbols(sizes)
-    scale = lcm(*(prod(_cuts(leaf, degrees)) for leaf in leaves.values()), *_attributes(degrees))
+    cuts = lcm(*(prod(_cuts(leaf, degrees)) for leaf in leaves.values()))
+    most = cuts * prod(_attributes(degrees))
     for base in BASES:
-        for factor in dict.fromkeys((1, scale)):
+        for factor in dict.fromkeys((1, cuts, lcm(cuts, *_attributes(degrees)), most)):
             values = {s: base[i % len(base)] * factor for i, s in enumerate(free)}
             instance = _instance(left, right, sizes, values, degrees)
             if instance is not None:

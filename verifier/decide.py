@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import sha256
-
-import z3
 
 from pcg.errors import OperatorError
 from pcg.graph import Graph, Value
+from pcg.poly import Poly
+from verifier import smt
 from verifier.counterexample import Counterexample, instances, replay
 from verifier.degrees import ONE, Basis, Monomial, Typing, entries, typings
 from verifier.meaning import Meaning, TooLarge, free_indices
-from verifier.prove import Prover, Unproved, integer
+from verifier.prove import Proof, Prover
 from verifier.sizes import Sizes, Unsolvable
+from verifier.templates import Unproved
 from verifier.witness import solve
 
 
@@ -31,14 +31,6 @@ class Verdict(StrEnum):
     VACUOUS = "vacuous"
     ILL_TYPED = "ill-typed"
     UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class Proof:
-    """What was discharged. ``digest`` is a hash of the side conditions in SMT-LIB 2."""
-
-    side_conditions: int
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -129,12 +121,9 @@ def _satisfiable(sizes: Sizes) -> bool:
     resolved = [sizes.resolve(size) for size in sizes.positive]
     if all(size.terms and all(c > 0 for _, c in size.terms) for size in resolved):
         return True
-    solver = z3.Solver()
-    solver.set("timeout", 2_000)
-    for size in resolved:
-        solver.add(integer(size) >= 1)
-        solver.add([z3.Int(s) >= 1 for s in sorted(size.symbols)])
-    return solver.check() != z3.unsat
+    symbols = sorted(frozenset[str]().union(*(size.symbols for size in resolved)))
+    positive = [*resolved, *(Poly.of(symbol) for symbol in symbols)]
+    return smt.check(smt.script(smt.at_least(size, 1) for size in positive)) != "unsat"
 
 
 def _agree(left: tuple[Value, ...], right: tuple[Value, ...]) -> _Agreement:
@@ -171,8 +160,7 @@ def _differences(a: Typing, b: Typing) -> tuple[Monomial, ...]:
 def _witness(found: Sequence[Typing], extra: Sequence[Monomial] = ()) -> Mapping[str, int] | None:
     equations = [e for typing in found for e in typing.equations] + list(extra)
     whole = [w for typing in found for w in typing.whole]
-    symbols = {s for t in found for d in t.types for m in entries(d) for s, _ in m.powers}
-    return solve(equations, whole, symbols)
+    return solve(equations, whole, frozenset[str]().union(*(t.symbols for t in found)))
 
 
 def _residual(a: Typing, b: Typing) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -231,16 +219,19 @@ def _value(
 ) -> Decision:
     """Prove the outputs equal, or find inputs on which they are not.
 
-    One replay comes first: it is cheap, and most false pairs end there.
+    One replay comes first: it is cheap, and most false pairs end there. It also shows that there
+    are sizes that the degrees divide: without any, a proof says nothing.
     """
-    concrete = list(instances(left, right, sizes, degrees))
-    for instance in concrete[:1]:
-        if found := replay(instance):
-            return Decision(Verdict.REFUTED, "the values differ", counterexample=found)
+    concrete = instances(left, right, sizes, degrees)
+    first = next(concrete, None)
+    if first is None:
+        return Decision(Verdict.UNKNOWN, "no small sizes fit the degrees")
+    if found := replay(first):
+        return Decision(Verdict.REFUTED, "the values differ", counterexample=found)
     try:
         proof = _prove(left, right, sizes)
     except (Unproved, TooLarge) as error:
-        for instance in concrete[1:]:
+        for instance in concrete:
             if found := replay(instance):
                 return Decision(Verdict.REFUTED, "the values differ", counterexample=found)
         return Decision(Verdict.UNKNOWN, str(error))
@@ -249,15 +240,13 @@ def _value(
 
 
 def _prove(left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes) -> Proof:
-    positive = [sizes.resolve(size) for size in sizes.positive]
+    positive = tuple(dict.fromkeys(sizes.resolve(size) for size in sizes.positive))
     obligations: list[str] = []
     for a, b in zip(left, right, strict=True):
         meaning = Meaning(sizes)
         index = free_indices(sizes, a)
         forms = meaning.at(a, index), meaning.at(b, index)
-        prover = Prover(list(dict.fromkeys(positive)), meaning.ranges)
+        prover = Prover(positive, meaning.ranges, obligations)
         prover.digits(meaning.conditions)
         prover.equal(*forms, frozenset(name for i in index for name, _ in i.digits))
-        obligations += prover.obligations
-    digest = sha256("\n".join(obligations).encode()).hexdigest()[:16]
-    return Proof(len(obligations), digest)
+    return Proof.of(obligations)

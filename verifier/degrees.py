@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce
 from itertools import product
 
 from pcg.graph import Leaf, Node, Value
@@ -55,7 +56,9 @@ class Monomial:
     def __str__(self) -> str:
         def side(sign: int) -> str:
             parts = [
-                s if abs(e) == 1 else f"{s}^{abs(e)}" for s, e in self.powers if (e > 0) == (sign > 0)
+                s if abs(e) == 1 else f"{s}^{abs(e)}"
+                for s, e in self.powers
+                if (e > 0) == (sign > 0)
             ]
             return " * ".join(parts) or "1"
 
@@ -63,6 +66,10 @@ class Monomial:
 
 
 ONE = Monomial()
+
+
+def product_of(factors: Iterable[Monomial]) -> Monomial:
+    return reduce(Monomial.times, factors, ONE)
 
 
 @dataclass
@@ -73,15 +80,19 @@ class Collecting:
     """Each has to be 1."""
     whole: list[Monomial] = field(default_factory=list[Monomial])
     """Each has to be a whole number."""
+    symbols: set[str] = field(default_factory=set[str])
+    """The degrees of operators."""
 
     def of(self, value: Attribute | int) -> Monomial:
-        if isinstance(value, Poly):
-            if value.symbol is not None:
-                return Monomial.of(value.symbol)
-            value = value.constant if value.constant is not None else 0
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"degree {value}, expected a symbol or a positive integer")
-        return Monomial.number(value)
+        """A number, or a product of symbols and a number. Raises ValueError for other degrees."""
+        if isinstance(value, float):
+            raise ValueError(f"degree {value}, expected a whole number")
+        terms = Poly.of(value).terms
+        if len(terms) != 1 or terms[0][1] < 1:
+            raise ValueError(f"degree {value}, expected a product of symbols and numbers")
+        (symbols, number), *_ = terms
+        self.symbols.update(symbols)
+        return product_of((Monomial.number(number), *map(Monomial.of, symbols)))
 
     def times(self, a: Monomial, b: Monomial) -> Monomial:
         return a.times(b)
@@ -106,6 +117,8 @@ class Typing:
     types: tuple[Degrees[Monomial], ...]
     equations: tuple[Monomial, ...]
     whole: tuple[Monomial, ...]
+    symbols: frozenset[str]
+    """All symbols, those that the types do not depend on too."""
 
 
 def input_degrees(name: str, rank: int) -> Degrees[Monomial]:
@@ -159,7 +172,10 @@ def _typing(
         chosen = carriers.get(node, frozenset())
         known[node] = infer_degrees(call, ranks(node), inputs, arithmetic, chosen)
     types = tuple(known[value.node][value.port] for value in outputs)
-    return Typing(types, tuple(arithmetic.equations), tuple(arithmetic.whole))
+    inputs = (m for n, types in known.items() if n.is_leaf for m in entries(types[0]))
+    symbols = arithmetic.symbols.union(s for m in inputs for s, _ in m.powers)
+    equations, whole = tuple(arithmetic.equations), tuple(arithmetic.whole)
+    return Typing(types, equations, whole, frozenset(symbols))
 
 
 def entries(degrees: Degrees[Monomial]) -> tuple[Monomial, ...]:

@@ -25,6 +25,7 @@ from pcg.normal import (
 )
 from pcg.operator import Call
 from pcg.poly import Poly
+from verifier.equations import local_form
 from verifier.sizes import Sizes
 
 MAX_TERMS = 4096
@@ -53,9 +54,11 @@ def free_indices(sizes: Sizes, value: Value, prefix: str = "o") -> tuple[Index, 
     found: list[Index] = []
     for dim, size in enumerate(sizes.shape(value)):
         digits = sizes.digits(size)
-        names = [f"{prefix}{dim}"] if len(digits) == 1 else [
-            f"{prefix}{dim}_{i}" for i in range(len(digits))
-        ]
+        names = (
+            [f"{prefix}{dim}"]
+            if len(digits) == 1
+            else [f"{prefix}{dim}_{i}" for i in range(len(digits))]
+        )
         found.append(Index(tuple(zip(names, digits, strict=True))))
     return tuple(found)
 
@@ -98,7 +101,7 @@ class Meaning:
         values = {name: self._sizes.resolve(size) for name, size in named.items()}
         for dim, position in zip(output.dims, index, strict=True):
             values |= self._split(dim.names, position, values)
-        local = self._normalizer.normalize(output.body, _operand_element)
+        local = local_form(call, tuple(len(shape) for shape in shapes), value.port)
         return self._expand(self._instantiate(local, values, call), node.inputs)
 
     def _element(self, value: Value, name: str, index: tuple[Poly, ...]) -> Element:
@@ -123,9 +126,7 @@ class Meaning:
         sizes = tuple(values[f"|{name}|"] for name in names)
         return dict(zip(names, self._split_digits(index, sizes), strict=True))
 
-    def _instantiate(
-        self, form: NormalForm, values: Mapping[str, Poly], call: Call
-    ) -> NormalForm:
+    def _instantiate(self, form: NormalForm, values: Mapping[str, Poly], call: Call) -> NormalForm:
         """An operator's equation with indices, sizes and attributes put in, summed indices
         renamed, those over merged sizes as digits."""
         return tuple(self._instantiate_term(term, values, call) for term in form)
@@ -146,7 +147,7 @@ class Meaning:
             given = call.values[factor.name] if isinstance(factor, Symbol) else None
             if isinstance(factor, Function):
                 args = tuple(self._instantiate(arg, images, call) for arg in factor.args)
-                factors += _size_reciprocals(Function(factor.name, args))
+                factors += self._size_reciprocals(Function(factor.name, args))
             elif given is None:
                 factors.append(substitute_factor(factor, images))
             elif isinstance(given, Poly):
@@ -155,6 +156,18 @@ class Meaning:
                 coefficient *= Fraction(given)
         guards = tuple(guard.substitute(images) for guard in term.guards)
         return Term(coefficient, tuple(binders), guards, tuple(factors))
+
+    def _size_reciprocals(self, function: Function) -> tuple[Factor, ...]:
+        """1 / (m * n) of sizes as 1/m * 1/n: sizes are positive. Other functions as they are."""
+        size = _number(function.args[0]) if function.name == "recip" else None
+        if size is None or len(size.terms) != 1 or size.terms[0][1] != 1:
+            return (function,)
+        if not size.symbols.isdisjoint(self.ranges):
+            return (function,)  # an index may be 0
+        return tuple(
+            Function("recip", ((Term(Fraction(1), factors=(Number(Poly.of(symbol)),)),),))
+            for symbol in size.terms[0][0]
+        )
 
     def _expand(self, form: NormalForm, operands: tuple[Value, ...]) -> NormalForm:
         """Replace elements of operands by their own meaning."""
@@ -178,24 +191,12 @@ class Meaning:
         return (Term(Fraction(1), factors=(factor,)),)
 
 
-def _size_reciprocals(function: Function) -> tuple[Factor, ...]:
-    """1 / (m * n) of sizes as 1/m * 1/n: sizes are positive. Other functions as they are."""
-    if function.name != "recip" or len(function.args[0]) != 1:
-        return (function,)
-    (term,) = function.args[0]
-    if len(term.factors) != 1 or not isinstance(term.factors[0], Number):
-        return (function,)
-    size = term.factors[0].index
-    if len(size.terms) != 1 or size.terms[0][1] != 1:
-        return (function,)
-    return tuple(
-        Function("recip", ((replace(term, factors=(Number(Poly.of(symbol)),)),),))
-        for symbol in size.terms[0][0]
-    )
-
-
-def _operand_element(operand: int, index: tuple[Poly, ...]) -> NormalForm:
-    return (Term(Fraction(1), factors=(Element(str(operand), index),)),)
+def _number(form: NormalForm) -> Poly | None:
+    """The index or size that a value is, if it is just one."""
+    if len(form) != 1 or len(form[0].factors) != 1 or not isinstance(form[0].factors[0], Number):
+        return None
+    number = form[0].factors[0]
+    return number.index if form == (Term(Fraction(1), factors=(number,)),) else None
 
 
 def _times(left: Term, right: Term) -> Term:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from hashlib import sha256
 from itertools import islice, permutations, product
-
-import z3
+from math import lcm
 
 from pcg.normal import (
     Element,
@@ -27,15 +27,24 @@ from pcg.normal import (
     Term,
 )
 from pcg.poly import Poly
+from verifier import smt
 from verifier.meaning import Digit
-from verifier.templates import Templates, case_split
+from verifier.templates import Templates, Unproved, case_split
 
-TIMEOUT_MS = 2_000
 MAX_MATCHINGS = 64
 
 
-class Unproved(Exception):
-    """The proof did not go through; the text says where."""
+@dataclass(frozen=True)
+class Proof:
+    """What was discharged. ``digest`` is a hash of the side conditions in SMT-LIB 2."""
+
+    side_conditions: int
+    digest: str
+
+    @staticmethod
+    def of(obligations: Sequence[str]) -> Proof:
+        digest = sha256("\n".join(obligations).encode()).hexdigest()[:16]
+        return Proof(len(obligations), digest)
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class Prover:
     positive: Sequence[Poly]
     ranges: Mapping[str, Poly]
     obligations: list[str] = field(default_factory=list[str])
-    """The side conditions that Z3 has discharged, as SMT-LIB."""
+    """The side conditions that Z3 has discharged, as scripts of SMT-LIB 2."""
 
     def __post_init__(self) -> None:
         self.templates = Templates(self._same_function)
@@ -76,10 +85,8 @@ class Prover:
     def digits(self, conditions: Iterable[Digit]) -> None:
         """Discharge the side conditions of indices that were split into digits."""
         for condition in conditions:
-            low = integer(condition.value) >= 0
-            high = integer(condition.value) < integer(condition.size)
-            free = condition.value.symbols | condition.size.symbols
-            self._discharge(z3.And(low, high), free, f"digit {condition.value}")
+            claim = smt.within(condition.value, condition.size)
+            self._discharge(claim, f"digit {condition.value}")
 
     def equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
         """Prove two values equal; ``free`` are the index variables outside. Raises Unproved."""
@@ -89,7 +96,7 @@ class Prover:
                 read = self._read(term, free)
                 groups.setdefault(read.heads, ([], []))[side].append(read)
         for heads, (lefts, rights) in groups.items():
-            self._group(heads, lefts, rights, free)
+            self._group(heads, lefts, rights)
 
     def _read(self, term: Term, free: frozenset[str]) -> _Read:
         bound = free | {var for var, _ in term.binders}
@@ -115,39 +122,57 @@ class Prover:
         heads: tuple[str, ...],
         lefts: list[_Read],
         rights: list[_Read],
-        free: frozenset[str],
     ) -> None:
         matchings = [list(_orders(read)) for read in (*lefts, *rights)[1:]]
         first = [[*(lefts or rights)[0].readings]]
         last = ""
         for choice in islice(product(first, *matchings), MAX_MATCHINGS):
             cases = [
-                _solve(read.term, tuple(readings), free)
+                _solve(read.term, tuple(readings))
                 for read, readings in zip((*lefts, *rights), choice, strict=True)
             ]
             left, right = cases[: len(lefts)], cases[len(lefts) :]
-            count = sum(len(r.coordinates) for r in choice[0])
-            claim = _total(left) == _total(right)
             try:
-                self._discharge(claim, free | {f"u{i}" for i in range(count)}, " * ".join(heads))
+                self._discharge(self._same_totals(left, right), " * ".join(heads))
             except Unproved as error:
                 last = str(error)
             else:
                 return
         raise Unproved(last)
 
-    def _discharge(self, claim: z3.BoolRef | bool, free: Iterable[str], what: str) -> None:
+    def _same_totals(self, left: Sequence[Case], right: Sequence[Case]) -> smt.Formula:
+        """Whether two sides give every choice of coordinates the same coefficient."""
+        scale = lcm(*(case.coefficient.denominator for case in (*left, *right)))
+        return smt.same(
+            *(smt.total(self._weight(c, scale) for c in side) for side in (left, right))
+        )
+
+    def _weight(self, case: Case, scale: int) -> smt.Formula:
+        """The coefficient of a case, times ``scale``, where its conditions hold, else 0."""
+        factors = [smt.integer(Poly.of(int(case.coefficient * scale)))]
+        factors += [self._count(size) for size in case.multiplicity]
+        conditions = [*map(smt.is_zero, case.zero), *(smt.at_least(p, 0) for p in case.positive)]
+        if not conditions:
+            return smt.product(factors)
+        return smt.choice(smt.conjunction(conditions), smt.product(factors), smt.integer(Poly()))
+
+    def _count(self, size: Poly) -> smt.Formula:
+        """How many values an index has: none where its size is negative."""
+        if size in self.positive:
+            return smt.integer(size)
+        return smt.choice(smt.at_least(size, 0), smt.integer(size), smt.integer(Poly()))
+
+    def _discharge(self, claim: smt.Formula, what: str) -> None:
         """Let Z3 show that the claim holds everywhere. Raises Unproved."""
-        solver = z3.Solver()
-        solver.set("timeout", TIMEOUT_MS)
-        for size in self.positive:
-            solver.add(integer(size) >= 1)
-        for name in sorted(set(free) & self.ranges.keys()):
-            solver.add(z3.Int(name) >= 0, z3.Int(name) < integer(self.ranges[name]))
-        solver.add(z3.Not(claim))
-        if (result := solver.check()) != z3.unsat:
+        known = [smt.at_least(size, 1) for size in self.positive]
+        # A summed index has been solved for, or has its range in the claim: what is left of
+        # those in ``ranges`` are the free indices.
+        for name in sorted(claim.symbols & self.ranges.keys()):
+            known.append(smt.within(Poly.of(name), self.ranges[name]))
+        text = smt.script([*known, smt.negation(claim)])
+        if (result := smt.check(text)) != "unsat":
             raise Unproved(f"{what or 'constants'}: z3 says {result}")
-        self.obligations.append(solver.to_smt2())
+        self.obligations.append(text)
 
     def _same_function(self, left: Function, right: Function, holes: frozenset[str]) -> bool:
         """Whether two functions have equal arguments, for all values of their holes."""
@@ -185,7 +210,7 @@ def _orders(read: _Read) -> Iterator[list[Reading]]:
         yield [reading for run in choice for reading in run]
 
 
-def _solve(term: Term, readings: tuple[Reading, ...], free: frozenset[str]) -> Case:
+def _solve(term: Term, readings: tuple[Reading, ...]) -> Case:
     """A term as a coefficient on its coordinates: summed indices are solved for."""
     zero = [
         Poly.of(f"u{i}") - value
@@ -223,9 +248,7 @@ def _equalities(positive: list[Poly]) -> list[Poly]:
     return [p for p in positive if -p in known and str(p) <= str(-p)]
 
 
-def _next_solution(
-    zero: Sequence[Poly], waiting: Mapping[str, Poly]
-) -> tuple[str, Poly] | None:
+def _next_solution(zero: Sequence[Poly], waiting: Mapping[str, Poly]) -> tuple[str, Poly] | None:
     for equation in zero:
         for var in sorted(equation.symbols & waiting.keys()):
             coefficient = equation.coefficient(var).constant
@@ -233,26 +256,3 @@ def _next_solution(
                 rest = equation - Poly.of(var) * coefficient
                 return var, -rest if coefficient == 1 else rest
     return None
-
-
-def _total(cases: Sequence[Case]) -> z3.ArithRef:
-    total: z3.ArithRef = z3.RealVal(0)
-    for case in cases:
-        weight: z3.ArithRef = z3.Q(case.coefficient.numerator, case.coefficient.denominator)
-        for size in case.multiplicity:
-            weight = weight * z3.ToReal(integer(size))
-        conditions = [integer(p) == 0 for p in case.zero]
-        conditions += [integer(p) >= 0 for p in case.positive]
-        total = total + z3.If(z3.And(conditions), weight, z3.RealVal(0))
-    return total
-
-
-def integer(value: Poly) -> z3.ArithRef:
-    """A size or index as a Z3 term."""
-    total: z3.ArithRef = z3.IntVal(0)
-    for monomial, coefficient in value.terms:
-        term: z3.ArithRef = z3.IntVal(coefficient)
-        for symbol in monomial:
-            term = term * z3.Int(symbol)
-        total = total + term
-    return total

@@ -112,9 +112,9 @@ class Sizes:
             whole = Poly.of(1)
             for factor in factors:
                 whole = whole * factor
-            if whole == size and len(factors) > 1:
-                if all(factor.constant != 1 and factor != size for factor in factors):
-                    return tuple(d for factor in factors for d in self.digits(factor))
+            proper = all(factor.constant != 1 and factor != size for factor in factors)
+            if whole == size and len(factors) > 1 and proper:
+                return tuple(d for factor in factors for d in self.digits(factor))
         return (size,)
 
 

@@ -23,6 +23,11 @@ from pcg.normal import (
 )
 from pcg.poly import Poly
 
+
+class Unproved(Exception):
+    """The proof did not go through; the text says where."""
+
+
 Same = Callable[[Function, Function, frozenset[str]], bool]
 MAX_HOLES_PERMUTED = 4
 
@@ -79,29 +84,30 @@ class _Holes:
         inner = inner | {var for var, _ in term.binders}
         return Term(
             term.coefficient,
-            tuple((var, self._poly(size)) for var, size in term.binders),
-            tuple(self._poly(guard) for guard in term.guards),
+            tuple((var, self._poly(size, inner)) for var, size in term.binders),
+            tuple(self._poly(guard, inner) for guard in term.guards),
             tuple(self._factor(factor, inner) for factor in term.factors),
         )
 
     def _factor(self, factor: Factor, inner: frozenset[str]) -> Factor:
         match factor:
             case Element(tensor, index):
-                return Element(tensor, tuple(self._poly(i) for i in index))
+                return Element(tensor, tuple(self._poly(i, inner) for i in index))
             case Number(index):
-                return Number(self._poly(index))
+                return Number(self._poly(index, inner))
             case Function():
                 return self.function(factor, inner)
             case Symbol():
                 return factor
 
-    def _poly(self, value: Poly) -> Poly:
-        """The part that depends on outside indices becomes one hole."""
-        outside = Poly.collect(
-            (m, c) for m, c in value.terms if not self._bound.isdisjoint(m)
-        )
+    def _poly(self, value: Poly, inner: frozenset[str]) -> Poly:
+        """The part that depends on outside indices becomes one hole. Raises Unproved where an
+        outside index is multiplied by one that is summed inside."""
+        outside = Poly.collect((m, c) for m, c in value.terms if not self._bound.isdisjoint(m))
         if not outside.terms:
             return value
+        if not outside.symbols.isdisjoint(inner):
+            raise Unproved(f"index {outside} mixes a summed index with one outside of the sum")
         if outside not in self.found:
             self.found.append(outside)
         return value - outside + Poly.of(f"h{self.found.index(outside)}")
@@ -143,17 +149,19 @@ def _split_term(term: Term, bound: frozenset[str]) -> Iterator[Term]:
         yield from _split_term(replace(term, guards=guards, factors=factors), bound)
 
 
-def _outer_guards(function: Function, bound: frozenset[str]) -> Iterator[Poly]:
-    """Guards in a function's arguments whose index variables are all outside."""
-    for arg in function.args:
-        for term in arg:
-            inner = {var for var, _ in term.binders}
-            for guard in term.guards:
-                if not (guard.symbols & inner) and (guard.symbols & bound):
-                    yield guard
-            for factor in term.factors:
-                if isinstance(factor, Function):
-                    yield from _outer_guards(factor, bound)
+def _outer_guards(
+    function: Function, bound: frozenset[str], inner: frozenset[str] = frozenset()
+) -> Iterator[Poly]:
+    """Guards in a function's arguments whose index variables are all outside; ``inner`` are
+    those summed inside."""
+    for term in (term for arg in function.args for term in arg):
+        within = inner.union(var for var, _ in term.binders)
+        for guard in term.guards:
+            if guard.symbols.isdisjoint(within) and not guard.symbols.isdisjoint(bound):
+                yield guard
+        for factor in term.factors:
+            if isinstance(factor, Function):
+                yield from _outer_guards(factor, bound, within)
 
 
 def _assume(function: Function, guard: Poly, *, holds: bool) -> Function:

@@ -11,13 +11,14 @@ from fractions import Fraction
 from functools import lru_cache
 from math import lcm
 
-import z3
-
+from pcg.poly import Poly
+from verifier import smt
 from verifier.degrees import Basis, Monomial
 
 PREFERRED = 2
 """Free degrees are powers of this prime."""
-MAX_EXPONENT = 4
+MAX_EXPONENT = 2
+"""Up to which exponents are tried first, for small numbers."""
 
 
 def solve(
@@ -93,36 +94,34 @@ def _by_z3(
 ) -> tuple[tuple[str, int], ...] | None:
     rows = [value.over(Monomial.of(symbol)) for symbol, value in basis.rows]
     primes = {int(s) for m in (*rows, *whole) for s, _ in m.powers if s.isdigit()} | {PREFERRED}
-    solver = z3.Solver()
-    exponents = {p: {s: z3.Int(f"{s}@{p}") for s in unknown} for p in sorted(primes)}
+    exponents = {p: {s: Poly.of(f"{s}@{p}") for s in unknown} for p in sorted(primes)}
+    variables = [v for powers in exponents.values() for v in powers.values()]
+    known = [smt.at_least(variable, 0) for variable in variables]
     for prime, powers in exponents.items():
-        for variable in powers.values():
-            solver.add(variable >= 0)
-        solver.add([_log(row, prime, powers) == 0 for row in rows])
-        solver.add([_log(quotient, prime, powers) >= 0 for quotient in whole])
+        known += [smt.is_zero(_log(row, prime, powers)) for row in rows]
+        known += [smt.at_least(_log(quotient, prime, powers), 0) for quotient in whole]
     for symbol in (s for s in unknown if "." not in s):
-        solver.add(z3.Sum([powers[symbol] for powers in exponents.values()]) >= 1)
-    if solver.check() == z3.unsat:
+        powers_of = (powers[symbol] for powers in exponents.values())
+        known.append(smt.at_least(sum(powers_of, Poly()), 1))
+    small = [smt.at_least(MAX_EXPONENT - variable, 0) for variable in variables]
+    found = smt.model(smt.script([*known, *small])) or smt.model(smt.script(known))
+    if found is None:
         return None
-    solver.add([v <= MAX_EXPONENT for powers in exponents.values() for v in powers.values()])
-    if solver.check() != z3.sat:
-        return None
-    model = solver.model()
     values = dict.fromkeys(unknown, 1)
     for prime, powers in exponents.items():
-        for symbol, variable in powers.items():
-            values[symbol] *= prime ** model.eval(variable, model_completion=True).as_long()
+        for symbol in powers:
+            values[symbol] *= prime ** found.get(f"{symbol}@{prime}", 0)
     return tuple(sorted(values.items()))
 
 
-def _log(monomial: Monomial, prime: int, powers: Mapping[str, z3.ArithRef]) -> z3.ArithRef:
+def _log(monomial: Monomial, prime: int, powers: Mapping[str, Poly]) -> Poly:
     """The exponent of ``prime`` in a monomial, times the common denominator of its powers."""
     scale = lcm(*(e.denominator for _, e in monomial.powers)) if monomial.powers else 1
-    total: z3.ArithRef = z3.IntVal(0)
+    total = Poly()
     for symbol, exponent in monomial.powers:
-        factor = int(exponent * Fraction(scale))
+        factor = int(exponent * scale)
         if symbol.isdigit():
-            total = total + (factor if int(symbol) == prime else 0)
+            total += factor if int(symbol) == prime else 0
         else:
-            total = total + factor * powers[symbol]
+            total += powers[symbol] * factor
     return total

@@ -8,6 +8,7 @@ output is rank 0's report, or the error of the first rank that has one.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import sys
 import traceback
@@ -41,7 +42,11 @@ def rank_main(rank: int, ranks: int, folder: str, connection: Connection) -> Non
     )
     world = World(rank, ranks)
     while True:
-        connection.send(answer(world, connection.recv()))
+        order = connection.recv()
+        # Rather an end with a traceback than a test that never ends.
+        faulthandler.dump_traceback_later(2 * TIMEOUT.total_seconds(), exit=True)
+        connection.send(answer(world, order))
+        faulthandler.cancel_dump_traceback_later()
 
 
 def answer(world: World, order: dict) -> dict:

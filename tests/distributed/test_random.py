@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pcg.graph import Graph, Node, Value, apply, leaf
@@ -195,7 +195,11 @@ def views_of(draw, graph: Graph) -> dict[str, MachineView]:
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    # No shrinking: each failure costs a start of four processes.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 @given(data=st.data())
 def test_a_random_model_cut_at_random(agree, plan_of, data):

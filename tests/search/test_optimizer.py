@@ -1,0 +1,109 @@
+"""The whole search: plans mean what the model means, are priced as they run, and beat simple
+ones; and all of it comes from the library."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pcg.check import check_graph
+from pcg.evaluate import evaluate_shards, evaluate_whole, meaning
+from pcg.graph import Graph
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.models.mlp import mlp
+from pcg.plan import Plan, load_plan, save_plan
+from pcg.ring import PrimeField
+from pcg.schedule import schedule
+from search.cost import CostModel
+from search.optimizer import Optimizer, Settings
+from search.simulate import simulate
+from substitutions.store import Library, load_library
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+def same_meaning(plan: Plan) -> bool:
+    """Whether the plan's shards add up to what the model computes, over a prime field."""
+    ring = PrimeField()
+    rng = np.random.default_rng(1)
+    leaves = {n.leaf.name: rng.integers(0, ring.prime, n.types[0].shape) for n in plan.model.leaves}
+    expected = evaluate_whole(plan.model, leaves, ring)
+    shards = {name: values[None] for name, values in leaves.items()}
+    found = evaluate_shards(plan.graph, shards, ring)
+    pairs = zip(expected, found, strict=True)
+    return all(np.array_equal(a, meaning(b, ring)) for a, b in pairs)
+
+
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    widths=st.lists(st.sampled_from([4, 6, 12]), min_size=2, max_size=4),
+    batch=st.sampled_from([6, 12]),
+    devices=st.sampled_from([2, 3, 4]),
+    part=st.integers(1, 3),
+    prediction=st.booleans(),
+)
+def test_plans_mean_what_the_model_means(
+    library: Library, widths: list[int], batch: int, devices: int, part: int, prediction: bool
+) -> None:
+    # Small tensors are not worth a cut on a real machine: here communication is nearly free.
+    machine = load_machine("tests/data/two-devices.toml").with_nodes(2).with_devices(devices)
+    graph = mlp(batch, tuple(widths), prediction=prediction)
+    tuned = Settings(part=part, budget=60, final_budget=20)
+    plan = Optimizer(machine, library, tuned).optimize("mlp", graph).plan
+    assert not check_graph(plan.graph, training=True)
+    assert same_meaning(plan)
+
+
+def test_a_plan_is_priced_as_its_schedule_runs(library: Library) -> None:
+    machine = load_machine("local")
+    graph = build_model("mlp-mnist", 256, machine.devices)
+    plan = Optimizer(machine, library).optimize("mlp-mnist", graph).plan
+    steps = schedule(plan.graph, plan.views)
+    simulated = simulate(steps, CostModel(machine)).step_seconds
+    assert plan.estimates.step_seconds == pytest.approx(simulated)
+    assert plan.estimates.step_seconds <= plan.estimates.one_device_seconds
+
+
+def test_blocks_that_are_alike_are_solved_once(library: Library) -> None:
+    machine = load_machine("local").with_devices(2)
+    tuned = Settings(budget=50, final_budget=1)
+    short = Optimizer(machine, library, tuned).optimize("mlp", mlp(64, (256,) * 7)).report
+    long = Optimizer(machine, library, tuned).optimize("mlp", mlp(64, (256,) * 15)).report
+    assert long.parts > short.parts
+    assert long.distinct_parts == short.distinct_parts
+
+
+def test_without_rules_it_finds_nothing() -> None:
+    graph = build_model("mlp-tiny", None, 4)
+    found = Optimizer(load_machine("local"), Library((), "none")).optimize("mlp-tiny", graph)
+    assert found.plan.graph.digest == graph.digest
+    assert not found.plan.derivation
+
+
+def test_a_search_is_deterministic(library: Library) -> None:
+    machine = load_machine("local").with_devices(2)
+    graph = build_model("mlp-tiny", None, 2)
+    runs = [Optimizer(machine, library).optimize("mlp-tiny", graph).plan for _ in range(2)]
+    assert runs[0].graph.digest == runs[1].graph.digest
+    assert runs[0].views == runs[1].views
+    assert runs[0].derivation == runs[1].derivation
+
+
+def test_a_plan_survives_its_file(library: Library, tmp_path: object) -> None:
+    machine = load_machine("local").with_devices(2)
+    graph: Graph = build_model("mlp-tiny", None, 2)
+    plan = Optimizer(machine, library).optimize("mlp-tiny", graph).plan
+    path = f"{tmp_path}/plan.json"
+    save_plan(plan, path)
+    again = load_plan(path)
+    assert again.graph.digest == plan.graph.digest
+    assert again.views == plan.views
+    assert again.derivation == plan.derivation

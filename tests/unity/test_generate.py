@@ -1,0 +1,58 @@
+"""`unity generate`: a part of the library, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from substitutions.store import default_path, load_library
+from unity.__main__ import main
+from unity.generate import app
+
+runner = CliRunner()
+
+
+def test_a_part_of_the_library_is_what_the_library_has(tmp_path: Path) -> None:
+    arguments = ["--only", "relu", "--only", "scale", "--out", str(tmp_path), "--jobs", "1"]
+    result = runner.invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    made = load_library(tmp_path / "rules.json").rules
+    assert report["rules"] == report["verdicts"]["proved"] == len(made)
+    committed = {rule.name: rule.text for rule in load_library().rules}
+    assert all(committed[rule.name] == rule.text for rule in made)
+
+
+def test_the_report_is_a_table(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["--only", "relu", "--out", str(tmp_path), "--jobs", "1"])
+    assert result.exit_code == 0, result.output
+    assert "candidate rules" in result.output
+    assert "proved rules in" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--only", "relu"), "expected --out FOLDER"),
+        (("--only", "tanh", "--out", "."), "no such operator"),
+        (("--out", "missing"), "missing: no such folder"),
+    ],
+)
+def test_wrong_input_is_one_line_and_changes_nothing(
+    arguments: tuple[str, ...],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = default_path().read_bytes()
+    monkeypatch.setattr("sys.argv", ["unity", "generate", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.strip().splitlines()) == 1
+    assert default_path().read_bytes() == before

@@ -1,0 +1,99 @@
+"""`unity optimize`: what it writes, what it says, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pcg.plan import load_plan
+from substitutions.store import default_path
+from unity.__main__ import main
+from unity.optimize import app
+
+runner = CliRunner()
+
+
+def optimize(*arguments: str) -> Result:
+    return runner.invoke(app, list(arguments), catch_exceptions=True)
+
+
+def test_it_writes_a_plan_and_shows_it(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    result = optimize("mlp-tiny", "--devices", "2", "-o", str(out))
+    assert result.exit_code == 0, result.output
+    plan = load_plan(out)
+    assert plan.machine.devices == 2
+    assert plan.derivation
+    assert "Rules applied" in result.output
+    assert "matmul(x, w1)" in result.output
+
+
+def test_json_has_the_figures(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    result = optimize("mlp-mnist", "--devices", "2", "-o", str(out), "--json")
+    content = json.loads(result.stdout)
+    assert content["devices"] == 2
+    assert content["speedup"] >= 1
+    assert content["stop_reason"] in ("exhausted", "budget", "time")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("resnet",), "model resnet: unknown, expected one of"),
+        (("mlp-tiny", "--machine", "cray"), "no such machine"),
+        (("mlp-tiny", "--machine", "missing.toml"), "missing.toml: no such file"),
+        (("mlp-tiny", "--nodes", "0"), "expected 1 node or more"),
+        (("mlp-tiny", "--devices", "9"), "expected 1 to 4 devices"),
+        (("mlp-tiny", "--batch", "0"), "batch: expected 1 or more"),
+        (("mlp-tiny", "--rules", "missing.json"), "missing.json: no such file"),
+        (("mlp-tiny", "-o", "no/such/folder/plan.json"), "its folder does not exist"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    arguments: tuple[str, ...],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["unity", "optimize", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_library_leaves_the_old_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules, plan = tmp_path / "rules.json", tmp_path / "plan.json"
+    text = default_path().read_text("utf-8").replace('"operators": "', '"operators": "0', 1)
+    rules.write_text(text, "utf-8")
+    plan.write_text("the old plan", "utf-8")
+    arguments = ["mlp-tiny", "--rules", str(rules), "-o", str(plan)]
+    monkeypatch.setattr("sys.argv", ["unity", "optimize", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "other operator definitions" in capsys.readouterr().err
+    assert plan.read_text("utf-8") == "the old plan"
+
+
+def test_without_a_library_there_is_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "generated_rules" / "rules.json"
+    monkeypatch.setattr("substitutions.store.default_path", lambda: missing)
+    monkeypatch.setattr("sys.argv", ["unity", "optimize", "mlp-tiny"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "rules.json: no such file" in capsys.readouterr().err

@@ -1,0 +1,129 @@
+"""Side conditions as SMT-LIB 2 scripts, and Z3 as their judge.
+
+A condition is text from the start: what Z3 reads is what a proof record hashes, byte for byte the
+same in every run, and what another solver may be given. All numbers are integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import z3
+
+from pcg.poly import Poly
+
+Outcome = Literal["sat", "unsat", "unknown"]
+RESOURCES = 4_000_000
+"""Z3's own count of its steps, at which it gives up: unlike a time, the same on every machine."""
+CACHED = 65_536
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A term or condition, and the symbols in it."""
+
+    text: str
+    symbols: frozenset[str] = frozenset()
+
+
+TRUE = Formula("true")
+
+
+def integer(value: Poly) -> Formula:
+    """A size or index as a term."""
+    parts = [_product(monomial, coefficient) for monomial, coefficient in value.terms]
+    return Formula(_joined("+", parts, "0"), value.symbols)
+
+
+def _product(monomial: tuple[str, ...], coefficient: int) -> str:
+    number = str(coefficient) if coefficient >= 0 else f"(- {-coefficient})"
+    factors = [] if coefficient == 1 and monomial else [number]
+    return _joined("*", factors + [_symbol(s) for s in monomial], "1")
+
+
+def _symbol(name: str) -> str:
+    """A quoted symbol. Sizes are quoted already; no index is named like one."""
+    return name if name.startswith("|") else f"|{name}|"
+
+
+def _joined(operator: str, parts: list[str], empty: str) -> str:
+    if len(parts) < 2:
+        return parts[0] if parts else empty
+    return f"({operator} {' '.join(parts)})"
+
+
+def _apply(operator: str, parts: Iterable[Formula], empty: str) -> Formula:
+    parts = list(parts)
+    symbols = frozenset[str]().union(*(p.symbols for p in parts))
+    return Formula(_joined(operator, [p.text for p in parts], empty), symbols)
+
+
+def total(parts: Iterable[Formula]) -> Formula:
+    return _apply("+", parts, "0")
+
+
+def product(parts: Iterable[Formula]) -> Formula:
+    return _apply("*", parts, "1")
+
+
+def conjunction(parts: Iterable[Formula]) -> Formula:
+    return _apply("and", parts, "true")
+
+
+def choice(condition: Formula, then: Formula, other: Formula) -> Formula:
+    return _apply("ite", (condition, then, other), "")
+
+
+def same(left: Formula, right: Formula) -> Formula:
+    return _apply("=", (left, right), "")
+
+
+def negation(condition: Formula) -> Formula:
+    return Formula(f"(not {condition.text})", condition.symbols)
+
+
+def at_least(value: Poly, bound: int) -> Formula:
+    return Formula(f"(>= {integer(value).text} {bound})", value.symbols)
+
+
+def is_zero(value: Poly) -> Formula:
+    return Formula(f"(= {integer(value).text} 0)", value.symbols)
+
+
+def within(value: Poly, size: Poly) -> Formula:
+    """Whether ``0 <= value < size``."""
+    return conjunction((at_least(value, 0), at_least(size - value, 1)))
+
+
+def script(assertions: Iterable[Formula]) -> str:
+    """The assertions with their symbols declared, as an SMT-LIB 2 script."""
+    assertions = list(dict.fromkeys(assertions))
+    symbols = sorted(frozenset[str]().union(*(a.symbols for a in assertions)))
+    lines = [f"(declare-const {_symbol(symbol)} Int)" for symbol in symbols]
+    return "\n".join([*lines, *(f"(assert {a.text})" for a in assertions)])
+
+
+@lru_cache(maxsize=CACHED)
+def check(text: str) -> Outcome:
+    """Whether a script can be satisfied."""
+    result = _solver(text).check()
+    return "sat" if result == z3.sat else "unsat" if result == z3.unsat else "unknown"
+
+
+def model(text: str) -> Mapping[str, int] | None:
+    """Values that satisfy a script; None if Z3 finds none."""
+    solver = _solver(text)
+    if solver.check() != z3.sat:
+        return None
+    found = solver.model()
+    return {symbol.name(): int(str(found[symbol])) for symbol in found.decls()}
+
+
+def _solver(text: str) -> z3.Solver:
+    solver = z3.Solver()
+    solver.set("rlimit", RESOURCES)
+    solver.from_string(text)
+    return solver
