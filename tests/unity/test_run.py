@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import pytest
@@ -92,6 +93,13 @@ def gone(mark, within=10.0):
     return not marked(mark)
 
 
+@pytest.fixture
+def short_folder():
+    """For temporary files that a killed process leaves; sockets among them need short names."""
+    with TemporaryDirectory() as folder:
+        yield folder
+
+
 def refused(capsys, *arguments):
     """The one line and the exit status of a command that fails in this process."""
     with pytest.raises(SystemExit) as caught:
@@ -160,10 +168,14 @@ def test_as_processes_that_torchrun_started(tmp_path):
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_the_command(tmp_path, sign):
+def test_no_process_outlives_the_command(tmp_path, short_folder, sign):
     mark = uuid4().hex
     plan = write_plan(tmp_path, 2)
-    process = started("-m", "unity.run", plan, "--steps", "10000000", "--json", mark=mark)
+    process = started(
+        *("-m", "unity.run", plan, "--steps", "10000000", "--json"),
+        mark=mark,
+        env={"TMPDIR": short_folder},
+    )
     end = time.monotonic() + 60
     # The command, the server that forks, what tracks its resources, and two workers.
     while len(marked(mark)) < 5 and time.monotonic() < end:
