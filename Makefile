@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Plan a small model for 4 local processes, train it, compare with one device
 	@mkdir -p build/demo
 	$(BIN)/python -m unity.optimize mlp-tiny --machine local -o build/demo/plan.json
-	$(BIN)/python -m unity.run build/demo/plan.json --steps 10 --check
+	$(BIN)/python -m unity.run build/demo/plan.json --steps 10 --lr 20 --check
 
 test: $(STAMP) ## Run the tests
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 2

@@ -20,7 +20,8 @@ from pcg.errors import OperatorError
 from pcg.evaluate import concrete, evaluate_call
 from pcg.graph import Graph, Node, Value
 from pcg.ring import Array, PrimeField
-from verifier.sizes import Sizes, Unsolvable, input_size
+from verifier.errors import Unsolvable
+from verifier.sizes import Sizes, input_size
 
 BASE = 3
 LARGER = (2 * BASE, BASE * BASE)

@@ -18,10 +18,10 @@ from pcg.poly import Poly
 from verifier import smt
 from verifier.counterexample import Counterexample, instances, replay
 from verifier.degrees import ONE, Basis, Monomial, Typing, entries, typings
-from verifier.meaning import Meaning, TooLarge, free_indices
+from verifier.errors import TooLarge, Undecided, Unproved, Unsolvable
+from verifier.meaning import Meaning, free_indices
 from verifier.prove import Proof, Prover
-from verifier.sizes import Sizes, Unsolvable
-from verifier.templates import Unproved
+from verifier.sizes import Sizes
 from verifier.witness import solve
 
 
@@ -84,7 +84,8 @@ def _sizes(left: tuple[Value, ...], right: tuple[Value, ...]) -> tuple[Sizes, tu
         try:
             alone = _visited(Sizes(), outputs)
         except (Unsolvable, OperatorError) as error:
-            raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: {error}")) from None
+            verdict = Verdict.UNKNOWN if isinstance(error, Undecided) else Verdict.ILL_TYPED
+            raise _Stop(Decision(verdict, f"{side}: {error}")) from None
         if not _satisfiable(alone):
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no sizes fit"))
     sizes = _visited(Sizes(), left)
@@ -94,7 +95,7 @@ def _sizes(left: tuple[Value, ...], right: tuple[Value, ...]) -> tuple[Sizes, tu
         for number, (a, b) in enumerate(zip(left, right, strict=True)):
             _same_shape(sizes, a, b, number)
     except Unsolvable as error:
-        verdict = Verdict.UNKNOWN if "beyond" in str(error) else Verdict.VACUOUS
+        verdict = Verdict.UNKNOWN if isinstance(error, Undecided) else Verdict.VACUOUS
         raise _Stop(Decision(verdict, f"sizes: {error}")) from None
     if not _satisfiable(sizes):
         raise _Stop(Decision(Verdict.VACUOUS, "no sizes fit both sides"))
@@ -131,6 +132,8 @@ def _agree(left: tuple[Value, ...], right: tuple[Value, ...]) -> _Agreement:
     try:
         lefts = [t for t in typings(Graph(left).nodes, left) if _witness([t]) is not None]
         rights = [t for t in typings(Graph(right).nodes, right) if _witness([t]) is not None]
+    except Undecided as error:
+        raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None
     except (OperatorError, ValueError) as error:
         raise _Stop(Decision(Verdict.ILL_TYPED, str(error))) from None
     for side, found in (("left", lefts), ("right", rights)):

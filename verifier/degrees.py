@@ -20,6 +20,7 @@ from pcg.operator import Call
 from pcg.operator import Value as Attribute
 from pcg.poly import Poly
 from pcg.tensor import Degrees
+from verifier.errors import Undecided
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,15 @@ class Collecting:
     """The degrees of operators."""
 
     def of(self, value: Attribute | int) -> Monomial:
-        """A number, or a product of symbols and a number. Raises ValueError for other degrees."""
+        """A number, or a product of symbols and a number. Raises ValueError for a degree that is
+        no positive integer, Undecided for a sum."""
         if isinstance(value, float):
             raise ValueError(f"degree {value}, expected a whole number")
         terms = Poly.of(value).terms
-        if len(terms) != 1 or terms[0][1] < 1:
-            raise ValueError(f"degree {value}, expected a product of symbols and numbers")
+        if len(terms) > 1:
+            raise Undecided(f"degree {value} is a sum")
+        if not terms or terms[0][1] < 1:
+            raise ValueError(f"degree {value}, expected a positive integer")
         (symbols, number), *_ = terms
         self.symbols.update(symbols)
         return product_of((Monomial.number(number), *map(Monomial.of, symbols)))

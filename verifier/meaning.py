@@ -26,13 +26,10 @@ from pcg.normal import (
 from pcg.operator import Call
 from pcg.poly import Poly
 from verifier.equations import local_form
+from verifier.errors import TooLarge
 from verifier.sizes import Sizes
 
 MAX_TERMS = 4096
-
-
-class TooLarge(Exception):
-    """A meaning with more terms than a proof can handle."""
 
 
 @dataclass(frozen=True)

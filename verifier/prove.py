@@ -28,8 +28,9 @@ from pcg.normal import (
 )
 from pcg.poly import Poly
 from verifier import smt
+from verifier.errors import Unproved
 from verifier.meaning import Digit
-from verifier.templates import Templates, Unproved, case_split
+from verifier.templates import Templates, case_split
 
 MAX_MATCHINGS = 64
 

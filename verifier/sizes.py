@@ -14,12 +14,9 @@ from pcg.errors import OperatorError
 from pcg.graph import Leaf, Node, Value
 from pcg.operator import Call
 from pcg.poly import Poly
+from verifier.errors import Undecided, Unsolvable
 
 Shape = tuple[Poly, ...]
-
-
-class Unsolvable(Exception):
-    """Sizes that no shape satisfies, or equations that substitution cannot solve."""
 
 
 def input_size(name: str, dim: int) -> str:
@@ -44,7 +41,7 @@ class Sizes:
         return size
 
     def equal(self, left: Poly, right: Poly) -> None:
-        """Demand that two sizes are equal. Raises Unsolvable."""
+        """Demand that two sizes are equal. Raises Unsolvable, or Undecided."""
         difference = self.resolve(left) - self.resolve(right)
         if not difference.terms:
             return
@@ -52,7 +49,7 @@ class Sizes:
         if symbol is None:
             if difference.constant is not None or _one_sign(difference):
                 raise Unsolvable(f"{left} = {right} has no solution")
-            raise Unsolvable(f"{left} = {right} is beyond substitution")
+            raise Undecided(f"{left} = {right} is beyond substitution")
         coefficient = difference.coefficient(symbol)
         rest = difference - coefficient * Poly.of(symbol)
         self.solved[symbol] = -rest if coefficient.constant == 1 else rest

@@ -45,8 +45,8 @@ def _product(monomial: tuple[str, ...], coefficient: int) -> str:
 
 
 def _symbol(name: str) -> str:
-    """A quoted symbol. Sizes are quoted already; no index is named like one."""
-    return name if name.startswith("|") else f"|{name}|"
+    """A quoted symbol; the size ``|k|`` is told apart from the index ``k``."""
+    return f"|size {name[1:]}" if name.startswith("|") else f"|{name}|"
 
 
 def _joined(operator: str, parts: list[str], empty: str) -> str:

@@ -22,11 +22,7 @@ from pcg.normal import (
     substitute_factor,
 )
 from pcg.poly import Poly
-
-
-class Unproved(Exception):
-    """The proof did not go through; the text says where."""
-
+from verifier.errors import Unproved
 
 Same = Callable[[Function, Function, frozenset[str]], bool]
 MAX_HOLES_PERMUTED = 4

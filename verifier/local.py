@@ -1,0 +1,238 @@
+"""The theorem behind an operator's parallel type: tasks that see only their own blocks compute it.
+
+Every index that a typing allows to be cut is cut at once: its size is degree * block, the index is
+(block, offset). An operand that carries partials is V(sigma; ...), sigma < p, and means their sum.
+
+    left    the equation, of what the operands mean
+    right   the sum, over the blocks of summed indices and over sigma, of the equation whose sums
+            over cut indices run over the task's block only
+
+Every access along a cut dimension has to stay in the task's block. Copies are equal by type, and
+slices in time are blocks like others, so neither has a part in this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+
+from pcg.equation import Equation, Output, size_of
+from pcg.local import Axis, LocalTyping
+from pcg.normal import (
+    Element,
+    Factor,
+    Function,
+    NormalForm,
+    Number,
+    Symbol,
+    Term,
+)
+from pcg.operator import Call
+from pcg.poly import Poly, product
+from verifier.equations import local_form
+from verifier.errors import Unproved
+from verifier.meaning import Digit, divide
+from verifier.prove import Proof, Prover
+
+PARTIALS = Poly.of("partials")
+
+
+@dataclass(frozen=True)
+class TypingProof:
+    """What came of one theorem; without a proof, ``reason`` says what is in its way."""
+
+    carriers: frozenset[int]
+    proof: Proof | None
+    reason: str = ""
+
+
+def prove_typing(
+    call: Call, ranks: tuple[int, ...], typing: LocalTyping | None = None
+) -> tuple[TypingProof, ...]:
+    """Prove the typing of an operator at some ranks (by default the derived one): without
+    partials, and for each set of operands that may carry them."""
+    if typing is None:
+        return _derived(call, ranks)
+    return tuple(_prove(call, ranks, typing, c) for c in (frozenset[int](), *typing.carriers))
+
+
+@lru_cache(maxsize=4096)
+def _derived(call: Call, ranks: tuple[int, ...]) -> tuple[TypingProof, ...]:
+    return prove_typing(call, ranks, call.typing(ranks))
+
+
+def _prove(
+    call: Call, ranks: tuple[int, ...], typing: LocalTyping, carriers: frozenset[int]
+) -> TypingProof:
+    obligations: list[str] = []
+    try:
+        cut = _Cut(call.instance(ranks), typing, carriers)
+        for port in range(len(cut.equation.outputs)):
+            form = local_form(call, ranks, port)
+            left, right = cut.whole(form, port), cut.tasks(form, port)
+            prover = Prover(cut.positive, cut.ranges, obligations)
+            prover.digits(cut.conditions)
+            prover.equal(left, right, frozenset(cut.free(port)))
+    except Unproved as error:
+        return TypingProof(carriers, None, str(error))
+    return TypingProof(carriers, Proof.of(obligations))
+
+
+def _degree(axis: str) -> Poly:
+    return Poly.of(f"{axis}.degree")
+
+
+def _block(axis: str) -> Poly:
+    return Poly.of(f"{axis}.block")
+
+
+@dataclass
+class _Cut:
+    """An equation with every axis of a typing cut."""
+
+    equation: Equation
+    typing: LocalTyping
+    carriers: frozenset[int]
+    ranges: dict[str, Poly] = field(default_factory=dict[str, Poly])
+    conditions: dict[Digit, None] = field(default_factory=dict[Digit, None])
+
+    def __post_init__(self) -> None:
+        self._numbers = count(1)
+        self._axes = {axis.name: axis for axis in self.typing.axes}
+        self._sizes: dict[str, Poly] = {}
+        bounds = dict(self.equation.bounds)
+        for name in self._axes:
+            symbol = bounds.get(name, size_of(name)).symbol
+            if symbol is None:
+                raise Unproved(f"the size of index {name} is {bounds[name]}")
+            self._sizes[symbol] = _degree(name) * _block(name)
+        for name, bound in bounds.items():
+            self._sizes[f"|{name}|"] = bound.substitute(self._sizes)
+
+    @property
+    def positive(self) -> tuple[Poly, ...]:
+        parts = (*self.equation.operands, *self.equation.outputs)
+        sizes = [self._size(name) for part in parts for dim in part.dims for name in dim.names]
+        cuts = [size for name in self._axes for size in (_degree(name), _block(name))]
+        return tuple(dict.fromkeys((*sizes, *cuts, PARTIALS)))
+
+    def _size(self, name: str) -> Poly:
+        return size_of(name).substitute(self._sizes)
+
+    def free(self, port: int) -> dict[str, Poly]:
+        """The free indices of an output with their sizes: two for one that is cut."""
+        found: dict[str, Poly] = {}
+        for name in _names(self.equation.outputs[port]):
+            if name in self._axes:
+                found |= {f"{name}.at": _degree(name), f"{name}.in": _block(name)}
+            else:
+                found[name] = self._size(name)
+        return found
+
+    def whole(self, form: NormalForm, port: int) -> NormalForm:
+        """The equation of what the operands mean."""
+        return tuple(self._term(term, self._values(port), None) for term in form)
+
+    def tasks(self, form: NormalForm, port: int) -> NormalForm:
+        """What the partials of the output, which tasks compute from their blocks, add up to."""
+        output = self.equation.outputs[port]
+        over: list[tuple[str, Poly]] = []
+        for axis in self._axes.values():
+            at = axis.outputs[port]
+            if at is None and axis.name not in _names(output):
+                over.append((f"{axis.name}.at", _degree(axis.name)))
+            elif at is None or output.dims[at].names[0] != axis.name:
+                raise Unproved(f"index {axis.name} does not lead dimension {at} of {output.name}")
+        if self.carriers:
+            over.append(("sigma", PARTIALS))
+        self.ranges |= dict(over)
+        values = self._values(port)
+        terms = (self._term(term, values, Poly.of("sigma")) for term in form)
+        return tuple(Term(t.coefficient, (*over, *t.binders), t.guards, t.factors) for t in terms)
+
+    def _values(self, port: int) -> dict[str, Poly]:
+        self.ranges |= self.free(port)
+        cut = {n: _at(n, f"{n}.in") for n in _names(self.equation.outputs[port]) if n in self._axes}
+        return {**self._sizes, **cut}
+
+    def _term(self, term: Term, values: Mapping[str, Poly], sigma: Poly | None) -> Term:
+        """A term with sizes and indices put in; with ``sigma``, as a task computes it."""
+        images = dict(values)
+        binders: list[tuple[str, Poly]] = []
+        for var, size in term.binders:
+            name, own = var.split("~")[0], f"{var}~{next(self._numbers)}"
+            if name not in self._axes:
+                binders.append((own, size.substitute(images)))
+                images[var] = Poly.of(own)
+                continue
+            if size.substitute(images) != _degree(name) * _block(name):
+                raise Unproved(f"a sum over {name} does not run through all of it")
+            if sigma is None:
+                binders.append((f"{own}.at", _degree(name)))
+            binders.append((f"{own}.in", _block(name)))
+            images[var] = _at(name, f"{own}.in", f"{own}.at" if sigma is None else None)
+        self.ranges |= dict(binders)
+        factors: list[Factor] = []
+        for factor in term.factors:
+            factors.append(self._factor(factor, images, sigma, binders))
+        guards = tuple(guard.substitute(images) for guard in term.guards)
+        return Term(term.coefficient, tuple(binders), guards, tuple(factors))
+
+    def _factor(
+        self,
+        factor: Factor,
+        images: Mapping[str, Poly],
+        sigma: Poly | None,
+        binders: list[tuple[str, Poly]],
+    ) -> Factor:
+        match factor:
+            case Function(name, args):
+                new = (tuple(self._term(t, images, sigma) for t in arg) for arg in args)
+                return Function(name, tuple(new))
+            case Number(index):
+                return Number(index.substitute(images))
+            case Symbol():
+                return factor
+            case Element(tensor, index):
+                index = tuple(i.substitute(images) for i in index)
+                digits = tuple(self._digits(int(tensor), index, local=sigma is not None))
+        if int(tensor) not in self.carriers:
+            return Element(tensor, digits)
+        if sigma is None:  # what it means: the sum of its partials
+            sigma = Poly.of(f"sigma~{next(self._numbers)}")
+            binders.append((str(sigma), PARTIALS))
+        return Element(tensor, (sigma, *digits))
+
+    def _digits(self, operand: int, index: tuple[Poly, ...], *, local: bool) -> Iterator[Poly]:
+        """An index with (block, offset) for what is cut; of a task, in its own block."""
+        dims = self.equation.operands[operand].dims
+        for position, (value, dim) in enumerate(zip(index, dims, strict=True)):
+            axis = self.typing.axis_at(operand, position)
+            sizes = [self._size(name) for name in dim.names]
+            if axis is not None:
+                sizes = [*self._split(axis, sizes[0]), *sizes[1:]]
+            found: list[Poly] = []
+            for size in reversed(sizes[1:]):
+                value, rest = divide(value, size)
+                self.conditions[Digit(rest, size)] = None
+                found.append(rest)
+            if axis is not None and local and value != Poly.of(f"{axis.name}.at"):
+                raise Unproved(f"operand {operand} is read outside of the task's {axis.name}")
+            yield from (value, *reversed(found))
+
+    def _split(self, axis: Axis, size: Poly) -> tuple[Poly, Poly]:
+        parts = (_degree(axis.name), _block(axis.name))
+        if size != product(parts):
+            raise Unproved(f"index {axis.name} does not run through a dimension of size {size}")
+        return parts
+
+
+def _at(axis: str, offset: str, block: str | None = None) -> Poly:
+    """The index with a block (by default the task's own) and an offset in it."""
+    return Poly.of(block or f"{axis}.at") * _block(axis) + Poly.of(offset)
+
+
+def _names(output: Output) -> list[str]:
+    return [name for dim in output.dims for name in dim.names]
