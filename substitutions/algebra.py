@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 from pcg.graph import Graph, Leaf, Node, Value, rebuild, tensor
@@ -24,21 +25,24 @@ from substitutions.enumerate import (
 )
 from substitutions.fingerprint import Evaluator, sizings
 from substitutions.rule import input_ranks, operators_in, side_text, variables
+from substitutions.workers import parallel_map
 
 Side = tuple[Value, ...]
 Pair = tuple[Side, Side]
 
 
-def classes(operators: Sequence[Instance]) -> tuple[list[list[Side]], int]:
-    """Graphs by fingerprint, those with company only; and how many graphs there were."""
-    evaluator = Evaluator()
+def classes(operators: Sequence[Instance], jobs: int = 1) -> tuple[list[list[Side]], int]:
+    """Graphs by fingerprint, those with company only; and how many graphs there were.
+
+    ``jobs`` processes share the work.
+    """
     found: dict[bytes, dict[str, Side]] = defaultdict(dict)
     count = 0
-    for side, varied in _graphs(operators):
-        count += 1
-        for sizes in sizings(side, varied=varied):
-            key = evaluator.fingerprint(side, sizes)
-            if key is not None:
+    families = [_Family(operators, first) for first in (None, *operators)]
+    for family, keys in zip(families, parallel_map(_fingerprints, families, jobs), strict=True):
+        for (side, _), own in zip(family.graphs(), keys, strict=True):
+            count += 1
+            for key in own:
                 found[key].setdefault(_digest(side), side)
     groups = [list(members.values()) for members in found.values() if len(members) > 1]
     return groups, count
@@ -48,8 +52,34 @@ def _digest(side: Side) -> str:
     return Graph(side).digest
 
 
-def _graphs(operators: Sequence[Instance]) -> Iterator[tuple[Side, bool]]:
-    """Every graph up to two operators; whether to try it at larger sizes too."""
+@dataclass(frozen=True)
+class _Family:
+    """The graphs of two operators that start with ``first``; if None, those with fewer."""
+
+    operators: Sequence[Instance]
+    first: Instance | None
+
+    def graphs(self) -> Iterator[tuple[Side, bool]]:
+        """Every graph; whether to try it at larger sizes too."""
+        if self.first is None:
+            yield from _small_graphs(self.operators)
+            return
+        for second in self.operators:
+            for side in pairs(self.first, second):
+                yield side, False
+
+
+def _fingerprints(family: _Family) -> list[list[bytes]]:
+    """The fingerprints of each graph of a family."""
+    evaluator = Evaluator()
+    found: list[list[bytes]] = []
+    for side, varied in family.graphs():
+        keys = (evaluator.fingerprint(side, sizes) for sizes in sizings(side, varied=varied))
+        found.append([key for key in keys if key is not None])
+    return found
+
+
+def _small_graphs(operators: Sequence[Instance]) -> Iterator[tuple[Side, bool]]:
     for rank in range(MAX_RANK + 1):
         for name in NAMES:
             yield (tensor(name, rank),), True
@@ -60,10 +90,6 @@ def _graphs(operators: Sequence[Instance]) -> Iterator[tuple[Side, bool]]:
         for side in single(instance):
             yield side, True
             yield from ((s, False) for s in _joined(instance, side))
-    for first in operators:
-        for second in operators:
-            for side in pairs(first, second):
-                yield side, False
 
 
 def _joined(instance: Instance, side: Side) -> Iterator[Side]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 
 from pcg.graph import Graph, Node, Value, tensor
@@ -21,7 +22,9 @@ from verifier.degrees import Basis, Monomial, entries, input_degrees, typings
 
 Shift = dict[str, int]
 """By how many powers of k each entry of a type grows."""
-Vector = tuple[Fraction, ...]
+Number = Fraction | int
+"""Whole numbers as integers, which hash faster."""
+Vector = tuple[Number, ...]
 Key = tuple[tuple[str, ...], Vector]
 
 
@@ -73,7 +76,7 @@ class _Linear:
     rows: tuple[tuple[str, Monomial], ...]
     outputs: tuple[tuple[Monomial, ...], ...]
 
-    @property
+    @cached_property
     def skeleton(self) -> tuple[str, ...]:
         return (
             *(f"{symbol}={value}" for symbol, value in self.rows),
@@ -116,15 +119,16 @@ def _contribution(linear: _Linear, name: str, rank: int, edge: Edge) -> Vector:
     shift = {symbols[entry].powers[0][0]: power for entry, power in edge.shift}
     rows = [_dot(value, shift) - shift.get(symbol, 0) for symbol, value in linear.rows]
     outs = [_dot(entry, shift) for output in linear.outputs for entry in output]
-    return tuple(Fraction(v) for v in (*rows, *outs))
+    return (*rows, *outs)
 
 
-def _dot(monomial: Monomial, shift: Shift) -> Fraction:
-    return sum((e * shift.get(s, 0) for s, e in monomial.powers), Fraction(0))
+def _dot(monomial: Monomial, shift: Shift) -> Number:
+    total = sum((e * shift[s] for s, e in monomial.powers if s in shift), Fraction(0))
+    return total.numerator if total.denominator == 1 else total
 
 
 def _add(vectors: Sequence[Vector]) -> Vector:
-    return tuple(sum(column, Fraction(0)) for column in zip(*vectors, strict=True))
+    return tuple(map(sum, zip(*vectors, strict=True)))
 
 
 def _impossible(linear: _Linear, shift: Vector) -> bool:

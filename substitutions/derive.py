@@ -10,18 +10,22 @@ vector by another. An equality that earlier rules reach in a few steps is derive
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pcg.graph import Value
 from substitutions.cuts import Decorated, Key, Word, decorations
 from substitutions.enumerate import Instance
 
-Coordinate = tuple[int, int, bool]
-"""(edge, entry, whether it is a count that cannot be negative)."""
-State = frozenset[tuple[Coordinate, int]]
+Place = tuple[int, int]
+"""(edge, entry of its type)."""
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
+_Step = tuple[int, int, int]
+"""(what has to be added for the counts that it takes to overflow, their top bits, change)."""
 
 MAX_STEPS = 3
+LIMIT = 2
+"""Counts beyond are not followed."""
+WIDTH, ZERO, TOP = 5, 8, 16
 
 
 def basic_pairs(instance: Instance) -> list[Pair]:
@@ -53,60 +57,71 @@ def _size(group: Sequence[Decorated]) -> tuple[int, list[tuple[int, int, Word]]]
 
 
 class _Steps:
-    """The equalities accepted so far, as steps between states."""
+    """The equalities accepted so far, as steps between states.
+
+    A state is one integer with a field of ``WIDTH`` bits for each entry of each edge, so that a
+    step is an addition; a field holds a count plus ``ZERO``.
+    """
 
     def __init__(self, instance: Instance) -> None:
-        self._ranks = (*instance.ranks, *instance.outputs)
-        self._steps: list[tuple[State, State]] = []
+        ranks = (*instance.ranks, *instance.outputs)
+        self._places = [
+            (edge, entry) for edge, rank in enumerate(ranks) for entry in range(2 * rank + 2)
+        ]
+        self._shifts = {place: WIDTH * i for i, place in enumerate(self._places)}
+        self._counted = frozenset(p for p in self._places if p[1] >= 2 * ranks[p[0]])
+        self._top = self._fields(dict.fromkeys(self._places, TOP))
+        # Added to a state, they set the top bit of a field above LIMIT, or of one not below -LIMIT.
+        self._above = self._fields(dict.fromkeys(self._places, TOP - ZERO - LIMIT - 1))
+        self._not_below = self._fields(dict.fromkeys(self._places, TOP - ZERO + LIMIT))
+        self._steps: dict[_Step, None] = {}
 
     def new_equalities(self, group: Sequence[Decorated]) -> Iterator[tuple[Decorated, Decorated]]:
         """Connect the members of a group that are not connected yet, to the smallest."""
         first, *others = group
-        reached = self._reach(self._state(first.word))
+        near = self._near(first.word)
         for graph in others:
             state = self._state(graph.word)
-            if state in reached:
+            # Steps go both ways: what is MAX_STEPS away is a step from what is one nearer.
+            if state in near or not near.isdisjoint(self._next(state)):
                 continue
             yield first, graph
-            self._steps += [(self._state(first.word), state), (state, self._state(first.word))]
-            reached = self._reach(self._state(first.word))
+            self._steps[self._step(first.word, graph.word)] = None
+            self._steps[self._step(graph.word, first.word)] = None
+            near = self._near(first.word)
 
-    def _state(self, word: Word) -> State:
-        total: dict[Coordinate, int] = defaultdict(int)
+    def _fields(self, values: Mapping[Place, int]) -> int:
+        return sum(value << self._shifts[place] for place, value in values.items())
+
+    def _counts(self, word: Word) -> dict[Place, int]:
+        total: dict[Place, int] = defaultdict(int)
         for edge, entry, power in word:
-            counted = entry >= 2 * self._ranks[edge]
-            total[edge, entry, counted] += abs(power) if counted else power
-        return frozenset((c, v) for c, v in total.items() if v)
+            place = (edge, entry)
+            total[place] += abs(power) if place in self._counted else power
+        return total
 
-    def _reach(self, start: State) -> set[State]:
-        reached = {start}
-        frontier = [start]
-        for _ in range(MAX_STEPS):
-            frontier = [
-                state
-                for old in frontier
-                for state in self._next(old)
-                if state not in reached and not reached.add(state)
-            ]
+    def _state(self, word: Word) -> int:
+        return self._fields(dict.fromkeys(self._places, ZERO)) + self._fields(self._counts(word))
+
+    def _step(self, taken: Word, given: Word) -> _Step:
+        have = self._counts(taken)
+        needed = {place: TOP - ZERO - v for place, v in have.items() if place in self._counted}
+        tops = self._fields(dict.fromkeys(needed, TOP))
+        return self._fields(needed), tops, self._fields(self._counts(given)) - self._fields(have)
+
+    def _near(self, word: Word) -> set[int]:
+        """The states that all steps but the last may lead to."""
+        frontier = [self._state(word)]
+        reached = set(frontier)
+        for _ in range(MAX_STEPS - 1):
+            frontier = list({new for old in frontier for new in self._next(old)} - reached)
+            reached.update(frontier)
         return reached
 
-    def _next(self, state: State) -> Iterator[State]:
-        have = dict(state)
-        for taken, given in self._steps:
-            if all(have.get(c, 0) >= v for c, v in taken if c[2]):
-                new = _combined(have, taken, given)
-                if all(abs(v) <= 2 for _, v in new):
+    def _next(self, state: int) -> Iterator[int]:
+        for needed, tops, change in self._steps:
+            if (state + needed) & tops == tops:
+                new = state + change
+                low = (new + self._not_below) & self._top == self._top
+                if low and not (new + self._above) & self._top:
                     yield new
-
-
-def _combined(
-    have: dict[Coordinate, int],
-    taken: Iterable[tuple[Coordinate, int]],
-    given: Iterable[tuple[Coordinate, int]],
-) -> State:
-    total = dict(have)
-    for coordinate, value in taken:
-        total[coordinate] = total.get(coordinate, 0) - value
-    for coordinate, value in given:
-        total[coordinate] = total.get(coordinate, 0) + value
-    return frozenset((c, v) for c, v in total.items() if v)

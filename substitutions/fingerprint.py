@@ -18,7 +18,8 @@ import numpy as np
 
 from pcg.errors import OperatorError
 from pcg.evaluate import concrete, evaluate_call
-from pcg.graph import Graph, Node, Value
+from pcg.graph import Graph, Leaf, Node, Value
+from pcg.poly import Poly
 from pcg.ring import Array, PrimeField
 from verifier.errors import Unsolvable
 from verifier.sizes import Sizes, input_size
@@ -27,15 +28,15 @@ BASE = 3
 LARGER = (2 * BASE, BASE * BASE)
 """Sizes of a dimension that is split in two, or unflattened."""
 
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+Relevant = tuple[tuple[str, tuple[int, ...]], ...]
 FIELD = PrimeField(generic=True)
 
 
 class Evaluator:
-    """Evaluates graphs that share operators, each operator once for each shape of its inputs."""
+    """Evaluates graphs that share operators, each operator once for the sizes it depends on."""
 
     def __init__(self) -> None:
-        self._values: dict[tuple[Node, Shapes], tuple[Array, ...]] = {}
+        self._values: dict[tuple[Node, Relevant], tuple[Array, ...]] = {}
 
     def fingerprint(self, outputs: tuple[Value, ...], symbols: Mapping[str, int]) -> bytes | None:
         """A hash of the values of the outputs; None if the sizes do not fit."""
@@ -72,12 +73,18 @@ def _elements(name: str, shape: tuple[int, ...]) -> Array:
     return np.random.default_rng(seed).integers(1, FIELD.prime, shape)
 
 
-def _relevant(node: Node, symbols: Mapping[str, int]) -> Shapes:
-    leaves = (n.leaf for n in Graph((node.value(),)).leaves)
-    return tuple(
-        (leaf.name, tuple(symbols[input_size(leaf.name, i)] for i in range(leaf.rank)))
-        for leaf in leaves
-    )
+def _relevant(node: Node, symbols: Mapping[str, int]) -> Relevant:
+    """The sizes that a node's value depends on: shapes of inputs, and attributes."""
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for part in Graph((node.value(),)).nodes:
+        if isinstance(part.call, Leaf):
+            name, rank = part.call.name, part.call.rank
+            found.append((name, tuple(symbols[input_size(name, i)] for i in range(rank))))
+            continue
+        for _, value in part.call.attributes:
+            if isinstance(value, Poly):
+                found.append((str(value), tuple(symbols.get(s, 0) for s in sorted(value.symbols))))
+    return tuple(found)
 
 
 def sizings(outputs: tuple[Value, ...], *, varied: bool) -> Iterator[dict[str, int]]:
@@ -89,35 +96,27 @@ def sizings(outputs: tuple[Value, ...], *, varied: bool) -> Iterator[dict[str, i
             sizes.visit(node)
     except (Unsolvable, OperatorError):
         return
-    free = sorted({s for size in sizes.positive for s in sizes.resolve(size).symbols})
-    base = _smallest(sizes, free)
-    if base is None:
-        return
-    options = [base]
-    if varied:
-        options += [base | {s: larger} for s in free for larger in LARGER]
-    for values in options:
-        full = _full(sizes, values)
-        if full is not None:
+    positive = list(dict.fromkeys(sizes.resolve(size) for size in sizes.positive))
+    solved = {symbol: sizes.resolve(size) for symbol, size in sizes.solved.items()}
+    free = sorted({s for size in positive for s in size.symbols})
+    base = _smallest(positive, free)
+    larger = [base | {s: size} for s in free for size in LARGER] if varied else []
+    for values in (base, *larger):
+        full = values | {symbol: size.evaluate(values) for symbol, size in solved.items()}
+        fits = all(v >= 1 for v in (*full.values(), *(s.evaluate(values) for s in positive)))
+        if fits:
             yield full
+        elif values is base:
+            return
 
 
-def _smallest(sizes: Sizes, free: list[str]) -> dict[str, int] | None:
+def _smallest(positive: list[Poly], free: list[str]) -> dict[str, int]:
     """All sizes ``BASE``, but twice that where a part is taken off."""
     values = dict.fromkeys(free, BASE)
-    for size in sizes.positive:
-        resolved = sizes.resolve(size)
-        if resolved.evaluate(values) >= 1:
+    for size in positive:
+        if size.evaluate(values) >= 1:
             continue
-        for symbol in sorted(resolved.symbols):
-            if (resolved.coefficient(symbol).constant or 0) > 0:
+        for symbol in sorted(size.symbols):
+            if (size.coefficient(symbol).constant or 0) > 0:
                 values[symbol] = 2 * BASE
-    return values if _full(sizes, values) is not None else None
-
-
-def _full(sizes: Sizes, values: Mapping[str, int]) -> dict[str, int] | None:
-    full = dict(values)
-    for symbol, size in sizes.solved.items():
-        full[symbol] = sizes.resolve(size).evaluate(values)
-    positive = all(sizes.resolve(size).evaluate(values) >= 1 for size in sizes.positive)
-    return full if positive and all(v >= 1 for v in full.values()) else None
+    return values

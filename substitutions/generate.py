@@ -97,7 +97,7 @@ def generate(
     for some in _watched(parallel_map(_cuts, around, jobs), "cuts", len(around), progress):
         found |= dict.fromkeys(some)
     seconds["cuts"] = perf_counter() - start
-    groups, graphs = classes(core_instances(chosen))
+    groups, graphs = classes(core_instances(chosen), jobs)
     for pair in _watched(candidates(groups), "algebra", 0, progress):
         found.setdefault(Candidate.of(pair))
     seconds["algebra"] = perf_counter() - start - seconds["cuts"]

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.operator import Operator
+from pcg.user import load_operators
 from substitutions.enumerate import computing
 from substitutions.generate import Generated, generate
 from substitutions.store import default_path, save_library
@@ -34,6 +35,9 @@ def command(
     only: Annotated[
         list[str] | None, typer.Option(help="Only this operator, and others so named.")
     ] = None,
+    operators: Annotated[
+        Path | None, typer.Option(help="A Python file that declares further operators.")
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default all cores.")
     ] = None,
@@ -43,12 +47,15 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Enumerate graphs, find pairs that compute the same, prove them, write the library."""
-    if only and out is None:
-        raise InputError("--only", "makes a smaller library, expected --out FOLDER for it")
+    for option, given in (("--only", only), ("--operators", operators)):
+        if given and out is None:
+            raise InputError(option, "makes another library, expected --out FOLDER for it")
+    if operators is not None:
+        load_operators(operators)
     if out is not None and not out.is_dir():
         raise InputError(str(out), "no such folder (expected one for rules.json)")
     path = default_path() if out is None else out / "rules.json"
-    operators = _chosen(only) if only else None
+    chosen = _chosen(only) if only else None
     console = Console(stderr=True)
     start = perf_counter()
     with Progress(console=console, transient=True, disable=as_json) as progress:
@@ -59,7 +66,7 @@ def command(
                 bars[phase] = progress.add_task(phase, total=None)
             progress.update(bars[phase], completed=done, total=total or None)
 
-        found = generate(operators, jobs=jobs, progress=show)
+        found = generate(chosen, jobs=jobs, progress=show)
     save_library(found.library, path)
     if as_json:
         print(json.dumps(_record(found), indent=1))

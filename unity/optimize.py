@@ -20,6 +20,7 @@ from pcg.errors import InputError
 from pcg.machine import load_machine
 from pcg.models import MODELS, build_model
 from pcg.plan import save_plan
+from pcg.user import load_operators
 from search.describe import rows, rules_used
 from search.optimizer import Optimized, Optimizer, Settings
 from substitutions.store import load_library
@@ -48,6 +49,9 @@ def optimize(
     rules: Annotated[
         Path | None, typer.Option(help="Rule library; by default the generated one.")
     ] = None,
+    operators: Annotated[
+        Path | None, typer.Option(help="A Python file that declares further operators.")
+    ] = None,
     budget: Annotated[float, typer.Option(min=0.0, help="Seconds to search at most.")] = 600.0,
     threshold: Annotated[
         float, typer.Option(min=1.0, help="How much worse than the best a step may be.")
@@ -55,6 +59,8 @@ def optimize(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find the fastest plan for MODEL and write it to a file."""
+    if operators is not None:
+        load_operators(operators)
     if not out.parent.is_dir():
         raise InputError(str(out), "cannot be written, its folder does not exist")
     target = load_machine(machine).with_nodes(nodes)

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from pcg.errors import InputError, NegativeAnswer
 from pcg.plan import Plan, load_plan
+from pcg.user import load_operators
 from runtime.job import TOLERANCE, Comparison, Options, Report, Step
 from runtime.launch import check_computer, launch
 from runtime.lower import Lowering
@@ -50,6 +51,7 @@ class Job:
     options: Options
     timeout: float
     as_json: bool
+    operators: str | None
 
 
 @app.command()
@@ -65,6 +67,9 @@ def run(
     timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds that a communication may take.")
     ] = 120.0,
+    operators: Annotated[
+        str | None, typer.Option(help="A Python file that declares further operators.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     show_program: Annotated[
         bool, typer.Option("--show-program", help="First print what each process does.")
@@ -76,7 +81,9 @@ def run(
     if not isfinite(lr):
         raise InputError("--lr", f"expected a finite number, got {lr}")
     name = "float64" if check or dtype is DType.float64 else "float32"
-    job = Job(plan, Options(steps, lr, name, seed, check), timeout, as_json)
+    job = Job(plan, Options(steps, lr, name, seed, check), timeout, as_json, operators)
+    if operators is not None:
+        load_operators(operators)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _as_rank(job, show_program=show_program)
         return
@@ -109,6 +116,8 @@ def work(job: Job) -> None:
     # Here because the parent, which also imports this module, can do without torch for long.
     from runtime.worker import train
 
+    if job.operators is not None:
+        load_operators(job.operators)
     plan = load_plan(job.path)
     is_first = os.environ.get("RANK", "0") == "0"
     with Progress(

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import track
 
 from pcg.errors import NegativeAnswer
+from pcg.user import load_operators
 from substitutions.rule import Rule
 from substitutions.store import default_path, load_library
 from substitutions.workers import parallel_map
@@ -30,12 +31,17 @@ def verify(
     path: Annotated[
         Path | None, typer.Argument(help="A rule library; by default the generated one.")
     ] = None,
+    operators: Annotated[
+        Path | None, typer.Option(help="A Python file that declares further operators.")
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a rule, a line each.")
     ] = False,
 ) -> None:
     """Prove or refute the rules of a library."""
+    if operators is not None:
+        load_operators(operators)
     where = path or default_path()
     rules = load_library(where).rules
     decisions = track(
