@@ -24,7 +24,13 @@ from substitutions.enumerate import (
     single,
 )
 from substitutions.fingerprint import Evaluator, sizings
-from substitutions.rule import input_ranks, operators_in, side_text, variables
+from substitutions.rule import (
+    attribute_symbols,
+    input_ranks,
+    operators_in,
+    side_text,
+    variables,
+)
 from substitutions.workers import parallel_map
 
 Side = tuple[Value, ...]
@@ -117,6 +123,8 @@ def candidates(groups: Iterable[Sequence[Side]]) -> list[Pair]:
             if pair is None or _shares_root(*pair, keys) or _shares_part(*pair):
                 continue
             pair = _canonical(*pair)
+            if _is_renaming(*pair):
+                continue
             found.setdefault(_pair_text(pair), pair)
     ordered = sorted(found.values(), key=_rank)
     return _most_general(ordered)
@@ -192,6 +200,15 @@ def _canonical(left: Side, right: Side) -> Pair:
     both = rebuild((*left, *right), renamed)
     both = _rename_symbols(both, _symbol_names(both))
     return both[: len(left)], both[len(left) :]
+
+
+def _is_renaming(left: Side, right: Side) -> bool:
+    """Whether the sides are one graph with attributes of different names."""
+    if not attribute_symbols(left).isdisjoint(attribute_symbols(right)):
+        return False
+    return _rename_symbols(left, _symbol_names(left)) == _rename_symbols(
+        right, _symbol_names(right)
+    )
 
 
 def _symbol_names(values: Side) -> dict[str, Poly]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
 from pcg.graph import Graph, Value
-from substitutions.enumerate import MAX_RANK, move_chains
+from substitutions.enumerate import DEGREE, MAX_RANK, move_chains
 from substitutions.rule import operators_in, side_text
 from verifier.degrees import Basis, Monomial, entries, typings
 
@@ -25,7 +26,19 @@ def chain_pairs() -> Iterator[tuple[Side, Side]]:
         for members in groups.values():
             first, *others = sorted(members.values(), key=_order)
             for other in others:
-                yield other, first
+                if _is_general(other, first):
+                    yield other, first
+
+
+def _is_general(left: Side, right: Side) -> bool:
+    """Whether a pair is not another one with its degrees renamed or taken to be equal.
+
+    Operators of equal degrees may cancel; those that only change places do so at any degrees.
+    """
+    degrees = re.findall(r"degree=(\w+)", side_text(left))
+    if operators_in(right) < operators_in(left):
+        return degrees == [DEGREE, DEGREE]
+    return degrees == [f"{DEGREE}2", DEGREE]
 
 
 def _order(side: Side) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeVar
 
+from pcg.errors import NegativeAnswer
 from pcg.graph import Value
 from pcg.operator import Operator
 from pcg.text import parse_values
@@ -23,6 +24,7 @@ from substitutions.rule import input_ranks, side_text
 from substitutions.store import LibraryFile, ProofFile, RuleFile, operators_hash, rule_name
 from substitutions.workers import parallel_map
 from verifier.decide import Decision, Verdict, decide
+from verifier.local import prove_typing
 
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 Progress = Callable[[str, int, int], None]
@@ -54,8 +56,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run of the generator did; ``seconds`` by phase."""
+    """What a run of the generator did; ``seconds`` by phase, ``typings`` how many theorems behind
+    parallel types were proved."""
 
+    typings: int
     graphs: int
     classes: int
     candidates: int
@@ -84,23 +88,26 @@ def generate(
 ) -> Generated:
     """Generate and prove the library of some computing operators (all, by default).
 
-    ``jobs`` worker processes share the work (by default one a core).
+    ``jobs`` worker processes share the work (by default one a core). Raises NegativeAnswer where
+    an operator's parallel type is not proved: no rule about it could be.
     """
     chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1
     seconds: dict[str, float] = {}
     start = perf_counter()
-    found = dict.fromkeys(map(Candidate.of, chain_pairs()))
     around = [instance for operator in chosen for instance in instances(operator)]
+    typings = sum(_watched(map(_typings, around), "typings", len(around), progress))
+    seconds["typings"] = perf_counter() - start
+    found = dict.fromkeys(map(Candidate.of, chain_pairs()))
     # The largest first, so that no worker is left with one at the end.
     around.sort(key=lambda i: -sum(i.ranks) - sum(i.outputs))
     for some in _watched(parallel_map(_cuts, around, jobs), "cuts", len(around), progress):
         found |= dict.fromkeys(some)
-    seconds["cuts"] = perf_counter() - start
+    seconds["cuts"] = perf_counter() - start - sum(seconds.values())
     groups, graphs = classes(core_instances(chosen), jobs)
     for pair in _watched(candidates(groups), "algebra", 0, progress):
         found.setdefault(Candidate.of(pair))
-    seconds["algebra"] = perf_counter() - start - seconds["cuts"]
+    seconds["algebra"] = perf_counter() - start - sum(seconds.values())
     ordered = sorted(found, key=lambda c: (len(c.left) + len(c.right), str(c)))
     decisions = list(
         _watched(parallel_map(_decide, ordered, jobs), "proofs", len(ordered), progress)
@@ -108,7 +115,8 @@ def generate(
     seconds["proofs"] = perf_counter() - start - sum(seconds.values())
     decided = list(zip(ordered, decisions, strict=True))
     verdicts = Counter(str(decision.verdict) for decision in decisions)
-    report = Report(graphs, len(groups), len(ordered), dict(sorted(verdicts.items())), seconds)
+    counts = dict(sorted(verdicts.items()))
+    report = Report(typings, graphs, len(groups), len(ordered), counts, seconds)
     proved = tuple(_rule(c, d) for c, d in decided if d.verdict is Verdict.PROVED)
     library = LibraryFile(schema_version=1, operators=operators_hash(), rules=proved)
     rejected = tuple((c, d) for c, d in decided if d.verdict is not Verdict.PROVED)
@@ -120,6 +128,19 @@ def _watched(items: Iterable[T], phase: str, total: int, progress: Progress) -> 
     for done, item in enumerate(items, 1):
         yield item
         progress(phase, done, total)
+
+
+def _typings(instance: Instance) -> int:
+    """How many theorems the parallel type of an instance takes; raises unless all are proved."""
+    if instance.call.operator.parallel is not None:
+        return 0
+    found = prove_typing(instance.call, instance.ranks)
+    for theorem in found:
+        if theorem.proof is None:
+            ranks = ", ".join(map(str, instance.ranks))
+            problem = f"its parallel type is not proved: {theorem.reason}"
+            raise NegativeAnswer(f"{instance.call.name} at ranks {ranks}: {problem}")
+    return len(found)
 
 
 def _cuts(instance: Instance) -> list[Candidate]:

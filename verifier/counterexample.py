@@ -1,4 +1,9 @@
-"""Concrete inputs on which two graphs differ, found and replayed by the reference evaluation."""
+"""Concrete inputs on which two graphs differ, found and replayed by the reference evaluation.
+
+Evaluation over a prime field is exact and leaves functions uninterpreted, so it finds every
+difference; but ``relu(relu(x))`` differs from ``relu(x)`` there. Only what differs in real numbers
+too is a counterexample.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +15,17 @@ import numpy as np
 
 from pcg.errors import OperatorError
 from pcg.evaluate import concrete, evaluate_shards, meaning
+from pcg.expr import Apply, accesses, walk
 from pcg.graph import Graph, Leaf, Node, Value
-from pcg.ring import PrimeField
+from pcg.ring import Array, PrimeField, Reals
 from pcg.tensor import Degrees, ParallelTensor
 from pcg.text import print_graph
 from verifier.sizes import Sizes, input_size
 
 BASES = ((2, 3, 5, 7, 11, 13), (1, 2, 3, 5, 7, 4), (3, 2, 1, 4, 5, 7), (4, 3, 2, 1, 6, 5))
 MAX_ELEMENTS = 200_000
+MAX_INDEX = 4
+"""Token ids are below: small, so that some of them are the index of a row."""
 
 
 @dataclass(frozen=True)
@@ -73,27 +81,65 @@ def instances(
 
 
 def replay(instance: Instance, seed: int = 0) -> Counterexample | None:
-    """Evaluate both sides shard by shard over a prime field; what differs, if anything does."""
+    """Evaluate both sides shard by shard; how they differ, if they do."""
     if types := _type_difference(instance):
         return _report(instance, types)
-    ring = PrimeField(generic=True)
-    rng = np.random.default_rng(seed)
-    leaves = {
-        name: rng.integers(0, ring.prime, (leaf.type.degrees.partials, *leaf.type.shape))
-        for name, leaf in instance.leaves.items()
-        if leaf.type is not None
-    }
+    if _value_difference(instance, PrimeField(generic=True), seed) is None:
+        return None
+    values = _value_difference(instance, Reals(), seed)
+    return _report(instance, values) if values is not None else None
+
+
+def _value_difference(instance: Instance, ring: PrimeField | Reals, seed: int) -> str | None:
+    leaves = random_leaves(instance, ring, np.random.default_rng(seed))
     left = evaluate_shards(instance.left, leaves, ring)
     right = evaluate_shards(instance.right, leaves, ring)
     for output, (a, b) in enumerate(zip(left, right, strict=True)):
         x, y = meaning(a, ring), meaning(b, ring)
-        differs = np.argwhere(x != y)
+        exact = isinstance(ring, PrimeField)
+        differs = np.argwhere(x != y if exact else ~np.isclose(x, y, 1e-6, 1e-9, equal_nan=True))
         if len(differs):
             at = tuple(int(i) for i in differs[0])
             where = f"element {list(at)} of output {output}"
-            text = f"{where} is {x[at]} on the left, {y[at]} on the right (mod {ring.prime})"
-            return _report(instance, text)
+            return f"{where} is {x[at]} on the left, {y[at]} on the right"
     return None
+
+
+def random_leaves(
+    instance: Instance, ring: PrimeField | Reals, rng: np.random.Generator
+) -> dict[str, Array]:
+    """V of every input at random, shape (partials, *shape); in real numbers, inputs that are
+    compared with indices are indices."""
+    indices = _index_leaves(instance)
+    found: dict[str, Array] = {}
+    for name, leaf in instance.leaves.items():
+        assert leaf.type is not None
+        shape = (leaf.type.degrees.partials, *leaf.type.shape)
+        if isinstance(ring, PrimeField):
+            found[name] = rng.integers(0, ring.prime, shape)
+        elif name in indices:
+            found[name] = rng.integers(0, MAX_INDEX, shape).astype(np.float64)
+        else:
+            found[name] = rng.standard_normal(shape)
+    return found
+
+
+def _index_leaves(instance: Instance) -> set[str]:
+    """The inputs that stand in a test of equality, such as token ids."""
+    found: set[str] = set()
+    for node in (n for side in (instance.left, instance.right) for n in side.nodes):
+        if node.is_leaf:
+            continue
+        equation = node.operator_call.instance(tuple(v.type.rank for v in node.inputs))
+        for part in (part for output in equation.outputs for part in walk(output.body)):
+            if isinstance(part, Apply) and part.function == "eq":
+                read = {access.operand for access in accesses(part)}
+                found |= {
+                    v.node.leaf.name
+                    for i, v in enumerate(node.inputs)
+                    if i in read and v.node.is_leaf
+                }
+    return found
 
 
 def _type_difference(instance: Instance) -> str | None:
@@ -191,6 +237,3 @@ def _cuts(leaf: Node, degrees: Mapping[str, int]) -> list[int]:
 
 def _attributes(degrees: Mapping[str, int]) -> list[int]:
     return [v for s, v in degrees.items() if "." not in s]
-
-
-__all__ = ["Counterexample", "Instance", "instances", "replay"]

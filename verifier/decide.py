@@ -2,8 +2,8 @@
 degrees, copies and partials on which both are typed?
 
 Both sides are typed symbolically first. A typing is a theorem of each operator (``verifier.local``)
-that its tasks, each on its own blocks, compute the operator's equation; so once the types agree,
-what is left to prove is that the composed equations are equal (``verifier.prove``).
+that its tasks, each on its own blocks, compute the operator's equation. Once that is proved and the
+types agree, what is left is that the composed equations are equal (``verifier.prove``).
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pcg.errors import OperatorError
-from pcg.graph import Graph, Value
+from pcg.graph import Graph, Node, Value
 from pcg.poly import Poly
 from verifier import smt
 from verifier.counterexample import Counterexample, instances, replay
-from verifier.degrees import ONE, Basis, Monomial, Typing, entries, typings
+from verifier.degrees import ONE, Basis, Monomial, Typing, entries, ranks, typings
 from verifier.errors import TooLarge, Undecided, Unproved, Unsolvable
+from verifier.local import prove_typing
 from verifier.meaning import Meaning, free_indices
 from verifier.prove import Proof, Prover
 from verifier.sizes import Sizes
@@ -242,7 +243,18 @@ def _value(
     return Decision(Verdict.PROVED, "", conditions, shown, proof)
 
 
+def _check_typings(nodes: Sequence[Node]) -> None:
+    """Raise Unproved where an operator's tasks are not known to compute its equation."""
+    for node in nodes:
+        if node.is_leaf or node.operator_call.operator.parallel is not None:
+            continue
+        for theorem in prove_typing(node.operator_call, ranks(node)):
+            if theorem.proof is None:
+                raise Unproved(f"the parallel type of {node.name}: {theorem.reason}")
+
+
 def _prove(left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes) -> Proof:
+    _check_typings(Graph((*left, *right)).nodes)
     positive = tuple(dict.fromkeys(sizes.resolve(size) for size in sizes.positive))
     obligations: list[str] = []
     for a, b in zip(left, right, strict=True):

@@ -13,20 +13,16 @@ from functools import lru_cache
 
 from pcg.equation import Dimension, Equation, size_of
 from pcg.normal import Element, Function, NormalForm, Normalizer, Term
-from pcg.operator import Call, Operator
+from pcg.operator import Operator
 from pcg.poly import Poly
 
 
-def local_form(call: Call, ranks: tuple[int, ...], port: int) -> NormalForm:
-    """One output of an operator: elements are named by the number of the operand, indices and
-    sizes as in the equation."""
-    return _local_form(call.operator, ranks, call.positions, port)
-
-
 @lru_cache(maxsize=4096)
-def _local_form(
+def local_form(
     operator: Operator, ranks: tuple[int, ...], positions: tuple[int, ...], port: int
 ) -> NormalForm:
+    """One output of an operator: elements are named by the number of the operand, indices and
+    sizes as in the equation."""
     equation = operator.instance(ranks, positions)
     output = equation.outputs[port]
     form = Normalizer().normalize(output.body, _operand_element)

@@ -13,7 +13,7 @@ slices in time are blocks like others, so neither has a part in this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
@@ -29,7 +29,7 @@ from pcg.normal import (
     Symbol,
     Term,
 )
-from pcg.operator import Call
+from pcg.operator import Call, Operator
 from pcg.poly import Poly, product
 from verifier.equations import local_form
 from verifier.errors import Unproved
@@ -53,24 +53,29 @@ def prove_typing(
 ) -> tuple[TypingProof, ...]:
     """Prove the typing of an operator at some ranks (by default the derived one): without
     partials, and for each set of operands that may carry them."""
-    if typing is None:
-        return _derived(call, ranks)
-    return tuple(_prove(call, ranks, typing, c) for c in (frozenset[int](), *typing.carriers))
+    return _prove_all(call.operator, ranks, call.positions, typing or call.typing(ranks))
 
 
 @lru_cache(maxsize=4096)
-def _derived(call: Call, ranks: tuple[int, ...]) -> tuple[TypingProof, ...]:
-    return prove_typing(call, ranks, call.typing(ranks))
+def _prove_all(
+    operator: Operator, ranks: tuple[int, ...], positions: tuple[int, ...], typing: LocalTyping
+) -> tuple[TypingProof, ...]:
+    equation = operator.instance(ranks, positions)
+    forms = [local_form(operator, ranks, positions, i) for i in range(len(equation.outputs))]
+    options = (frozenset[int](), *typing.carriers)
+    return tuple(_prove(equation, forms, typing, carriers) for carriers in options)
 
 
 def _prove(
-    call: Call, ranks: tuple[int, ...], typing: LocalTyping, carriers: frozenset[int]
+    equation: Equation,
+    forms: Sequence[NormalForm],
+    typing: LocalTyping,
+    carriers: frozenset[int],
 ) -> TypingProof:
     obligations: list[str] = []
     try:
-        cut = _Cut(call.instance(ranks), typing, carriers)
-        for port in range(len(cut.equation.outputs)):
-            form = local_form(call, ranks, port)
+        for port, form in enumerate(forms):
+            cut = _Cut(equation, typing, carriers)
             left, right = cut.whole(form, port), cut.tasks(form, port)
             prover = Prover(cut.positive, cut.ranges, obligations)
             prover.digits(cut.conditions)
@@ -101,6 +106,10 @@ class _Cut:
     def __post_init__(self) -> None:
         self._numbers = count(1)
         self._axes = {axis.name: axis for axis in self.typing.axes}
+        for parts in zip(*((*a.operands, *a.outputs) for a in self._axes.values()), strict=True):
+            places = [place for place in parts if place is not None]
+            if len(places) > len(set(places)):
+                raise Unproved("two indices are cut at one dimension")
         self._sizes: dict[str, Poly] = {}
         bounds = dict(self.equation.bounds)
         for name in self._axes:

@@ -92,13 +92,13 @@ class Meaning:
             return (Term(Fraction(1), factors=(self._element(value, node.call.name, index),)),)
         call: Call = node.call
         shapes = [self._sizes.shape(v) for v in node.inputs]
-        equation = call.instance(tuple(len(shape) for shape in shapes))
-        output = equation.outputs[value.port]
+        ranks = tuple(len(shape) for shape in shapes)
+        output = call.instance(ranks).outputs[value.port]
         named = self._sizes.named(call, shapes)
         values = {name: self._sizes.resolve(size) for name, size in named.items()}
         for dim, position in zip(output.dims, index, strict=True):
             values |= self._split(dim.names, position, values)
-        local = local_form(call, tuple(len(shape) for shape in shapes), value.port)
+        local = local_form(call.operator, ranks, call.positions, value.port)
         return self._expand(self._instantiate(local, values, call), node.inputs)
 
     def _element(self, value: Value, name: str, index: tuple[Poly, ...]) -> Element:

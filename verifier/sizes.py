@@ -7,8 +7,11 @@ factors, so that indices into them can be written as digits and nothing is ever 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from math import gcd
 
 from pcg.errors import OperatorError
 from pcg.graph import Leaf, Node, Value
@@ -42,7 +45,7 @@ class Sizes:
 
     def equal(self, left: Poly, right: Poly) -> None:
         """Demand that two sizes are equal. Raises Unsolvable, or Undecided."""
-        difference = self.resolve(left) - self.resolve(right)
+        difference = self._primitive(self.resolve(left) - self.resolve(right))
         if not difference.terms:
             return
         symbol = _isolated(difference)
@@ -53,6 +56,20 @@ class Sizes:
         coefficient = difference.coefficient(symbol)
         rest = difference - coefficient * Poly.of(symbol)
         self.solved[symbol] = -rest if coefficient.constant == 1 else rest
+
+    def _primitive(self, difference: Poly) -> Poly:
+        """A difference without the factors of all its terms that cannot be 0: numbers, sizes."""
+        if not difference.terms:
+            return difference
+        factor = gcd(*(c for _, c in difference.terms))
+        common = reduce(Counter.__and__, (Counter(m) for m, _ in difference.terms))
+        for symbol in list(common):
+            if not symbol.startswith("|") and Poly.of(symbol) not in self.positive:
+                del common[symbol]
+        return Poly.collect(
+            (tuple(sorted((Counter(m) - common).elements())), c // factor)
+            for m, c in difference.terms
+        )
 
     def visit(self, node: Node) -> tuple[Shape, ...]:
         """The shapes of a node's outputs; its operands have been visited."""

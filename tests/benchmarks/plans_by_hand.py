@@ -1,0 +1,43 @@
+"""Plans that a person writes for a multi-layer perceptron, priced like those of the search."""
+
+from __future__ import annotations
+
+from pcg.graph import Graph, Value, apply, leaf
+from pcg.ops.algebra import add, matmul, multiply, relu, scale
+from pcg.ops.layers import mean_loss
+from pcg.ops.parallel import combine, partition, reduce, replicate
+
+
+def data_times_tensor(batch: int, widths: tuple[int, ...], data: int, tensor: int) -> Graph:
+    """``data`` copies of the model, each cut ``tensor`` ways: columns of one layer, rows of the
+    next, as Megatron does."""
+    value = _cut(leaf("input", "x", (batch, widths[0])), 0, data)
+    columns = True
+    for i, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+        if i:
+            value = apply(relu(), value)
+        weight = leaf("weight", f"w{i + 1}", (fan_in, fan_out))
+        stored = _copy(_cut(weight, 1 if columns else 0, tensor), data)
+        if columns:
+            value = apply(matmul(), _copy(value, tensor), stored)
+        else:
+            value = _sum(apply(matmul(), value, stored), tensor)
+        columns = not columns
+    if not columns and tensor > 1:
+        value = apply(combine(dim=1, degree=tensor), value)
+    target = _cut(leaf("input", "target", (batch, widths[-1])), 0, data)
+    error = apply(add(), value, apply(scale(factor=-1.0), target))
+    loss = _sum(apply(mean_loss(), apply(multiply(), error, error)), data)
+    return Graph((loss,))
+
+
+def _cut(value: Value, dim: int, degree: int) -> Value:
+    return value if degree == 1 else apply(partition(dim=dim, degree=degree), value)
+
+
+def _copy(value: Value, degree: int) -> Value:
+    return value if degree == 1 else apply(replicate(degree=degree), value)
+
+
+def _sum(value: Value, degree: int) -> Value:
+    return value if degree == 1 else apply(reduce(degree=degree), value)

@@ -1,0 +1,105 @@
+"""Pairs of graphs at random concrete types, for tests of what holds for all of them."""
+
+from __future__ import annotations
+
+from math import lcm, prod
+from random import Random
+
+import numpy as np
+
+from pcg.errors import OperatorError
+from pcg.evaluate import evaluate_shards, meaning
+from pcg.graph import Graph, Leaf, Value
+from pcg.ring import PrimeField
+from verifier import counterexample
+from verifier.counterexample import Instance, random_leaves
+from verifier.decide import _differences
+from verifier.degrees import Monomial, Typing, typings
+from verifier.errors import Undecided, Unsolvable
+from verifier.sizes import Sizes
+from verifier.witness import solve
+
+Side = tuple[Value, ...]
+DEGREES = (2, 2, 3)
+SIZES = (1, 2, 3, 4, 5, 7)
+MAX_ELEMENTS = 20_000
+FIELD = PrimeField(generic=True)
+
+
+def random_instance(left: Side, right: Side, random: Random, tries: int = 5) -> Instance | None:
+    """The pair at some types at which both sides have equal types; None if none was met.
+
+    Sizes are pairwise different where they may be. ``tries`` degrees, copies or partials are set
+    to 2 or 3 at random, or fewer where that is too many; the others follow, or are 1. That the
+    types fit is checked by type inference on the concrete graphs.
+    """
+    if len(left) != len(right):
+        return None
+    try:
+        sides = [list(typings(Graph(side).nodes, side)) for side in (left, right)]
+        sizes = Sizes()
+        for node in (*Graph(left).nodes, *Graph(right).nodes):
+            sizes.visit(node)
+    except (OperatorError, ValueError, Unsolvable, Undecided):
+        return None
+    for pins in range(tries, -1, -1):
+        a, b = (random.choice(side) for side in sides)
+        degrees = _degrees(a, b, random, pins)
+        if degrees is None:
+            continue
+        found = _sized(left, right, sizes, degrees, random)
+        if found is not None and all(
+            a.type == b.type for a, b in zip(found.left.outputs, found.right.outputs, strict=True)
+        ):
+            return found
+    return None
+
+
+def _degrees(a: Typing, b: Typing, random: Random, pins: int) -> dict[str, int] | None:
+    """Degrees at which both types are equal, a random few of them set at random."""
+    if any(len(x.dims) != len(y.dims) for x, y in zip(a.types, b.types, strict=True)):
+        return None
+    names = sorted(a.symbols | b.symbols)
+    pinned = random.sample(names, min(pins, len(names)))
+    values = {s: random.choice(DEGREES) for s in pinned}
+    equations = [Monomial.of(s).over(Monomial.number(v)) for s, v in values.items()]
+    equations += [*a.equations, *b.equations, *_differences(a, b)]
+    found = solve(equations, [*a.whole, *b.whole], names)
+    return dict(found) if found is not None else None
+
+
+def _sized(
+    left: Side, right: Side, sizes: Sizes, degrees: dict[str, int], random: Random
+) -> Instance | None:
+    symbols = sorted({s for size in sizes.positive for s in sizes.resolve(size).symbols})
+    leaves = {node.leaf for side in (left, right) for node in Graph(side).leaves}
+    scale = lcm(*(_cuts(leaf, degrees) for leaf in leaves))
+    scale *= prod(value for name, value in degrees.items() if "." not in name)
+    order = random.sample(SIZES, len(SIZES))
+    for factor in dict.fromkeys((scale, 1)):
+        values = {s: order[i % len(order)] * factor for i, s in enumerate(symbols)}
+        found = counterexample._instance(left, right, sizes, values, degrees)
+        if found is not None and _largest(found) <= MAX_ELEMENTS:
+            return found
+    return None
+
+
+def _cuts(leaf: Leaf, degrees: dict[str, int]) -> int:
+    dims = range(leaf.rank)
+    return prod(degrees.get(f"{leaf.name}.{kind}{i}", 1) for kind in "dt" for i in dims)
+
+
+def _largest(instance: Instance) -> int:
+    nodes = (*instance.left.nodes, *instance.right.nodes)
+    return max(t.elements * t.degrees.partials for node in nodes for t in node.types)
+
+
+def agree(instance: Instance, seed: int) -> bool:
+    """Whether the devices of both sides hold pieces of the same tensors, exactly."""
+    leaves = random_leaves(instance, FIELD, np.random.default_rng(seed))
+    left = evaluate_shards(instance.left, leaves, FIELD)
+    right = evaluate_shards(instance.right, leaves, FIELD)
+    return all(
+        np.array_equal(meaning(a, FIELD), meaning(b, FIELD))
+        for a, b in zip(left, right, strict=True)
+    )

@@ -1,0 +1,149 @@
+"""The committed library: every rule holds under the reference evaluation, and can be applied."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from instances import agree, random_instance
+
+from pcg.graph import Graph, Value
+from pcg.ops import OPERATORS
+from substitutions.match import build, matches, rewrite
+from substitutions.rule import Rule, parse_rule
+from substitutions.store import load_library
+from verifier.counterexample import Instance
+
+RULES = load_library().rules
+CHUNK = 50
+TRIES = 8
+
+
+def typed(rule: Rule, random: Random) -> Instance:
+    """A rule at random shapes and degrees, copies and partials of inputs included."""
+    for _ in range(TRIES):
+        instance = random_instance(rule.left, rule.right, random)
+        if instance is not None:
+            return instance
+    raise AssertionError(f"no types met for {rule.text}")
+
+
+def applications(rule: Rule, host: Graph, free: dict[str, int]) -> list[tuple[Value, ...]]:
+    """The outputs of a graph after a rule is applied to it, anywhere."""
+    found: list[tuple[Value, ...]] = []
+    for match in matches(rule, host):
+        outputs = build(rule, match, free)
+        if outputs is not None:
+            found.append(rewrite(host, match, outputs).outputs)
+    return found
+
+
+@pytest.mark.parametrize("start", range(0, len(RULES), CHUNK))
+# Without shrinking: a chunk of rules is slow to try, and the message names rule and seed.
+@settings(max_examples=2, deadline=None, phases=[Phase.generate])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_rules_hold_and_apply(start, seed):
+    """At random types both sides have equal types and mean the same; and each side, made
+    concrete, is matched and becomes the other."""
+    random = Random(seed)
+    for rule in RULES[start : start + CHUNK]:
+        instance = typed(rule, random)
+        assert agree(instance, seed), (rule.text, instance)
+        sides = (instance.left, instance.right)
+        for way, host, wanted in ((rule, *sides), (rule.reversed, *sides[::-1])):
+            if not way.is_applicable:
+                continue
+            free = {symbol: instance.symbols[symbol] for symbol in way.free_symbols}
+            results = applications(way, host, free)
+            assert wanted.outputs in results, (way.text, host)
+            types = [value.type for value in host.outputs]
+            assert all([v.type for v in outputs] == types for outputs in results)
+
+
+def test_the_instances_are_not_all_alike():
+    """The test of the test above: degrees, copies, partials and slices above 1 are met."""
+    random = Random(1)
+    met = {"dims": 0, "slices": 0, "copies": 0, "partials": 0}
+    for rule in RULES[::7]:
+        for leaf in typed(rule, random).leaves.values():
+            assert leaf.type is not None
+            degrees = leaf.type.degrees
+            met["dims"] += max(degrees.dims, default=1) > 1
+            met["slices"] += max(degrees.slices, default=1) > 1
+            met["copies"] += degrees.copies > 1
+            met["partials"] += degrees.partials > 1
+    assert min(met.values()) > 5, met
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("matmul(matmul(x, y), z)", "matmul(matmul(x, z), y)"),
+        (
+            "matmul(x, y)",
+            "combine(matmul(partition(x, dim=0, degree=k), replicate(z, degree=k)), dim=0, degree=k)",
+        ),
+        ("reduce(join(x, y), degree=2)", "reduce(join(x, x), degree=2)"),
+    ],
+)
+def test_a_wrong_rule_would_be_noticed(left, right):
+    """The test of the tests: rules with one operand swapped do not hold."""
+    rule = parse_rule("wrong", {"x": 2, "y": 2, "z": 2}, left, right)
+    assert not agree(typed(rule, Random(0)), 0)
+
+
+def test_names_and_rules_are_unique():
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert len({(rule.inputs, rule.text) for rule in RULES}) == len(RULES)
+
+
+def test_every_operator_takes_part():
+    used = {n.name for r in RULES for n in Graph((*r.left, *r.right)).nodes if not n.is_leaf}
+    assert used == set(OPERATORS)
+
+
+NAMED = {
+    "row cut of a matmul": (
+        "matmul(x, y) == combine(matmul(partition(x, dim=0, degree=k), replicate(y, degree=k)),"
+        " dim=0, degree=k)"
+    ),
+    "column cut of a matmul": (
+        "matmul(x, y) == combine(matmul(replicate(x, degree=k), partition(y, dim=1, degree=k)),"
+        " dim=1, degree=k)"
+    ),
+    "reduction cut of a matmul": (
+        "matmul(x, y) == reduce(matmul(partition(x, dim=1, degree=k),"
+        " partition(y, dim=0, degree=k)), degree=k)"
+    ),
+    "reduce through a matmul (section 4)": (
+        "matmul(reduce(x, degree=k), y) == reduce(matmul(x, replicate(y, degree=k)), degree=k)"
+    ),
+    "ReLU under a row partition (figure 11a)": (
+        "relu(x) == combine(relu(partition(x, dim=0, degree=k)), dim=0, degree=k)"
+    ),
+    "add as join then reduce (figure 11b)": "reduce(join(x, y), degree=2) == add(x, y)",
+    "vocabulary cut of an embedding": (
+        "embedding(x, y) == reduce(embedding(replicate(x, degree=k),"
+        " partition(y, dim=0, degree=k)), degree=k)"
+    ),
+    "partition and combine cancel": (
+        "combine(partition(x, dim=0, degree=k), dim=0, degree=k) == x"
+    ),
+    "attention heads": (
+        "batch_matmul(x, y) == combine(batch_matmul(partition(x, dim=0, degree=k),"
+        " partition(y, dim=0, degree=k)), dim=0, degree=k)"
+    ),
+    "softmax along its free axis": (
+        "softmax(x, axis=1) == combine(softmax(partition(x, dim=0, degree=k), axis=1),"
+        " dim=0, degree=k)"
+    ),
+    "matmul is associative": "matmul(matmul(x, y), z) == matmul(x, matmul(y, z))",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_generator_found(name):
+    sides = {frozenset(rule.text.split(" == ")) for rule in RULES}
+    assert frozenset(NAMED[name].split(" == ")) in sides

@@ -1,0 +1,87 @@
+"""Every line of ``tests/rules`` gets the verdict that its folder says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from strategies import parts_of_leaves
+
+from pcg.evaluate import evaluate_shards, meaning
+from pcg.graph import Graph, Value
+from pcg.ring import Reals
+from pcg.text import parse_graph, parse_values
+from verifier.decide import Verdict, decide
+
+RULES = Path(__file__).parents[1] / "rules"
+VERDICTS = {
+    "sound": Verdict.PROVED,
+    "unsound": Verdict.REFUTED,
+    "vacuous": Verdict.VACUOUS,
+    "ill_typed": Verdict.ILL_TYPED,
+    "unknown": Verdict.UNKNOWN,
+}
+
+Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
+
+
+def lines(folder: str) -> list[str]:
+    paths = sorted((RULES / folder).glob("*.txt"))
+    text = [line.strip() for path in paths for line in path.read_text().splitlines()]
+    return [line for line in text if line and not line.startswith("#")]
+
+
+def parse(line: str) -> Pair:
+    """A line such as ``x:2 w:2 | LEFT == RIGHT``."""
+    given, sides = line.split("|", 1)
+    inputs = {name: int(rank) for name, rank in (i.split(":") for i in given.split())}
+    left, right = sides.split(" == ")
+    return parse_values(left, inputs, line), parse_values(right, inputs, line)
+
+
+CASES = [(verdict, line) for folder, verdict in VERDICTS.items() for line in lines(folder)]
+
+
+@pytest.mark.parametrize(("verdict", "line"), CASES, ids=[line for _, line in CASES])
+def test_verdict(verdict, line):
+    decision = decide(*parse(line))
+    assert decision.verdict is verdict, decision
+    assert (decision.proof is not None) == (verdict is Verdict.PROVED)
+    assert (decision.counterexample is not None) == (verdict is Verdict.REFUTED)
+    if verdict is not Verdict.PROVED:
+        assert decision.reason
+
+
+@pytest.mark.parametrize("line", lines("sound"))
+def test_verdict_does_not_depend_on_the_direction(line):
+    left, right = parse(line)
+    assert decide(right, left).verdict is Verdict.PROVED
+
+
+@pytest.mark.parametrize("line", lines("unsound"))
+def test_counterexample_is_real(line):
+    """What is reported is enough to see the difference again, from its text alone."""
+    found = decide(*parse(line)).counterexample
+    assert found is not None
+    left, right = (parse_graph(text) for text in (found.left, found.right))
+    types = [tuple(value.type for value in side.outputs) for side in (left, right)]
+    assert types[0] != types[1] or _values_differ(left, right)
+
+
+def _values_differ(left: Graph, right: Graph) -> bool:
+    ring = Reals()
+    for seed in range(3):
+        leaves = parts_of_leaves(Graph(left.outputs + right.outputs), seed, ring)
+        if "ids" in leaves:
+            leaves["ids"] = np.floor(np.abs(leaves["ids"]))
+        results = [evaluate_shards(side, leaves, ring) for side in (left, right)]
+        pairs = zip(*results, strict=True)
+        if any(not np.allclose(meaning(a, ring), meaning(b, ring)) for a, b in pairs):
+            return True
+    return False
+
+
+def test_enough_neighbours_are_refuted():
+    assert len(lines("unsound")) >= 40
+    assert len(set(lines("unsound"))) == len(lines("unsound"))

@@ -1,0 +1,122 @@
+"""What is proved holds: of random neighbours of true rules, those that are proved are evaluated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from instances import agree, random_instance
+
+from pcg.errors import OperatorError
+from pcg.graph import Graph, Node, Value, rebuild
+from pcg.operator import Call
+from pcg.ops import OPERATORS
+from pcg.poly import Poly
+from substitutions.rule import Rule
+from substitutions.store import load_library
+from verifier.decide import Verdict, decide
+
+RULES = load_library().rules
+INSTANCES = 3
+Side = tuple[Value, ...]
+
+
+def _operators(side: Side) -> list[Node]:
+    return [node for node in Graph(side).nodes if not node.is_leaf]
+
+
+def _swap_operands(node: Node, random: Random) -> Node:
+    return Node(node.call, tuple(random.sample(node.inputs, len(node.inputs))))
+
+
+def _change_attribute(node: Node, random: Random) -> Node:
+    call = node.operator_call
+    attributes = dict(call.attributes)
+    if not attributes:
+        return node
+    name = random.choice(sorted(attributes))
+    if isinstance(attributes[name], int):
+        attributes[name] = random.randrange(3)
+    else:
+        known = {v.symbol for v in attributes.values() if isinstance(v, Poly) and v.symbol}
+        symbols = sorted(known | {"k", "k2"})
+        attributes[name] = random.choice((Poly.of(random.choice(symbols)), 2, 3))
+    return Node(Call(call.operator, tuple(attributes.items())), node.inputs)
+
+
+def _change_operator(node: Node, random: Random) -> Node:
+    call = node.operator_call
+    given = dict(call.attributes)
+    others = [o for o in OPERATORS.values() if o.arity == len(node.inputs)]
+    other = random.choice(sorted(others, key=lambda o: o.name))
+    fallback = list(given.values()) or [0]
+    values = {n: given.get(n, random.choice(fallback)) for n in other.attributes}
+    return Node(other(**values), node.inputs)
+
+
+def _double(node: Node, random: Random) -> Node:
+    at = random.randrange(len(node.inputs))
+    return Node(node.call, (*node.inputs[:at], Value(node), *node.inputs[at + 1 :]))
+
+
+def _mutated(side: Side, random: Random) -> Side:
+    """The graph with one operator changed, dropped or doubled, or one input replaced."""
+    nodes = _operators(side)
+    if not nodes:
+        return side
+    node = random.choice(nodes)
+    kind = random.randrange(6)
+    if kind == 0:
+        value = random.choice(node.inputs)
+        return rebuild(side, {Value(node): value})
+    if kind == 1:
+        leaves = [Value(leaf) for leaf in Graph(side).leaves]
+        return rebuild(side, {random.choice(leaves): random.choice(leaves)})
+    change = (_swap_operands, _change_attribute, _change_operator, _double)[kind - 2]
+    return rebuild(side, {Value(node): Value(change(node, random))})
+
+
+def _neighbour(rule: Rule, random: Random) -> tuple[Side, Side]:
+    left, right = random.choice(((rule.left, rule.right), (rule.right, rule.left)))
+    other = random.choice(RULES)
+    if random.random() < 0.1 and dict(other.inputs) == dict(rule.inputs):
+        right = other.right
+    for _ in range(random.choice((1, 1, 2))):
+        right = _mutated(right, random)
+    return left, right
+
+
+counts: Counter[str] = Counter()
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, len(RULES) - 1), st.integers(0, 2**32 - 1))
+def _proved_neighbours_hold(number: int, seed: int):
+    random = Random(seed)
+    try:
+        left, right = _neighbour(RULES[number], random)
+    except OperatorError:
+        counts["no graph"] += 1
+        return
+    decision = decide(left, right)
+    counts[decision.verdict] += 1
+    if decision.verdict is not Verdict.PROVED:
+        return
+    for _ in range(INSTANCES):
+        instance = random_instance(left, right, random)
+        if instance is None:
+            counts["no instance met"] += 1
+            continue
+        counts["instances"] += 1
+        assert agree(instance, seed), (left, right, instance)
+
+
+def test_what_is_proved_holds():
+    counts.clear()
+    _proved_neighbours_hold()
+    print(dict(sorted(counts.items())))
+    assert counts[Verdict.PROVED] > 20
+    assert counts[Verdict.REFUTED] > 20
+    assert counts["instances"] > 3 * counts["no instance met"]
