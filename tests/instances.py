@@ -9,27 +9,29 @@ import numpy as np
 
 from pcg.errors import OperatorError
 from pcg.evaluate import evaluate_shards, meaning
-from pcg.graph import Graph, Leaf, Value
+from pcg.graph import Graph, Value
+from pcg.poly import Poly
 from pcg.ring import PrimeField
 from verifier import counterexample
 from verifier.counterexample import Instance, random_leaves
 from verifier.decide import _differences
 from verifier.degrees import Monomial, Typing, typings
 from verifier.errors import Undecided, Unsolvable
-from verifier.sizes import Sizes
+from verifier.sizes import Sizes, input_size
 from verifier.witness import solve
 
 Side = tuple[Value, ...]
 DEGREES = (2, 2, 3)
-SIZES = (1, 2, 3, 4, 5, 7)
-MAX_ELEMENTS = 20_000
+SIZES = (2, 3, 1, 4, 5, 7)
+SIZINGS = 12
+MAX_ELEMENTS = 30_000
 FIELD = PrimeField(generic=True)
 
 
 def random_instance(left: Side, right: Side, random: Random, tries: int = 5) -> Instance | None:
     """The pair at some types at which both sides have equal types; None if none was met.
 
-    Sizes are pairwise different where they may be. ``tries`` degrees, copies or partials are set
+    ``tries`` degrees, copies or partials are set
     to 2 or 3 at random, or fewer where that is too many; the others follow, or are 1. That the
     types fit is checked by type inference on the concrete graphs.
     """
@@ -38,8 +40,11 @@ def random_instance(left: Side, right: Side, random: Random, tries: int = 5) -> 
     try:
         sides = [list(typings(Graph(side).nodes, side)) for side in (left, right)]
         sizes = Sizes()
-        for node in (*Graph(left).nodes, *Graph(right).nodes):
+        for node in Graph((*left, *right)).nodes:
             sizes.visit(node)
+        for a, b in zip(left, right, strict=True):
+            for x, y in zip(sizes.shape(a), sizes.shape(b), strict=True):
+                sizes.equal(x, y)
     except (OperatorError, ValueError, Unsolvable, Undecided):
         return None
     for pins in range(tries, -1, -1):
@@ -72,21 +77,21 @@ def _sized(
     left: Side, right: Side, sizes: Sizes, degrees: dict[str, int], random: Random
 ) -> Instance | None:
     symbols = sorted({s for size in sizes.positive for s in sizes.resolve(size).symbols})
-    leaves = {node.leaf for side in (left, right) for node in Graph(side).leaves}
-    scale = lcm(*(_cuts(leaf, degrees) for leaf in leaves))
-    scale *= prod(value for name, value in degrees.items() if "." not in name)
-    order = random.sample(SIZES, len(SIZES))
-    for factor in dict.fromkeys((scale, 1)):
-        values = {s: order[i % len(order)] * factor for i, s in enumerate(symbols)}
+    cuts = dict.fromkeys(symbols, 1)
+    for leaf in {node.leaf for side in (left, right) for node in Graph(side).leaves}:
+        for dim in range(leaf.rank):
+            cut = prod(degrees.get(f"{leaf.name}.{kind}{dim}", 1) for kind in "dt")
+            for symbol in sizes.resolve(Poly.of(input_size(leaf.name, dim))).symbols:
+                cuts[symbol] = lcm(cuts[symbol], cut)
+    operators = prod(value for name, value in degrees.items() if "." not in name)
+    for attempt in range(SIZINGS):
+        base = random.choices(SIZES if attempt < SIZINGS // 2 else SIZES[:3], k=len(symbols))
+        own = operators if attempt % 3 else 1
+        values = {s: base[i] * cuts[s] * own for i, s in enumerate(symbols)}
         found = counterexample._instance(left, right, sizes, values, degrees)
         if found is not None and _largest(found) <= MAX_ELEMENTS:
             return found
     return None
-
-
-def _cuts(leaf: Leaf, degrees: dict[str, int]) -> int:
-    dims = range(leaf.rank)
-    return prod(degrees.get(f"{leaf.name}.{kind}{i}", 1) for kind in "dt" for i in dims)
 
 
 def _largest(instance: Instance) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from pcg.graph import Graph, Value, apply, leaf
 from pcg.ops.algebra import add, matmul, multiply, relu, scale
 from pcg.ops.layers import mean_loss
@@ -13,7 +15,7 @@ def data_times_tensor(batch: int, widths: tuple[int, ...], data: int, tensor: in
     next, as Megatron does."""
     value = _cut(leaf("input", "x", (batch, widths[0])), 0, data)
     columns = True
-    for i, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+    for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
         if i:
             value = apply(relu(), value)
         weight = leaf("weight", f"w{i + 1}", (fan_in, fan_out))
