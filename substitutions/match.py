@@ -85,8 +85,9 @@ def _match(
     if bound is None:
         return
     yield from _operands(pattern.node.inputs, host.node.inputs, values, bound)
-    if pattern.node.call.operator.commutative:
-        yield from _operands(pattern.node.inputs, host.node.inputs[::-1], values, bound)
+    swapped = host.node.inputs[::-1]
+    if pattern.node.call.operator.commutative and swapped != host.node.inputs:
+        yield from _operands(pattern.node.inputs, swapped, values, bound)
 
 
 def _operands(

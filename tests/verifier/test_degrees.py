@@ -17,8 +17,8 @@ from verifier.degrees import ONE, Basis, Collecting, Monomial, entries, input_de
 from verifier.errors import Undecided
 from verifier.witness import solve
 
-SYMBOLS = ("x.d0", "x.c", "y.c", "k", "j")
-SMALL = (1, 2, 3, 4, 6)
+SYMBOLS: tuple[str, ...] = ("x.d0", "x.c", "y.c", "k", "j")
+SMALL: tuple[int, ...] = (1, 2, 3, 4, 6)
 
 powers = st.integers(-2, 2).map(Fraction)
 monomials = st.builds(
@@ -45,7 +45,7 @@ def solutions(
 ) -> Iterator[dict[str, int]]:
     """All small solutions in which the degrees of operators are at least 2."""
     for choice in product(SMALL, repeat=len(SYMBOLS)):
-        values = dict(zip(SYMBOLS, choice, strict=True))
+        values: dict[str, int] = dict(zip(SYMBOLS, choice, strict=True))
         if min(values["k"], values["j"]) < 2:
             continue
         divides = all(value(w, values).denominator == 1 for w in whole)

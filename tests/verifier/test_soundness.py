@@ -91,7 +91,7 @@ def _neighbour(rule: Rule, random: Random) -> tuple[Side, Side]:
 counts: Counter[str] = Counter()
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, len(RULES) - 1), st.integers(0, 2**32 - 1))
 def _proved_neighbours_hold(number: int, seed: int):
     random = Random(seed)
