@@ -93,34 +93,46 @@ def generate(
     """
     chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1
-    seconds: dict[str, float] = {}
-    start = perf_counter()
+    clock = _Clock()
     around = [instance for operator in chosen for instance in instances(operator)]
     typings = sum(_watched(map(_typings, around), "typings", len(around), progress))
-    seconds["typings"] = perf_counter() - start
+    clock.lap("typings")
     found = dict.fromkeys(map(Candidate.of, chain_pairs()))
     # The largest first, so that no worker is left with one at the end.
     around.sort(key=lambda i: -sum(i.ranks) - sum(i.outputs))
     for some in _watched(parallel_map(_cuts, around, jobs), "cuts", len(around), progress):
         found |= dict.fromkeys(some)
-    seconds["cuts"] = perf_counter() - start - sum(seconds.values())
+    clock.lap("cuts")
     groups, graphs = classes(core_instances(chosen), jobs)
     for pair in _watched(candidates(groups), "algebra", 0, progress):
         found.setdefault(Candidate.of(pair))
-    seconds["algebra"] = perf_counter() - start - sum(seconds.values())
+    clock.lap("algebra")
     ordered = sorted(found, key=lambda c: (len(c.left) + len(c.right), str(c)))
     decisions = list(
         _watched(parallel_map(_decide, ordered, jobs), "proofs", len(ordered), progress)
     )
-    seconds["proofs"] = perf_counter() - start - sum(seconds.values())
+    clock.lap("proofs")
     decided = list(zip(ordered, decisions, strict=True))
     verdicts = Counter(str(decision.verdict) for decision in decisions)
     counts = dict(sorted(verdicts.items()))
-    report = Report(typings, graphs, len(groups), len(ordered), counts, seconds)
+    report = Report(typings, graphs, len(groups), len(ordered), counts, clock.seconds)
     proved = tuple(_rule(c, d) for c, d in decided if d.verdict is Verdict.PROVED)
     library = LibraryFile(schema_version=1, operators=operators_hash(), rules=proved)
     rejected = tuple((c, d) for c, d in decided if d.verdict is not Verdict.PROVED)
     return Generated(library, report, rejected)
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """The phase that ends here."""
+        now = perf_counter()
+        self.seconds[phase], self._last = now - self._last, now
 
 
 def _watched(items: Iterable[T], phase: str, total: int, progress: Progress) -> Iterator[T]:
