@@ -74,7 +74,7 @@ def command(
         _print_report(found, path, perf_counter() - start, show_rejected=show_rejected)
 
 
-PHASES = ("cuts", "algebra", "proofs")
+PHASES = ("typings", "cuts", "algebra", "proofs")
 
 
 def _chosen(names: list[str]) -> list[Operator]:
@@ -89,6 +89,7 @@ def _chosen(names: list[str]) -> list[Operator]:
 def _record(found: Generated) -> dict[str, object]:
     report = found.report
     return {
+        "typings": report.typings,
         "graphs": report.graphs,
         "classes": report.classes,
         "candidates": report.candidates,
@@ -104,6 +105,7 @@ def _print_report(found: Generated, path: Path, seconds: float, *, show_rejected
     table.add_column("")
     table.add_column("", justify="right")
     report = found.report
+    table.add_row("typing theorems proved", f"{report.typings:,}")
     table.add_row("graphs enumerated", f"{report.graphs:,}")
     table.add_row("classes of equal fingerprint", f"{report.classes:,}")
     table.add_row("candidate rules", f"{report.candidates:,}")
