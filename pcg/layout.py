@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from itertools import product
 from math import prod
 
 from pcg.graph import Node
@@ -174,10 +173,6 @@ def tasks(node: Node, view: MachineView) -> Iterator[tuple[int, Task]]:
             length = plain[name] // degree
             ranges[name] = (digit * length, (digit + 1) * length)
         yield view.device(task), Task(call.values, plain, ranges)
-
-
-def grid_tasks(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    return product(*(range(n) for n in shape))
 
 
 def _pieces_shape(tensor: ParallelTensor) -> tuple[int, ...]:
