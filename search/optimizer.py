@@ -45,7 +45,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """What the search did: parts, different ones among them, candidates priced, why it stopped."""
+    """What the search did: parts, different parts and ways to enter them, candidates priced, why
+    it stopped."""
 
     parts: int
     distinct_parts: int
@@ -62,6 +63,10 @@ class Optimized:
 
 def no_progress(what: str, done: int, total: int) -> None:
     """Say nothing."""
+
+
+Leg = tuple[Part, Found, Option | None, Option | None]
+"""A part, the best of it, and how the tensors before and after it cross."""
 
 
 @dataclass
@@ -87,6 +92,7 @@ class Optimizer:
         self._spaces: dict[str, Space] = {}
         self._candidates = 0
         self._stops: set[str] = set()
+        self._deadline = inf
 
     def optimize(self, name: str, graph: Graph) -> Optimized:
         """The fastest plan found for a model. Raises NegativeAnswer where none fits."""
@@ -103,24 +109,20 @@ class Optimizer:
         if mapped is None:
             raise NegativeAnswer(f"{name} does not fit {self.machine.name}")
         seconds = perf_counter() - start
-        plan = Plan(
-            model_name=name,
-            model=graph,
-            graph=tidy,
-            views=mapped.views,
-            machine=machine_record(self.machine),
-            library_hash=self.library.hash,
-            derivation=(*applied, *final.applied, *shortened),
-            estimates=EstimatesFile(
-                step_seconds=mapped.seconds,
-                one_device_seconds=alone,
-                communication_elements=communication_elements(schedule(tidy, mapped.views)),
-                search_seconds=seconds,
-            ),
+        estimates = EstimatesFile(
+            step_seconds=mapped.seconds,
+            one_device_seconds=alone,
+            communication_elements=communication_elements(schedule(tidy, mapped.views)),
+            search_seconds=seconds,
         )
+        derivation = (*applied, *final.applied, *shortened)
+        machine, rules = machine_record(self.machine), self.library.hash
+        plan = Plan(name, graph, tidy, mapped.views, machine, rules, derivation, estimates)
+        return Optimized(plan, self._report(len(pieces), seconds))
+
+    def _report(self, pieces: int, seconds: float) -> Report:
         stop = next((s for s in ("time", "budget") if s in self._stops), "exhausted")
-        report = Report(len(pieces), len(self._spaces), self._candidates, stop, seconds)
-        return Optimized(plan, report)
+        return Report(pieces, len(self._spaces), self._candidates, stop, seconds)
 
     def _price(self, graph: Graph) -> float:
         key = self._keys.of(graph)
@@ -146,14 +148,14 @@ class Optimizer:
         """Dynamic programming over how tensors cross from part to part."""
         enter: list[Option | None] = [None]
         costs = {0: 0.0}
-        trails: dict[int, list[tuple[Part, Found, Option | None, Option | None]]] = {0: []}
+        trails: dict[int, list[Leg]] = {0: []}
         for number, part in enumerate(pieces):
             self.progress("parts", number, len(pieces))
             leave: list[Option | None] = [None]
             if part.after is not None:
                 leave = list(self._moves.options(part.after))
             new_costs: dict[int, float] = {}
-            new_trails: dict[int, list[tuple[Part, Found, Option | None, Option | None]]] = {}
+            new_trails: dict[int, list[Leg]] = {}
             for j, out in enumerate(leave):
                 for i, cost in costs.items():
                     found = self._solve(part, enter[i], out)

@@ -29,12 +29,14 @@ from unity.cli import new_app, run_app
 MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
 
+MODEL_HELP = "; ".join(f"{model.name}: {model.summary}" for model in MODELS.values())
+
 app = new_app()
 
 
 @app.command()
 def optimize(
-    model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}.")],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     machine: Annotated[str, typer.Option(help="A preset, or a machine file.")] = "local",
     nodes: Annotated[int, typer.Option(help="Nodes of the machine.")] = 1,
     devices: Annotated[
