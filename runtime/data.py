@@ -13,9 +13,6 @@ from torch import Tensor
 
 from pcg.graph import Leaf
 
-EXACT_IN_FLOAT32 = 1 << 24
-"""Whole numbers up to this are exact in float32, so ids may travel as floats like all else."""
-
 
 def initial_weight(leaf: Leaf, seed: int) -> Tensor:
     """Normal values scaled by 1/sqrt(fan-in), the second to last dimension (Kaiming)."""

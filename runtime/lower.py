@@ -31,6 +31,9 @@ from runtime.program import (
     Weight,
 )
 
+EXACT_IN_FLOAT32 = 1 << 24
+"""Whole numbers up to this are exact in float32, in which ids travel like all else."""
+
 
 @dataclass(frozen=True)
 class Lowering:
@@ -291,6 +294,9 @@ def _check_leaves(plan: Plan, where: str) -> None:
         if other is None or _identity(other) != _identity(leaf):
             wrote = "no such leaf" if other is None else str(other)
             raise InputError(where, f"the plan reads {leaf}, the model has {wrote}")
+        if leaf.below is not None and leaf.below > EXACT_IN_FLOAT32:
+            problem = f"integers below {leaf.below}, expected {EXACT_IN_FLOAT32} at most"
+            raise InputError(where, f"{name}: {problem}")
 
 
 def _leaves(graph: Graph) -> dict[str, Leaf]:

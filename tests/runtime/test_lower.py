@@ -162,3 +162,13 @@ def test_a_leaf_of_partial_sums_is_refused():
     )
     with pytest.raises(InputError, match="x: stored as partial sums"):
         Lowering(plan_of(graph))
+
+
+def test_ids_too_large_for_float32_are_refused():
+    graph = (
+        f"ids = input[4] below {2**24 + 1}\n"
+        f"table = weight[{2**24 + 1}, 2]\n"
+        "return mean_loss(embedding(ids, table))"
+    )
+    with pytest.raises(InputError, match="ids: integers below 16777217, expected 16777216"):
+        Lowering(plan_of(graph, model=graph))
