@@ -85,12 +85,23 @@ class _Walker:
                     self.evaluate(body, inner), tuple(stop - start for _, (start, stop) in inner)
                 )
                 return ring.total(values, len(scope))
+            case expr.Max():
+                return self._max(value, scope)
             case expr.Add(parts):
                 return self._fold(ring.plus, parts, scope)
             case expr.Mul(parts):
                 return self._fold(ring.times, parts, scope)
             case expr.Apply(function, args):
                 return ring.apply(function, [self._grid(arg, scope) for arg in args])
+
+    def _max(self, value: expr.Max, scope: tuple[tuple[str, Range], ...]) -> Array:
+        span = self.ranges.get(value.var, (0, value.size.evaluate(self.sizes)))
+        inner = (*scope, (value.var, span))
+        valid = np.ones((1,) * len(inner), np.bool_)
+        for guard in value.guards:
+            valid = valid & (self._index(guard, inner) >= 0)
+        values = self._grid(value.body, inner)
+        return self.ring.greatest(values, len(scope), np.broadcast_to(valid, values.shape))
 
     def _grid(self, value: Expr, scope: tuple[tuple[str, Range], ...]) -> Array:
         shape = tuple(stop - start for _, (start, stop) in scope)

@@ -53,6 +53,19 @@ class Sum:
 
 
 @dataclass(frozen=True)
+class Max:
+    """The greatest value of ``body`` over ``0 <= var < size`` where every guard is at least 0.
+
+    Over nothing it is minus infinity.
+    """
+
+    var: str
+    size: Poly
+    guards: tuple[Poly, ...]
+    body: Expr
+
+
+@dataclass(frozen=True)
 class Add:
     terms: tuple[Expr, ...]
 
@@ -80,13 +93,13 @@ class Guard:
         return Guard(-self.index - 1)
 
 
-Expr = Const | Real | IndexValue | Access | Sum | Add | Mul | Apply | Guard
+Expr = Const | Real | IndexValue | Access | Sum | Max | Add | Mul | Apply | Guard
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct sub-expressions."""
     match expr:
-        case Sum(body=body):
+        case Sum(body=body) | Max(body=body):
             return (body,)
         case Add(terms=parts) | Mul(factors=parts) | Apply(args=parts):
             return parts
@@ -106,6 +119,8 @@ def indices(expr: Expr) -> tuple[Poly, ...]:
     match expr:
         case IndexValue(index) | Guard(index) | Sum(size=index):
             return (index,)
+        case Max(_, size, guards):
+            return (size, *guards)
         case Access(index=index):
             return index
         case _:
@@ -129,6 +144,10 @@ def substitute(expr: Expr, values: Mapping[str, Poly]) -> Expr:
         case Sum(var, size, body):
             free = {name: value for name, value in values.items() if name != var}
             return Sum(var, size.substitute(values), substitute(body, free))
+        case Max(var, size, guards, body):
+            free = {name: value for name, value in values.items() if name != var}
+            inside = tuple(guard.substitute(free) for guard in guards)
+            return Max(var, size.substitute(values), inside, substitute(body, free))
         case Add(terms):
             return Add(tuple(substitute(t, values) for t in terms))
         case Mul(factors):
@@ -146,6 +165,11 @@ def rename_binders(expr: Expr, name: Callable[[str], str]) -> Expr:
             fresh = name(var)
             renamed = substitute(rename_binders(body, name), {var: Poly.of(fresh)})
             return Sum(fresh, size, renamed)
+        case Max(var, size, guards, body):
+            fresh = name(var)
+            renamed = {var: Poly.of(fresh)}
+            inside = tuple(guard.substitute(renamed) for guard in guards)
+            return Max(fresh, size, inside, substitute(rename_binders(body, name), renamed))
         case Add(terms):
             return Add(tuple(rename_binders(t, name) for t in terms))
         case Mul(factors):

@@ -51,6 +51,7 @@ FUNCTIONS: dict[str, ScalarFunction] = {
         ScalarFunction("gelu", 1, _gelu, lambda x: torch.nn.functional.gelu(x), 12),
         ScalarFunction("recip", 1, np.reciprocal, lambda x: torch.reciprocal(x), 1),
         ScalarFunction("rsqrt", 1, lambda x: x**-0.5, lambda x: torch.rsqrt(x), 4),
+        ScalarFunction("max", 2, np.maximum, lambda x, y: torch.maximum(x, y), 1),
         ScalarFunction("eq", 2, _eq, lambda x, y: (x == y).to(torch.get_default_dtype()), 1),
     )
 }

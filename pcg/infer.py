@@ -102,6 +102,7 @@ def bind_sizes(call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]]
             if known != size:
                 problem = f"size {size}, expected {known} (index {name})"
                 raise OperatorError(call.name, operand.name, position, problem)
+    _divide_merged(call, equation, shapes, sizes)
     for name, bound in equation.bounds:
         sizes[f"|{name}|"] = bound.evaluate(sizes)
     for operand, shape in zip(equation.operands, shapes, strict=True):
@@ -110,6 +111,23 @@ def bind_sizes(call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]]
                 problem = f"size {size}, expected {expected} ({dim.size})"
                 raise OperatorError(call.name, operand.name, position, problem)
     return sizes
+
+
+def _divide_merged(
+    call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]], sizes: dict[str, int]
+) -> None:
+    """Find the sizes that are what other indices leave of a merged dimension."""
+    for name, bound in equation.bounds:
+        if bound.symbols <= sizes.keys():
+            sizes[f"|{name}|"] = bound.evaluate(sizes)
+    for quotient in equation.quotients:
+        size = shapes[quotient.operand][quotient.position]
+        divisor = quotient.divisor.evaluate(sizes)
+        if divisor < 1 or size % divisor:
+            operand = equation.operands[quotient.operand].name
+            problem = f"size {size}, expected a multiple of {divisor} ({quotient.divisor})"
+            raise OperatorError(call.name, operand, quotient.position, problem)
+        sizes[f"|{quotient.name}|"] = size // divisor
 
 
 def output_shapes(
@@ -213,7 +231,7 @@ def _infer_local(
         else:
             expected = arithmetic.times(copies, used)
             arithmetic.same(x.copies, expected, (i, None), "copies")
-    assert copies is not None
+    copies = one if copies is None else copies  # a constant lives on one device
     return tuple(
         _output_degrees(typing, output, len(dims), degrees, slices, copies, passing, arithmetic)
         for output, dims in enumerate(o.dims for o in call.instance(ranks).outputs)

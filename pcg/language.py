@@ -9,6 +9,10 @@ An index ranges over the size of the operand dimension that carries its name, ``
 indices, ``(m n)`` one dimension made of two, ``j@axis`` lets the attribute ``axis`` say where ``j``
 stands. Operand shapes stand before ``->``; they may be left out when every operand is read at plain
 indices. ``let name[i...] = value;`` defines a value used in the outputs after it.
+
+What lies outside of an operand reads as 0. A condition compares indices, such as
+``0 <= j < |s| and k <= j``, in ``VALUE if CONDITION else VALUE`` and in ``max a < size where
+CONDITION: VALUE``, the greatest value where it holds; ``max(VALUE, VALUE)`` is the greater of two.
 """
 
 from __future__ import annotations
@@ -17,7 +21,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from pcg.equation import Dimension, Equation, Operand, Output, check_sizes, run_names, size_of
+from pcg.equation import (
+    Dimension,
+    Equation,
+    Operand,
+    Output,
+    check_sizes,
+    find_quotients,
+    run_names,
+    size_of,
+)
 from pcg.expr import (
     Access,
     Add,
@@ -26,6 +39,7 @@ from pcg.expr import (
     Expr,
     Guard,
     IndexValue,
+    Max,
     Mul,
     Real,
     Sum,
@@ -111,35 +125,29 @@ class Reader:
         value = self._comparison()
         if not self._accept("if"):
             return value
-        condition = self._comparison()
+        guards = self._condition()
         self._expect("else")
         other = self._ternary()
-        if not isinstance(condition, Guard):
-            raise EquationError("a condition compares two indices with <, <=, > or >=")
-        return Add((Mul((condition, value)), Mul((condition.negated(), other))))
+        return Add((Mul((*guards, value)), *_otherwise(guards, other)))
+
+    def _condition(self) -> tuple[Guard, ...]:
+        """Comparisons of indices, joined by ``and``."""
+        guards = _guards(self._comparison())
+        while self._accept("and"):
+            guards += _guards(self._comparison())
+        return guards
 
     def _comparison(self) -> Expr:
+        """A value, or comparisons of two or more in a row."""
         left = self._additive()
-        operator = self._accept("<", "<=", ">", ">=", "==")
-        if operator is None:
+        found: list[Expr] = []
+        while operator := self._accept("<", "<=", ">", ">=", "=="):
+            right = self._additive()
+            found.append(_compared(operator, left, right))
+            left = right
+        if not found:
             return left
-        right = self._additive()
-        if not (isinstance(left, IndexValue) and isinstance(right, IndexValue)):
-            if operator != "==":
-                raise EquationError(f"{operator} compares indices, not values")
-            return Apply("eq", (_final(left), _final(right)))
-        difference = left.index - right.index
-        match operator:
-            case "<":
-                return Guard(-difference - 1)
-            case "<=":
-                return Guard(-difference)
-            case ">":
-                return Guard(difference - 1)
-            case ">=":
-                return Guard(difference)
-            case _:
-                return Mul((Guard(difference), Guard(-difference)))
+        return found[0] if len(found) == 1 else Mul(tuple(g for f in found for g in _guards(f)))
 
     def _additive(self) -> Expr:
         value = self._product()
@@ -158,21 +166,25 @@ class Reader:
     def _unary(self) -> Expr:
         if self._accept("-"):
             return _times(_number(-1), self._unary())
-        if self._peek() == "sum":
-            return self._sum()
+        following = self.tokens[self.at + 1 : self.at + 2]
+        if self._peek() == "sum" or (self._peek() == "max" and following != ("(",)):
+            return self._reduction(self._next())
         return self._atom()
 
-    def _sum(self) -> Expr:
-        self._expect("sum")
+    def _reduction(self, kind: str) -> Expr:
         mark = len(self.scope)
         binders = self._binders()
         while self._accept(","):
             binders += self._binders()
+        guards: tuple[Poly, ...] = ()
+        if kind == "max" and self._accept("where"):
+            guards = tuple(guard.index for guard in self._condition())
         self._expect(":")
         body = _final(self._ternary())
         del self.scope[mark:]
         for name, size in reversed(binders):
-            body = Sum(name, size, body)
+            body = Sum(name, size, body) if kind == "sum" else Max(name, size, guards, body)
+            guards = ()
         return body
 
     def _binders(self) -> list[tuple[str, Poly]]:
@@ -302,6 +314,40 @@ class Reader:
         )
 
 
+def _compared(operator: str, left: Expr, right: Expr) -> Expr:
+    """A comparison of indices as guards; ``==`` may compare values."""
+    if not (isinstance(left, IndexValue) and isinstance(right, IndexValue)):
+        if operator != "==":
+            raise EquationError(f"{operator} compares indices, not values")
+        return Apply("eq", (_final(left), _final(right)))
+    difference = left.index - right.index
+    match operator:
+        case "<":
+            return Guard(-difference - 1)
+        case "<=":
+            return Guard(-difference)
+        case ">":
+            return Guard(difference - 1)
+        case ">=":
+            return Guard(difference)
+        case _:
+            return Mul((Guard(difference), Guard(-difference)))
+
+
+def _guards(condition: Expr) -> tuple[Guard, ...]:
+    """The guards that a condition is made of."""
+    parts = condition.factors if isinstance(condition, Mul) else (condition,)
+    guards = tuple(part for part in parts if isinstance(part, Guard))
+    if len(guards) < len(parts):
+        raise EquationError("a condition compares two indices with <, <=, >, >= or ==")
+    return guards
+
+
+def _otherwise(guards: tuple[Guard, ...], other: Expr) -> tuple[Expr, ...]:
+    """``other`` where not all guards hold, as one term for the first that does not."""
+    return tuple(Mul((*guards[:i], guard.negated(), other)) for i, guard in enumerate(guards))
+
+
 def _number(value: int) -> Expr:
     return IndexValue(Poly.of(value))
 
@@ -365,7 +411,8 @@ def expand(
             reader.lets[definition.name] = (names, body)
         else:
             outputs.append(Output(definition.name, dims, body))
-    equation = Equation(operands, tuple(outputs), tuple(bounds.items()))
+    quotients = find_quotients(operands, bounds)
+    equation = Equation(operands, tuple(outputs), tuple(bounds.items()), quotients)
     check_sizes(equation, sizes)
     return equation
 

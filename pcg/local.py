@@ -96,7 +96,8 @@ def _inner_binders(term: Term) -> Iterator[str]:
     """The indices summed inside the functions of a term, by the name in the equation."""
     for factor in term.factors:
         if isinstance(factor, Function):
-            for inner in (inner for arg in factor.args for inner in arg):
+            yield from (var.split("~")[0] for arg in factor.args for var, _ in arg.binders)
+            for inner in (inner for arg in factor.args for inner in arg.form):
                 yield from (var.split("~")[0] for var, _ in inner.binders)
                 yield from _inner_binders(inner)
 

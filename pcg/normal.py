@@ -27,11 +27,25 @@ class Element:
 
 
 @dataclass(frozen=True)
+class Argument:
+    """A value in normal form; under ``max``, one for each choice of binders where guards hold."""
+
+    form: NormalForm
+    binders: tuple[tuple[str, Poly], ...] = ()
+    guards: tuple[Poly, ...] = ()
+
+
+@dataclass(frozen=True)
 class Function:
-    """A scalar function of values in normal form."""
+    """A scalar function of values. ``max`` takes any number of them, in any order."""
 
     name: str
-    args: tuple[NormalForm, ...]
+    args: tuple[Argument, ...]
+
+    @staticmethod
+    def of(name: str, *forms: NormalForm) -> Function:
+        """A function of plain values."""
+        return Function(name, tuple(Argument(form) for form in forms))
 
 
 @dataclass(frozen=True)
@@ -93,8 +107,24 @@ class Normalizer:
             case expr.Mul(parts):
                 return self._product(self.normalize(part, resolve) for part in parts)
             case expr.Apply(name, args):
-                inner = tuple(self.normalize(arg, resolve) for arg in args)
-                return (Term(Fraction(1), factors=(Function(name, inner),)),)
+                inner = [self.normalize(arg, resolve) for arg in args]
+                # relu(x) is max(x, 0) from here on.
+                function = Function.of("max", *inner, ()) if name == "relu" else None
+                function = function or Function.of(name, *inner)
+                return (Term(Fraction(1), factors=(function,)),)
+            case expr.Max():
+                argument = self._greatest(value, resolve)
+                return (Term(Fraction(1), factors=(Function("max", (argument,)),)),)
+
+    def _greatest(self, value: Expr, resolve: Resolve) -> Argument:
+        """Maxima over one index after the other, as one over them all."""
+        binders: list[tuple[str, Poly]] = []
+        guards: list[Poly] = []
+        while isinstance(value, expr.Max):
+            binders.append((value.var, value.size))
+            guards += value.guards
+            value = value.body
+        return Argument(self.normalize(value, resolve), tuple(binders), tuple(guards))
 
     def fresh(self, name: str) -> str:
         """A name for a summed index that no other one has."""
@@ -154,12 +184,22 @@ def substitute_form(form: NormalForm, values: Mapping[str, Poly]) -> NormalForm:
     return tuple(substitute_term(term, values) for term in form)
 
 
+def substitute_argument(argument: Argument, values: Mapping[str, Poly]) -> Argument:
+    binders: list[tuple[str, Poly]] = []
+    free = dict(values)
+    for var, size in argument.binders:
+        binders.append((var, size.substitute(free)))
+        free.pop(var, None)
+    guards = tuple(guard.substitute(free) for guard in argument.guards)
+    return Argument(substitute_form(argument.form, free), tuple(binders), guards)
+
+
 def substitute_factor(factor: Factor, values: Mapping[str, Poly]) -> Factor:
     match factor:
         case Element(tensor, index):
             return Element(tensor, tuple(i.substitute(values) for i in index))
         case Function(name, args):
-            return Function(name, tuple(substitute_form(arg, values) for arg in args))
+            return Function(name, tuple(substitute_argument(arg, values) for arg in args))
         case Number(index):
             return Number(index.substitute(values))
         case Symbol():
@@ -174,7 +214,7 @@ def elements(form: NormalForm) -> Iterator[Element]:
                 yield factor
             elif isinstance(factor, Function):
                 for arg in factor.args:
-                    yield from elements(arg)
+                    yield from elements(arg.form)
 
 
 def free_symbols(form: NormalForm) -> frozenset[str]:
@@ -192,12 +232,21 @@ def free_symbols(form: NormalForm) -> frozenset[str]:
     return frozenset(found)
 
 
+def argument_symbols(argument: Argument) -> frozenset[str]:
+    """The symbols that an argument depends on, without its own indices."""
+    found = set(free_symbols(argument.form))
+    found.update(s for guard in argument.guards for s in guard.symbols)
+    found.difference_update(var for var, _ in argument.binders)
+    found.update(s for _, size in argument.binders for s in size.symbols)
+    return frozenset(found)
+
+
 def factor_symbols(factor: Factor) -> frozenset[str]:
     match factor:
         case Element(_, index):
             return frozenset(s for i in index for s in i.symbols)
         case Function(_, args):
-            return frozenset(s for arg in args for s in free_symbols(arg))
+            return frozenset(s for arg in args for s in argument_symbols(arg))
         case Number(index):
             return index.symbols
         case Symbol():

@@ -64,8 +64,7 @@ class Operator:
         for name in self.attributes:
             if self.attributes.count(name) > 1:
                 raise EquationError(f"attribute {name!r} is given twice")
-        dims = [dim for operand in self.template.operands for dim in operand.dims]
-        runs = sorted({dim.names[0] for dim in dims if dim.run})
+        runs = self.runs
         for start, step in ((1, 0), (2, 1)):
             lengths = {run: start + step * i for i, run in enumerate(runs)}
             equation = self._expand(tuple(lengths.items()))
@@ -73,6 +72,12 @@ class Operator:
             positions = _positions(self.template, lengths)
             if _run_lengths(self, ranks, positions) != lengths:
                 raise EquationError(f"ranks do not tell how long {', '.join(runs)} are")
+
+    @cached_property
+    def runs(self) -> tuple[str, ...]:
+        """The runs of indices in its operands, sorted."""
+        dims = [dim for operand in self.template.operands for dim in operand.dims]
+        return tuple(sorted({dim.names[0] for dim in dims if dim.run}))
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -183,9 +188,9 @@ class Call:
 def _positions(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
     """Where the indices marked ``@`` stand when runs have the given lengths."""
     found: dict[str, int] = {}
-    for operand in template.operands:
+    for part in template.placing:
         at = 0
-        for dim in operand.dims:
+        for dim in part.dims:
             if dim.position is not None and found.setdefault(dim.position, at) != at:
                 raise EquationError(f"'@{dim.position}' stands at {found[dim.position]} and {at}")
             at += lengths[dim.names[0]] if dim.run else 1
@@ -195,9 +200,28 @@ def _positions(template: Template, lengths: Mapping[str, int]) -> dict[str, int]
 def _run_lengths(
     operator: Operator, ranks: tuple[int, ...], positions: Mapping[str, int]
 ) -> dict[str, int]:
-    lengths: dict[str, int] = {}
+    lengths = _placed_runs(operator, positions)
     for operand, rank in zip(operator.template.operands, ranks, strict=True):
         _solve_operand(operator, operand, rank, positions, lengths)
+    return lengths
+
+
+def _placed_runs(operator: Operator, positions: Mapping[str, int]) -> dict[str, int]:
+    """The lengths of the runs that stand before an index of an output whose place is given."""
+    lengths: dict[str, int] = {}
+    for output in operator.template.placing[operator.arity :]:
+        for at, dim in enumerate(output.dims):
+            if dim.position is not None and dim.position in positions:
+                given = positions[dim.position]
+                pending = [d.names[0] for d in output.dims[:at] if d.run]
+                length = given - (at - len(pending)) - sum(lengths.get(r, 0) for r in pending)
+                unknown = [run for run in pending if run not in lengths]
+                if not unknown and length == 0:
+                    continue
+                if length < 0 or len(unknown) != 1:
+                    problem = f"{dim.position} is {given}, where it cannot stand"
+                    raise OperatorError(operator.name, output.name, given, problem)
+                lengths[unknown[0]] = length
     return lengths
 
 

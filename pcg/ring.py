@@ -53,6 +53,10 @@ class Ring(Protocol):
 
     def total(self, values: Array, axis: int) -> Array: ...
 
+    def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
+        """The greatest of the values that are ``valid``; minus infinity if none is."""
+        ...
+
     def apply(self, function: str, args: Sequence[Array]) -> Array: ...
 
     def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
@@ -92,6 +96,9 @@ class Reals:
     def total(self, values: Array, axis: int) -> Array:
         return values.sum(axis=axis)
 
+    def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
+        return np.where(valid, values, -np.inf).max(axis=axis)
+
     def apply(self, function: str, args: Sequence[Array]) -> Array:
         return FUNCTIONS[function].real(*args)
 
@@ -102,9 +109,10 @@ class Reals:
 class PrimeField:
     """Integers modulo a prime below 2**31, so that products fit in 64 bits.
 
-    Functions are pseudo-random maps fixed by their name, but for ``recip`` (the inverse, 0 for 0)
-    and ``eq`` (a test of equality). With ``generic`` eq is such a map too: random elements are
-    hardly ever equal, and a lookup in a table would otherwise always find nothing.
+    Functions are pseudo-random maps fixed by their name, but for ``recip`` (the inverse, 0 for 0),
+    ``eq`` (a test of equality) and ``max`` (by a pseudo-random order, in which minus infinity, the
+    element -1, is least). With ``generic`` eq is such a map too: random elements are hardly ever
+    equal, and a lookup in a table would otherwise always find nothing.
     """
 
     dtype: np.dtype[Any] = np.dtype(np.int64)
@@ -140,7 +148,15 @@ class PrimeField:
     def total(self, values: Array, axis: int) -> Array:
         return values.sum(axis=axis) % self.prime
 
+    def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
+        values = np.where(valid, values, self.prime - 1)
+        best = np.expand_dims(self._order(values).argmax(axis=axis), axis)
+        return np.take_along_axis(values, best, axis).squeeze(axis)
+
     def apply(self, function: str, args: Sequence[Array]) -> Array:
+        if function == "max":
+            x, y = np.broadcast_arrays(*args)
+            return np.where(self._order(x) >= self._order(y), x, y)
         if function == "recip":
             return self._inverse(np.asarray(args[0]))
         if function == "eq" and not self.generic:
@@ -152,6 +168,11 @@ class PrimeField:
 
     def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
         return np.broadcast_to(values, shape)
+
+    def _order(self, values: Array) -> NDArray[np.uint64]:
+        """A pseudo-random total order of the elements, -1 least."""
+        key = _mix(np.asarray(values).astype(np.uint64)) | np.uint64(1)
+        return np.where(values == self.prime - 1, np.uint64(0), key)
 
     def _inverse(self, values: Array) -> Array:
         """values ** (prime - 2), by squaring (Fermat)."""

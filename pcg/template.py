@@ -16,7 +16,7 @@ from itertools import pairwise
 TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)(\.\.\.)?|(->|==|<=|>=|[-+*/()\[\]<>=,:;|@]))")
 
 
-RESERVED = frozenset({"sum", "if", "else", "let"})
+RESERVED = frozenset({"sum", "max", "where", "and", "if", "else", "let"})
 
 
 class EquationError(ValueError):
@@ -51,9 +51,14 @@ class Template:
     definitions: tuple[Declared, ...]
 
     @property
+    def placing(self) -> tuple[Declared, ...]:
+        """Where an attribute may say how an index stands: the operands, then the outputs."""
+        return (*self.operands, *(d for d in self.definitions if not d.local))
+
+    @property
     def positions(self) -> tuple[str, ...]:
         """The attributes that say where an index stands, in order of appearance."""
-        dims = (dim for operand in self.operands for dim in operand.dims)
+        dims = (dim for part in self.placing for dim in part.dims)
         return tuple(dict.fromkeys(dim.position for dim in dims if dim.position))
 
 
@@ -123,8 +128,8 @@ def _definition(tokens: list[str]) -> Declared:
     equals = tokens.index("=")
     declared = _declared(tokens[:equals], local=local, body=tuple(tokens[equals + 1 :]))
     for dim in declared.dims:
-        if dim.position is not None:
-            raise EquationError(f"'@{dim.position}' in {declared.name}, it belongs in an operand")
+        if dim.position is not None and local:
+            raise EquationError(f"'@{dim.position}' in {declared.name}, which is no tensor")
     return declared
 
 

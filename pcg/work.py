@@ -32,6 +32,7 @@ from pcg.expr import (
     Expr,
     Guard,
     IndexValue,
+    Max,
     Mul,
     Real,
     Sum,
@@ -176,6 +177,8 @@ class _Walk:
                 self._access(value, scope)
             case Sum():
                 self._sum(value, scope)
+            case Max():
+                self._greatest(value, scope)
             case Mul(factors):
                 self._product(factors, scope)
             case Add(terms):
@@ -204,6 +207,16 @@ class _Walk:
         self._visit(value.body, inner)
         if by is None:
             self.forward += self._points(value.body, inner)
+
+    def _greatest(self, value: Max, scope: Scope) -> None:
+        """One comparison a value; the gradient goes to one of them."""
+        length = self.lengths.get(value.var, value.size.evaluate(self.sizes))
+        inner = {**scope, value.var: length}
+        self._visit(value.body, inner)
+        points = self._points(value.body, inner)
+        self.forward += points
+        if self._wanted(value.body):
+            self.backward += points
 
     def _product(self, factors: tuple[Expr, ...], scope: Scope) -> None:
         points = self._points(Mul(factors), scope)
@@ -298,6 +311,8 @@ def _free(value: Expr) -> frozenset[str]:
             return index.symbols
         case Sum(var, _, body):
             return _free(body) - {var}
+        case Max(var, _, guards, body):
+            return _free(body).union(*(guard.symbols for guard in guards)) - {var}
         case _:
             return frozenset(symbol for child in children(value) for symbol in _free(child))
 
@@ -332,6 +347,10 @@ def _key(value: Expr, scope: Scope) -> object:
                 names.pop(var, None)
                 names[var] = next(numbers)
                 return ("sum", names[var], index(size), shape(body))
+            case Max(var, size, guards, body):
+                names.pop(var, None)
+                names[var] = next(numbers)
+                return ("max", names[var], index(size), *map(index, guards), shape(body))
             case Apply(function, args):
                 return (function, *map(shape, args))
             case Add() | Mul():

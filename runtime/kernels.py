@@ -58,6 +58,10 @@ class TorchReals:
     def total(self, values: Tensor, axis: int) -> Tensor:
         return values.sum(dim=axis)
 
+    def greatest(self, values: Tensor, axis: int, valid: NDArray[np.bool_]) -> Tensor:
+        mask = torch.tensor(valid, device=self.device)
+        return torch.where(mask, values, float("-inf")).amax(dim=axis)
+
     def apply(self, function: str, args: Sequence[Tensor]) -> Tensor:
         return FUNCTIONS[function].kernel(*args).to(self.dtype)
 
@@ -82,11 +86,13 @@ def run_task(
 def run_equation(
     call: Call, task: Task, blocks: Sequence[Tensor], starts: Sequence[tuple[int, ...]]
 ) -> tuple[Tensor, ...]:
-    """The same from the operator's equation alone. The first block sets dtype and device."""
+    """The same from the operator's equation alone. The first block sets dtype and device; a
+    constant, which has none, takes torch's default."""
     equation = call.instance(tuple(block.dim() for block in blocks))
     sizes = {f"|{name}|": size for name, size in task.sizes.items()}
     sizes |= {name: call.integer(name) for name in call.operator.sizes}
-    ring = TorchReals(blocks[0].dtype, blocks[0].device)
+    like = blocks[0] if blocks else torch.empty(0)
+    ring = TorchReals(like.dtype, like.device)
     operands = [Block(block, start) for block, start in zip(blocks, starts, strict=True)]
     return tuple(
         evaluate_output(output, operands, sizes, task.ranges, call.attributes, ring)

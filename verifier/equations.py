@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from pcg.equation import Dimension, Equation, size_of
-from pcg.normal import Element, Function, NormalForm, Normalizer, Term
+from pcg.normal import Argument, Element, Function, NormalForm, Normalizer, Term
 from pcg.operator import Operator
 from pcg.poly import Poly
 
@@ -52,7 +52,7 @@ class _Inside:
         ranges = {**ranges, **dict(term.binders)}
         known = known.union(term.guards, (size - 1 - Poly.of(v) for v, size in ranges.items()))
         factors = tuple(
-            Function(f.name, tuple(self.form(arg, ranges, known) for arg in f.args))
+            Function(f.name, tuple(self._argument(arg, ranges, known) for arg in f.args))
             if isinstance(f, Function)
             else f
             for f in term.factors
@@ -61,6 +61,13 @@ class _Inside:
         missing = (g for element in read for g in self._conditions(element, ranges))
         new = dict.fromkeys(g for g in missing if g not in known)
         return replace(term, guards=(*term.guards, *new), factors=factors)
+
+    def _argument(
+        self, argument: Argument, ranges: Mapping[str, Poly], known: frozenset[Poly]
+    ) -> Argument:
+        ranges = {**ranges, **dict(argument.binders)}
+        known = known.union(argument.guards, (n - 1 - Poly.of(v) for v, n in ranges.items()))
+        return replace(argument, form=self.form(argument.form, ranges, known))
 
     def _conditions(self, element: Element, ranges: Mapping[str, Poly]) -> Iterator[Poly]:
         """What has to be at least 0 for an element to be inside its operand."""

@@ -21,6 +21,7 @@ from itertools import count
 from pcg.equation import Equation, Output, size_of
 from pcg.local import Axis, LocalTyping
 from pcg.normal import (
+    Argument,
     Element,
     Factor,
     Function,
@@ -168,9 +169,24 @@ class _Cut:
 
     def _term(self, term: Term, values: Mapping[str, Poly], sigma: Poly | None) -> Term:
         """A term with sizes and indices put in; with ``sigma``, as a task computes it."""
+        binders, images = self._bind(term.binders, values, sigma)
+        factors: list[Factor] = []
+        for factor in term.factors:
+            factors.append(self._factor(factor, images, sigma, binders))
+        guards = tuple(guard.substitute(images) for guard in term.guards)
+        return Term(term.coefficient, tuple(binders), guards, tuple(factors))
+
+    def _bind(
+        self,
+        bound: tuple[tuple[str, Poly], ...],
+        values: Mapping[str, Poly],
+        sigma: Poly | None,
+    ) -> tuple[list[tuple[str, Poly]], dict[str, Poly]]:
+        """Bound indices under new names, two for one that is cut (of a task, the offset in its
+        own block), and what the old ones are in them."""
         images = dict(values)
         binders: list[tuple[str, Poly]] = []
-        for var, size in term.binders:
+        for var, size in bound:
             name, own = var.split("~")[0], f"{var}~{next(self._numbers)}"
             if name not in self._axes:
                 binders.append((own, size.substitute(images)))
@@ -183,11 +199,15 @@ class _Cut:
             binders.append((f"{own}.in", _block(name)))
             images[var] = _at(name, f"{own}.in", f"{own}.at" if sigma is None else None)
         self.ranges |= dict(binders)
-        factors: list[Factor] = []
-        for factor in term.factors:
-            factors.append(self._factor(factor, images, sigma, binders))
-        guards = tuple(guard.substitute(images) for guard in term.guards)
-        return Term(term.coefficient, tuple(binders), guards, tuple(factors))
+        return binders, images
+
+    def _argument(
+        self, argument: Argument, values: Mapping[str, Poly], sigma: Poly | None
+    ) -> Argument:
+        binders, images = self._bind(argument.binders, values, sigma)
+        guards = tuple(guard.substitute(images) for guard in argument.guards)
+        form = tuple(self._term(term, images, sigma) for term in argument.form)
+        return Argument(form, tuple(binders), guards)
 
     def _factor(
         self,
@@ -198,8 +218,7 @@ class _Cut:
     ) -> Factor:
         match factor:
             case Function(name, args):
-                new = (tuple(self._term(t, images, sigma) for t in arg) for arg in args)
-                return Function(name, tuple(new))
+                return Function(name, tuple(self._argument(a, images, sigma) for a in args))
             case Number(index):
                 return Number(index.substitute(images))
             case Symbol():

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from pcg.graph import Leaf, Value
 from pcg.normal import (
+    Argument,
     Element,
     Factor,
     Function,
@@ -129,21 +130,13 @@ class Meaning:
         return tuple(self._instantiate_term(term, values, call) for term in form)
 
     def _instantiate_term(self, term: Term, values: Mapping[str, Poly], call: Call) -> Term:
-        images = dict(values)
-        binders: list[tuple[str, Poly]] = []
-        for var, size in term.binders:
-            digits = self._sizes.digits(size.substitute(images))
-            names = [self._normalizer.fresh(var) for _ in digits]
-            index = Index(tuple(zip(names, digits, strict=True)))
-            self.ranges |= dict(index.digits)
-            binders += index.digits
-            images[var] = index.value
+        binders, images = self._bind(term.binders, values)
         coefficient = term.coefficient
         factors: list[Factor] = []
         for factor in term.factors:
             given = call.values[factor.name] if isinstance(factor, Symbol) else None
             if isinstance(factor, Function):
-                args = tuple(self._instantiate(arg, images, call) for arg in factor.args)
+                args = tuple(self._instantiate_argument(a, images, call) for a in factor.args)
                 factors += self._size_reciprocals(Function(factor.name, args))
             elif given is None:
                 factors.append(substitute_factor(factor, images))
@@ -152,17 +145,39 @@ class Meaning:
             else:
                 coefficient *= Fraction(given)
         guards = tuple(guard.substitute(images) for guard in term.guards)
-        return Term(coefficient, tuple(binders), guards, tuple(factors))
+        return Term(coefficient, binders, guards, tuple(factors))
+
+    def _instantiate_argument(
+        self, argument: Argument, values: Mapping[str, Poly], call: Call
+    ) -> Argument:
+        binders, images = self._bind(argument.binders, values)
+        guards = tuple(guard.substitute(images) for guard in argument.guards)
+        return Argument(self._instantiate(argument.form, images, call), binders, guards)
+
+    def _bind(
+        self, binders: tuple[tuple[str, Poly], ...], values: Mapping[str, Poly]
+    ) -> tuple[tuple[tuple[str, Poly], ...], dict[str, Poly]]:
+        """Bound indices under new names, digit by digit, and what the old ones are in them."""
+        images = dict(values)
+        found: list[tuple[str, Poly]] = []
+        for var, size in binders:
+            digits = self._sizes.digits(size.substitute(images))
+            names = [self._normalizer.fresh(var) for _ in digits]
+            index = Index(tuple(zip(names, digits, strict=True)))
+            self.ranges |= dict(index.digits)
+            found += index.digits
+            images[var] = index.value
+        return tuple(found), images
 
     def _size_reciprocals(self, function: Function) -> tuple[Factor, ...]:
         """1 / (m * n) of sizes as 1/m * 1/n: sizes are positive. Other functions as they are."""
-        size = _number(function.args[0]) if function.name == "recip" else None
+        size = _number(function.args[0].form) if function.name == "recip" else None
         if size is None or len(size.terms) != 1 or size.terms[0][1] != 1:
             return (function,)
         if not size.symbols.isdisjoint(self.ranges):
             return (function,)  # an index may be 0
         return tuple(
-            Function("recip", ((Term(Fraction(1), factors=(Number(Poly.of(symbol)),)),),))
+            Function.of("recip", (Term(Fraction(1), factors=(Number(Poly.of(symbol)),)),))
             for symbol in size.terms[0][0]
         )
 
@@ -183,8 +198,8 @@ class Meaning:
         if isinstance(factor, Element):
             return self._at(operands[int(factor.tensor)], factor.index)
         if isinstance(factor, Function):
-            args = tuple(self._expand(arg, operands) for arg in factor.args)
-            factor = Function(factor.name, args)
+            args = (replace(a, form=self._expand(a.form, operands)) for a in factor.args)
+            factor = Function(factor.name, tuple(args))
         return (Term(Fraction(1), factors=(factor,)),)
 
 

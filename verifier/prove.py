@@ -182,7 +182,7 @@ class Prover:
         mark = len(self.obligations)
         try:
             for a, b in zip(left.args, right.args, strict=True):
-                self.equal(a, b, holes)
+                self.equal(a.form, b.form, holes)
         except Unproved:
             del self.obligations[mark:]
             return False

@@ -36,6 +36,10 @@ class Sizes:
     shapes: dict[Node, tuple[Shape, ...]] = field(default_factory=dict[Node, tuple[Shape, ...]])
     orders: list[tuple[Poly, ...]] = field(default_factory=list[tuple[Poly, ...]])
     """Factors, outermost first, of the sizes of merged dimensions."""
+    quotients: dict[tuple[Call, tuple[Shape, ...], str], Poly] = field(
+        default_factory=dict[tuple[Call, tuple[Shape, ...], str], Poly]
+    )
+    """The sizes of indices that are what others leave of a merged dimension."""
 
     def resolve(self, size: Poly) -> Poly:
         """A size in terms of symbols that are not solved for."""
@@ -97,6 +101,15 @@ class Sizes:
                 if len(dim.names) == 1:
                     sizes.setdefault(f"|{dim.names[0]}|", size)
         for name, bound in equation.bounds:
+            if bound.symbols <= sizes.keys():
+                sizes[f"|{name}|"] = bound.substitute(sizes)
+        for quotient in equation.quotients:
+            key = (call, tuple(shapes), quotient.name)
+            if key not in self.quotients:
+                size = shapes[quotient.operand][quotient.position]
+                self.quotients[key] = self._quotient(size, quotient.divisor.substitute(sizes))
+            sizes[f"|{quotient.name}|"] = self.quotients[key]
+        for name, bound in equation.bounds:
             sizes[f"|{name}|"] = bound.substitute(sizes)
         return sizes
 
@@ -114,6 +127,17 @@ class Sizes:
             tuple(dim.size.substitute(sizes) for dim in output.dims) for output in equation.outputs
         )
 
+    def _quotient(self, size: Poly, divisor: Poly) -> Poly:
+        """``size / divisor``: as a polynomial, or a new size that makes up the rest."""
+        size, divisor = self.resolve(size), self.resolve(divisor)
+        exact = _exact_quotient(size, divisor)
+        if exact is not None:
+            return exact
+        quotient = Poly.of(f"|{size} / {divisor}|".replace("|", "'").join("||"))
+        self.positive.append(quotient)
+        self.equal(size, divisor * quotient)
+        return quotient
+
     def _order(self, names: tuple[str, ...], sizes: dict[str, Poly]) -> None:
         if len(names) > 1:
             self.orders.append(tuple(sizes[f"|{name}|"] for name in names))
@@ -130,6 +154,21 @@ class Sizes:
             if whole == size and len(factors) > 1 and proper:
                 return tuple(d for factor in factors for d in self.digits(factor))
         return (size,)
+
+
+def _exact_quotient(size: Poly, divisor: Poly) -> Poly | None:
+    """``size / divisor`` if it is a polynomial and the divisor one monomial."""
+    if len(divisor.terms) != 1:
+        return None
+    monomial, factor = divisor.terms[0]
+    terms: list[tuple[tuple[str, ...], int]] = []
+    for symbols, coefficient in size.terms:
+        left = Counter(symbols)
+        left.subtract(Counter(monomial))
+        if coefficient % factor or any(count < 0 for count in left.values()):
+            return None
+        terms.append((tuple(sorted(left.elements())), coefficient // factor))
+    return Poly.collect(terms)
 
 
 def _integral(call: Call, name: str) -> Poly | int:

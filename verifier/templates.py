@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import permutations
 
 from pcg.normal import (
+    Argument,
     Element,
     Factor,
     Function,
@@ -73,8 +74,15 @@ class _Holes:
         self.found: list[Poly] = []
 
     def function(self, function: Function, inner: frozenset[str]) -> Function:
-        args = tuple(tuple(self._term(t, inner) for t in arg) for arg in function.args)
-        return Function(function.name, args)
+        return Function(function.name, tuple(self._argument(a, inner) for a in function.args))
+
+    def _argument(self, argument: Argument, inner: frozenset[str]) -> Argument:
+        inner = inner | {var for var, _ in argument.binders}
+        return Argument(
+            tuple(self._term(term, inner) for term in argument.form),
+            tuple((var, self._poly(size, inner)) for var, size in argument.binders),
+            tuple(self._poly(guard, inner) for guard in argument.guards),
+        )
 
     def _term(self, term: Term, inner: frozenset[str]) -> Term:
         inner = inner | {var for var, _ in term.binders}
@@ -111,7 +119,7 @@ class _Holes:
 
 def _depth(function: Function) -> int:
     """How deep functions are nested in it, itself included."""
-    inner = (f for arg in function.args for term in arg for f in term.factors)
+    inner = (f for arg in function.args for term in arg.form for f in term.factors)
     return 1 + max((_depth(f) for f in inner if isinstance(f, Function)), default=0)
 
 
@@ -150,8 +158,8 @@ def _outer_guards(
 ) -> Iterator[Poly]:
     """Guards in a function's arguments whose index variables are all outside; ``inner`` are
     those summed inside."""
-    for term in (term for arg in function.args for term in arg):
-        within = inner.union(var for var, _ in term.binders)
+    for argument, term in ((a, term) for a in function.args for term in a.form):
+        within = inner.union(var for var, _ in (*argument.binders, *term.binders))
         for guard in term.guards:
             if guard.symbols.isdisjoint(within) and not guard.symbols.isdisjoint(bound):
                 yield guard
@@ -164,12 +172,15 @@ def _assume(function: Function, guard: Poly, *, holds: bool) -> Function:
     """The function where ``guard >= 0`` is known to hold, or not to."""
     opposite = -guard - 1
     args = tuple(
-        tuple(
-            _assume_term(term, guard, opposite, holds=holds)
-            for term in arg
-            if (opposite if holds else guard) not in term.guards
+        replace(
+            argument,
+            form=tuple(
+                _assume_term(term, guard, opposite, holds=holds)
+                for term in argument.form
+                if (opposite if holds else guard) not in term.guards
+            ),
         )
-        for arg in function.args
+        for argument in function.args
     )
     return Function(function.name, args)
 
