@@ -128,7 +128,7 @@ class Reader:
         guards = self._condition()
         self._expect("else")
         other = self._ternary()
-        return Add((Mul((*guards, value)), *_otherwise(guards, other)))
+        return Add((Mul((*guards, _final(value))), *_otherwise(guards, _final(other))))
 
     def _condition(self) -> tuple[Guard, ...]:
         """Comparisons of indices, joined by ``and``."""

@@ -66,13 +66,30 @@ Factor = Element | Function | Number | Symbol
 
 
 @dataclass(frozen=True)
+class Division:
+    """``index = quotient * size + rest`` with ``0 <= rest < size``: defines quotient and rest.
+
+    There is exactly one of each for every index, so nothing is ever divided.
+    """
+
+    quotient: str
+    rest: str
+    index: Poly
+    size: Poly
+
+
+@dataclass(frozen=True)
 class Term:
-    """``coefficient * sum over binders where every guard >= 0: product of factors``."""
+    """``coefficient * sum over binders where every guard >= 0: product of factors``.
+
+    ``divisions`` define further indices from those that are bound.
+    """
 
     coefficient: Fraction
     binders: tuple[tuple[str, Poly], ...] = ()
     guards: tuple[Poly, ...] = ()
     factors: tuple[Factor, ...] = ()
+    divisions: tuple[Division, ...] = ()
 
 
 NormalForm = tuple[Term, ...]
@@ -177,6 +194,10 @@ def substitute_term(term: Term, values: Mapping[str, Poly]) -> Term:
         tuple(binders),
         tuple(g.substitute(free) for g in term.guards),
         tuple(substitute_factor(f, free) for f in term.factors),
+        tuple(
+            replace(d, index=d.index.substitute(free), size=d.size.substitute(free))
+            for d in term.divisions
+        ),
     )
 
 
@@ -228,6 +249,9 @@ def free_symbols(form: NormalForm) -> frozenset[str]:
             inside |= guard.symbols
         for factor in term.factors:
             inside |= factor_symbols(factor)
+        for division in term.divisions:
+            inside |= division.index.symbols | division.size.symbols
+        inside -= {name for d in term.divisions for name in (d.quotient, d.rest)}
         found |= inside - {var for var, _ in term.binders}
     return frozenset(found)
 

@@ -110,8 +110,8 @@ class PrimeField:
     """Integers modulo a prime below 2**31, so that products fit in 64 bits.
 
     Functions are pseudo-random maps fixed by their name, but for ``recip`` (the inverse, 0 for 0),
-    ``eq`` (a test of equality) and ``max`` (by a pseudo-random order, in which minus infinity, the
-    element -1, is least). With ``generic`` eq is such a map too: random elements are hardly ever
+    ``eq`` (a test of equality) and ``max`` and ``relu`` (by a pseudo-random order, in which minus
+    infinity, the element -1, is least). With ``generic`` eq is such a map too: random elements are hardly ever
     equal, and a lookup in a table would otherwise always find nothing.
     """
 
@@ -154,8 +154,8 @@ class PrimeField:
         return np.take_along_axis(values, best, axis).squeeze(axis)
 
     def apply(self, function: str, args: Sequence[Array]) -> Array:
-        if function == "max":
-            x, y = np.broadcast_arrays(*args)
+        if function in ("max", "relu"):
+            x, y = np.broadcast_arrays(args[0], args[1] if function == "max" else 0)
             return np.where(self._order(x) >= self._order(y), x, y)
         if function == "recip":
             return self._inverse(np.asarray(args[0]))
@@ -170,9 +170,11 @@ class PrimeField:
         return np.broadcast_to(values, shape)
 
     def _order(self, values: Array) -> NDArray[np.uint64]:
-        """A pseudo-random total order of the elements, -1 least."""
-        key = _mix(np.asarray(values).astype(np.uint64)) | np.uint64(1)
-        return np.where(values == self.prime - 1, np.uint64(0), key)
+        """A pseudo-random total order of the elements, -1 least and 0 in the middle."""
+        with np.errstate(over="ignore"):
+            middle = np.uint64(1 << 63) - _mix(np.zeros((), np.uint64))
+            key = _mix(np.asarray(values).astype(np.uint64)) + middle
+        return np.where(values == self.prime - 1, np.uint64(0), key | np.uint64(1))
 
     def _inverse(self, values: Array) -> Array:
         """values ** (prime - 2), by squaring (Fermat)."""

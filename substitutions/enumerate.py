@@ -66,13 +66,14 @@ def instances(operator: Operator, max_rank: int = MAX_RANK) -> Iterator[Instance
 def _instance(operator: Operator, lengths: Mapping[str, int], max_rank: int) -> Instance | None:
     ranks: list[int] = []
     positions: dict[str, Attribute] = {}
-    for operand in operator.template.operands:
+    for part in operator.template.placing:
         at = 0
-        for dim in operand.dims:
+        for dim in part.dims:
             if dim.position is not None:
                 positions[dim.position] = at
             at += lengths[dim.names[0]] if dim.run else 1
         ranks.append(at)
+    ranks = ranks[: operator.arity]
     if max(ranks) > max_rank:
         return None
     symbols: dict[str, Attribute] = {
@@ -98,8 +99,8 @@ def core_instances(operators: Iterable[Operator]) -> list[Instance]:
 
 
 def computing(operators: Mapping[str, Operator] = OPERATORS) -> list[Operator]:
-    """The operators that compute, and join."""
-    return [o for o in operators.values() if o.parallel in (None, "join")]
+    """The operators that compute from operands, and join."""
+    return [o for o in operators.values() if o.parallel in (None, "join") and o.arity]
 
 
 def moves(rank: int, degree: Poly | int) -> list[Call]:

@@ -22,7 +22,8 @@ from verifier.errors import TooLarge, Undecided, Unproved, Unsolvable
 from verifier.local import prove_typing
 from verifier.meaning import Meaning, free_indices
 from verifier.prove import Proof, Prover
-from verifier.sizes import Sizes
+from verifier.sizes import SizeEquation, Sizes
+from verifier.steps import Searching
 from verifier.witness import solve
 
 
@@ -56,12 +57,15 @@ class _Stop(Exception):
         self.decision = decision
 
 
-def decide(left: Sequence[Value], right: Sequence[Value]) -> Decision:
-    """Decide whether two graphs over the same inputs, with paired outputs, are equal."""
+def decide(
+    left: Sequence[Value], right: Sequence[Value], equal: Sequence[SizeEquation] = ()
+) -> Decision:
+    """Decide whether two graphs over the same inputs, with paired outputs, are equal, for all
+    sizes for which the equations in ``equal`` hold."""
     pair = (tuple(left), tuple(right))
     try:
-        sizes, conditions = _sizes(*pair)
-        agreed = _agree(*pair)
+        sizes, conditions = _sizes(*pair, equal)
+        agreed = _agree(*pair, sizes)
         conditions += agreed.conditions
         return _value(*pair, sizes, agreed.degrees, conditions)
     except _Stop as stop:
@@ -74,7 +78,9 @@ class _Agreement:
     degrees: Mapping[str, int]
 
 
-def _sizes(left: tuple[Value, ...], right: tuple[Value, ...]) -> tuple[Sizes, tuple[str, ...]]:
+def _sizes(
+    left: tuple[Value, ...], right: tuple[Value, ...], equal: Sequence[SizeEquation]
+) -> tuple[Sizes, tuple[str, ...]]:
     """Solve for the sizes; what the right side asks beyond the left becomes a condition."""
     if len(left) != len(right):
         raise _Stop(Decision(Verdict.ILL_TYPED, f"{len(left)} outputs against {len(right)}"))
@@ -83,13 +89,13 @@ def _sizes(left: tuple[Value, ...], right: tuple[Value, ...]) -> tuple[Sizes, tu
         raise _Stop(Decision(Verdict.ILL_TYPED, "an input has two ranks"))
     for side, outputs in (("left", left), ("right", right)):
         try:
-            alone = _visited(Sizes(), outputs)
+            alone = _visited(Sizes.where(equal), outputs)
         except (Unsolvable, OperatorError) as error:
             verdict = Verdict.UNKNOWN if isinstance(error, Undecided) else Verdict.ILL_TYPED
             raise _Stop(Decision(verdict, f"{side}: {error}")) from None
         if not _satisfiable(alone):
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no sizes fit"))
-    sizes = _visited(Sizes(), left)
+    sizes = _visited(Sizes.where(equal), left)
     before = frozenset(sizes.solved)
     try:
         _visited(sizes, right)
@@ -100,8 +106,7 @@ def _sizes(left: tuple[Value, ...], right: tuple[Value, ...]) -> tuple[Sizes, tu
         raise _Stop(Decision(verdict, f"sizes: {error}")) from None
     if not _satisfiable(sizes):
         raise _Stop(Decision(Verdict.VACUOUS, "no sizes fit both sides"))
-    new = [s for s in sizes.solved if s not in before]
-    return sizes, tuple(f"{s} = {sizes.resolve(sizes.solved[s])}" for s in new)
+    return sizes, tuple(sizes.equation(s) for s in sizes.solved if s not in before)
 
 
 def _visited(sizes: Sizes, outputs: tuple[Value, ...]) -> Sizes:
@@ -128,7 +133,7 @@ def _satisfiable(sizes: Sizes) -> bool:
     return smt.check(smt.script(smt.at_least(size, 1) for size in positive)) != "unsat"
 
 
-def _agree(left: tuple[Value, ...], right: tuple[Value, ...]) -> _Agreement:
+def _agree(left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes) -> _Agreement:
     """Find the typings on which both sides have the same types, the most general first."""
     try:
         lefts = [t for t in typings(Graph(left).nodes, left) if _witness([t]) is not None]
@@ -148,7 +153,7 @@ def _agree(left: tuple[Value, ...], right: tuple[Value, ...]) -> _Agreement:
         degrees = _witness([a, b], _differences(a, b))
         if degrees is not None:
             return _Agreement(equations + whole, degrees)
-    raise _Stop(_types_differ(left, right, lefts, rights))
+    raise _Stop(_types_differ(left, right, sizes, lefts, rights))
 
 
 def _differences(a: Typing, b: Typing) -> tuple[Monomial, ...]:
@@ -199,6 +204,7 @@ def _equation_text(equation: Monomial) -> str:
 def _types_differ(
     left: tuple[Value, ...],
     right: tuple[Value, ...],
+    sizes: Sizes,
     lefts: Sequence[Typing],
     rights: Sequence[Typing],
 ) -> Decision:
@@ -207,7 +213,6 @@ def _types_differ(
             degrees = _witness([a, b])
             if degrees is None:
                 continue
-            sizes = _visited(_visited(Sizes(), left), right)
             for instance in instances(left, right, sizes, degrees):
                 if found := replay(instance):
                     return Decision(Verdict.REFUTED, "the types differ", counterexample=found)
@@ -256,12 +261,13 @@ def _check_typings(nodes: Sequence[Node]) -> None:
 def _prove(left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes) -> Proof:
     _check_typings(Graph((*left, *right)).nodes)
     positive = tuple(dict.fromkeys(sizes.resolve(size) for size in sizes.positive))
+    naturals = tuple(dict.fromkeys(sizes.resolve(value) for value in sizes.naturals))
     obligations: list[str] = []
+    steps = Searching()
     for a, b in zip(left, right, strict=True):
-        meaning = Meaning(sizes)
+        prover = Prover(positive, {}, obligations, naturals, steps)
+        meaning = Meaning(sizes, prover.ranges, prover.is_digit)
         index = free_indices(sizes, a)
         forms = meaning.at(a, index), meaning.at(b, index)
-        prover = Prover(positive, meaning.ranges, obligations)
-        prover.digits(meaning.conditions)
         prover.equal(*forms, frozenset(name for i in index for name, _ in i.digits))
-    return Proof.of(obligations)
+    return Proof(tuple(obligations), tuple(steps.taken))

@@ -79,11 +79,12 @@ def _prove(
             cut = _Cut(equation, typing, carriers)
             left, right = cut.whole(form, port), cut.tasks(form, port)
             prover = Prover(cut.positive, cut.ranges, obligations)
-            prover.digits(cut.conditions)
+            for digit in cut.conditions:
+                prover.require(digit)
             prover.equal(left, right, frozenset(cut.free(port)))
     except Unproved as error:
         return TypingProof(carriers, None, str(error))
-    return TypingProof(carriers, Proof.of(obligations))
+    return TypingProof(carriers, Proof(tuple(obligations)))
 
 
 def _degree(axis: str) -> Poly:

@@ -2,32 +2,35 @@
 
 The equations of the operators are composed down to the graph's inputs. Indices into merged
 dimensions are tuples of digits: an index that ranges over a product of sizes is written as
-``outer * |inner| + inner`` from the start.
+``outer * |inner| + inner`` from the start. One that is not, such as an index into two merged
+dimensions side by side, has digits all the same: they are defined by an equation (``Division``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from pcg.graph import Leaf, Value
 from pcg.normal import (
     Argument,
+    Division,
     Element,
     Factor,
     Function,
     NormalForm,
     Normalizer,
-    Number,
     Symbol,
     Term,
+    factor_symbols,
     substitute_factor,
 )
 from pcg.operator import Call
 from pcg.poly import Poly
 from verifier.equations import local_form
 from verifier.errors import TooLarge
+from verifier.laws import times
 from verifier.sizes import Sizes
 
 MAX_TERMS = 4096
@@ -69,23 +72,31 @@ class Digit:
     size: Poly
 
 
+IsDigit = Callable[[Digit], bool]
+
+
 class Meaning:
     """Composes equations. One object for both sides of a rule, so that no names clash.
 
-    ``ranges`` has the size of every index variable that was made, ``conditions`` what has to hold
-    for the digits that indices were split into.
+    ``ranges`` has the size of every index variable that was made. ``is_digit`` decides whether a
+    value is known to be less than a size.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, ranges: dict[str, Poly], is_digit: IsDigit) -> None:
         self._sizes = sizes
         self._normalizer = Normalizer()
-        self.ranges: dict[str, Poly] = {}
-        self.conditions: dict[Digit, None] = {}
+        self._is_digit = is_digit
+        self._ranges = ranges
+        self._divisions: dict[tuple[Poly, Poly], Division] = {}
 
     def at(self, value: Value, index: tuple[Index, ...]) -> NormalForm:
         """The element of ``value`` at free indices."""
-        self.ranges |= {name: size for i in index for name, size in i.digits}
-        return self._at(value, tuple(i.value for i in index))
+        self._ranges |= {name: size for i in index for name, size in i.digits}
+        form = self._at(value, tuple(i.value for i in index))
+        if not self._divisions:
+            return form
+        free = frozenset(name for i in index for name, _ in i.digits)
+        return _Definitions(tuple(self._divisions.values()), self._ranges).form(form, free)
 
     def _at(self, value: Value, index: tuple[Poly, ...]) -> NormalForm:
         node = value.node
@@ -112,10 +123,22 @@ class Meaning:
     def _split_digits(self, index: Poly, sizes: tuple[Poly, ...]) -> list[Poly]:
         found: list[Poly] = []
         for size in reversed(sizes[1:]):
-            index, rest = divide(index, size)
-            self.conditions[Digit(rest, size)] = None
+            quotient, rest = divide(index, size)
+            if not self._is_digit(Digit(rest, size)):
+                quotient, rest = self._defined(index, size)
+            index = quotient
             found.append(rest)
         return [index, *reversed(found)]
+
+    def _defined(self, index: Poly, size: Poly) -> tuple[Poly, Poly]:
+        """Quotient and rest as indices of their own, the same for the same index and size."""
+        known = self._divisions.get((index, size))
+        if known is None:
+            known = Division(
+                self._normalizer.fresh("quotient"), self._normalizer.fresh("rest"), index, size
+            )
+            self._divisions[index, size] = known
+        return Poly.of(known.quotient), Poly.of(known.rest)
 
     def _split(
         self, names: tuple[str, ...], index: Poly, values: Mapping[str, Poly]
@@ -137,7 +160,7 @@ class Meaning:
             given = call.values[factor.name] if isinstance(factor, Symbol) else None
             if isinstance(factor, Function):
                 args = tuple(self._instantiate_argument(a, images, call) for a in factor.args)
-                factors += self._size_reciprocals(Function(factor.name, args))
+                factors.append(Function(factor.name, args))
             elif given is None:
                 factors.append(substitute_factor(factor, images))
             elif isinstance(given, Poly):
@@ -164,22 +187,10 @@ class Meaning:
             digits = self._sizes.digits(size.substitute(images))
             names = [self._normalizer.fresh(var) for _ in digits]
             index = Index(tuple(zip(names, digits, strict=True)))
-            self.ranges |= dict(index.digits)
+            self._ranges |= dict(index.digits)
             found += index.digits
             images[var] = index.value
         return tuple(found), images
-
-    def _size_reciprocals(self, function: Function) -> tuple[Factor, ...]:
-        """1 / (m * n) of sizes as 1/m * 1/n: sizes are positive. Other functions as they are."""
-        size = _number(function.args[0].form) if function.name == "recip" else None
-        if size is None or len(size.terms) != 1 or size.terms[0][1] != 1:
-            return (function,)
-        if not size.symbols.isdisjoint(self.ranges):
-            return (function,)  # an index may be 0
-        return tuple(
-            Function.of("recip", (Term(Fraction(1), factors=(Number(Poly.of(symbol)),)),))
-            for symbol in size.terms[0][0]
-        )
 
     def _expand(self, form: NormalForm, operands: tuple[Value, ...]) -> NormalForm:
         """Replace elements of operands by their own meaning."""
@@ -188,7 +199,7 @@ class Meaning:
             products: list[Term] = [replace(term, factors=())]
             for factor in term.factors:
                 inner = self._expand_factor(factor, operands)
-                products = [_times(left, right) for left in products for right in inner]
+                products = [times(left, right) for left in products for right in inner]
                 if len(products) > MAX_TERMS:
                     raise TooLarge(f"more than {MAX_TERMS} terms")
             result += products
@@ -203,23 +214,53 @@ class Meaning:
         return (Term(Fraction(1), factors=(factor,)),)
 
 
-def _number(form: NormalForm) -> Poly | None:
-    """The index or size that a value is, if it is just one."""
-    if len(form) != 1 or len(form[0].factors) != 1 or not isinstance(form[0].factors[0], Number):
-        return None
-    number = form[0].factors[0]
-    return number.index if form == (Term(Fraction(1), factors=(number,)),) else None
+@dataclass(frozen=True)
+class _Definitions:
+    """Puts each division where all indices that it depends on are bound, outermost.
 
+    A division has one solution wherever it stands, so a value may be moved into it and out of it.
+    """
 
-def _times(left: Term, right: Term) -> Term:
-    """The product of terms whose summed indices are all different."""
-    guards = left.guards + tuple(g for g in right.guards if g not in left.guards)
-    return Term(
-        left.coefficient * right.coefficient,
-        left.binders + right.binders,
-        guards,
-        left.factors + right.factors,
-    )
+    divisions: tuple[Division, ...]
+    ranges: Mapping[str, Poly]
+
+    def form(self, form: NormalForm, scope: frozenset[str]) -> NormalForm:
+        """``scope`` are the indices that are bound outside."""
+        return tuple(self._term(term, scope) for term in form)
+
+    def _term(self, term: Term, scope: frozenset[str]) -> Term:
+        scope = scope.union(var for var, _ in term.binders)
+        here: list[Division] = []
+        for division in self._used(term):
+            if division.quotient not in scope and self._is_bound(division.index, scope):
+                here.append(division)
+                scope = scope.union((division.quotient, division.rest))
+        factors = tuple(
+            Function(f.name, tuple(self._argument(a, scope) for a in f.args))
+            if isinstance(f, Function)
+            else f
+            for f in term.factors
+        )
+        return replace(term, factors=factors, divisions=tuple(here))
+
+    def _argument(self, argument: Argument, scope: frozenset[str]) -> Argument:
+        scope = scope.union(var for var, _ in argument.binders)
+        return replace(argument, form=self.form(argument.form, scope))
+
+    def _used(self, term: Term) -> list[Division]:
+        """The divisions that a term needs; each depends on earlier ones only."""
+        used = {symbol for guard in term.guards for symbol in guard.symbols}
+        used.update(*(factor_symbols(factor) for factor in term.factors))
+        found: list[Division] = []
+        for division in reversed(self.divisions):
+            if not used.isdisjoint((division.quotient, division.rest)):
+                used |= division.index.symbols
+                found.append(division)
+        return found[::-1]
+
+    def _is_bound(self, index: Poly, scope: frozenset[str]) -> bool:
+        defined = {name for d in self.divisions for name in (d.quotient, d.rest)}
+        return all(s in scope or (s not in self.ranges and s not in defined) for s in index.symbols)
 
 
 def divide(index: Poly, size: Poly) -> tuple[Poly, Poly]:

@@ -4,48 +4,48 @@ Terms with the same factors are compared by what coefficient they give each choi
 The coordinates of a term are the indices at which its factors read; its summed indices are solved
 for in terms of them, so that the term becomes a coefficient where some linear conditions on the
 coordinates hold. Two sides are equal when, for every choice of coordinates, the coefficients add
-up to the same number; Z3 decides that over all sizes at once. Which factor is matched with which
-is a search, and not trusted; any matching that Z3 accepts is a proof.
+up to the same number; Z3 decides that over all sizes at once. Maxima are compared in the same way,
+by which values they are taken over, however often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
-from itertools import islice, permutations, product
-from math import lcm
+from itertools import permutations, product
+from math import factorial, lcm, prod
 
-from pcg.normal import (
-    Element,
-    Factor,
-    Function,
-    NormalForm,
-    Number,
-    Symbol,
-    Term,
-)
+from pcg.normal import Division, Element, Factor, Function, NormalForm, Number, Symbol, Term
 from pcg.poly import Poly
 from verifier import smt
+from verifier.cases import Case, any_of, solve
 from verifier.errors import Unproved
+from verifier.laws import Laws, key_of_term
 from verifier.meaning import Digit
-from verifier.templates import Templates, case_split
+from verifier.steps import Searching, Steps
+from verifier.templates import Templates, bound_in, case_split, split_everywhere
 
-MAX_MATCHINGS = 64
+MAX_ORDERS = 720
+"""Ways to order the factors of a term that read the same tensor."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was discharged. ``digest`` is a hash of the side conditions in SMT-LIB 2."""
+    """What was discharged: side conditions in SMT-LIB 2, and the choices that lead to them."""
 
-    side_conditions: int
-    digest: str
+    obligations: tuple[str, ...]
+    steps: tuple[str, ...] = ()
 
-    @staticmethod
-    def of(obligations: Sequence[str]) -> Proof:
-        digest = sha256("\n".join(obligations).encode()).hexdigest()[:16]
-        return Proof(len(obligations), digest)
+    @property
+    def side_conditions(self) -> int:
+        return len(self.obligations)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the side conditions."""
+        return sha256("\n".join(self.obligations).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -56,51 +56,85 @@ class Reading:
     coordinates: tuple[Poly, ...]
 
 
-@dataclass(frozen=True)
-class Case:
-    """A coefficient where conditions on the coordinates hold.
-
-    ``zero`` lists what has to be 0 and ``positive`` what has to be at least 0; coordinates are
-    ``u0, u1, ...``. ``multiplicity``: sizes of summed indices that nothing reads.
-    """
-
-    coefficient: Fraction
-    multiplicity: tuple[Poly, ...]
-    zero: tuple[Poly, ...]
-    positive: tuple[Poly, ...]
-
-
 @dataclass
 class Prover:
-    """Proves values equal under assumptions: every polynomial in ``positive`` is at least 1 and
-    every index in ``ranges`` is in [0, size)."""
+    """Proves values equal under assumptions: every polynomial in ``positive`` is at least 1, every
+    one in ``naturals`` at least 0, and every index variable is within its range in ``ranges``.
 
-    positive: Sequence[Poly]
-    ranges: Mapping[str, Poly]
+    ``obligations`` collects what ``judge`` found to have no counterexample; ``steps`` says which
+    way to go where there are several.
+    """
+
+    positive: tuple[Poly, ...]
+    ranges: dict[str, Poly]
     obligations: list[str] = field(default_factory=list[str])
-    """The side conditions that Z3 has discharged, as scripts of SMT-LIB 2."""
+    naturals: tuple[Poly, ...] = ()
+    steps: Steps = field(default_factory=Searching)
+    judge: Callable[[str], smt.Outcome] = field(default_factory=lambda: smt.check)
 
     def __post_init__(self) -> None:
-        self.templates = Templates(self._same_function)
+        self.templates = Templates(self._same_function, self.steps)
+        self._divisions: dict[tuple[Poly, Poly], Division] = {}
+        self._digits: dict[Digit, bool] = {}
+        self._sizes = frozenset(self.positive)
+        self._known = [smt.at_least(size, 1) for size in self.positive]
+        self._known += [smt.at_least(value, 0) for value in self.naturals]
 
-    def digits(self, conditions: Iterable[Digit]) -> None:
-        """Discharge the side conditions of indices that were split into digits."""
-        for condition in conditions:
-            claim = smt.within(condition.value, condition.size)
-            self._discharge(claim, f"digit {condition.value}")
+    def is_digit(self, digit: Digit) -> bool:
+        """Whether ``0 <= value < size`` is known wherever the indices are in their ranges."""
+        name = digit.value.symbol
+        if not digit.value.terms or (name is not None and self.ranges.get(name) == digit.size):
+            return True
+        if digit not in self._digits:
+            self._digits[digit] = self._choose_digit(digit)
+        return self._digits[digit]
+
+    def _choose_digit(self, digit: Digit) -> bool:
+        for way in self.steps.options(("digit", "division")):
+            if way == "division":
+                break
+            try:
+                self.require(digit)
+            except Unproved:
+                continue
+            return True
+        return False
+
+    def require(self, digit: Digit) -> None:
+        """Discharge ``0 <= value < size``. Raises Unproved."""
+        self._discharge(smt.within(digit.value, digit.size), f"digit {digit.value}")
 
     def equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
         """Prove two values equal; ``free`` are the index variables outside. Raises Unproved."""
+        simplify = Laws(self._is_size).simplify
+        left, right = (simplify(split_everywhere(side, free)) for side in (left, right))
+        self._equal(left, right, free)
+
+    def _is_size(self, value: Poly) -> bool:
+        if value in self._sizes:
+            return True
+        return bool(value.terms) and all(
+            c > 0 and all(s.startswith("|") or Poly.of(s) in self._sizes for s in monomial)
+            for monomial, c in value.terms
+        )
+
+    def _equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
+        for heads, (lefts, rights) in self._grouped(left, right, free).items():
+            self._try_orders(lefts, rights, self._same_totals, " * ".join(heads))
+
+    def _grouped(
+        self, left: Sequence[Term], right: Sequence[Term], free: frozenset[str]
+    ) -> dict[tuple[str, ...], tuple[list[_Read], list[_Read]]]:
+        """The terms of both sides by what they read."""
         groups: dict[tuple[str, ...], tuple[list[_Read], list[_Read]]] = {}
-        for side, form in enumerate((left, right)):
-            for term in case_split(form, free):
+        for side, terms in enumerate((left, right)):
+            for term in case_split(terms, free):
                 read = self._read(term, free)
                 groups.setdefault(read.heads, ([], []))[side].append(read)
-        for heads, (lefts, rights) in groups.items():
-            self._group(heads, lefts, rights)
+        return groups
 
     def _read(self, term: Term, free: frozenset[str]) -> _Read:
-        bound = free | {var for var, _ in term.binders}
+        bound = free | bound_in(term)
         readings = sorted(
             (self._reading(factor, bound) for factor in term.factors),
             key=lambda r: (r.head, tuple(map(str, r.coordinates))),
@@ -118,75 +152,111 @@ class Prover:
             case Function():
                 return Reading(*self.templates.abstract(factor, bound))
 
-    def _group(
+    def _try_orders(
         self,
-        heads: tuple[str, ...],
         lefts: list[_Read],
         rights: list[_Read],
+        same: Callable[[Sequence[Case], Sequence[Case]], smt.Formula],
+        what: str,
     ) -> None:
-        matchings = [list(_orders(read)) for read in (*lefts, *rights)[1:]]
-        first = [[*(lefts or rights)[0].readings]]
-        last = ""
-        for choice in islice(product(first, *matchings), MAX_MATCHINGS):
-            cases = [
-                _solve(read.term, tuple(readings))
-                for read, readings in zip((*lefts, *rights), choice, strict=True)
-            ]
-            left, right = cases[: len(lefts)], cases[len(lefts) :]
+        """Compare terms with their factors in the order in which they are sorted, or else in every
+        order at once: as products do not depend on it, their sums over all orders are equal
+        exactly if they are. Terms that are the same need no comparison."""
+        ways = ("sorted", "symmetric") if (lefts or rights)[0].repeats else ("sorted",)
+        last = Unproved(what)
+        for way in self.steps.options((*ways, "identical")):
+            orders = _sorted if way == "sorted" else _all_orders
             try:
-                self._discharge(self._same_totals(left, right), " * ".join(heads))
+                if way == "identical":
+                    if _keys(lefts) != _keys(rights):
+                        break
+                    return
+                left, right = (
+                    [self._case(read.term, order) for read in side for order in orders(read)]
+                    for side in (lefts, rights)
+                )
+                self._discharge(same(left, right), what)
             except Unproved as error:
-                last = str(error)
+                last = error
             else:
                 return
-        raise Unproved(last)
+        raise last
+
+    def _case(self, term: Term, readings: Sequence[Reading]) -> Case:
+        return solve(term, [c for r in readings for c in r.coordinates], self._name)
+
+    def _name(self, division: Division) -> Division:
+        """A division under names that depend on its index and size alone."""
+        key = (division.index, division.size)
+        if key not in self._divisions:
+            number = len(self._divisions)
+            self._divisions[key] = Division(f"quotient {number}", f"rest {number}", *key)
+        return self._divisions[key]
 
     def _same_totals(self, left: Sequence[Case], right: Sequence[Case]) -> smt.Formula:
         """Whether two sides give every choice of coordinates the same coefficient."""
         scale = lcm(*(case.coefficient.denominator for case in (*left, *right)))
         return smt.same(
-            *(smt.total(self._weight(c, scale) for c in side) for side in (left, right))
+            *(smt.total(c.weight(scale, self._sizes) for c in side) for side in (left, right))
         )
 
-    def _weight(self, case: Case, scale: int) -> smt.Formula:
-        """The coefficient of a case, times ``scale``, where its conditions hold, else 0."""
-        factors = [smt.integer(Poly.of(int(case.coefficient * scale)))]
-        factors += [self._count(size) for size in case.multiplicity]
-        conditions = [*map(smt.is_zero, case.zero), *(smt.at_least(p, 0) for p in case.positive)]
-        if not conditions:
-            return smt.product(factors)
-        return smt.choice(smt.conjunction(conditions), smt.product(factors), smt.integer(Poly()))
-
-    def _count(self, size: Poly) -> smt.Formula:
-        """How many values an index has: none where its size is negative."""
-        if size in self.positive:
-            return smt.integer(size)
-        return smt.choice(smt.at_least(size, 0), smt.integer(size), smt.integer(Poly()))
+    def _same_values(self, left: Sequence[Case], right: Sequence[Case]) -> smt.Formula:
+        """Whether two sides are taken over the same coordinates."""
+        return smt.same(any_of(left), any_of(right))
 
     def _discharge(self, claim: smt.Formula, what: str) -> None:
-        """Let Z3 show that the claim holds everywhere. Raises Unproved."""
-        known = [smt.at_least(size, 1) for size in self.positive]
+        """Show that the claim holds everywhere. Raises Unproved."""
+        symbols = set(claim.symbols)
+        facts: list[smt.Formula] = []
+        for division in reversed(self._divisions.values()):
+            if division.quotient in symbols:
+                rest = division.index - division.size * Poly.of(division.quotient)
+                facts.append(smt.within(rest, division.size))
+                symbols |= rest.symbols
         # A summed index has been solved for, or has its range in the claim: what is left of
         # those in ``ranges`` are the free indices.
-        for name in sorted(claim.symbols & self.ranges.keys()):
-            known.append(smt.within(Poly.of(name), self.ranges[name]))
-        text = smt.script([*known, smt.negation(claim)])
-        if (result := smt.check(text)) != "unsat":
+        for name in sorted(symbols & self.ranges.keys()):
+            facts.append(smt.within(Poly.of(name), self.ranges[name]))
+        text = smt.script([*self._known, *facts, smt.negation(claim)])
+        if (result := self.judge(text)) != "unsat":
             raise Unproved(f"{what or 'constants'}: z3 says {result}")
         self.obligations.append(text)
 
     def _same_function(self, left: Function, right: Function, holes: frozenset[str]) -> bool:
         """Whether two functions have equal arguments, for all values of their holes."""
-        if left.name != right.name or len(left.args) != len(right.args):
+        if left.name != right.name:
             return False
         mark = len(self.obligations)
         try:
-            for a, b in zip(left.args, right.args, strict=True):
-                self.equal(a.form, b.form, holes)
+            if left.name == "max":
+                self._same_maxima(left, right, holes)
+            elif len(left.args) != len(right.args):
+                return False
+            else:
+                for a, b in zip(left.args, right.args, strict=True):
+                    self._equal(a.form, b.form, holes)
         except Unproved:
             del self.obligations[mark:]
             return False
         return True
+
+    def _same_maxima(self, left: Function, right: Function, holes: frozenset[str]) -> None:
+        """Whether two maxima are over the same values."""
+        groups = self._grouped(_values(left), _values(right), holes)
+        for heads, (lefts, rights) in groups.items():
+            self._try_orders(lefts, rights, self._same_values, f"max of {heads[0]}")
+
+
+def _keys(reads: Sequence[_Read]) -> list[str]:
+    return sorted(key_of_term(read.term) for read in reads)
+
+
+def _values(function: Function) -> list[Term]:
+    """The arguments of a maximum, each as the one factor of a term."""
+    return [
+        Term(Fraction(1), a.binders, a.guards, (Function.of("value", a.form),))
+        for a in function.args
+    ]
 
 
 @dataclass(frozen=True)
@@ -198,8 +268,17 @@ class _Read:
     def heads(self) -> tuple[str, ...]:
         return tuple(r.head for r in self.readings)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether it reads a tensor more than once."""
+        return len(set(self.heads)) < len(self.heads)
 
-def _orders(read: _Read) -> Iterator[list[Reading]]:
+
+def _sorted(read: _Read) -> Iterator[Sequence[Reading]]:
+    yield read.readings
+
+
+def _all_orders(read: _Read) -> Iterator[Sequence[Reading]]:
     """The ways to order factors that read the same tensor."""
     runs: list[list[Reading]] = []
     for reading in read.readings:
@@ -207,53 +286,7 @@ def _orders(read: _Read) -> Iterator[list[Reading]]:
             runs[-1].append(reading)
         else:
             runs.append([reading])
+    if prod(factorial(len(run)) for run in runs) > MAX_ORDERS:
+        raise Unproved("too many factors read the same tensor")
     for choice in product(*(list(permutations(run)) for run in runs)):
         yield [reading for run in choice for reading in run]
-
-
-def _solve(term: Term, readings: tuple[Reading, ...]) -> Case:
-    """A term as a coefficient on its coordinates: summed indices are solved for."""
-    zero = [
-        Poly.of(f"u{i}") - value
-        for i, value in enumerate(v for r in readings for v in r.coordinates)
-    ]
-    positive = list(term.guards)
-    for var, size in term.binders:
-        positive += [Poly.of(var), size - 1 - Poly.of(var)]
-    zero += _equalities(positive)
-    waiting = dict(term.binders)
-    solved: dict[str, Poly] = {}
-    while True:
-        found = _next_solution(zero, waiting)
-        if found is None:
-            break
-        var, value = found
-        del waiting[var]
-        replaced = {var: value}
-        zero = [z for z in (z.substitute(replaced) for z in zero) if z.terms]
-        positive = [p.substitute(replaced) for p in positive]
-        solved = {v: s.substitute(replaced) for v, s in solved.items()} | replaced
-    multiplicity = [size.substitute(solved) for _, size in waiting.items()]
-    for var, size in waiting.items():
-        own = (Poly.of(var), size.substitute(solved) - 1 - Poly.of(var))
-        positive = [p for p in positive if p not in own]
-        others = [*zero, *positive, *multiplicity]
-        if any(var in p.symbols for p in others):
-            raise Unproved(f"summed index {var.split('~')[0]} is not determined")
-    return Case(term.coefficient, tuple(multiplicity), tuple(zero), tuple(positive))
-
-
-def _equalities(positive: list[Poly]) -> list[Poly]:
-    """Pairs of opposite conditions, which are equations."""
-    known = set(positive)
-    return [p for p in positive if -p in known and str(p) <= str(-p)]
-
-
-def _next_solution(zero: Sequence[Poly], waiting: Mapping[str, Poly]) -> tuple[str, Poly] | None:
-    for equation in zero:
-        for var in sorted(equation.symbols & waiting.keys()):
-            coefficient = equation.coefficient(var).constant
-            if coefficient in (1, -1) and equation.degree_in(var) == 1:
-                rest = equation - Poly.of(var) * coefficient
-                return var, -rest if coefficient == 1 else rest
-    return None

@@ -20,6 +20,8 @@ from pcg.poly import Poly
 from verifier.errors import Undecided, Unsolvable
 
 Shape = tuple[Poly, ...]
+SizeEquation = tuple[Poly, Poly]
+"""Two sizes that are equal."""
 
 
 def input_size(name: str, dim: int) -> str:
@@ -33,6 +35,8 @@ class Sizes:
 
     solved: dict[str, Poly] = field(default_factory=dict[str, Poly])
     positive: list[Poly] = field(default_factory=list[Poly])
+    naturals: list[Poly] = field(default_factory=list[Poly])
+    """The attributes that are sizes; they may be 0."""
     shapes: dict[Node, tuple[Shape, ...]] = field(default_factory=dict[Node, tuple[Shape, ...]])
     orders: list[tuple[Poly, ...]] = field(default_factory=list[tuple[Poly, ...]])
     """Factors, outermost first, of the sizes of merged dimensions."""
@@ -40,6 +44,24 @@ class Sizes:
         default_factory=dict[tuple[Call, tuple[Shape, ...], str], Poly]
     )
     """The sizes of indices that are what others leave of a merged dimension."""
+
+    @staticmethod
+    def where(equations: Sequence[SizeEquation]) -> Sizes:
+        """Nothing known but that some sizes are equal. Raises Unsolvable, or Undecided."""
+        sizes = Sizes()
+        for left, right in equations:
+            sizes.equal(left, right)
+        return sizes
+
+    def equation(self, symbol: str) -> str:
+        """What a symbol is solved for, to read: ``|x.0| = |y.1|``, or ``2 divides |x.0|``."""
+        value = self.resolve(self.solved[symbol])
+        quotients = {q.symbol: q for q in self.quotients.values() if q.symbol}
+        rest = [s for s in value.symbols if s in quotients]
+        if len(value.terms) == 1 and len(rest) == 1:
+            divisor = _exact_quotient(value, Poly.of(rest[0]))
+            return f"{divisor} divides {symbol}"
+        return f"{symbol} = {value}"
 
     def resolve(self, size: Poly) -> Poly:
         """A size in terms of symbols that are not solved for."""
@@ -96,6 +118,7 @@ class Sizes:
         """The size of every index of an operator, as ``|name|``, and its size attributes."""
         equation = call.instance(tuple(len(shape) for shape in shapes))
         sizes = {name: Poly.of(_integral(call, name)) for name in call.operator.sizes}
+        self.naturals += [v for v in sizes.values() if v.symbols and v not in self.naturals]
         for operand, shape in zip(equation.operands, shapes, strict=True):
             for dim, size in zip(operand.dims, shape, strict=True):
                 if len(dim.names) == 1:

@@ -73,6 +73,10 @@ def conjunction(parts: Iterable[Formula]) -> Formula:
     return _apply("and", parts, "true")
 
 
+def disjunction(parts: Iterable[Formula]) -> Formula:
+    return _apply("or", parts, "false")
+
+
 def choice(condition: Formula, then: Formula, other: Formula) -> Formula:
     return _apply("ite", (condition, then, other), "")
 

@@ -7,7 +7,7 @@ their arguments are proved equal for all values of the holes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
 
@@ -24,16 +24,22 @@ from pcg.normal import (
 )
 from pcg.poly import Poly
 from verifier.errors import Unproved
+from verifier.laws import key
+from verifier.steps import Steps
 
 Same = Callable[[Function, Function, frozenset[str]], bool]
 MAX_HOLES_PERMUTED = 4
+NEW = "new"
+"""The way to go where a template equals none of the known ones."""
 
 
 class Templates:
-    """The templates met so far, by number. ``same`` proves two of them equal."""
+    """The templates met so far, by number. ``same`` proves two of them equal; ``steps`` says with
+    which of them each new one is compared, and in which order of its holes."""
 
-    def __init__(self, same: Same) -> None:
+    def __init__(self, same: Same, steps: Steps) -> None:
         self._same = same
+        self._steps = steps
         self._known: list[tuple[Function, int, int]] = []
 
     def abstract(self, function: Function, bound: frozenset[str]) -> tuple[str, tuple[Poly, ...]]:
@@ -43,27 +49,41 @@ class Templates:
         coordinates = tuple(holes.found)
         # Equal depths only: comparing arguments then meets strictly shallower functions, and ends.
         shape = (len(coordinates), _depth(template))
-        for number, (known, *known_shape) in enumerate(self._known):
-            if tuple(known_shape) != shape or known.name != template.name:
-                continue
-            order = self._match(known, template, len(coordinates))
-            if order is not None:
+        mark = len(self._known)
+        for way in self._steps.options(self._ways(template, shape)):
+            if way == NEW:
+                break
+            number, order = _parse(way)
+            if self._matches(number, template, order):
                 return f"{template.name}#{number}", tuple(coordinates[i] for i in order)
+            del self._known[mark:]
         self._known.append((template, *shape))
-        number = len(self._known) - 1
-        return f"{template.name}#{number}", coordinates
+        return f"{template.name}#{len(self._known) - 1}", coordinates
 
-    def _match(self, known: Function, template: Function, arity: int) -> tuple[int, ...] | None:
-        """Which hole of ``template`` stands for each hole of ``known``, if they are equal."""
-        names = frozenset(f"h{i}" for i in range(arity))
-        whole = tuple(range(arity))
-        orders = permutations(whole) if arity <= MAX_HOLES_PERMUTED else [whole]
-        for order in orders:
-            values = {f"h{hole}": Poly.of(f"h{i}") for i, hole in enumerate(order)}
-            renamed = _substitute(template, values)
-            if renamed == known or self._same(known, renamed, names):
-                return tuple(order)
-        return None
+    def _ways(self, template: Function, shape: tuple[int, int]) -> list[str]:
+        """The templates that this one may be equal to, with every order of the holes."""
+        whole = range(shape[0])
+        orders = list(permutations(whole)) if shape[0] <= MAX_HOLES_PERMUTED else [tuple(whole)]
+        similar = [
+            number
+            for number, (known, *known_shape) in enumerate(self._known)
+            if tuple(known_shape) == shape and known.name == template.name
+        ]
+        ways = [f"{number}:{','.join(map(str, order))}" for number in similar for order in orders]
+        return [*ways, NEW]
+
+    def _matches(self, number: int, template: Function, order: tuple[int, ...]) -> bool:
+        """Whether the template equals a known one, its hole ``order[i]`` standing for hole i."""
+        known = self._known[number][0]
+        values = {f"h{hole}": Poly.of(f"h{i}") for i, hole in enumerate(order)}
+        renamed = _substitute(template, values)
+        names = frozenset(f"h{i}" for i in range(len(order)))
+        return key(renamed) == key(known) or self._same(known, renamed, names)
+
+
+def _parse(way: str) -> tuple[int, tuple[int, ...]]:
+    number, _, order = way.partition(":")
+    return int(number), tuple(int(hole) for hole in order.split(",") if hole)
 
 
 class _Holes:
@@ -85,12 +105,16 @@ class _Holes:
         )
 
     def _term(self, term: Term, inner: frozenset[str]) -> Term:
-        inner = inner | {var for var, _ in term.binders}
+        inner = inner | bound_in(term)
         return Term(
             term.coefficient,
             tuple((var, self._poly(size, inner)) for var, size in term.binders),
             tuple(self._poly(guard, inner) for guard in term.guards),
             tuple(self._factor(factor, inner) for factor in term.factors),
+            tuple(
+                replace(d, index=self._poly(d.index, inner), size=self._poly(d.size, inner))
+                for d in term.divisions
+            ),
         )
 
     def _factor(self, factor: Factor, inner: frozenset[str]) -> Factor:
@@ -112,9 +136,10 @@ class _Holes:
             return value
         if not outside.symbols.isdisjoint(inner):
             raise Unproved(f"index {outside} mixes a summed index with one outside of the sum")
-        if outside not in self.found:
-            self.found.append(outside)
-        return value - outside + Poly.of(f"h{self.found.index(outside)}")
+        sign = 1 if outside.terms[0][1] > 0 else -1
+        if outside * sign not in self.found:
+            self.found.append(outside * sign)
+        return value - outside + Poly.of(f"h{self.found.index(outside * sign)}") * sign
 
 
 def _depth(function: Function) -> int:
@@ -129,13 +154,39 @@ def _substitute(function: Function, values: dict[str, Poly]) -> Function:
     return result
 
 
-def case_split(form: NormalForm, free: frozenset[str]) -> Iterator[Term]:
+def bound_in(term: Term) -> frozenset[str]:
+    """The indices that a term sums over or defines."""
+    defined = (name for d in term.divisions for name in (d.quotient, d.rest))
+    return frozenset(var for var, _ in term.binders).union(defined)
+
+
+def case_split(form: Sequence[Term], free: frozenset[str]) -> Iterator[Term]:
     """Guards inside functions that depend on outside indices become guards of cases.
 
     ``f(a if c else b)`` is ``[c] f(a) + [not c] f(b)``, for any condition on outside indices.
     """
     for term in form:
-        yield from _split_term(term, free | {var for var, _ in term.binders})
+        yield from _split_term(term, free | bound_in(term))
+
+
+def split_everywhere(form: NormalForm, free: frozenset[str]) -> NormalForm:
+    """The same inside functions too: each guard then stands where its indices are bound."""
+    return tuple(
+        replace(term, factors=tuple(_split_inside(f, free | bound_in(term)) for f in term.factors))
+        for term in case_split(form, free)
+    )
+
+
+def _split_inside(factor: Factor, bound: frozenset[str]) -> Factor:
+    if not isinstance(factor, Function):
+        return factor
+    return Function(
+        factor.name,
+        tuple(
+            replace(a, form=split_everywhere(a.form, bound.union(v for v, _ in a.binders)))
+            for a in factor.args
+        ),
+    )
 
 
 def _split_term(term: Term, bound: frozenset[str]) -> Iterator[Term]:
@@ -159,7 +210,7 @@ def _outer_guards(
     """Guards in a function's arguments whose index variables are all outside; ``inner`` are
     those summed inside."""
     for argument, term in ((a, term) for a in function.args for term in a.form):
-        within = inner.union(var for var, _ in (*argument.binders, *term.binders))
+        within = inner.union(bound_in(term), (var for var, _ in argument.binders))
         for guard in term.guards:
             if guard.symbols.isdisjoint(within) and not guard.symbols.isdisjoint(bound):
                 yield guard

@@ -12,9 +12,10 @@ from strategies import COMPUTE, applied, parts_of_leaves, seeds
 
 from pcg.equation import Output
 from pcg.evaluate import Block, evaluate_output
-from pcg.expr import Access, Add, Apply, Const, Expr, Guard, IndexValue, Mul, Real, Sum
+from pcg.expr import Access, Add, Apply, Const, Expr, Guard, IndexValue, Max, Mul, Real, Sum
 from pcg.infer import bind_sizes
 from pcg.normal import (
+    Argument,
     Element,
     Factor,
     Function,
@@ -57,11 +58,25 @@ def _factor(factor: Factor) -> Expr:
         case Element(tensor, index):
             return Access(int(tensor), index)
         case Function(name, args):
-            return Apply(name, tuple(expression(arg) for arg in args))
+            parts = [_argument(arg) for arg in args]
+            if name != "max":
+                return Apply(name, tuple(parts))
+            greatest, *others = parts
+            for other in others:
+                greatest = Apply("max", (greatest, other))
+            return greatest
         case Number(index):
             return IndexValue(index)
         case Symbol(name):
             return Real(name)
+
+
+def _argument(argument: Argument) -> Expr:
+    value, guards = expression(argument.form), argument.guards
+    for var, size in reversed(argument.binders):
+        value, guards = Max(var, size, guards, value), ()
+    assert not guards
+    return value
 
 
 def binders(form: NormalForm) -> list[str]:
@@ -70,7 +85,7 @@ def binders(form: NormalForm) -> list[str]:
         names = [var for var, _ in term.binders]
         for factor in term.factors:
             if isinstance(factor, Function):
-                names += [name for arg in factor.args for name in binders(arg)]
+                names += [name for arg in factor.args for name in binders(arg.form)]
         assert len({var for var, _ in term.binders}) == len(term.binders)
     return [var for term in form for var, _ in term.binders]
 
@@ -104,6 +119,9 @@ EQUATIONS = [
     "out[] = (sum k: x[k]) * ((sum k: y[k]) * exp(sum k: x[k] * x[k]))",
     "out[i] = (x[i] + 2) * (y[i] - 1) * (x[i] - y[i])",
     "x[i], y[i] -> out[i] = (x[i] if i < 1 else y[i]) * (y[i] if i < 2 else x[i] * i)",
+    "out[i] = max(x[i], y[i]) * relu(y[i]) + max(x[i], max(y[i], 0))",
+    "x[i], y[i] -> out[] = max j < 3, k < 2 where 1 <= j + k and j < 2: x[j] * y[k]",
+    "x[i], y[j] -> out[i] = (max j where i <= j: y[j] + x[i]) * (max k < 2: x[k])",
     "x[i], y[i] -> out[] = sum j < 2: (x[j] + y[j]) / (sum j2 < 2: x[j2] + 3)",
 ]
 
@@ -129,7 +147,7 @@ def test_other_equations_keep_their_value(text: str, seed: int):
 def test_substitution_respects_summed_indices():
     k, i, size = Poly.of("k"), Poly.of("i"), Poly.of("|k|")
     inner = (Term(Fraction(1), (("k", size),), (), (Element("1", (k + i,)),)),)
-    form = (Term(Fraction(1), (), (k,), (Element("0", (k,)), Function("exp", (inner,)))),)
+    form = (Term(Fraction(1), (), (k,), (Element("0", (k,)), Function.of("exp", inner))),)
     (term,) = substitute_form(form, {"k": Poly.of("n"), "i": Poly.of("m")})
     assert term.guards == (Poly.of("n"),)
     assert [e.index for e in elements((term,))] == [(Poly.of("n"),), (k + Poly.of("m"),)]

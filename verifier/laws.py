@@ -1,0 +1,377 @@
+"""The laws of scalar functions that proofs may use, each stated as a formula over the reals.
+
+A function is otherwise known by its name alone. ``LAWS`` states what is assumed; tests let Z3 prove
+each law that it can express, and the others are the functional equations that define exp and log.
+``Laws.simplify`` applies them in one direction, to values in normal form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import count
+
+from pcg.normal import (
+    Argument,
+    Element,
+    Factor,
+    Function,
+    NormalForm,
+    Number,
+    Symbol,
+    Term,
+    factor_symbols,
+)
+from pcg.poly import Poly
+
+
+@dataclass(frozen=True)
+class Law:
+    """``formula``, an SMT-LIB 2 term over the real constants a, b, c, holds; or else ``source``
+    says which textbook identity it is."""
+
+    name: str
+    statement: str
+    formula: str = ""
+    source: str = ""
+
+
+_EXP = "defining functional equation of the exponential function (Rudin, 3rd ed., 8.6)"
+LAWS = (
+    Law(
+        "relu is a maximum",
+        "relu(a) = max(a, 0)",
+        "(= (ite (> a 0.0) a 0.0) (ite (>= a 0.0) a 0.0))",
+    ),
+    Law(
+        "max is associative",
+        "max(max(a, b), c) = max(a, b, c), in any order",
+        "(let ((ab (ite (>= a b) a b)) (bc (ite (>= b c) b c)))"
+        " (and (= (ite (>= ab c) ab c) (ite (>= a bc) a bc))"
+        " (= ab (ite (>= b a) b a))))",
+    ),
+    Law(
+        "max of what is positive",
+        "max(a, 0) = a for a > 0",
+        "(=> (> a 0.0) (= (ite (>= a 0.0) a 0.0) a))",
+    ),
+    Law("max is idempotent", "max(a, a) = a", "(= (ite (>= a a) a a) a)"),
+    Law("exp of a sum", "exp(a + b) = exp(a) exp(b), exp(0) = 1", source=_EXP),
+    Law("exp of a difference", "exp(a) exp(-a) = 1 and exp(a) > 0", source=_EXP),
+    Law("log inverts exp", "log(exp(a)) = a", source="log is the inverse of exp (Rudin, 8.6)"),
+    Law(
+        "log of a product",
+        "log(a b) = log(a) + log(b), log(1/a) = -log(a) for a, b > 0",
+        source="exp of a sum, log inverts exp",
+    ),
+    Law(
+        "reciprocal of a product",
+        "1/(a b) = (1/a) (1/b) for a > 0",
+        "(=> (and (> a 0.0) (not (= b 0.0))) (= (/ 1.0 (* a b)) (* (/ 1.0 a) (/ 1.0 b))))",
+    ),
+    Law("reciprocals cancel", "a (1/a) = 1 for a > 0", "(=> (> a 0.0) (= (* a (/ 1.0 a)) 1.0))"),
+    Law(
+        "reciprocal of a reciprocal",
+        "1/(1/a) = a for a > 0",
+        "(=> (> a 0.0) (= (/ 1.0 (/ 1.0 a)) a))",
+    ),
+    Law(
+        "square of an inverse root",
+        "rsqrt(a) rsqrt(a) = 1/a for a > 0",
+        "(=> (and (> a 0.0) (> b 0.0) (= (* b b a) 1.0)) (= (* b b) (/ 1.0 a)))",
+    ),
+)
+
+ONE: NormalForm = (Term(Fraction(1)),)
+IsSize = Callable[[Poly], bool]
+"""Whether a polynomial is at least 1 for all sizes."""
+
+
+def one_factor(factor: Factor) -> NormalForm:
+    """A value that is a single factor."""
+    return (Term(Fraction(1), factors=(factor,)),)
+
+
+@dataclass(frozen=True)
+class Laws:
+    """Applies the laws to values whose sizes ``is_size`` knows to be positive."""
+
+    is_size: IsSize
+
+    def simplify(self, form: NormalForm) -> NormalForm:
+        """The same value with its functions taken apart as far as the laws go."""
+        return tuple(result for term in form for result in self._term(term))
+
+    def _term(self, term: Term) -> NormalForm:
+        products: NormalForm = (replace(term, factors=()),)
+        for factor in term.factors:
+            inner = self._function(factor) if isinstance(factor, Function) else one_factor(factor)
+            products = tuple(times(left, right) for left in products for right in inner)
+        return tuple(self._cancelled(product) for product in products if product.coefficient)
+
+    def _function(self, function: Function) -> NormalForm:
+        args = tuple(replace(a, form=self.simplify(a.form)) for a in function.args)
+        match function.name:
+            case "exp":
+                exps = (Function.of("exp", (term,)) for term in args[0].form)
+                return (Term(Fraction(1), factors=tuple(exps)),)
+            case "recip":
+                return self._reciprocal(args[0].form)
+            case "log":
+                return self._logarithm(args[0].form)
+            case "max":
+                return self._greatest(args)
+            case _:
+                return one_factor(Function(function.name, args))
+
+    def _reciprocal(self, form: NormalForm) -> NormalForm:
+        common, rest = self._common(form)
+        if rest == ONE:
+            return self._inverse(common)
+        inner = _alone(rest, "recip")
+        if inner is not None and self.is_positive(inner.args[0].form):
+            left = inner.args[0].form
+        else:
+            left = one_factor(Function.of("recip", rest))
+        return tuple(times(a, b) for a in self._inverse(common) for b in left)
+
+    def _inverse(self, common: Term) -> NormalForm:
+        """1 over a product of positive factors."""
+        factors: list[Factor] = []
+        coefficient = 1 / common.coefficient
+        for factor in common.factors:
+            if isinstance(factor, Number):
+                number, sizes = _split_size(factor.index)
+                coefficient /= number
+                factors += (Function.of("recip", one_factor(Number(s))) for s in sizes)
+            else:
+                assert isinstance(factor, Function)
+                (term,) = factor.args[0].form
+                factors.append(Function.of("exp", (replace(term, coefficient=-term.coefficient),)))
+        return (Term(coefficient, factors=tuple(factors)),)
+
+    def _logarithm(self, form: NormalForm) -> NormalForm:
+        if not self.is_positive(form):
+            return one_factor(Function.of("log", form))
+        common, rest = self._common(form)
+        found: list[Term] = []
+        for factor in common.factors:
+            if isinstance(factor, Function):
+                found += factor.args[0].form
+            else:
+                found.append(Term(Fraction(1), factors=(Function.of("log", one_factor(factor)),)))
+        if common.coefficient != 1:
+            number: NormalForm = (Term(common.coefficient),)
+            found.append(Term(Fraction(1), factors=(Function.of("log", number),)))
+        sign = Fraction(1)
+        if inner := _alone(rest, "recip"):
+            rest, sign = inner.args[0].form, -sign
+        if rest != ONE:
+            found.append(Term(sign, factors=(Function.of("log", rest),)))
+        return tuple(found)
+
+    def _common(self, form: NormalForm) -> tuple[Term, NormalForm]:
+        """A value as a product of a positive number, sizes and exponentials that all terms share,
+        and of the rest."""
+        if not form:
+            return Term(Fraction(1)), form
+        content = abs(form[0].coefficient)
+        shared = {
+            key(f): f
+            for f in form[0].factors
+            if (_is_exp(f) or (isinstance(f, Number) and self.is_size(f.index)))
+        }
+        for term in form:
+            own = {name for name, _ in term.binders}
+            own.update(n for d in term.divisions for n in (d.quotient, d.rest))
+            if abs(term.coefficient) != content:
+                content = Fraction(1)
+            outside = {key(f) for f in term.factors if own.isdisjoint(factor_symbols(f))}
+            shared = {name: f for name, f in shared.items() if name in outside}
+        rest = tuple(_without(term, shared, content) for term in form)
+        return Term(content, factors=tuple(shared.values())), rest
+
+    def _greatest(self, args: Iterable[Argument]) -> NormalForm:
+        """A maximum of maxima is one maximum; that of one value is the value; 0 is no greater
+        than what is positive."""
+        flat: dict[str, Argument] = {}
+        for argument in args:
+            inner = _alone(argument.form, "max")
+            parts = [argument] if inner is None else [_nested(argument, a) for a in inner.args]
+            for part in parts:
+                flat.setdefault(key_of_argument(part), part)
+        whole = [a for a in flat.values() if not a.binders and not a.guards]
+        if any(a.form and self.is_positive(a.form) for a in whole):
+            flat.pop(key_of_argument(Argument(())), None)
+        (first, *others) = flat.values()
+        if not others and first in whole:
+            return first.form
+        return one_factor(Function("max", tuple(flat.values())))
+
+    def is_positive(self, form: NormalForm) -> bool:
+        """Whether a value is known to be greater than 0: a sum of products of positive factors,
+        one of them over a range that is not empty."""
+        if not all(term.coefficient > 0 and self._is_product(term) for term in form):
+            return False
+        return any(
+            not term.guards and all(self.is_size(size) for _, size in term.binders) for term in form
+        )
+
+    def _is_product(self, term: Term) -> bool:
+        return all(self._is_positive_factor(factor) for factor in term.factors)
+
+    def _is_positive_factor(self, factor: Factor) -> bool:
+        if isinstance(factor, Number):
+            return self.is_size(factor.index)
+        if not isinstance(factor, Function):
+            return False
+        if factor.name in ("recip", "rsqrt"):
+            return self.is_positive(factor.args[0].form)
+        return factor.name == "exp"
+
+    def _cancelled(self, term: Term) -> Term:
+        """Exponentials of the same value as one, and sizes without their reciprocals."""
+        powers: dict[str, tuple[Term, Fraction]] = {}
+        others: list[Factor] = []
+        for factor in term.factors:
+            if isinstance(factor, Function) and _is_exp(factor):
+                (exponent,) = factor.args[0].form
+                unit = replace(exponent, coefficient=Fraction(1))
+                _, known = powers.get(key_of_term(unit), (unit, Fraction(0)))
+                powers[key_of_term(unit)] = unit, known + exponent.coefficient
+            else:
+                others.append(factor)
+        others = self._without_inverses(others)
+        others += [
+            Function.of("exp", (replace(unit, coefficient=power),))
+            for unit, power in powers.values()
+            if power
+        ]
+        return replace(term, factors=tuple(others))
+
+    def _without_inverses(self, factors: list[Factor]) -> list[Factor]:
+        """The factors without those whose product is known: n (1/n), and rsqrt(a) rsqrt(a)."""
+        left = list(factors)
+        for factor in factors:
+            if not isinstance(factor, Function):
+                continue
+            form = factor.args[0].form if factor.args else ()
+            if factor.name == "recip" and (size := _number(form)) and self.is_size(size.index):
+                if factor in left and size in left:
+                    left.remove(factor)
+                    left.remove(size)
+            elif factor.name == "rsqrt" and left.count(factor) > 1 and self.is_positive(form):
+                left.remove(factor)
+                left.remove(factor)
+                left.append(Function.of("recip", form))
+        return left
+
+
+def times(left: Term, right: Term) -> Term:
+    """The product of terms whose bound indices are all different."""
+    return Term(
+        left.coefficient * right.coefficient,
+        left.binders + right.binders,
+        left.guards + tuple(g for g in right.guards if g not in left.guards),
+        left.factors + right.factors,
+        left.divisions + tuple(d for d in right.divisions if d not in left.divisions),
+    )
+
+
+def _nested(outer: Argument, inner: Argument) -> Argument:
+    binders, guards = outer.binders + inner.binders, outer.guards + inner.guards
+    return Argument(inner.form, binders, guards)
+
+
+def _alone(form: NormalForm, name: str) -> Function | None:
+    """The function that a value is, if it is just that."""
+    if len(form) != 1 or form != (Term(Fraction(1), factors=form[0].factors),):
+        return None
+    factors = form[0].factors
+    if len(factors) != 1 or not isinstance(factors[0], Function) or factors[0].name != name:
+        return None
+    return factors[0]
+
+
+def _is_exp(factor: Factor) -> bool:
+    return isinstance(factor, Function) and factor.name == "exp" and len(factor.args[0].form) == 1
+
+
+def _number(form: NormalForm) -> Number | None:
+    """The index or size that a value is, if it is just one."""
+    if len(form) != 1 or len(form[0].factors) != 1 or not isinstance(form[0].factors[0], Number):
+        return None
+    return form[0].factors[0] if form == one_factor(form[0].factors[0]) else None
+
+
+def _split_size(size: Poly) -> tuple[int, list[Poly]]:
+    """A size as a product of a number and of sizes: of its symbols, or a sum as it is."""
+    if len(size.terms) != 1:
+        return 1, [size]
+    ((symbols, number),) = size.terms
+    return number, [Poly.of(symbol) for symbol in symbols]
+
+
+def _without(term: Term, shared: Mapping[str, Factor], content: Fraction) -> Term:
+    left = dict(shared)
+    factors = [f for f in term.factors if left.pop(key(f), None) is None]
+    return replace(term, coefficient=term.coefficient / content, factors=tuple(factors))
+
+
+def key(factor: Factor) -> str:
+    """Equal for factors that differ in the names of their own bound indices only."""
+    return _Key().factor(factor)
+
+
+def key_of_term(term: Term) -> str:
+    return _Key().term(term)
+
+
+def key_of_argument(argument: Argument) -> str:
+    return _Key().argument(argument)
+
+
+class _Key:
+    """Writes a value with its bound indices numbered."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._names: dict[str, Poly] = {}
+
+    def form(self, form: NormalForm) -> str:
+        return "+".join(map(self.term, form))
+
+    def term(self, term: Term) -> str:
+        sizes = [self._bind(name, size) for name, size in term.binders]
+        for division in term.divisions:
+            sizes.append(f"{self._poly(division.index)}/{self._poly(division.size)}")
+            self._bind(division.quotient, Poly())
+            self._bind(division.rest, Poly())
+        guards = ",".join(map(self._poly, term.guards))
+        factors = "*".join(map(self.factor, term.factors))
+        return f"{term.coefficient}[{','.join(sizes)}|{guards}]{factors}"
+
+    def argument(self, argument: Argument) -> str:
+        sizes = [self._bind(name, size) for name, size in argument.binders]
+        guards = ",".join(map(self._poly, argument.guards))
+        return f"[{','.join(sizes)}|{guards}]({self.form(argument.form)})"
+
+    def factor(self, factor: Factor) -> str:
+        match factor:
+            case Element(tensor, index):
+                return f"{tensor}[{','.join(map(self._poly, index))}]"
+            case Function(name, args):
+                return f"{name}({';'.join(map(self.argument, args))})"
+            case Number(index):
+                return f"#{self._poly(index)}"
+            case Symbol(name):
+                return f"${name}"
+
+    def _bind(self, name: str, size: Poly) -> str:
+        text = self._poly(size)
+        self._names[name] = Poly.of(f"~{next(self._numbers)}")
+        return text
+
+    def _poly(self, value: Poly) -> str:
+        return str(value.substitute(self._names))
