@@ -86,6 +86,14 @@ class Node:
             return (self.call.type,)
         return infer(self.call, [value.type for value in self.inputs])
 
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of its outputs. Raises OperatorError where the operands' ranks do not fit."""
+        if isinstance(self.call, Leaf):
+            return (self.call.rank,)
+        equation = self.call.instance(tuple(value.rank for value in self.inputs))
+        return tuple(len(output.dims) for output in equation.outputs)
+
     @property
     def name(self) -> str:
         return self.call.name
@@ -125,6 +133,10 @@ class Value:
     @property
     def type(self) -> ParallelTensor:
         return self.node.types[self.port]
+
+    @property
+    def rank(self) -> int:
+        return self.node.ranks[self.port]
 
     def __repr__(self) -> str:
         return f"Value({self.node.call}, {self.port})"

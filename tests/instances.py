@@ -14,7 +14,7 @@ from pcg.poly import Poly
 from pcg.ring import PrimeField
 from verifier import counterexample
 from verifier.counterexample import Instance, random_leaves
-from verifier.decide import _differences
+from verifier.agreement import differences
 from verifier.degrees import Monomial, Typing, typings
 from verifier.errors import Undecided, Unsolvable
 from verifier.sizes import Sizes, input_size
@@ -68,7 +68,7 @@ def _degrees(a: Typing, b: Typing, random: Random, pins: int) -> dict[str, int] 
     pinned = random.sample(names, min(pins, len(names)))
     values = {s: random.choice(DEGREES) for s in pinned}
     equations = [Monomial.of(s).over(Monomial.number(v)) for s, v in values.items()]
-    equations += [*a.equations, *b.equations, *_differences(a, b)]
+    equations += [*a.equations, *b.equations, *differences(a, b)]
     found = solve(equations, [*a.whole, *b.whole], names)
     return dict(found) if found is not None else None
 

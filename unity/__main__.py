@@ -14,6 +14,7 @@ COMMANDS = {
     "optimize": "Find the fastest plan to train a model on a machine",
     "generate": "Generate and prove the library of substitutions",
     "verify": "Prove or refute substitutions",
+    "recheck": "Check certificates of proofs with other solvers",
     "run": "Train by a plan",
 }
 """Each command with its help; its module is `unity.<command>`, which holds a typer `app`."""

@@ -7,41 +7,83 @@ too is a counterexample.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
 from math import lcm, prod
+from typing import Any
 
 import numpy as np
 
-from pcg.errors import OperatorError
-from pcg.evaluate import concrete, evaluate_shards, meaning
+from pcg.evaluate import evaluate_shards, meaning
 from pcg.expr import Apply, accesses, walk
-from pcg.graph import Graph, Leaf, Node, Value
+from pcg.graph import Graph, Leaf, Value
+from pcg.operator import Call
+from pcg.poly import Poly
 from pcg.ring import Array, PrimeField, Reals
-from pcg.tensor import Degrees, ParallelTensor
-from pcg.text import print_graph
-from verifier.sizes import Sizes, input_size
+from pcg.text import parse_graph, print_graph
+from verifier.concrete import Origin, Pair, degree_choices, fixed_sizes, real_symbols
+from verifier.errors import Unsolvable
+from verifier.sizes import Sizes
 
-BASES = ((2, 3, 5, 7, 11, 13), (1, 2, 3, 5, 7, 4), (3, 2, 1, 4, 5, 7), (4, 3, 2, 1, 6, 5))
-MAX_ELEMENTS = 200_000
+BASES = (
+    (2, 3, 5, 7, 11, 13, 4, 6, 8, 9, 10, 12),
+    (1, 2, 3, 5, 7, 4, 6, 8, 9, 10, 11, 12),
+    (3, 2, 1, 4, 5, 7, 6, 8, 9, 10, 11, 12),
+    (4, 3, 2, 1, 6, 5, 7, 8, 9, 10, 11, 12),
+)
+TRIES_OF_DEGREES = 2
+"""How many sizes are tried at each further choice of degrees."""
+FIELD_TRIES = 8
+"""How many random inputs over a prime field may show that a difference is no rounding error."""
 MAX_INDEX = 4
 """Token ids are below: small, so that some of them are the index of a row."""
+
+Nested = float | tuple["Nested", ...]
+"""An array as nested tuples, outermost dimension first."""
+
+
+class Kind(StrEnum):
+    """What a difference is in, the most telling first."""
+
+    DEGREES = "degrees"
+    SHAPE = "shape"
+    VALUE = "value"
+    UNDEFINED = "undefined"
+    """One side is infinite or no number."""
+
+
+VALUES = (Kind.VALUE, Kind.UNDEFINED)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How two sides differ, in one line of words."""
+
+    kind: Kind
+    text: str
 
 
 @dataclass(frozen=True)
 class Counterexample:
-    """Types of the inputs, values of the symbols, and where the two sides differ."""
+    """Types and values of the inputs, values of the symbols, and where the two sides differ."""
 
     inputs: tuple[tuple[str, str], ...]
-    symbols: tuple[tuple[str, int], ...]
+    """(name, type)."""
+    symbols: tuple[tuple[str, float], ...]
+    """(name, value) of every symbolic attribute."""
     left: str
+    """The left side as the text of a graph, all types and attributes concrete."""
     right: str
     difference: str
+    values: tuple[tuple[str, Nested], ...]
+    """(name, V) of every input, V of shape (partials, *shape)."""
 
     def __str__(self) -> str:
-        inputs = ", ".join(f"{name}: {kind}" for name, kind in self.inputs)
-        symbols = "".join(f", {name} = {value}" for name, value in self.symbols)
-        return f"{inputs}{symbols}: {self.difference}"
+        inputs = [f"{name}: {kind}" for name, kind in self.inputs]
+        symbols = [f"{name} = {value}" for name, value in self.symbols]
+        return f"{', '.join(inputs + symbols) or 'no inputs'}: {self.difference}"
 
 
 @dataclass(frozen=True)
@@ -50,7 +92,10 @@ class Instance:
 
     left: Graph
     right: Graph
-    symbols: Mapping[str, int]
+    symbols: Mapping[str, float]
+    """The values of its sizes and attributes, as far as they were symbols."""
+    origin: Origin | None = None
+    """What it was made from, if that is known."""
 
     @property
     def leaves(self) -> dict[str, Leaf]:
@@ -63,47 +108,129 @@ def instances(
     right: tuple[Value, ...],
     sizes: Sizes,
     degrees: Mapping[str, int],
+    fixed: Mapping[str, int] | None = None,
 ) -> Iterator[Instance]:
-    """The pair at small, pairwise different sizes and the given degrees, where it has types.
+    """The pair at small, pairwise different sizes, where it has types.
 
-    The smallest come first; in most, sizes are multiples of what cuts them.
+    The smallest at the given degrees comes first: one replay of it is cheap, and most false pairs
+    end there. Then come other degrees at which the sides are typed alike, pairwise different
+    where possible, then further sizes. In most, sizes are multiples of what cuts them. ``fixed``:
+    values that symbols of sizes have to have.
     """
-    leaves = {v.node.leaf.name: v.node for v in _leaves((*left, *right))}
-    free = _free_symbols(sizes)
-    cuts = lcm(*(prod(_cuts(leaf, degrees)) for leaf in leaves.values()))
-    most = cuts * prod(_attributes(degrees))
-    for base in BASES:
-        for factor in dict.fromkeys((1, cuts, lcm(cuts, *_attributes(degrees)), most)):
+    try:
+        sizes = fixed_sizes(sizes, fixed or {})
+    except Unsolvable:
+        return
+    pair = (left, right)
+    given = _sized(pair, sizes, degrees)
+    yield from islice(given, 1)
+    for other in degree_choices(left, right, degrees):
+        yield from islice(_sized(pair, sizes, other), TRIES_OF_DEGREES)
+    yield from given
+
+
+def _sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
+    """The pair at small sizes and the given degrees, where it has types."""
+    leaves = {node.leaf.name for node in Graph((*pair[0], *pair[1])).leaves}
+    free = _free_symbols(pair, sizes)
+    reals = real_symbols(pair)
+    cuts = lcm(*(prod(_cuts(name, degrees)) for name in leaves))
+    attributes = [v for s, v in degrees.items() if "." not in s]
+    factors = dict.fromkeys((1, cuts, lcm(cuts, *attributes), cuts * prod(attributes)))
+    for number, base in enumerate(BASES):
+        # A real attribute may be negative: what holds for positive ones only is false.
+        signed = {s: -v if number % 2 else v for s, v in reals.items()}
+        for factor in factors:
             values = {s: base[i % len(base)] * factor for i, s in enumerate(free)}
-            instance = _instance(left, right, sizes, values, degrees)
+            instance = _instance(*pair, sizes, values, degrees, signed)
             if instance is not None:
                 yield instance
 
 
+def _instance(
+    left: tuple[Value, ...],
+    right: tuple[Value, ...],
+    sizes: Sizes,
+    values: Mapping[str, int],
+    degrees: Mapping[str, int],
+    reals: Mapping[str, float] | None = None,
+) -> Instance | None:
+    signed = real_symbols((left, right)) if reals is None else reals
+    return instantiate(Origin((left, right), sizes, values, degrees, signed))
+
+
+def instantiate(origin: Origin) -> Instance | None:
+    """The pair at the types that follow; None where a side has none, or tensors are too large."""
+    sides = origin.typed()
+    return Instance(*sides, origin.symbols, origin) if sides is not None else None
+
+
 def replay(instance: Instance, seed: int = 0) -> Counterexample | None:
     """Evaluate both sides shard by shard; how they differ, if they do."""
-    if types := _type_difference(instance):
-        return _report(instance, types)
-    if _value_difference(instance, PrimeField(generic=True), seed) is None:
+    inputs = random_leaves(instance, Reals(), np.random.default_rng(seed))
+    found = difference(instance, inputs)
+    if found is None or (found.kind in VALUES and not _differs_in_field(instance, seed)):
         return None
-    values = _value_difference(instance, Reals(), seed)
-    return _report(instance, values) if values is not None else None
+    return report(instance, inputs, found)
 
 
-def _value_difference(instance: Instance, ring: PrimeField | Reals, seed: int) -> str | None:
-    leaves = random_leaves(instance, ring, np.random.default_rng(seed))
+def _differs_in_field(instance: Instance, seed: int) -> bool:
+    """Whether the sides differ where arithmetic is exact, so that no rounding is mistaken for a
+    difference. More than one try: a maximum there hides most of its arguments."""
+    field = PrimeField(generic=True)
+    for attempt in range(FIELD_TRIES):
+        inputs = random_leaves(instance, field, np.random.default_rng(seed + attempt))
+        left, right = outputs(instance, inputs, field)
+        if not all(np.array_equal(x, y) for x, y in zip(left, right, strict=True)):
+            return True
+    return False
+
+
+def replayable(found: Counterexample) -> tuple[Instance, dict[str, Array]]:
+    """The graphs and V of the inputs, read back from what a counterexample holds."""
+    left, right = parse_graph(found.left, "left"), parse_graph(found.right, "right")
+    return Instance(left, right, dict(found.symbols)), input_values(found)
+
+
+def input_values(found: Counterexample) -> dict[str, Array]:
+    """V of the inputs by name."""
+    return {name: np.array(values, np.float64) for name, values in found.values}
+
+
+def difference(instance: Instance, inputs: Mapping[str, Array]) -> Difference | None:
+    """How the two sides differ in type or, in real numbers, on the inputs given."""
+    return type_difference(instance) or value_difference(instance, inputs)
+
+
+def value_difference(
+    instance: Instance, inputs: Mapping[str, Array], relative: float = 1e-6, absolute: float = 1e-9
+) -> Difference | None:
+    """An element that differs in real numbers by more than the tolerance."""
+    undefined: Difference | None = None
+    pairs = zip(*outputs(instance, inputs, Reals()), strict=True)
+    for output, (x, y) in enumerate(pairs):
+        differs = ~np.isclose(x, y, relative, absolute, equal_nan=True)
+        if not differs.any():
+            continue
+        finite = differs & np.isfinite(x) & np.isfinite(y)
+        kind = Kind.VALUE if finite.any() else Kind.UNDEFINED
+        at = tuple(int(i) for i in np.argwhere(finite if finite.any() else differs)[0])
+        where = f"element {list(at)} of output {output}"
+        found = Difference(kind, f"{where} is {x[at]} on the left, {y[at]} on the right")
+        if kind is Kind.VALUE:
+            return found
+        undefined = undefined or found
+    return undefined
+
+
+def outputs(
+    instance: Instance, inputs: Mapping[str, Array], ring: PrimeField | Reals
+) -> tuple[list[Array], list[Array]]:
+    """G of the outputs of both sides, from V of the inputs."""
     with np.errstate(all="ignore"):
-        left = evaluate_shards(instance.left, leaves, ring)
-        right = evaluate_shards(instance.right, leaves, ring)
-    for output, (a, b) in enumerate(zip(left, right, strict=True)):
-        x, y = meaning(a, ring), meaning(b, ring)
-        exact = isinstance(ring, PrimeField)
-        differs = np.argwhere(x != y if exact else ~np.isclose(x, y, 1e-6, 1e-9, equal_nan=True))
-        if len(differs):
-            at = tuple(int(i) for i in differs[0])
-            where = f"element {list(at)} of output {output}"
-            return f"{where} is {x[at]} on the left, {y[at]} on the right"
-    return None
+        sides = [evaluate_shards(side, inputs, ring) for side in (instance.left, instance.right)]
+        left, right = ([meaning(values, ring) for values in side] for side in sides)
+    return left, right
 
 
 def random_leaves(
@@ -111,7 +238,7 @@ def random_leaves(
 ) -> dict[str, Array]:
     """V of every input at random, shape (partials, *shape); in real numbers, inputs that are
     compared with indices are indices."""
-    indices = _index_leaves(instance)
+    indices = index_leaves(instance)
     found: dict[str, Array] = {}
     for name, leaf in instance.leaves.items():
         assert leaf.type is not None
@@ -125,7 +252,7 @@ def random_leaves(
     return found
 
 
-def _index_leaves(instance: Instance) -> set[str]:
+def index_leaves(instance: Instance) -> set[str]:
     """The inputs that stand in a test of equality, such as token ids."""
     found: set[str] = set()
     for node in (n for side in (instance.left, instance.right) for n in side.nodes):
@@ -143,98 +270,46 @@ def _index_leaves(instance: Instance) -> set[str]:
     return found
 
 
-def _type_difference(instance: Instance) -> str | None:
-    for output, (a, b) in enumerate(
-        zip(instance.left.outputs, instance.right.outputs, strict=True)
-    ):
-        if a.type != b.type:
-            return f"output {output} has type {a.type} on the left, {b.type} on the right"
-    return None
-
-
-def _report(instance: Instance, difference: str) -> Counterexample:
+def report(instance: Instance, inputs: Mapping[str, Array], found: Difference) -> Counterexample:
+    """An instance with inputs on which its sides differ, as text and numbers."""
     return Counterexample(
         tuple((name, str(leaf.type)) for name, leaf in instance.leaves.items()),
         tuple(sorted((s, v) for s, v in instance.symbols.items() if not s.startswith("|"))),
         print_graph(instance.left),
         print_graph(instance.right),
-        difference,
+        found.text,
+        tuple((name, _nested(inputs[name].tolist())) for name in instance.leaves),
     )
 
 
-def _instance(
-    left: tuple[Value, ...],
-    right: tuple[Value, ...],
-    sizes: Sizes,
-    values: Mapping[str, int],
-    degrees: Mapping[str, int],
-) -> Instance | None:
-    full = dict(values)
-    for symbol, size in sizes.solved.items():
-        full[symbol] = sizes.resolve(size).evaluate(values)
-    if any(value < 1 for value in full.values()):
-        return None
-    symbols = full | {s: v for s, v in degrees.items() if "." not in s}
-    try:
-        sides = [_typed(side, full, symbols, degrees) for side in (left, right)]
-        for side in sides:
-            side.check()
-    except (OperatorError, KeyError):
-        return None
-    if any(v.type.elements > MAX_ELEMENTS for s in sides for n in s.nodes for v in _ports(n)):
-        return None
-    return Instance(sides[0], sides[1], symbols)
+def _nested(values: Any) -> Nested:
+    return tuple(map(_nested, values)) if isinstance(values, list) else float(values)
 
 
-def _ports(node: Node) -> list[Value]:
-    return [Value(node, port) for port in range(len(node.types))]
+def type_difference(instance: Instance) -> Difference | None:
+    """The first output that has different types."""
+    pairs = zip(instance.left.outputs, instance.right.outputs, strict=True)
+    for output, (a, b) in enumerate(pairs):
+        if a.type != b.type:
+            kind = Kind.DEGREES if a.type.degrees != b.type.degrees else Kind.SHAPE
+            text = f"output {output} has type {a.type} on the left, {b.type} on the right"
+            return Difference(kind, text)
+    return None
 
 
-def _typed(
-    outputs: tuple[Value, ...],
-    sizes: Mapping[str, int],
-    symbols: Mapping[str, int],
-    degrees: Mapping[str, int],
-) -> Graph:
-    """One side with its inputs and attributes made concrete."""
-    new: dict[Node, Node] = {}
-    for node in Graph(outputs).nodes:
-        if isinstance(node.call, Leaf):
-            new[node] = Node(_typed_leaf(node.call, sizes, degrees))
-            continue
-        inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
-        new[node] = Node(concrete(node.call, dict(symbols)), inputs)
-    return Graph(tuple(Value(new[v.node], v.port) for v in outputs))
-
-
-def _typed_leaf(leaf: Leaf, sizes: Mapping[str, int], degrees: Mapping[str, int]) -> Leaf:
-    shape = tuple(sizes[input_size(leaf.name, i)] for i in range(leaf.rank))
-    own = Degrees(
-        tuple(degrees.get(f"{leaf.name}.d{i}", 1) for i in range(leaf.rank)),
-        tuple(degrees.get(f"{leaf.name}.t{i}", 1) for i in range(leaf.rank)),
-        degrees.get(f"{leaf.name}.c", 1),
-        degrees.get(f"{leaf.name}.p", 1),
+def _free_symbols(pair: Pair, sizes: Sizes) -> list[str]:
+    """The symbols of sizes and of whole attributes that do not follow from others."""
+    attributes = (
+        value
+        for node in Graph((*pair[0], *pair[1])).nodes
+        if isinstance(node.call, Call)
+        for name in node.call.operator.sizes
+        if isinstance(value := node.call.values[name], Poly)
     )
-    cuts = zip(shape, own.dims, own.slices, strict=True)
-    for dim, (size, degree, slices) in enumerate(cuts):
-        if size % (degree * slices):
-            raise OperatorError("input", leaf.name, dim, "not divisible")
-    return Leaf("input", leaf.name, leaf.rank, ParallelTensor(shape, own))
+    return sorted(
+        {s for size in (*sizes.positive, *attributes) for s in sizes.resolve(size).symbols}
+    )
 
 
-def _leaves(values: Sequence[Value]) -> list[Value]:
-    return [Value(node) for node in Graph(tuple(values)).leaves]
-
-
-def _free_symbols(sizes: Sizes) -> list[str]:
-    known = {s for size in sizes.positive for s in sizes.resolve(size).symbols}
-    return sorted(known)
-
-
-def _cuts(leaf: Node, degrees: Mapping[str, int]) -> list[int]:
-    name = leaf.leaf.name
+def _cuts(name: str, degrees: Mapping[str, int]) -> list[int]:
     return [v for s, v in degrees.items() if s.startswith((f"{name}.d", f"{name}.t"))]
-
-
-def _attributes(degrees: Mapping[str, int]) -> list[int]:
-    return [v for s, v in degrees.items() if "." not in s]

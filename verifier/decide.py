@@ -16,15 +16,16 @@ from pcg.errors import OperatorError
 from pcg.graph import Graph, Node, Value
 from pcg.poly import Poly
 from verifier import smt
+from verifier.agreement import Agreement, agree, typed_sides, witness
+from verifier.concrete import Origin
 from verifier.counterexample import Counterexample, instances, replay
-from verifier.degrees import ONE, Basis, Monomial, Typing, entries, ranks, typings
+from verifier.degrees import Typing, ranks
 from verifier.errors import TooLarge, Undecided, Unproved, Unsolvable
+from verifier.expansion import obligations
 from verifier.local import prove_typing
-from verifier.meaning import Meaning, free_indices
-from verifier.prove import Proof, Prover
-from verifier.sizes import SizeEquation, Sizes
+from verifier.prove import Proof
+from verifier.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
 from verifier.steps import Searching
-from verifier.witness import solve
 
 
 class Verdict(StrEnum):
@@ -33,6 +34,18 @@ class Verdict(StrEnum):
     VACUOUS = "vacuous"
     ILL_TYPED = "ill-typed"
     UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a proof rests on beside its side conditions: the sizes assumed equal, what the right
+    side asks beyond the left, the number of the typing of each side, and an instance at which both
+    sides are typed alike."""
+
+    equal: tuple[SizeEquation, ...]
+    requires: tuple[str, ...]
+    typings: tuple[int, int]
+    witness: Origin
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,7 @@ class Decision:
     degrees: tuple[tuple[str, int], ...] = ()
     proof: Proof | None = None
     counterexample: Counterexample | None = None
+    evidence: Evidence | None = None
 
 
 class _Stop(Exception):
@@ -65,17 +79,14 @@ def decide(
     pair = (tuple(left), tuple(right))
     try:
         sizes, conditions = _sizes(*pair, equal)
-        agreed = _agree(*pair, sizes)
-        conditions += agreed.conditions
-        return _value(*pair, sizes, agreed.degrees, conditions)
+        agreement, degrees = _agreement(*pair, sizes)
+        conditions += agreement.conditions
+        proof, origin = _value(*pair, sizes, degrees)
     except _Stop as stop:
         return stop.decision
-
-
-@dataclass(frozen=True)
-class _Agreement:
-    conditions: tuple[str, ...]
-    degrees: Mapping[str, int]
+    evidence = Evidence(tuple(equal), conditions, agreement.numbers, origin)
+    shown = tuple(sorted(degrees.items()))
+    return Decision(Verdict.PROVED, "", conditions, shown, proof, evidence=evidence)
 
 
 def _sizes(
@@ -89,39 +100,23 @@ def _sizes(
         raise _Stop(Decision(Verdict.ILL_TYPED, "an input has two ranks"))
     for side, outputs in (("left", left), ("right", right)):
         try:
-            alone = _visited(Sizes.where(equal), outputs)
+            alone = Sizes.where(equal)
+            alone.visit_all(outputs)
         except (Unsolvable, OperatorError) as error:
             verdict = Verdict.UNKNOWN if isinstance(error, Undecided) else Verdict.ILL_TYPED
             raise _Stop(Decision(verdict, f"{side}: {error}")) from None
         if not _satisfiable(alone):
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no sizes fit"))
-    sizes = _visited(Sizes.where(equal), left)
-    before = frozenset(sizes.solved)
+    if ranks_differ := different_ranks(left, right):
+        raise _Stop(Decision(Verdict.ILL_TYPED, ranks_differ))
     try:
-        _visited(sizes, right)
-        for number, (a, b) in enumerate(zip(left, right, strict=True)):
-            _same_shape(sizes, a, b, number)
+        sizes, conditions = pair_sizes(left, right, equal)
     except Unsolvable as error:
         verdict = Verdict.UNKNOWN if isinstance(error, Undecided) else Verdict.VACUOUS
         raise _Stop(Decision(verdict, f"sizes: {error}")) from None
     if not _satisfiable(sizes):
         raise _Stop(Decision(Verdict.VACUOUS, "no sizes fit both sides"))
-    return sizes, tuple(sizes.equation(s) for s in sizes.solved if s not in before)
-
-
-def _visited(sizes: Sizes, outputs: tuple[Value, ...]) -> Sizes:
-    for node in Graph(outputs).nodes:
-        sizes.visit(node)
-    return sizes
-
-
-def _same_shape(sizes: Sizes, left: Value, right: Value, number: int) -> None:
-    a, b = sizes.shape(left), sizes.shape(right)
-    if len(a) != len(b):
-        reason = f"output {number} has rank {len(a)} on the left, {len(b)} on the right"
-        raise _Stop(Decision(Verdict.ILL_TYPED, reason))
-    for x, y in zip(a, b, strict=True):
-        sizes.equal(x, y)
+    return sizes, conditions
 
 
 def _satisfiable(sizes: Sizes) -> bool:
@@ -133,84 +128,35 @@ def _satisfiable(sizes: Sizes) -> bool:
     return smt.check(smt.script(smt.at_least(size, 1) for size in positive)) != "unsat"
 
 
-def _agree(left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes) -> _Agreement:
-    """Find the typings on which both sides have the same types, the most general first."""
+def _agreement(
+    left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes
+) -> tuple[Agreement, Mapping[str, int]]:
+    """The most general typings on which both sides have the same types, and degrees for them."""
     try:
-        lefts = [t for t in typings(Graph(left).nodes, left) if _witness([t]) is not None]
-        rights = [t for t in typings(Graph(right).nodes, right) if _witness([t]) is not None]
+        lefts, rights = typed_sides(left, right)
+        found = agree(lefts, rights)
     except Undecided as error:
         raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None
     except (OperatorError, ValueError) as error:
         raise _Stop(Decision(Verdict.ILL_TYPED, str(error))) from None
-    for side, found in (("left", lefts), ("right", rights)):
-        if not found:
+    for side, options in (("left", lefts), ("right", rights)):
+        if not options:
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no degrees fit"))
-    options = sorted(
-        ((_residual(a, b), a, b) for a in lefts for b in rights),
-        key=lambda option: (len(option[0][0]), len(option[0][1]), option[0]),
-    )
-    for (equations, whole), a, b in options:
-        degrees = _witness([a, b], _differences(a, b))
-        if degrees is not None:
-            return _Agreement(equations + whole, degrees)
-    raise _Stop(_types_differ(left, right, sizes, lefts, rights))
-
-
-def _differences(a: Typing, b: Typing) -> tuple[Monomial, ...]:
-    pairs = zip(a.types, b.types, strict=True)
-    return tuple(
-        x.over(y)
-        for left, right in pairs
-        for x, y in zip(entries(left), entries(right), strict=True)
-        if x != y
-    )
-
-
-def _witness(found: Sequence[Typing], extra: Sequence[Monomial] = ()) -> Mapping[str, int] | None:
-    equations = [e for typing in found for e in typing.equations] + list(extra)
-    whole = [w for typing in found for w in typing.whole]
-    return solve(equations, whole, frozenset[str]().union(*(t.symbols for t in found)))
-
-
-def _residual(a: Typing, b: Typing) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the right typing asks beyond the left one: equations, and quotients to be whole."""
-    basis = Basis.of(a.equations)
-    equations: list[str] = []
-    for equation in (*b.equations, *_differences(a, b)):
-        if not basis.implies(equation):
-            equations.append(_equation_text(basis.reduce(equation)))
-            basis = basis.extended(equation)
-    held = [basis.reduce(w) for w in a.whole]
-    whole: list[str] = []
-    for quotient in dict.fromkeys(basis.reduce(w) for w in b.whole):
-        # A product of whole numbers is whole.
-        if not any(_is_whole(quotient.over(known)) for known in (ONE, *held)):
-            whole.append(f"{quotient} is whole")
-            held.append(quotient)
-    return tuple(equations), tuple(whole)
-
-
-def _is_whole(quotient: Monomial) -> bool:
-    return all(e > 0 and e.denominator == 1 for _, e in quotient.powers)
-
-
-def _equation_text(equation: Monomial) -> str:
-    """``equation`` is 1, with the divisors on the other side."""
-    above = Monomial(tuple((s, e) for s, e in equation.powers if e > 0))
-    below = Monomial(tuple((s, -e) for s, e in equation.powers if e < 0))
-    return f"{above} = {below}" if above != ONE else f"{below} = 1"
+    if found is None:
+        raise _Stop(_types_differ(left, right, sizes, lefts, rights))
+    return found
 
 
 def _types_differ(
     left: tuple[Value, ...],
     right: tuple[Value, ...],
     sizes: Sizes,
-    lefts: Sequence[Typing],
-    rights: Sequence[Typing],
+    lefts: Mapping[int, Typing],
+    rights: Mapping[int, Typing],
 ) -> Decision:
-    for a in lefts:
-        for b in rights:
-            degrees = _witness([a, b])
+    for a in lefts.values():
+        for b in rights.values():
+            degrees = witness([a, b])
             if degrees is None:
                 continue
             for instance in instances(left, right, sizes, degrees):
@@ -224,8 +170,7 @@ def _value(
     right: tuple[Value, ...],
     sizes: Sizes,
     degrees: Mapping[str, int],
-    conditions: tuple[str, ...],
-) -> Decision:
+) -> tuple[Proof, Origin]:
     """Prove the outputs equal, or find inputs on which they are not.
 
     One replay comes first: it is cheap, and most false pairs end there. It also shows that there
@@ -233,19 +178,18 @@ def _value(
     """
     concrete = instances(left, right, sizes, degrees)
     first = next(concrete, None)
-    if first is None:
-        return Decision(Verdict.UNKNOWN, "no small sizes fit the degrees")
+    if first is None or first.origin is None:
+        raise _Stop(Decision(Verdict.UNKNOWN, "no small sizes fit the degrees"))
     if found := replay(first):
-        return Decision(Verdict.REFUTED, "the values differ", counterexample=found)
+        raise _Stop(Decision(Verdict.REFUTED, "the values differ", counterexample=found))
     try:
-        proof = _prove(left, right, sizes)
+        return _prove(left, right, sizes), first.origin
     except (Unproved, TooLarge) as error:
         for instance in concrete:
             if found := replay(instance):
-                return Decision(Verdict.REFUTED, "the values differ", counterexample=found)
-        return Decision(Verdict.UNKNOWN, str(error))
-    shown = tuple(sorted(degrees.items()))
-    return Decision(Verdict.PROVED, "", conditions, shown, proof)
+                refuted = Decision(Verdict.REFUTED, "the values differ", counterexample=found)
+                raise _Stop(refuted) from None
+        raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None
 
 
 def _check_typings(nodes: Sequence[Node]) -> None:
@@ -260,14 +204,5 @@ def _check_typings(nodes: Sequence[Node]) -> None:
 
 def _prove(left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes) -> Proof:
     _check_typings(Graph((*left, *right)).nodes)
-    positive = tuple(dict.fromkeys(sizes.resolve(size) for size in sizes.positive))
-    naturals = tuple(dict.fromkeys(sizes.resolve(value) for value in sizes.naturals))
-    obligations: list[str] = []
     steps = Searching()
-    for a, b in zip(left, right, strict=True):
-        prover = Prover(positive, {}, obligations, naturals, steps)
-        meaning = Meaning(sizes, prover.ranges, prover.is_digit)
-        index = free_indices(sizes, a)
-        forms = meaning.at(a, index), meaning.at(b, index)
-        prover.equal(*forms, frozenset(name for i in index for name, _ in i.digits))
-    return Proof(tuple(obligations), tuple(steps.taken))
+    return Proof(obligations(left, right, sizes, steps, smt.check), tuple(steps.taken))

@@ -13,7 +13,7 @@ slices in time are blocks like others, so neither has a part in this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
@@ -32,10 +32,12 @@ from pcg.normal import (
 )
 from pcg.operator import Call, Operator
 from pcg.poly import Poly, product
+from verifier import smt
 from verifier.equations import local_form
 from verifier.errors import Unproved
 from verifier.meaning import Digit, divide
 from verifier.prove import Proof, Prover
+from verifier.steps import Searching, Steps
 
 PARTIALS = Poly.of("partials")
 
@@ -61,30 +63,54 @@ def prove_typing(
 def _prove_all(
     operator: Operator, ranks: tuple[int, ...], positions: tuple[int, ...], typing: LocalTyping
 ) -> tuple[TypingProof, ...]:
-    equation = operator.instance(ranks, positions)
-    forms = [local_form(operator, ranks, positions, i) for i in range(len(equation.outputs))]
     options = (frozenset[int](), *typing.carriers)
-    return tuple(_prove(equation, forms, typing, carriers) for carriers in options)
+    return tuple(_prove(operator, ranks, positions, typing, carriers) for carriers in options)
 
 
 def _prove(
-    equation: Equation,
-    forms: Sequence[NormalForm],
+    operator: Operator,
+    ranks: tuple[int, ...],
+    positions: tuple[int, ...],
     typing: LocalTyping,
     carriers: frozenset[int],
 ) -> TypingProof:
-    obligations: list[str] = []
+    steps = Searching()
     try:
-        for port, form in enumerate(forms):
-            cut = _Cut(equation, typing, carriers)
-            left, right = cut.whole(form, port), cut.tasks(form, port)
-            prover = Prover(cut.positive, cut.ranges, obligations)
-            for digit in cut.conditions:
-                prover.require(digit)
-            prover.equal(left, right, frozenset(cut.free(port)))
+        found = _obligations(operator, ranks, positions, typing, carriers, steps, smt.check)
     except Unproved as error:
         return TypingProof(carriers, None, str(error))
-    return TypingProof(carriers, Proof(tuple(obligations)))
+    return TypingProof(carriers, Proof(found, tuple(steps.taken)))
+
+
+def typing_obligations(
+    call: Call, ranks: tuple[int, ...], carriers: frozenset[int], steps: Steps, judge: smt.Judge
+) -> tuple[str, ...]:
+    """What has to have no solution for the derived typing to hold when the operands in
+    ``carriers`` carry partials, as SMT-LIB 2 scripts. Raises Unproved."""
+    typing = call.typing(ranks)
+    return _obligations(call.operator, ranks, call.positions, typing, carriers, steps, judge)
+
+
+def _obligations(
+    operator: Operator,
+    ranks: tuple[int, ...],
+    positions: tuple[int, ...],
+    typing: LocalTyping,
+    carriers: frozenset[int],
+    steps: Steps,
+    judge: smt.Judge,
+) -> tuple[str, ...]:
+    equation = operator.instance(ranks, positions)
+    found: list[str] = []
+    for port in range(len(equation.outputs)):
+        form = local_form(operator, ranks, positions, port)
+        cut = _Cut(equation, typing, carriers)
+        left, right = cut.whole(form, port), cut.tasks(form, port)
+        prover = Prover(cut.positive, cut.ranges, found, steps=steps, judge=judge)
+        for digit in cut.conditions:
+            prover.require(digit)
+        prover.equal(left, right, frozenset(cut.free(port)))
+    return tuple(found)
 
 
 def _degree(axis: str) -> Poly:

@@ -70,7 +70,7 @@ class Prover:
     obligations: list[str] = field(default_factory=list[str])
     naturals: tuple[Poly, ...] = ()
     steps: Steps = field(default_factory=Searching)
-    judge: Callable[[str], smt.Outcome] = field(default_factory=lambda: smt.check)
+    judge: smt.Judge = field(default_factory=lambda: smt.check)
 
     def __post_init__(self) -> None:
         self.templates = Templates(self._same_function, self.steps)

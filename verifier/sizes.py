@@ -14,7 +14,7 @@ from functools import reduce
 from math import gcd
 
 from pcg.errors import OperatorError
-from pcg.graph import Leaf, Node, Value
+from pcg.graph import Graph, Leaf, Node, Value
 from pcg.operator import Call
 from pcg.poly import Poly
 from verifier.errors import Undecided, Unsolvable
@@ -111,6 +111,11 @@ class Sizes:
         self.shapes[node] = shapes
         return shapes
 
+    def visit_all(self, outputs: Sequence[Value]) -> None:
+        """Visit everything that some values depend on."""
+        for node in Graph(tuple(outputs)).nodes:
+            self.visit(node)
+
     def shape(self, value: Value) -> Shape:
         return self.shapes[value.node][value.port]
 
@@ -177,6 +182,29 @@ class Sizes:
             if whole == size and len(factors) > 1 and proper:
                 return tuple(d for factor in factors for d in self.digits(factor))
         return (size,)
+
+
+def different_ranks(left: Sequence[Value], right: Sequence[Value]) -> str:
+    """Which of the paired values have different ranks, in words."""
+    for number, (a, b) in enumerate(zip(left, right, strict=True)):
+        if a.rank != b.rank:
+            return f"output {number} has rank {a.rank} on the left, {b.rank} on the right"
+    return ""
+
+
+def pair_sizes(
+    left: Sequence[Value], right: Sequence[Value], equal: Sequence[SizeEquation]
+) -> tuple[Sizes, tuple[str, ...]]:
+    """The sizes of two sides whose outputs have equal shapes, and what the right side asks of them
+    beyond the left. Raises Unsolvable, Undecided, and OperatorError where a side has no shape."""
+    sizes = Sizes.where(equal)
+    sizes.visit_all(left)
+    before = frozenset(sizes.solved)
+    sizes.visit_all(right)
+    for a, b in zip(left, right, strict=True):
+        for x, y in zip(sizes.shape(a), sizes.shape(b), strict=True):
+            sizes.equal(x, y)
+    return sizes, tuple(sizes.equation(s) for s in sizes.solved if s not in before)
 
 
 def _exact_quotient(size: Poly, divisor: Poly) -> Poly | None:

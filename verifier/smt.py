@@ -6,7 +6,7 @@ same in every run, and what another solver may be given. All numbers are integer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -16,6 +16,8 @@ import z3
 from pcg.poly import Poly
 
 Outcome = Literal["sat", "unsat", "unknown"]
+Judge = Callable[[str], Outcome]
+"""Says whether a script can be satisfied."""
 RESOURCES = 4_000_000
 """Z3's own count of its steps, at which it gives up: unlike a time, the same on every machine."""
 CACHED = 65_536

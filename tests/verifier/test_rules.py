@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from rule_files import lines, parse
 from strategies import parts_of_leaves
 
 from pcg.evaluate import evaluate_shards, meaning
-from pcg.graph import Graph, Value
+from pcg.graph import Graph
 from pcg.ring import Reals
-from pcg.text import parse_graph, parse_values
+from pcg.text import parse_graph
 from verifier.decide import Verdict, decide
 
-RULES = Path(__file__).parents[1] / "rules"
 VERDICTS = {
     "sound": Verdict.PROVED,
     "unsound": Verdict.REFUTED,
@@ -22,23 +20,6 @@ VERDICTS = {
     "ill_typed": Verdict.ILL_TYPED,
     "unknown": Verdict.UNKNOWN,
 }
-
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
-
-
-def lines(folder: str) -> list[str]:
-    paths = sorted((RULES / folder).glob("*.txt"))
-    text = [line.strip() for path in paths for line in path.read_text().splitlines()]
-    return [line for line in text if line and not line.startswith("#")]
-
-
-def parse(line: str) -> Pair:
-    """A line such as ``x:2 w:2 | LEFT == RIGHT``."""
-    given, sides = line.split("|", 1)
-    inputs = {name: int(rank) for name, rank in (i.split(":") for i in given.split())}
-    left, right = sides.split(" == ")
-    return parse_values(left, inputs, line), parse_values(right, inputs, line)
-
 
 CASES = [(verdict, line) for folder, verdict in VERDICTS.items() for line in lines(folder)]
 

@@ -1,0 +1,218 @@
+"""Certificates: what a proof rests on, as files that others can check.
+
+A directory holds one JSON file a rule, with the definitions of its operators, both graphs, the
+choices made by the search and the side conditions by hash, and each condition once as an SMT-LIB 2
+script. ``verifier.recheck`` derives the conditions again and gives them to other solvers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from pcg.errors import InputError
+from pcg.files import FileModel, write_text_atomic
+from pcg.graph import Graph, Value
+from pcg.operator import Operator
+from pcg.poly import Poly
+from pcg.text import print_graph
+from verifier.agreement import agreement_script, typed_sides
+from verifier.decide import Decision
+from verifier.degrees import ranks
+from verifier.local import prove_typing
+
+SCRIPTS = "conditions"
+"""The folder of the scripts."""
+HEADER = "(set-logic ALL)\n"
+FOOTER = "\n(check-sat)\n"
+
+
+class OperatorFile(FileModel):
+    """A definition; the equation says it all."""
+
+    name: str
+    equation: str
+    sizes: tuple[str, ...] = Field(strict=False)
+    reals: tuple[str, ...] = Field(strict=False)
+    commutative: bool
+    parallel: str | None
+
+    @staticmethod
+    def of(operator: Operator) -> OperatorFile:
+        return OperatorFile(
+            name=operator.name,
+            equation=operator.equation,
+            sizes=operator.sizes,
+            reals=operator.reals,
+            commutative=operator.commutative,
+            parallel=operator.parallel,
+        )
+
+    def operator(self) -> Operator:
+        """The operator, without a kernel. Raises EquationError."""
+        return Operator(
+            self.name,
+            self.equation,
+            self.sizes,
+            self.reals,
+            commutative=self.commutative,
+            parallel=self.parallel,
+        )
+
+
+class TheoremFile(FileModel):
+    """That tasks on their own blocks compute an operator: the parallel type of a node."""
+
+    operator: str
+    ranks: tuple[int, ...] = Field(strict=False)
+    positions: tuple[int, ...] = Field(strict=False)
+    carriers: tuple[int, ...] = Field(strict=False)
+    steps: tuple[str, ...] = Field(strict=False)
+    conditions: tuple[str, ...] = Field(strict=False)
+
+
+class WitnessFile(FileModel):
+    """Sizes, degrees and real attributes at which both sides are typed alike."""
+
+    sizes: dict[str, int]
+    degrees: dict[str, int]
+    reals: dict[str, float]
+
+
+PolyFile = tuple[tuple[tuple[str, ...], int], ...]
+
+
+class CertificateFile(FileModel):
+    """All that a proof rests on."""
+
+    schema_version: Literal[1]
+    rule: str
+    operators: tuple[OperatorFile, ...] = Field(strict=False)
+    left: str
+    right: str
+    equal: tuple[tuple[PolyFile, PolyFile], ...] = Field(strict=False)
+    """Sizes that are assumed equal, as (symbols, coefficient) pairs."""
+    requires: tuple[str, ...] = Field(strict=False)
+    """What the right side asks beyond the left."""
+    typings: tuple[int, int] = Field(strict=False)
+    types: str
+    """The condition that both sides have the same types."""
+    theorems: tuple[TheoremFile, ...] = Field(strict=False)
+    steps: tuple[str, ...] = Field(strict=False)
+    conditions: tuple[str, ...] = Field(strict=False)
+    witness: WitnessFile
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The file and the scripts that it names, by hash."""
+
+    file: CertificateFile
+    scripts: Mapping[str, str]
+
+
+def script_text(condition: str) -> str:
+    """A side condition as a script that a solver answers with ``unsat``."""
+    return f"{HEADER}{condition}{FOOTER}"
+
+
+def script_name(condition: str) -> str:
+    """The name of a script, which is a hash of it."""
+    return sha256(script_text(condition).encode()).hexdigest()[:24]
+
+
+def certify(
+    name: str, left: Sequence[Value], right: Sequence[Value], decision: Decision
+) -> Certificate:
+    """The certificate of a pair that was decided to be proved."""
+    proof, evidence = decision.proof, decision.evidence
+    assert proof is not None
+    assert evidence is not None
+    pair = (tuple(left), tuple(right))
+    lefts, rights = typed_sides(*pair)
+    types = agreement_script(lefts[evidence.typings[0]], rights[evidence.typings[1]])
+    theorems, own = _theorems(pair)
+    conditions = [*proof.obligations, types, *own]
+    origin = evidence.witness
+    file = CertificateFile(
+        schema_version=1,
+        rule=name,
+        operators=tuple(map(OperatorFile.of, operators_of(pair))),
+        left=print_graph(Graph(pair[0])),
+        right=print_graph(Graph(pair[1])),
+        equal=tuple((a.terms, b.terms) for a, b in evidence.equal),
+        requires=evidence.requires,
+        typings=evidence.typings,
+        types=script_name(types),
+        theorems=tuple(theorems),
+        steps=proof.steps,
+        conditions=tuple(map(script_name, proof.obligations)),
+        witness=WitnessFile(
+            sizes=dict(origin.values), degrees=dict(origin.degrees), reals=dict(origin.reals)
+        ),
+    )
+    return Certificate(file, {script_name(c): script_text(c) for c in conditions})
+
+
+def operators_of(pair: tuple[tuple[Value, ...], tuple[Value, ...]]) -> list[Operator]:
+    """The operators of both sides, by name."""
+    nodes = Graph((*pair[0], *pair[1])).nodes
+    found = {n.name: n.operator_call.operator for n in nodes if not n.is_leaf}
+    return [found[name] for name in sorted(found)]
+
+
+def _theorems(
+    pair: tuple[tuple[Value, ...], tuple[Value, ...]],
+) -> tuple[list[TheoremFile], list[str]]:
+    """The theorems that the types of both sides rest on, and their conditions."""
+    found: dict[tuple[object, ...], TheoremFile] = {}
+    conditions: list[str] = []
+    for node in Graph((*pair[0], *pair[1])).nodes:
+        if node.is_leaf or node.operator_call.operator.parallel is not None:
+            continue
+        call, own = node.operator_call, ranks(node)
+        for theorem in prove_typing(call, own):
+            assert theorem.proof is not None
+            file = TheoremFile(
+                operator=call.name,
+                ranks=own,
+                positions=call.positions,
+                carriers=tuple(sorted(theorem.carriers)),
+                steps=theorem.proof.steps,
+                conditions=tuple(map(script_name, theorem.proof.obligations)),
+            )
+            found[call.name, own, call.positions, file.carriers] = file
+            conditions += theorem.proof.obligations
+    return list(found.values()), conditions
+
+
+def write(directory: Path, certificates: Iterable[Certificate]) -> None:
+    """Write certificates; scripts that several share are written once.
+
+    Raises InputError where a file cannot be written.
+    """
+    folder = directory / SCRIPTS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(str(directory), f"cannot write: {error.strerror}") from None
+    for certificate in certificates:
+        rule = certificate.file.rule
+        short = re.sub(r"[^\w.-]+", "_", rule)[:60]
+        name = f"{short}-{sha256(rule.encode()).hexdigest()[:8]}"
+        for script, text in certificate.scripts.items():
+            path = folder / f"{script}.smt2"
+            if not path.exists():
+                write_text_atomic(path, text)
+        text = certificate.file.model_dump_json(indent=1)
+        write_text_atomic(directory / f"{name}.json", text + "\n")
+
+
+def polynomial(file: PolyFile) -> Poly:
+    return Poly.collect(file)

@@ -1,0 +1,230 @@
+"""Pairs of graphs at concrete types: from values of their symbols to typed graphs.
+
+The symbols of a pair are the sizes of its inputs, their degrees, copies and partials, and the
+attributes of its operators. Not all values fit: sizes follow from others (``Sizes.solved``), and
+degrees satisfy the equations of a typing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import cycle
+from math import prod
+
+from pcg.errors import OperatorError
+from pcg.evaluate import concrete
+from pcg.graph import Graph, Leaf, Node, Value
+from pcg.operator import Call
+from pcg.poly import Poly
+from pcg.tensor import Degrees, ParallelTensor
+from verifier.degrees import Monomial, Typing, entries, typings
+from verifier.errors import Undecided
+from verifier.sizes import Sizes, input_size
+from verifier.witness import solve
+
+Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
+MAX_ELEMENTS = 200_000
+"""Of one tensor of a concrete pair."""
+MAX_TASKS = 64
+"""Of degrees that are chosen freely: how many blocks, copies and partials an input may have."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A pair of graphs with values for all of its symbols."""
+
+    pair: Pair
+    sizes: Sizes
+    values: Mapping[str, int]
+    """Of the symbols of sizes that ``sizes`` leaves free."""
+    degrees: Mapping[str, int]
+    """Of inputs (``x.d0``, ``x.t0``, ``x.c``, ``x.p``) and of operators (``k``)."""
+    reals: Mapping[str, float]
+    """Of the real attributes."""
+
+    @property
+    def symbols(self) -> dict[str, float]:
+        """The values of sizes and of attributes."""
+        return {**self.reals, **self._integers()}
+
+    def _integers(self) -> dict[str, int]:
+        full = dict(self.values)
+        for symbol, size in self.sizes.solved.items():
+            full[symbol] = self.sizes.resolve(size).evaluate(self.values)
+        return full | {s: v for s, v in self.degrees.items() if "." not in s}
+
+    def typed(self) -> tuple[Graph, Graph] | None:
+        """Both sides at these values; None where a side has no type, or tensors are too large."""
+        integers = self._integers()
+        if any(value < 1 for value in integers.values()):
+            return None
+        try:
+            left, right = (self._side(outputs, integers) for outputs in self.pair)
+            left.check()
+            right.check()
+        except (OperatorError, KeyError):
+            return None
+        types = (t for side in (left, right) for node in side.nodes for t in node.types)
+        return None if any(t.elements > MAX_ELEMENTS for t in types) else (left, right)
+
+    def _side(self, outputs: tuple[Value, ...], integers: Mapping[str, int]) -> Graph:
+        new: dict[Node, Node] = {}
+        for node in Graph(outputs).nodes:
+            if isinstance(node.call, Leaf):
+                new[node] = Node(_typed_leaf(node.call, integers, self.degrees))
+                continue
+            call = concrete(node.call, integers)
+            inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
+            new[node] = Node(_with_reals(call, self.reals), inputs)
+        return Graph(tuple(Value(new[v.node], v.port) for v in outputs))
+
+
+def _typed_leaf(leaf: Leaf, sizes: Mapping[str, int], degrees: Mapping[str, int]) -> Leaf:
+    shape = tuple(sizes[input_size(leaf.name, i)] for i in range(leaf.rank))
+    own = Degrees(
+        tuple(degrees.get(f"{leaf.name}.d{i}", 1) for i in range(leaf.rank)),
+        tuple(degrees.get(f"{leaf.name}.t{i}", 1) for i in range(leaf.rank)),
+        degrees.get(f"{leaf.name}.c", 1),
+        degrees.get(f"{leaf.name}.p", 1),
+    )
+    cuts = zip(shape, own.dims, own.slices, strict=True)
+    for dim, (size, degree, slices) in enumerate(cuts):
+        if size % (degree * slices):
+            raise OperatorError("input", leaf.name, dim, "not divisible")
+    return Leaf("input", leaf.name, leaf.rank, ParallelTensor(shape, own))
+
+
+def _with_reals(call: Call, reals: Mapping[str, float]) -> Call:
+    """The call with numbers for its real attributes: what is a sum or product of symbols in a
+    rule has to be that of their values."""
+    values = tuple(
+        (name, _evaluated(value, reals) if _is_open(call, name, value) else value)
+        for name, value in call.attributes
+    )
+    return Call(call.operator, values) if values != call.attributes else call
+
+
+def _is_open(call: Call, name: str, value: object) -> bool:
+    return name in call.operator.reals and isinstance(value, Poly)
+
+
+def _evaluated(value: int | float | Poly, values: Mapping[str, float]) -> float:
+    terms = Poly.of(value).terms if not isinstance(value, float) else ()
+    return float(sum(c * prod(values[symbol] for symbol in m) for m, c in terms))
+
+
+def real_symbols(pair: Pair) -> dict[str, float]:
+    """Pairwise different values for the symbols in real attributes: positive, and sums of powers
+    of 2, so that arithmetic with a few of them is exact."""
+    symbols = {
+        symbol
+        for node in Graph((*pair[0], *pair[1])).nodes
+        if isinstance(node.call, Call)
+        for name in node.call.operator.reals
+        if isinstance(value := node.call.values[name], Poly)
+        for symbol in value.symbols
+    }
+    return {s: 0.5 + (331 + 619 * i) % 1009 / 1024 for i, s in enumerate(sorted(symbols))}
+
+
+def fixed_sizes(sizes: Sizes, fixed: Mapping[str, int]) -> Sizes:
+    """The sizes with values for some of their symbols. Raises Unsolvable where they do not fit."""
+    if not fixed:
+        return sizes
+    known = replace(sizes, solved=dict(sizes.solved), positive=list(sizes.positive))
+    for symbol, value in sorted(fixed.items()):
+        known.equal(Poly.of(symbol), Poly.of(value))
+    return known
+
+
+@dataclass(frozen=True)
+class DegreeSystem:
+    """What degrees satisfy at which two sides are typed, in one way; alike, if they ever are."""
+
+    equations: tuple[Monomial, ...]
+    whole: tuple[Monomial, ...]
+    symbols: frozenset[str]
+
+    @staticmethod
+    def around(pair: Pair, degrees: Mapping[str, int]) -> DegreeSystem | None:
+        """The system that the given degrees are a solution of."""
+        try:
+            sides = [tuple(typings(Graph(side).nodes, side)) for side in pair]
+        except (OperatorError, ValueError, Undecided):
+            return None
+        for a in sides[0]:
+            for b in sides[1]:
+                equations, whole = (*a.equations, *b.equations), (*a.whole, *b.whole)
+                if all(_at(e, degrees) == 1 for e in equations) and all(
+                    _at(w, degrees).denominator == 1 for w in whole
+                ):
+                    alike = _differences(a, b)
+                    if all(_at(e, degrees) == 1 for e in alike):
+                        equations += alike
+                    return DegreeSystem(equations, whole, a.symbols | b.symbols)
+        return None
+
+    def solve(self, pins: Mapping[str, int]) -> Mapping[str, int] | None:
+        """Degrees with the values given for some of them; None if there are none."""
+        pinned = [Monomial.of(s).over(Monomial.number(v)) for s, v in pins.items()]
+        return solve([*self.equations, *pinned], self.whole, self.symbols)
+
+    def pinned(self, wishes: Sequence[tuple[str, int]]) -> Mapping[str, int] | None:
+        """Degrees that have as many of the wished values as fit together, the first ones first."""
+        if (found := self.solve(dict(wishes))) is not None:
+            return found
+        pins: dict[str, int] = {}
+        for symbol, value in wishes:
+            if (solution := self.solve({**pins, symbol: value})) is not None:
+                pins[symbol] = value
+                found = solution
+        return found
+
+
+def _differences(a: Typing, b: Typing) -> tuple[Monomial, ...]:
+    """What has to be 1 for the types to be alike; nothing where ranks differ."""
+    pairs = [
+        (entries(x), entries(y))
+        for x, y in zip(a.types, b.types, strict=True)
+        if len(x.dims) == len(y.dims)
+    ]
+    return tuple(p.over(q) for x, y in pairs for p, q in zip(x, y, strict=True) if p != q)
+
+
+def _at(monomial: Monomial, values: Mapping[str, int]) -> Fraction:
+    total = Fraction(1)
+    for symbol, exponent in monomial.powers:
+        base = int(symbol) if symbol.isdigit() else values.get(symbol, 1)
+        total *= Fraction(base) ** int(exponent)
+    return total
+
+
+def degree_choices(
+    left: tuple[Value, ...], right: tuple[Value, ...], degrees: Mapping[str, int]
+) -> Iterator[Mapping[str, int]]:
+    """Further degrees at which the sides are typed as they are at ``degrees``: 2 and 3, so that
+    those that are free are pairwise different where possible."""
+    system = DegreeSystem.around((left, right), degrees)
+    if system is None:
+        return
+    operators = sorted(s for s in system.symbols if "." not in s and not s.isdigit())
+    own = sorted(s for s in system.symbols if "." in s)
+    seen = [dict(degrees)]
+    for numbers in ((3, 2), (2, 3)):
+        wishes = list(zip(operators, cycle(numbers), strict=False))
+        # Few of the inputs' own: with every dimension cut there would be thousands of tasks.
+        for chosen in ((), own[:2], own[-2:]):
+            found = system.pinned([*wishes, *zip(chosen, numbers, strict=False)])
+            if found is None or dict(found) in seen or _tasks(found) > MAX_TASKS:
+                continue
+            seen.append(dict(found))
+            yield found
+
+
+def _tasks(degrees: Mapping[str, int]) -> int:
+    """The most pieces that an input has."""
+    names = {s.split(".")[0] for s in degrees if "." in s}
+    pieces = (prod(v for s, v in degrees.items() if s.startswith(f"{n}.")) for n in names)
+    return max(pieces, default=1)

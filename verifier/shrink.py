@@ -1,0 +1,265 @@
+"""Makes a counterexample small: sizes and degrees first, then the values of attributes and inputs.
+
+Each step replaces the smallest counterexample so far by one of a smaller measure that differs in
+the same kind of way. The number of steps is bounded and nothing is random, so the result is the
+same every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import lcm
+from typing import NamedTuple
+
+import numpy as np
+
+from pcg.ring import Array, Reals
+from verifier.concrete import DegreeSystem, Origin
+from verifier.counterexample import (
+    VALUES,
+    Counterexample,
+    Difference,
+    Instance,
+    difference,
+    index_leaves,
+    input_values,
+    instantiate,
+    random_leaves,
+    replayable,
+    report,
+    type_difference,
+    value_difference,
+)
+
+MAX_EVALUATIONS = 60
+"""Of both sides, for one counterexample."""
+MAX_FOR_TYPES = 36
+"""How many of these may be spent before the values of inputs are simplified."""
+MAX_INSTANCES = 150
+"""How many choices of types are tried; most do not fit, or need no evaluation."""
+RELATIVE, ABSOLUTE = 1e-3, 1e-6
+"""How clearly a smaller counterexample has to differ."""
+SIMPLE_REALS = (1.0, 2.0, -1.0, 0.5, 3.0)
+"""Values of real attributes, the first that will do."""
+PATTERN = (1.0, -1.0, 2.0, 3.0, -2.0)
+"""Values of inputs, repeated: of both signs and rarely equal, so that few differences cancel."""
+INDICES = (0.0, 1.0, 2.0)
+FEW = 8
+"""So many elements may all have the sign that shows no difference: both are tried."""
+
+
+class Measure(NamedTuple):
+    """How large a counterexample is; compared part by part, the first that differs decides.
+
+    The number of elements of all inputs, each of the partials counted; the sum of the degrees of
+    the inputs and of the whole attributes that were symbols; the number of input values that are
+    not 0; and how much it takes to write the numbers: the sum of their absolute values, with 0.5
+    more for a negative one and 10 more for one that is not whole.
+    """
+
+    elements: int
+    degrees: int
+    nonzero: int
+    numbers: float
+
+
+def measure(found: Counterexample) -> Measure:
+    """The measure of a counterexample."""
+    return _measure(*replayable(found))
+
+
+def shrink(instance: Instance, found: Counterexample) -> Counterexample:
+    """A counterexample to the same pair that is no larger than ``found`` (``Measure``).
+
+    ``found`` is one at ``instance``; raises ValueError if it is not. The result has been replayed
+    from its own text; where nothing smaller differs, it is ``found``.
+    """
+    inputs = input_values(found)
+    known = difference(instance, inputs)
+    if known is None:
+        raise ValueError(f"the two sides do not differ: {found}")
+    first = _Best(instance, inputs, known, _measure(instance, inputs))
+    search = _Search(first)
+    search.shrink_degrees()
+    search.shrink_sizes()
+    search.shrink_reals()
+    search.shrink_values()
+    best = search.best
+    if best is first:
+        return found
+    smaller = report(best.instance, best.inputs, best.difference)
+    return smaller if difference(*replayable(smaller)) is not None else found
+
+
+def _measure(instance: Instance, inputs: Mapping[str, Array]) -> Measure:
+    values = _flat(inputs)
+    degrees = 0
+    for leaf in instance.leaves.values():
+        assert leaf.type is not None
+        own = leaf.type.degrees
+        degrees += sum((*own.dims, *own.slices, own.copies, own.partials))
+    attributes = [v for s, v in instance.symbols.items() if not s.startswith("|")]
+    degrees += sum(v for v in attributes if isinstance(v, int))
+    reals = np.array([v for v in attributes if isinstance(v, float)])
+    written = np.concatenate([values, reals])
+    fractional = written != np.rint(written)
+    numbers = np.abs(written).sum() + 0.5 * (written < 0).sum() + 10 * fractional.sum()
+    return Measure(values.size, degrees, int(np.count_nonzero(values)), float(numbers))
+
+
+def _flat(inputs: Mapping[str, Array]) -> Array:
+    return np.concatenate([np.zeros(0), *(np.ravel(inputs[name]) for name in sorted(inputs))])
+
+
+def _shaped(values: Array, like: Mapping[str, Array]) -> dict[str, Array]:
+    """``values`` in the order of ``_flat``, in the shapes of ``like``."""
+    found: dict[str, Array] = {}
+    at = 0
+    for name in sorted(like):
+        found[name] = values[at : at + like[name].size].reshape(like[name].shape)
+        at += like[name].size
+    return found
+
+
+@dataclass(frozen=True)
+class _Best:
+    instance: Instance
+    inputs: Mapping[str, Array]
+    difference: Difference
+    measure: Measure
+
+
+@dataclass
+class _Search:
+    """The smallest counterexample so far, and what has been spent on it."""
+
+    best: _Best
+    evaluations: int = 0
+    instances: int = 0
+
+    @property
+    def _of_types(self) -> bool:
+        return self.best.difference.kind not in VALUES
+
+    def shrink_degrees(self) -> None:
+        """Degrees, copies and partials of 1, and degrees of operators of 2, where that fits."""
+        origin = self.best.instance.origin
+        system = DegreeSystem.around(origin.pair, origin.degrees) if origin else None
+        if origin is None or system is None:
+            return
+        largest = sorted(system.symbols, key=lambda s: (-origin.degrees.get(s, 1), s))
+        wishes = [(s, 1 if "." in s else 2) for s in largest if not s.isdigit()]
+        degrees = system.pinned(wishes)
+        if degrees is not None and degrees != origin.degrees:
+            self._small_sizes(replace(origin, degrees=degrees))
+
+    def shrink_sizes(self) -> None:
+        """All sizes at once, then one after the other as long as that helps."""
+        if self.best.instance.origin is None:
+            return
+        self._small_sizes(self.best.instance.origin)
+        before = None
+        while before is not self.best:
+            before = self.best
+            self._shrink_each_size()
+
+    def _small_sizes(self, origin: Origin) -> None:
+        cuts = lcm(*origin.degrees.values())
+        for size in dict.fromkeys((1, 2, cuts)):
+            if self._try(replace(origin, values=dict.fromkeys(origin.values, size))):
+                return
+        self._try(origin)
+
+    def _shrink_each_size(self) -> None:
+        origin = self.best.instance.origin
+        assert origin is not None
+        for size, symbol in sorted((-size, symbol) for symbol, size in origin.values.items()):
+            for smaller in _smaller(-size):
+                changed = replace(origin, values={**origin.values, symbol: smaller})
+                if self._try(changed):
+                    origin = changed
+                    break
+
+    def shrink_reals(self) -> None:
+        """Simple values for real attributes, on the same inputs."""
+        origin = self.best.instance.origin
+        if origin is None:
+            return
+        for symbol in sorted(origin.reals):
+            for value in SIMPLE_REALS:
+                simpler = replace(origin, reals={**origin.reals, symbol: value})
+                instance = instantiate(simpler)
+                if instance is not None and self._accept(instance, self.best.inputs):
+                    origin = simpler
+                    break
+
+    def _try(self, origin: Origin) -> bool:
+        """Whether the pair differs at other types on some inputs, and is smaller."""
+        if self.instances >= MAX_INSTANCES or self.evaluations >= MAX_FOR_TYPES:
+            return False
+        self.instances += 1
+        instance = instantiate(origin)
+        if instance is None:
+            return False
+        return any(self._accept(instance, inputs) for inputs in self._fills(instance))
+
+    def _fills(self, instance: Instance) -> Iterator[Mapping[str, Array]]:
+        """Inputs on which a difference may show: small whole numbers first."""
+        shapes = random_leaves(instance, Reals(), np.random.default_rng(0))
+        if self._of_types:
+            yield {name: np.zeros(values.shape) for name, values in shapes.items()}
+            return
+        indices = index_leaves(instance)
+        rolled = {name: np.roll(PATTERN, -i) for i, name in enumerate(shapes)}
+        for sign in (1.0, -1.0) if _flat(shapes).size <= FEW else (1.0,):
+            yield {
+                name: np.resize(INDICES if name in indices else sign * rolled[name], values.shape)
+                for name, values in shapes.items()
+            }
+        yield shapes
+
+    def _accept(self, instance: Instance, inputs: Mapping[str, Array]) -> bool:
+        """Take these as the best if they are smaller and the sides differ in the same way."""
+        smaller = _measure(instance, inputs)
+        if smaller >= self.best.measure:
+            return False
+        found = type_difference(instance)
+        if found is None and not self._of_types and self.evaluations < MAX_EVALUATIONS:
+            self.evaluations += 1
+            found = value_difference(instance, inputs, RELATIVE, ABSOLUTE)
+        if found is None or found.kind is not self.best.difference.kind:
+            return False
+        self.best = _Best(instance, inputs, found, smaller)
+        return True
+
+    def shrink_values(self) -> None:
+        """Whole numbers, then zeros for more and fewer of them at once, then ones."""
+        instance, like = self.best.instance, self.best.inputs
+        self._accept_values(np.clip(np.rint(_flat(like)), -2, 2) + 0.0)
+        size = count = _flat(like).size
+        while size:
+            for start in range(0, count, size):
+                self._accept_values(_with(_flat(self.best.inputs), slice(start, start + size), 0))
+            size //= 2
+        indices = index_leaves(instance)
+        signed = _flat({n: np.full(v.shape, n not in indices) for n, v in like.items()})
+        for at in np.flatnonzero(_flat(self.best.inputs)).tolist():
+            for value in (1, -1, 2, -2) if signed[at] else (1, 2):
+                if self._accept_values(_with(_flat(self.best.inputs), at, value)):
+                    break
+
+    def _accept_values(self, values: Array) -> bool:
+        return self._accept(self.best.instance, _shaped(values, self.best.inputs))
+
+
+def _with(values: Array, at: slice | int, value: float) -> Array:
+    changed = values.copy()
+    changed[at] = value
+    return changed
+
+
+def _smaller(size: int) -> list[int]:
+    """Sizes below, the smallest first."""
+    parts = (size // prime for prime in (2, 3, 5) if size % prime == 0)
+    return sorted(s for s in {1, 2, 3, *parts} if s < size)
