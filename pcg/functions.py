@@ -43,15 +43,41 @@ def _eq(x: Array, y: Array) -> Array:
     return np.equal(x, y).astype(np.float64)
 
 
+def _round_float16(x: Array) -> Array:
+    """By way of float32, as torch does it."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32).astype(np.float16).astype(np.float64)
+
+
+def _round_bfloat16(x: Array) -> Array:
+    """By way of float32, of which bfloat16 is the upper half; ties go to even."""
+    single = _round_float32(x).astype(np.float32)
+    bits = single.view(np.uint32).astype(np.uint64)
+    upper = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
+    rounded = upper.astype(np.uint32).view(np.float32)
+    return np.where(np.isnan(single), np.float32(np.nan), rounded).astype(np.float64)
+
+
+def _round_float32(x: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32).astype(np.float64)
+
+
 FUNCTIONS: dict[str, ScalarFunction] = {
     f.name: f
     for f in (
         ScalarFunction("exp", 1, np.exp, lambda x: torch.exp(x), 8),
+        ScalarFunction("log", 1, np.log, lambda x: torch.log(x), 8),
         ScalarFunction("relu", 1, lambda x: np.maximum(x, 0.0), lambda x: torch.relu(x), 1),
         ScalarFunction("gelu", 1, _gelu, lambda x: torch.nn.functional.gelu(x), 12),
         ScalarFunction("recip", 1, np.reciprocal, lambda x: torch.reciprocal(x), 1),
         ScalarFunction("rsqrt", 1, lambda x: x**-0.5, lambda x: torch.rsqrt(x), 4),
+        ScalarFunction("sqrt", 1, np.sqrt, lambda x: torch.sqrt(x), 4),
+        ScalarFunction("power", 2, np.power, lambda x, y: torch.pow(x, y), 16),
         ScalarFunction("max", 2, np.maximum, lambda x, y: torch.maximum(x, y), 1),
         ScalarFunction("eq", 2, _eq, lambda x, y: (x == y).to(torch.get_default_dtype()), 1),
+        ScalarFunction("round_float16", 1, _round_float16, lambda x: x.to(torch.float16), 1),
+        ScalarFunction("round_bfloat16", 1, _round_bfloat16, lambda x: x.to(torch.bfloat16), 1),
+        ScalarFunction("round_float32", 1, _round_float32, lambda x: x.to(torch.float32), 1),
     )
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from pcg.graph import Graph, Value
-from verifier.degrees import ONE, Basis, Monomial, Typing, entries, typings
+from verifier.degrees import ONE, Monomial, Typing, entries, typings
 from verifier.witness import solve
 
 
@@ -36,6 +36,10 @@ class Agreement:
 
     numbers: tuple[int, int]
     conditions: tuple[str, ...]
+
+
+WHOLE = Agreement((0, 0), ())
+"""Of tensors that are neither cut nor copied."""
 
 
 def agreement_script(left: Typing, right: Typing) -> str:
@@ -110,7 +114,7 @@ def witness(found: Sequence[Typing], extra: Sequence[Monomial] = ()) -> Mapping[
 
 def residual(a: Typing, b: Typing) -> Residual:
     """What the right typing asks beyond the left one."""
-    basis = Basis.of(a.equations)
+    basis = a.basis
     equations: list[Monomial] = []
     for equation in (*b.equations, *differences(a, b)):
         if not basis.implies(equation):

@@ -100,6 +100,8 @@ class CertificateFile(FileModel):
     """Sizes that are assumed equal, as (symbols, coefficient) pairs."""
     requires: tuple[str, ...] = Field(strict=False)
     """What the right side asks beyond the left."""
+    whole: bool
+    """Whether it is about tensors that are neither cut nor copied; types then need no proof."""
     typings: tuple[int, int] = Field(strict=False)
     types: str
     """The condition that both sides have the same types."""
@@ -135,10 +137,12 @@ def certify(
     assert proof is not None
     assert evidence is not None
     pair = (tuple(left), tuple(right))
-    lefts, rights = typed_sides(*pair)
-    types = agreement_script(lefts[evidence.typings[0]], rights[evidence.typings[1]])
-    theorems, own = _theorems(pair)
-    conditions = [*proof.obligations, types, *own]
+    types, theorems, own = "", list[TheoremFile](), list[str]()
+    if not evidence.whole:
+        lefts, rights = typed_sides(*pair)
+        types = agreement_script(lefts[evidence.typings[0]], rights[evidence.typings[1]])
+        theorems, own = _theorems(pair)
+    conditions = [*proof.obligations, *([types] if types else []), *own]
     origin = evidence.witness
     file = CertificateFile(
         schema_version=1,
@@ -148,8 +152,9 @@ def certify(
         right=print_graph(Graph(pair[1])),
         equal=tuple((a.terms, b.terms) for a, b in evidence.equal),
         requires=evidence.requires,
+        whole=evidence.whole,
         typings=evidence.typings,
-        types=script_name(types),
+        types=script_name(types) if types else "",
         theorems=tuple(theorems),
         steps=proof.steps,
         conditions=tuple(map(script_name, proof.obligations)),

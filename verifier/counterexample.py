@@ -8,7 +8,7 @@ too is a counterexample.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 from math import lcm, prod
@@ -19,7 +19,8 @@ import numpy as np
 from pcg.evaluate import evaluate_shards, meaning
 from pcg.expr import Apply, accesses, walk
 from pcg.graph import Graph, Leaf, Value
-from pcg.operator import Call
+from pcg.operator import Call, Operator
+from pcg.ops import BUILT_IN, OPERATORS
 from pcg.poly import Poly
 from pcg.ring import Array, PrimeField, Reals
 from pcg.text import parse_graph, print_graph
@@ -79,6 +80,8 @@ class Counterexample:
     difference: str
     values: tuple[tuple[str, Nested], ...]
     """(name, V) of every input, V of shape (partials, *shape)."""
+    operators: tuple[Operator, ...] = ()
+    """The operators of both sides that do not come with Unity, without kernels."""
 
     def __str__(self) -> str:
         inputs = [f"{name}: {kind}" for name, kind in self.inputs]
@@ -188,7 +191,9 @@ def _differs_in_field(instance: Instance, seed: int) -> bool:
 
 def replayable(found: Counterexample) -> tuple[Instance, dict[str, Array]]:
     """The graphs and V of the inputs, read back from what a counterexample holds."""
-    left, right = parse_graph(found.left, "left"), parse_graph(found.right, "right")
+    operators = OPERATORS | {operator.name: operator for operator in found.operators}
+    left = parse_graph(found.left, "left", operators)
+    right = parse_graph(found.right, "right", operators)
     return Instance(left, right, dict(found.symbols)), input_values(found)
 
 
@@ -279,7 +284,17 @@ def report(instance: Instance, inputs: Mapping[str, Array], found: Difference) -
         print_graph(instance.right),
         found.text,
         tuple((name, _nested(inputs[name].tolist())) for name in instance.leaves),
+        _own_operators(instance),
     )
+
+
+def _own_operators(instance: Instance) -> tuple[Operator, ...]:
+    """The operators that do not come with Unity, by name; kernels stay behind, since a
+    counterexample crosses between processes."""
+    nodes = Graph((*instance.left.outputs, *instance.right.outputs)).nodes
+    used = {node.operator_call.operator for node in nodes if not node.is_leaf}
+    own = sorted(used - BUILT_IN, key=lambda operator: operator.name)
+    return tuple(replace(operator, kernel=None) for operator in own)
 
 
 def _nested(values: Any) -> Nested:

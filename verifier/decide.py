@@ -16,14 +16,15 @@ from pcg.errors import OperatorError
 from pcg.graph import Graph, Node, Value
 from pcg.poly import Poly
 from verifier import smt
-from verifier.agreement import Agreement, agree, typed_sides, witness
+from verifier.agreement import WHOLE, Agreement, agree, typed_sides, witness
 from verifier.concrete import Origin
-from verifier.counterexample import Counterexample, instances, replay
+from verifier.counterexample import Counterexample, Instance, instances, replay
 from verifier.degrees import Typing, ranks
 from verifier.errors import TooLarge, Undecided, Unproved, Unsolvable
 from verifier.expansion import obligations
 from verifier.local import prove_typing
 from verifier.prove import Proof
+from verifier.shrink import shrink
 from verifier.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
 from verifier.steps import Searching
 
@@ -38,14 +39,17 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a proof rests on beside its side conditions: the sizes assumed equal, what the right
-    side asks beyond the left, the number of the typing of each side, and an instance at which both
-    sides are typed alike."""
+    """What a proof rests on beside its side conditions.
+
+    The sizes assumed equal, what the right side asks beyond the left, the number of the typing of
+    each side, an instance at which both are typed alike, and whether it is about whole tensors.
+    """
 
     equal: tuple[SizeEquation, ...]
     requires: tuple[str, ...]
     typings: tuple[int, int]
     witness: Origin
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -72,19 +76,24 @@ class _Stop(Exception):
 
 
 def decide(
-    left: Sequence[Value], right: Sequence[Value], equal: Sequence[SizeEquation] = ()
+    left: Sequence[Value],
+    right: Sequence[Value],
+    equal: Sequence[SizeEquation] = (),
+    *,
+    whole: bool = False,
 ) -> Decision:
     """Decide whether two graphs over the same inputs, with paired outputs, are equal, for all
-    sizes for which the equations in ``equal`` hold."""
+    sizes for which the equations in ``equal`` hold; with ``whole``, for tensors that are neither
+    cut nor copied, and graphs without parallel operators."""
     pair = (tuple(left), tuple(right))
     try:
         sizes, conditions = _sizes(*pair, equal)
-        agreement, degrees = _agreement(*pair, sizes)
+        agreement, degrees = (WHOLE, {}) if whole else _agreement(*pair, sizes)
         conditions += agreement.conditions
-        proof, origin = _value(*pair, sizes, degrees)
+        proof, origin = _value(*pair, sizes, degrees, whole=whole)
     except _Stop as stop:
         return stop.decision
-    evidence = Evidence(tuple(equal), conditions, agreement.numbers, origin)
+    evidence = Evidence(tuple(equal), conditions, agreement.numbers, origin, whole)
     shown = tuple(sorted(degrees.items()))
     return Decision(Verdict.PROVED, "", conditions, shown, proof, evidence=evidence)
 
@@ -161,8 +170,13 @@ def _types_differ(
                 continue
             for instance in instances(left, right, sizes, degrees):
                 if found := replay(instance):
-                    return Decision(Verdict.REFUTED, "the types differ", counterexample=found)
+                    return _refuted("the types differ", instance, found)
     return Decision(Verdict.VACUOUS, "no degrees fit both sides")
+
+
+def _refuted(reason: str, instance: Instance, found: Counterexample) -> Decision:
+    """Refuted, by the smallest counterexample found around one."""
+    return Decision(Verdict.REFUTED, reason, counterexample=shrink(instance, found))
 
 
 def _value(
@@ -170,6 +184,8 @@ def _value(
     right: tuple[Value, ...],
     sizes: Sizes,
     degrees: Mapping[str, int],
+    *,
+    whole: bool,
 ) -> tuple[Proof, Origin]:
     """Prove the outputs equal, or find inputs on which they are not.
 
@@ -181,14 +197,15 @@ def _value(
     if first is None or first.origin is None:
         raise _Stop(Decision(Verdict.UNKNOWN, "no small sizes fit the degrees"))
     if found := replay(first):
-        raise _Stop(Decision(Verdict.REFUTED, "the values differ", counterexample=found))
+        raise _Stop(_refuted("the values differ", first, found))
     try:
+        if not whole:
+            _check_typings(Graph((*left, *right)).nodes)
         return _prove(left, right, sizes), first.origin
     except (Unproved, TooLarge) as error:
         for instance in concrete:
             if found := replay(instance):
-                refuted = Decision(Verdict.REFUTED, "the values differ", counterexample=found)
-                raise _Stop(refuted) from None
+                raise _Stop(_refuted("the values differ", instance, found)) from None
         raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None
 
 
@@ -203,6 +220,5 @@ def _check_typings(nodes: Sequence[Node]) -> None:
 
 
 def _prove(left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes) -> Proof:
-    _check_typings(Graph((*left, *right)).nodes)
     steps = Searching()
     return Proof(obligations(left, right, sizes, steps, smt.check), tuple(steps.taken))

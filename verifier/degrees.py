@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import product
 
 from pcg.graph import Leaf, Node, Value
@@ -123,6 +123,11 @@ class Typing:
     whole: tuple[Monomial, ...]
     symbols: frozenset[str]
     """All symbols, those that the types do not depend on too."""
+
+    @cached_property
+    def basis(self) -> Basis:
+        """What the equations come to."""
+        return Basis.of(self.equations)
 
 
 def input_degrees(name: str, rank: int) -> Degrees[Monomial]:

@@ -83,7 +83,7 @@ class _Inside:
             yield size - 1 - index
 
     def _runs_through(self, dim: Dimension, ranges: Mapping[str, Poly]) -> bool:
-        return all(ranges.get(name) == self._size(name) for name in dim.names)
+        return all(ranges.get(name) in (size_of(name), self._size(name)) for name in dim.names)
 
     def _size(self, name: str) -> Poly:
         return self.bounds.get(name, size_of(name))

@@ -27,7 +27,7 @@ from pcg.normal import (
     substitute_factor,
 )
 from pcg.operator import Call
-from pcg.poly import Poly
+from pcg.poly import ONE, Poly, product
 from verifier.equations import local_form
 from verifier.errors import TooLarge
 from verifier.laws import times
@@ -121,12 +121,18 @@ class Meaning:
         return Element(name, tuple(digits))
 
     def _split_digits(self, index: Poly, sizes: tuple[Poly, ...]) -> list[Poly]:
+        """Digits of an index, outermost first. Where it is out of range they may be anything: what
+        is read there stands under a guard that does not hold."""
         found: list[Poly] = []
-        for size in reversed(sizes[1:]):
-            quotient, rest = divide(index, size)
-            if not self._is_digit(Digit(rest, size)):
-                quotient, rest = self._defined(index, size)
-            index = quotient
+        above = [product(sizes[:i]) for i in range(1, len(sizes))]
+        for size, left in zip(reversed(sizes[1:]), reversed(above), strict=True):
+            if left == ONE:
+                index, rest = Poly(), index
+            else:
+                quotient, rest = divide(index, size)
+                if not self._is_digit(Digit(rest, size)):
+                    quotient, rest = self._defined(index, size)
+                index = quotient
             found.append(rest)
         return [index, *reversed(found)]
 

@@ -22,15 +22,19 @@ MAX_SETS = 64
 
 
 def decide_under(
-    left: Sequence[Value], right: Sequence[Value], equal: Sequence[SizeEquation] = ()
+    left: Sequence[Value],
+    right: Sequence[Value],
+    equal: Sequence[SizeEquation] = (),
+    *,
+    whole: bool = False,
 ) -> Decision:
     """As ``decide``; and where that refutes the pair, the verdict under the fewest conditions for
     which it is proved, if there are any: a quotient of sizes is 1 (no groups), or two are equal."""
-    decision = decide(left, right, equal)
+    decision = decide(left, right, equal, whole=whole)
     if decision.verdict is not Verdict.REFUTED:
         return decision
     for extra in _conditions(left, right, equal):
-        found = decide(left, right, (*equal, *extra))
+        found = decide(left, right, (*equal, *extra), whole=whole)
         if found.verdict is Verdict.PROVED:
             stated = tuple(f"{a} = {b}" for a, b in extra)
             return replace(found, conditions=(*stated, *found.conditions))

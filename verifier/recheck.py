@@ -83,8 +83,10 @@ class Rechecker:
         try:
             sizes, types = _statement(file, pair)
             _check_witness(file, pair, sizes)
-            found = [*_equality(file, pair, sizes), _types(file, types)]
-            return [*found, *self._all_theorems(file, pair)]
+            found = [*_equality(file, pair, sizes)]
+            if types is None:
+                return found
+            return [*found, _types(file, types), *self._all_theorems(file, pair)]
         except (Unproved, TooLarge, Unsolvable, OperatorError, ValueError) as error:
             raise Rejected(f"does not lead to its rule: {error}") from None
 
@@ -157,10 +159,17 @@ def _computing(pair: Pair) -> list[Node]:
     return [n for n in nodes if not n.is_leaf and n.operator_call.operator.parallel is None]
 
 
-def _statement(file: CertificateFile, pair: Pair) -> tuple[Sizes, tuple[Typing, Typing]]:
-    """The sizes and types of both sides, under what the certificate says that it requires."""
+def _statement(file: CertificateFile, pair: Pair) -> tuple[Sizes, tuple[Typing, Typing] | None]:
+    """The sizes and types of both sides, under what the certificate says that it requires; no
+    types where it is about whole tensors."""
     equal = tuple((polynomial(a), polynomial(b)) for a, b in file.equal)
     sizes, asked = pair_sizes(*pair, equal)
+    if file.whole:
+        if len(_computing(pair)) < sum(not n.is_leaf for n in Graph((*pair[0], *pair[1])).nodes):
+            raise Rejected("is about whole tensors, but moves them")
+        if asked != file.requires:
+            raise Rejected("requires something else than it says")
+        return sizes, None
     options = [list(typings(Graph(side).nodes, side)) for side in pair]
     if any(number not in range(len(o)) for number, o in zip(file.typings, options, strict=True)):
         raise Rejected("has no such typing")

@@ -2,46 +2,53 @@
 
 from __future__ import annotations
 
+from pcg.operator import Operator
 from verifier.counterexample import VALUES, Counterexample, Nested, difference, replayable
 
 TOLERANCE = "rtol=1e-6, atol=1e-9, equal_nan=True"
 
 
-def snippet(found: Counterexample, operators: str | None = None) -> str:
+def snippet(found: Counterexample) -> str:
     """A program that evaluates both sides on the inputs, prints them and asserts that they differ.
 
-    It needs this package and numpy, nothing else. ``operators``: the file of operators that the
-    graphs use beyond those of ``pcg.ops``; the program reads it too. Raises ValueError where the
-    two sides do not differ, so there is no program that ends in a failure.
+    It needs this package and numpy, nothing else: operators that do not come with Unity are
+    defined in it. Raises ValueError where the two sides do not differ, so there is no program that
+    ends in a failure.
     """
     known = difference(*replayable(found))
     if known is None:
         raise ValueError(f"the two sides do not differ: {found}")
-    parts = [_head(found, operators), _graphs(found), _inputs(found), EVALUATION]
+    parts = [_head(found), _graphs(found), _inputs(found), EVALUATION]
     return "\n".join([*parts, ASSERT_VALUES if known.kind in VALUES else ASSERT_TYPES])
 
 
-def _head(found: Counterexample, operators: str | None) -> str:
+def _head(found: Counterexample) -> str:
+    own = found.operators
     imports = [
         "import numpy as np",
         "",
         "from pcg.evaluate import evaluate_shards, meaning",
+        *(["from pcg.operator import Operator", "from pcg.ops import OPERATORS"] if own else []),
         "from pcg.ring import Reals",
         "from pcg.text import parse_graph",
+        *(["", "operators = dict(OPERATORS)"] if own else []),
+        *(f"operators[{o.name!r}] = {_definition(o)}" for o in own),
     ]
-    if operators is not None:
-        imports += [
-            "from pcg.user import load_operators",
-            "",
-            "# Operators of the graphs come from a user's own file, which has to be there.",
-            f"load_operators({operators!r})",
-        ]
     return "\n".join([*(f"# {line}" for line in str(found).splitlines()), *imports, ""])
+
+
+def _definition(operator: Operator) -> str:
+    """An operator as the expression that declares it."""
+    parts = [repr(operator.name), repr(operator.equation)]
+    parts += [f"sizes={operator.sizes!r}"] if operator.sizes else []
+    parts += [f"reals={operator.reals!r}"] if operator.reals else []
+    return f"Operator({', '.join(parts)})"
 
 
 def _graphs(found: Counterexample) -> str:
     sides = (("left", found.left), ("right", found.right))
-    return "\n".join(f'{name} = parse_graph("""\n{text}""")' for name, text in sides)
+    given = ", operators=operators" if found.operators else ""
+    return "\n".join(f'{name} = parse_graph("""\n{text}"""{given})' for name, text in sides)
 
 
 def _inputs(found: Counterexample) -> str:

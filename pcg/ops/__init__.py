@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 from pcg.operator import Operator
-from pcg.ops import algebra, layers, layout, parallel
+from pcg.ops import (
+    algebra,
+    attention,
+    constants,
+    elementwise,
+    layers,
+    layout,
+    lookup,
+    norms,
+    parallel,
+    reductions,
+    windows,
+)
+
+_THEMES = (
+    *(algebra, elementwise, layout, layers, norms, reductions),
+    *(attention, lookup, windows, constants, parallel),
+)
 
 OPERATORS: dict[str, Operator] = {
-    operator.name: operator
-    for operator in (*algebra.OPERATORS, *layout.OPERATORS, *layers.OPERATORS, *parallel.OPERATORS)
+    operator.name: operator for theme in _THEMES for operator in theme.OPERATORS
 }
+"""All operators that are known; a user's own join them."""
+
+BUILT_IN = frozenset(OPERATORS.values())
+"""Those that come with Unity."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pcg.lazy import torch
 from pcg.operator import Operator
+from pcg.ops.lookup import held_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,9 +35,8 @@ layer_norm = Operator(
 
 def _embedding_kernel(task: Task, ids: Tensor, table: Tensor) -> Tensor:
     """Look up the rows that this task holds; the others are another task's partial sum."""
-    rows = ids.long() - task.start("v")
-    held = (rows >= 0) & (rows < table.shape[0])
-    found = torch.nn.functional.embedding(torch.where(held, rows, 0), table)
+    rows, held = held_rows(task, ids, table.shape[0])
+    found = torch.nn.functional.embedding(rows, table)
     return found * held.unsqueeze(-1).to(table.dtype)
 
 

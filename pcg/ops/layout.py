@@ -1,9 +1,35 @@
-"""Operators that only move elements: concat, split, transpose, and reshapes that split or merge."""
+"""Operators that only move elements: along an axis, from one axis to another, into a new one.
+
+``slice`` and ``pad`` read 0 beyond the ends of their operand.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pcg.graph import Value, apply
 from pcg.lazy import torch
 from pcg.operator import Operator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def cut_out(x: Tensor, axis: int, start: int, size: int, outside: float = 0.0) -> Tensor:
+    """Elements ``start`` to ``start + size`` of an axis, which may lie beyond its ends."""
+    have = x.shape[axis]
+    first, last = min(max(start, 0), have), min(max(start + size, 0), have)
+    found = x.narrow(axis, first, max(last - first, 0))
+    before = min(max(-start, 0), size)
+    after = size - before - found.shape[axis]
+    if not before and not after:
+        return found
+    padding = [0] * (2 * x.dim())
+    at = x.dim() - 1 - axis % x.dim()  # torch counts from the last axis
+    padding[2 * at : 2 * at + 2] = before, after
+    return torch.nn.functional.pad(found, padding, value=outside)
+
 
 concat = Operator(
     "concat",
@@ -44,4 +70,58 @@ unflatten = Operator(
     ),
 )
 
-OPERATORS = (concat, split, transpose, flatten, unflatten)
+slice = Operator(
+    "slice",
+    "x[a..., n@axis, b...] -> out[a..., j < size, b...] = x[a..., j + start, b...]",
+    sizes=("start", "size"),
+    kernel=lambda task, x: cut_out(
+        x, task.attributes["axis"], task.attributes["start"], task.attributes["size"]
+    ),
+)
+
+pad = Operator(
+    "pad",
+    "x[a..., n@axis, b...] -> out[a..., j < size, b...] = x[a..., j - before, b...]",
+    sizes=("before", "size"),
+    kernel=lambda task, x: cut_out(
+        x, task.attributes["axis"], -task.attributes["before"], task.attributes["size"]
+    ),
+)
+
+stack = Operator(
+    "stack",
+    "x[a..., b...], y[a..., b...] -> out[a..., j@axis < 2, b...]"
+    " = x[a..., b...] if j < 1 else y[a..., b...]",
+    kernel=lambda task, x, y: torch.stack((x, y), task.attributes["axis"]),
+)
+
+expand = Operator(
+    "expand",
+    "x[a..., b...] -> out[a..., j@axis < size, b...] = x[a..., b...]",
+    sizes=("size",),
+    kernel=lambda task, x: x.unsqueeze(task.attributes["axis"]).expand(
+        *x.shape[: task.attributes["axis"]],
+        task.attributes["size"],
+        *x.shape[task.attributes["axis"] :],
+    ),
+)
+
+
+def permute(value: Value, order: Sequence[int]) -> Value:
+    """``value`` with its dimensions in another order: dimension ``i`` is the former ``order[i]``.
+
+    It is made of as few transposes as there can be: one less than the length of each cycle of the
+    permutation. Raises ValueError if ``order`` does not name each dimension once.
+    """
+    have = list(range(len(order)))
+    if sorted(order) != have:
+        raise ValueError(f"{list(order)} does not name each of {len(order)} dimensions once")
+    for place, wanted in enumerate(order):
+        found = have.index(wanted)
+        if found != place:
+            value = apply(transpose(dim0=place, dim1=found), value)
+            have[place], have[found] = have[found], have[place]
+    return value
+
+
+OPERATORS = (concat, split, transpose, flatten, unflatten, slice, pad, stack, expand)

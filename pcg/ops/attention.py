@@ -1,0 +1,59 @@
+"""Attention, of queries ``q[b..., i, d]`` over keys ``k[b..., j, d]`` and values ``v[b..., j, e]``.
+
+Batch and heads are the run ``b...``. Scores are scaled by 1/sqrt(|d|).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pcg.lazy import torch
+from pcg.operator import Operator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pcg.task import Task
+
+_OPERANDS = "q[b..., i, d], k[b..., j, d], v[b..., j, e]"
+_SCORE = "(sum d: q[b..., i, d] * k[b..., j, d]) * rsqrt(|d|)"
+_OUT = (
+    "out[b..., i, e] = (sum j: share[b..., i, j] * v[b..., j, e])"
+    " / (sum l < |j|: share[b..., i, l])"
+)
+
+
+def _attention(task: Task, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+
+
+def _causal_attention(task: Task, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Rows are global: those of this task may begin in the middle."""
+    rows = torch.arange(q.shape[-2], device=q.device) + task.start("i")
+    columns = torch.arange(k.shape[-2], device=q.device)
+    return _attention(task, q, k, v, columns <= rows.unsqueeze(-1))
+
+
+attention = Operator(
+    "attention",
+    f"{_OPERANDS} -> let share[b..., i, j] = exp({_SCORE}); {_OUT}",
+    kernel=_attention,
+)
+
+# Query i sees the keys j <= i.
+causal_attention = Operator(
+    "causal_attention",
+    f"{_OPERANDS} -> let share[b..., i, j] = exp({_SCORE}) if j <= i else 0; {_OUT}",
+    kernel=_causal_attention,
+)
+
+# The mask is added to the scores. It has all of their dimensions, so that a cut of the batch or of
+# the heads cuts it too; ``expand`` makes it from one that several share, without a copy.
+masked_attention = Operator(
+    "masked_attention",
+    f"{_OPERANDS}, mask[b..., i, j]"
+    f" -> let share[b..., i, j] = exp({_SCORE} + mask[b..., i, j]); {_OUT}",
+    kernel=_attention,
+)
+
+OPERATORS = (attention, causal_attention, masked_attention)

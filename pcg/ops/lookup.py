@@ -1,0 +1,94 @@
+"""Look-ups by integer ids, which tensors hold as numbers; and running sums and expert routing.
+
+An id that names no row finds 0. ``embedding`` is in ``layers``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pcg.lazy import torch
+from pcg.operator import Operator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pcg.task import Task
+
+
+def held_rows(task: Task, ids: Tensor, held: int) -> tuple[Tensor, Tensor]:
+    """Where in this task's block of ``held`` rows each id lies, and whether it lies there.
+
+    The rows of the others are another task's partial sum; their place is given as 0.
+    """
+    rows = ids.long() - task.start("v")
+    inside = (rows >= 0) & (rows < held)
+    return torch.where(inside, rows, 0), inside
+
+
+def _gather(task: Task, x: Tensor, ids: Tensor) -> Tensor:
+    rows, inside = held_rows(task, ids, x.shape[-1])
+    return torch.where(inside, x.gather(-1, rows), 0.0)
+
+
+# Along the last axis.
+gather = Operator(
+    "gather",
+    "x[a..., v], ids[a..., i] -> out[a..., i] = sum v: (ids[a..., i] == v) * x[a..., v]",
+    kernel=_gather,
+)
+
+
+def _embedding_bag(task: Task, ids: Tensor, table: Tensor) -> Tensor:
+    rows, inside = held_rows(task, ids, table.shape[0])
+    bags = torch.nn.functional.embedding_bag(
+        rows.flatten(0, -2) if rows.dim() > 1 else rows.unsqueeze(0),
+        table,
+        mode="sum",
+        per_sample_weights=inside.to(table.dtype).reshape(-1, rows.shape[-1]),
+    )
+    return bags.reshape(*rows.shape[:-1], table.shape[1])
+
+
+# The rows of a bag k of ids are summed.
+embedding_bag = Operator(
+    "embedding_bag",
+    "out[b..., d] = sum k, v: (ids[b..., k] == v) * table[v, d]",
+    kernel=_embedding_bag,
+)
+
+
+def _one_hot(task: Task, ids: Tensor) -> Tensor:
+    classes = torch.arange(task.attributes["classes"], device=ids.device)
+    return (ids.unsqueeze(-1) == classes).to(ids.dtype)
+
+
+one_hot = Operator(
+    "one_hot",
+    "ids[b...] -> out[b..., v < classes] = ids[b...] == v",
+    sizes=("classes",),
+    kernel=_one_hot,
+)
+
+# Along the last axis. Of ones it is 1, 2, 3, ...: how padded sequences number their tokens.
+cumulative_sum = Operator(
+    "cumulative_sum",
+    "x[a..., j] -> out[a..., j] = sum k < |j|: x[a..., k] if k <= j else 0",
+    kernel=lambda task, x: torch.cumsum(x, -1),
+)
+
+# Token t goes to the place c of expert e where the mask has 1.
+moe_dispatch = Operator(
+    "moe_dispatch",
+    "x[t, d], mask[t, e, c] -> out[e, c, d] = sum t: mask[t, e, c] * x[t, d]",
+    kernel=lambda task, x, mask: torch.einsum("td,tec->ecd", x, mask),
+)
+
+# And back; here the mask may hold the weights of the experts.
+moe_combine = Operator(
+    "moe_combine",
+    "y[e, c, d], mask[t, e, c] -> out[t, d] = sum e, c: mask[t, e, c] * y[e, c, d]",
+    kernel=lambda task, y, mask: torch.einsum("ecd,tec->td", y, mask),
+)
+
+OPERATORS = (gather, embedding_bag, one_hot, cumulative_sum, moe_dispatch, moe_combine)

@@ -1,0 +1,72 @@
+"""Norms: batch norm in training, ghost batch norm, and RMS norm. Layer norm is in ``layers``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pcg.lazy import torch
+from pcg.operator import Operator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pcg.task import Task
+
+
+def _batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """torch.nn.functional.batch_norm without its refusal of a single value a channel."""
+    cudnn = torch.backends.cudnn.enabled
+    return torch.batch_norm(x, weight, bias, None, None, True, 0.0, eps, cudnn)
+
+
+# By the statistics of the whole batch, as in training.
+batch_norm = Operator(
+    "batch_norm",
+    "x[n, c, s...], weight[c], bias[c]"
+    " -> let mean[c] = (sum n, s...: x[n, c, s...]) / (|n| * |s...|);"
+    " let centred[n, c, s...] = x[n, c, s...] - mean[c];"
+    " let variance[c] = (sum n, s...: centred[n, c, s...] * centred[n, c, s...])"
+    " / (|n| * |s...|);"
+    " out[n, c, s...] = centred[n, c, s...] * rsqrt(variance[c] + eps) * weight[c] + bias[c]",
+    reals=("eps",),
+    kernel=lambda task, x, weight, bias: _batch_norm(x, weight, bias, task.attributes["eps"]),
+)
+
+
+def _ghost_batch_norm(task: Task, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """As a batch norm in which each group has channels of its own."""
+    groups, channels = task.length("g"), x.shape[1]
+    apart = x.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)
+    eps = task.attributes["eps"]
+    normed = _batch_norm(apart, weight.repeat(groups), bias.repeat(groups), eps)
+    return normed.unflatten(1, (groups, channels)).transpose(0, 1).flatten(0, 1)
+
+
+# The batch is ``groups`` groups of samples, one after the other, with statistics of their own: what
+# data parallelism makes of a batch norm.
+ghost_batch_norm = Operator(
+    "ghost_batch_norm",
+    "x[(g m), c, s...], weight[c], bias[c]"
+    " -> let mean[g < groups, c] = (sum m, s...: x[(g m), c, s...]) / (|m| * |s...|);"
+    " let centred[g, m, c, s...] = x[(g m), c, s...] - mean[g, c];"
+    " let variance[g, c] = (sum m, s...: centred[g, m, c, s...] * centred[g, m, c, s...])"
+    " / (|m| * |s...|);"
+    " out[(g m), c, s...]"
+    " = centred[g, m, c, s...] * rsqrt(variance[g, c] + eps) * weight[c] + bias[c]",
+    sizes=("groups",),
+    reals=("eps",),
+    kernel=_ghost_batch_norm,
+)
+
+rms_norm = Operator(
+    "rms_norm",
+    "x[i..., j], weight[j]"
+    " -> let square[i...] = (sum k < |j|: x[i..., k] * x[i..., k]) / |j|;"
+    " out[i..., j] = x[i..., j] * rsqrt(square[i...] + eps) * weight[j]",
+    reals=("eps",),
+    kernel=lambda task, x, weight: torch.nn.functional.rms_norm(
+        x, (x.shape[-1],), weight, task.attributes["eps"]
+    ),
+)
+
+OPERATORS = (batch_norm, ghost_batch_norm, rms_norm)

@@ -1,0 +1,203 @@
+"""Operators that slide a window over rows and columns: convolutions and pools.
+
+    x[n, c, i, j]  images: batch, channels, rows, columns
+    k[o, c, a, b]  kernels: output channels, input channels, rows, columns
+
+The output's sizes are attributes, ``height`` and ``width``, so that nothing is ever divided. Window
+(h, w) begins at row ``stride_h*h - top`` and column ``stride_w*w - left`` of ``x``; what lies
+outside of ``x`` is 0, or left out (``max_pool2d``, ``avg_pool2d_inside``). ``same``, ``valid`` and
+``padded`` give these attributes for the usual ways to pad, and ``centred`` those of ``enlarge``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pcg.lazy import torch
+from pcg.operator import Operator
+from pcg.ops.layout import cut_out
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pcg.task import Task
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows along one dimension: how many there are, and how much padding is before the first.
+
+    They are ``height`` and ``top`` of an operator for the rows, ``width`` and ``left`` for the
+    columns.
+    """
+
+    count: int
+    before: int
+
+
+def same(size: int, kernel: int, stride: int = 1, dilation: int = 1) -> Windows:
+    """``SAME`` padding as TensorFlow has it: ceil(size / stride) windows, and as little padding as
+    they need, the smaller half before."""
+    count = -(-size // stride)
+    padding = max(0, (count - 1) * stride + _extent(kernel, dilation) - size)
+    return Windows(count, padding // 2)
+
+
+def valid(size: int, kernel: int, stride: int = 1, dilation: int = 1) -> Windows:
+    """``VALID`` padding, which is none: the windows that lie wholly inside. Raises ValueError if
+    there is none."""
+    return padded(size, kernel, stride, dilation)
+
+
+def padded(
+    size: int, kernel: int, stride: int = 1, dilation: int = 1, *, before: int = 0, after: int = 0
+) -> Windows:
+    """The windows that lie wholly inside of ``before + size + after``. Raises ValueError if there
+    is none."""
+    room = before + size + after - _extent(kernel, dilation)
+    if room < 0:
+        text = f"kernel {kernel} with dilation {dilation} exceeds size {before + size + after}"
+        raise ValueError(text)
+    return Windows(room // stride + 1, before)
+
+
+def centred(kernel: int, enlarged: int) -> int:
+    """How many zeros ``enlarge`` puts before a kernel for it to stay in the middle: a convolution
+    whose ``top`` (or ``left``) grows by as many gives the same. Raises ValueError where no middle
+    exists."""
+    zeros = enlarged - kernel
+    if zeros < 0 or zeros % 2:
+        raise ValueError(f"kernel {kernel} has no place in the middle of {enlarged}")
+    return zeros // 2
+
+
+def _extent(kernel: int, dilation: int) -> int:
+    """How many elements there are from the first to the last that a window reads."""
+    return dilation * (kernel - 1) + 1
+
+
+_PLACES = ("height", "width")
+_STRIDES = ("stride_h", "stride_w")
+_DILATIONS = ("dilation_h", "dilation_w")
+_KERNEL = ("kernel_h", "kernel_w")
+_PADDING = ("top", "left")
+
+
+def _read(task: Task, x: Tensor, kernel: tuple[int, int], outside: float = 0.0) -> Tensor:
+    """The rows and columns from the first to the last that some window reads."""
+    given = task.attributes
+    for axis, size, stride, dilation, first, extent in zip(
+        (-2, -1), _PLACES, _STRIDES, _DILATIONS, _PADDING, kernel, strict=True
+    ):
+        length = (given[size] - 1) * given[stride] + _extent(extent, given.get(dilation, 1))
+        x = cut_out(x, axis, -given[first], length, outside)
+    return x
+
+
+def _pair(task: Task, names: tuple[str, str]) -> tuple[int, int]:
+    return task.attributes[names[0]], task.attributes[names[1]]
+
+
+def _convolve(task: Task, x: Tensor, k: Tensor, groups: int) -> Tensor:
+    rows, columns = k.shape[2:]
+    return torch.nn.functional.conv2d(
+        _read(task, x, (rows, columns)),
+        k,
+        stride=_pair(task, _STRIDES),
+        dilation=_pair(task, _DILATIONS),
+        groups=groups,
+    )
+
+
+_CONVOLUTION = (*_PLACES, *_STRIDES, *_DILATIONS, *_PADDING)
+_ROW = "stride_h*h + dilation_h*a - top"
+_COLUMN = "stride_w*w + dilation_w*b - left"
+
+conv2d = Operator(
+    "conv2d",
+    "x[n, c, i, j], k[o, c, a, b] -> out[n, o, h < height, w < width]"
+    f" = sum c, a, b: x[n, c, {_ROW}, {_COLUMN}] * k[o, c, a, b]",
+    sizes=_CONVOLUTION,
+    kernel=lambda task, x, k: _convolve(task, x, k, 1),
+)
+
+grouped_conv2d = Operator(
+    "grouped_conv2d",
+    "x[n, (g c), i, j], k[(g o), c, a, b] -> out[n, (g o), h < height, w < width]"
+    f" = sum c, a, b: x[n, (g c), {_ROW}, {_COLUMN}] * k[(g o), c, a, b]",
+    sizes=_CONVOLUTION,
+    kernel=lambda task, x, k: _convolve(task, x, k, task.length("g")),
+)
+
+depthwise_conv2d = Operator(
+    "depthwise_conv2d",
+    "x[n, c, i, j], k[(c m), u < 1, a, b] -> out[n, (c m), h < height, w < width]"
+    f" = sum a, b: x[n, c, {_ROW}, {_COLUMN}] * k[(c m), 0, a, b]",
+    sizes=_CONVOLUTION,
+    kernel=lambda task, x, k: _convolve(task, x, k, task.length("c")),
+)
+
+_POOL = (*_PLACES, *_KERNEL, *_STRIDES, *_PADDING)
+_POOLED_ROW = "stride_h*h + a - top"
+_POOLED_COLUMN = "stride_w*w + b - left"
+_POOLED = f"x[n, c, {_POOLED_ROW}, {_POOLED_COLUMN}]"
+_INSIDE = f"0 <= {_POOLED_ROW} < |i| and 0 <= {_POOLED_COLUMN} < |j|"
+
+
+def _average(task: Task, x: Tensor) -> Tensor:
+    kernel = _pair(task, _KERNEL)
+    read = _read(task, x, kernel)
+    return torch.nn.functional.avg_pool2d(read, kernel, _pair(task, _STRIDES))
+
+
+def _average_inside(task: Task, x: Tensor) -> Tensor:
+    ones = torch.ones_like(x[:1, :1])
+    return _average(task, x) / _average(task, ones)
+
+
+max_pool2d = Operator(
+    "max_pool2d",
+    "x[n, c, i, j] -> out[n, c, h < height, w < width]"
+    f" = max a < kernel_h, b < kernel_w where {_INSIDE}: {_POOLED}",
+    sizes=_POOL,
+    kernel=lambda task, x: torch.nn.functional.max_pool2d(
+        _read(task, x, _pair(task, _KERNEL), float("-inf")),
+        _pair(task, _KERNEL),
+        _pair(task, _STRIDES),
+    ),
+)
+
+avg_pool2d = Operator(
+    "avg_pool2d",
+    "x[n, c, i, j] -> out[n, c, h < height, w < width]"
+    f" = (sum a < kernel_h, b < kernel_w: {_POOLED}) / (kernel_h * kernel_w)",
+    sizes=_POOL,
+    kernel=_average,
+)
+
+avg_pool2d_inside = Operator(
+    "avg_pool2d_inside",
+    "x[n, c, i, j] -> out[n, c, h < height, w < width]"
+    f" = (sum a < kernel_h, b < kernel_w: {_POOLED})"
+    f" / (sum a < kernel_h, b < kernel_w: 1 if {_INSIDE} else 0)",
+    sizes=_POOL,
+    kernel=_average_inside,
+)
+
+enlarge = Operator(
+    "enlarge",
+    "k[o, c, a, b] -> out[o, c, h < kernel_h, w < kernel_w] = k[o, c, h - top, w - left]",
+    sizes=(*_KERNEL, *_PADDING),
+    kernel=lambda task, k: cut_out(
+        cut_out(k, -2, -task.attributes["top"], task.attributes["kernel_h"]),
+        -1,
+        -task.attributes["left"],
+        task.attributes["kernel_w"],
+    ),
+)
+
+OPERATORS = (
+    *(conv2d, grouped_conv2d, depthwise_conv2d),
+    *(max_pool2d, avg_pool2d, avg_pool2d_inside, enlarge),
+)

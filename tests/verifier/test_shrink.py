@@ -1,0 +1,177 @@
+"""Smaller counterexamples are counterexamples, smaller, and small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from statistics import median
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from refuted import first, lines, parse, refute, shrunk
+
+from pcg.graph import Graph
+from pcg.operator import Operator
+from pcg.ops import OPERATORS
+from pcg.text import parse_graph
+from verifier import shrink as shrinking
+from verifier.counterexample import (
+    Counterexample,
+    Instance,
+    difference,
+    input_values,
+    instances,
+    instantiate,
+    replay,
+    replayable,
+)
+from verifier.shrink import Measure, measure, shrink
+
+LINES = lines()
+
+
+def kinds(found: Counterexample) -> str:
+    again = difference(*replayable(found))
+    assert again is not None
+    assert again.text == found.difference
+    return again.kind
+
+
+def operators(graph: Graph) -> list[str]:
+    return [node.name for node in graph.nodes]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_shrunk_is_a_counterexample_to_the_same_pair(line):
+    instance, found = first(line)
+    smaller = shrunk(line)
+    assert kinds(smaller) == kinds(found)
+    assert measure(smaller) <= measure(found)
+    assert shrink(instance, found) == smaller
+    sides = zip(parse(line), (smaller.left, smaller.right), strict=True)
+    assert all(operators(Graph(side)) == operators(parse_graph(text)) for side, text in sides)
+    assert dict(smaller.symbols).keys() == dict(found.symbols).keys()
+
+
+def test_shrunk_are_small():
+    before = [measure(first(line)[1]) for line in LINES]
+    after = [measure(shrunk(line)) for line in LINES]
+    for name in Measure._fields:
+        for when, side in (("before", before), ("after", after)):
+            met = [getattr(m, name) for m in side]
+            print(f"{name} {when}: median {median(met):g}, most {max(met):g}")
+    assert median(m.elements for m in after) <= 3
+    assert max(m.elements for m in after) <= 12
+    assert median(m.nonzero for m in after) <= 1
+    assert all(m.numbers < 10 for m in after), "values that are not whole"
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_indices_stay_indices(line):
+    values = input_values(shrunk(line))
+    for name in values.keys() & {"ids"}:
+        assert (values[name] >= 0).all()
+        assert (values[name] == np.rint(values[name])).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(LINES), st.integers(0, 5), st.integers(0, 3))
+def test_wherever_it_starts_it_ends_at_a_counterexample(line, number, seed):
+    """At other types and on other inputs than those that are met first."""
+    origin = first(line)[0].origin
+    assert origin is not None
+    met = instances(*origin.pair, origin.sizes, origin.degrees)
+    instance = next(islice(met, number, None), None)
+    found = replay(instance, seed) if instance is not None else None
+    if instance is None or found is None:
+        return
+    with patch.object(shrinking, "value_difference", wraps=shrinking.value_difference) as evaluated:
+        smaller = shrink(instance, found)
+    assert evaluated.call_count <= shrinking.MAX_EVALUATIONS
+    for call in evaluated.call_args_list:
+        ids = call.args[1].get("ids", np.zeros(1))
+        assert (ids >= 0).all()
+        assert (ids == np.rint(ids)).all()
+    assert kinds(smaller) == kinds(found)
+    assert measure(smaller) <= measure(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("x:2 | softmax(x, axis=0) == softmax(x, axis=1)", Measure(2, 6, 0, 0.0)),
+        ("x:2 | relu(x) == gelu(x)", Measure(1, 6, 1, 1.0)),
+        ("x:2 y:2 | relu(add(x, y)) == add(relu(x), relu(y))", Measure(2, 12, 2, 2.5)),
+        ("x:2 | scale(x, factor=a) == scale(scale(x, factor=a), factor=a)", Measure(1, 6, 1, 3.0)),
+        ("x:2 | x == replicate(reduce(x, degree=k), degree=k)", Measure(2, 9, 0, 0.0)),
+        ("ids:1 t:2 | scale(embedding(ids, t), factor=a) == embedding(ids, t)", (2, 10, 1, 3.0)),
+    ],
+)
+def test_smallest_of_all_is_found(line, expected):
+    assert measure(shrunk(line)) == expected
+
+
+@pytest.mark.parametrize("budget", range(9))
+def test_no_larger_on_any_budget(monkeypatch, budget):
+    """From sizes of 1 and 2, where both of 1 do not differ and both of 2 would be larger."""
+    origin = first("x:2 | softmax(x, axis=0) == softmax(x, axis=1)")[0].origin
+    assert origin is not None
+    instance = instantiate(replace(origin, values={"|x.0|": 1, "|x.1|": 2}))
+    found = replay(instance) if instance is not None else None
+    assert instance is not None
+    assert found is not None
+    monkeypatch.setattr(shrinking, "MAX_FOR_TYPES", budget)
+    assert measure(shrink(instance, found)) <= measure(found)
+
+
+def test_defined_differences_stay_defined(monkeypatch):
+    """1 / x is infinite at 0 and no more than x at 1."""
+    inverse = Operator("inverse", "out[i...] = recip(x[i...])")
+    monkeypatch.setitem(OPERATORS, "inverse", inverse)
+    instance, found = refute(*parse("x:1 | inverse(x) == x"))
+    assert kinds(found) == "value"
+    smaller = shrink(instance, found)
+    assert kinds(smaller) == "value"
+    assert input_values(smaller)["x"].tolist() == [[2.0]]
+
+
+def test_fixed_sizes_stay():
+    left, right = parse("x:2 | relu(x) == gelu(x)")
+    origin = first("x:2 | relu(x) == gelu(x)")[0].origin
+    assert origin is not None
+    instance = next(instances(left, right, origin.sizes, origin.degrees, {"|x.1|": 4}))
+    found = replay(instance)
+    assert found is not None
+    assert dict(shrink(instance, found).inputs)["x"] == "[1, 4]"
+
+
+def test_degrees_and_symbols_shrink():
+    line = "x:2 w:2 | matmul(x, w) == matmul(partition(x, dim=1, degree=k), "
+    instance, found = first(line + "partition(w, dim=0, degree=k))")
+    smaller = shrink(instance, found)
+    assert smaller.symbols == (("k", 2),)
+    assert measure(smaller).degrees < measure(found).degrees
+
+
+@pytest.mark.parametrize("budget", [8, shrinking.MAX_EVALUATIONS])
+def test_without_an_origin_values_shrink(monkeypatch, budget):
+    monkeypatch.setattr(shrinking, "MAX_EVALUATIONS", budget)
+    instance, found = first(
+        "x:2 y:2 | matmul(concat(x, x, axis=1), concat(y, y, axis=0)) == matmul(x, y)"
+    )
+    with patch.object(shrinking, "value_difference", wraps=shrinking.value_difference) as evaluated:
+        smaller = shrink(replace(instance, origin=None), found)
+    assert 1 < evaluated.call_count <= budget
+    assert smaller.inputs == found.inputs
+    assert measure(smaller).nonzero < measure(found).nonzero
+    assert kinds(smaller) == "value"
+
+
+def test_what_does_not_differ_is_refused():
+    instance, found = first("x:2 | relu(x) == gelu(x)")
+    same = Instance(instance.left, instance.left, instance.symbols)
+    with pytest.raises(ValueError, match="do not differ"):
+        shrink(same, found)
