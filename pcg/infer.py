@@ -93,6 +93,10 @@ def carriers_of(inputs: Sequence[Degrees[int]]) -> frozenset[int]:
 def bind_sizes(call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
     """The size of every index, as ``|name|``, and of every size attribute, by its name."""
     sizes = {name: call.integer(name) for name in call.operator.sizes}
+    for name, size in sizes.items():
+        if size < 0:
+            problem = f"attribute {name} is {size}, expected at least 0"
+            raise OperatorError(call.name, "*", None, problem)
     for operand, shape in zip(equation.operands, shapes, strict=True):
         for position, (dim, size) in enumerate(zip(operand.dims, shape, strict=True)):
             name, *inner = dim.names

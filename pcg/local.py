@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 
-from pcg.expr import accesses
+from pcg.expr import Sum, accesses, walk
 from pcg.language import Dimension, Equation, size_of
 from pcg.normal import Element, Function, NormalForm, Normalizer, Term, elements
 from pcg.poly import Poly
@@ -114,18 +114,37 @@ def _position(equation: Equation, name: str, operand: int) -> int | None:
         }
         if not any(name in index.symbols for index in read):
             continue
-        plain = len(read) == 1 and found is None and _leads(equation, name, read.pop(), dim)
-        if not plain:
+        lead = {_lead(equation, index, dim) for index in read}
+        if found is not None or lead != {name}:
             return -1
         found = position
     return found
 
 
-def _leads(equation: Equation, name: str, index: Poly, dim: Dimension) -> bool:
-    """Whether ``index`` runs through all of ``dim`` in the order of ``name``."""
-    if index == Poly.of(name):
-        return _size(equation, name) == dim.size
-    return len(dim.names) > 1 and dim.names[0] == name and index == dim.index
+def _lead(equation: Equation, index: Poly, dim: Dimension) -> str | None:
+    """The index that ``index`` runs through ``dim`` in the order of, if there is one: itself, or
+    the first of a merged dimension of which the second runs through all."""
+    name = index.symbol
+    if name is not None and _size(equation, name) == dim.size:
+        return name
+    if len(dim.names) > 1 and index == dim.index:
+        return dim.names[0]
+    if len(dim.names) != 2:
+        return None
+    first, second = dim.names
+    inner = (index - Poly.of(first) * size_of(second)).symbol
+    sizes = _summed(equation)
+    return first if inner is not None and sizes.get(inner) == size_of(second) else None
+
+
+def _summed(equation: Equation) -> dict[str, Poly]:
+    """The sizes of summed indices; none for a name that is summed over different sizes."""
+    found: dict[str, set[Poly]] = {}
+    for output in equation.outputs:
+        for part in walk(output.body):
+            if isinstance(part, Sum):
+                found.setdefault(part.var, set()).add(part.size)
+    return {name: sizes.pop() for name, sizes in found.items() if len(sizes) == 1}
 
 
 def _size(equation: Equation, name: str) -> Poly:

@@ -27,7 +27,8 @@ Value = int | float | Poly
 Attributes = tuple[tuple[str, Value], ...]
 
 Kernel = (
-    Callable[[Task, Any], Any]
+    Callable[[Task], Any]
+    | Callable[[Task, Any], Any]
     | Callable[[Task, Any, Any], Any]
     | Callable[[Task, Any, Any, Any], Any]
     | Callable[..., Any]
@@ -70,7 +71,7 @@ class Operator:
             equation = self._expand(tuple(lengths.items()))
             ranks = tuple(len(operand.dims) for operand in equation.operands)
             positions = _positions(self.template, lengths)
-            if _run_lengths(self, ranks, positions) != lengths:
+            if run_lengths(self, ranks, positions) != lengths:
                 raise EquationError(f"ranks do not tell how long {', '.join(runs)} are")
 
     @cached_property
@@ -117,7 +118,7 @@ class Operator:
         if len(ranks) != self.arity:
             problem = f"{len(ranks)} operands, expected {self.arity}"
             raise OperatorError(self.name, "*", None, problem)
-        lengths = _run_lengths(self, ranks, dict(zip(self.template.positions, positions)))  # noqa: B905
+        lengths = run_lengths(self, ranks, dict(zip(self.template.positions, positions)))  # noqa: B905
         return self._expand(tuple(sorted(lengths.items())))
 
     @lru_cache(maxsize=4096)  # noqa: B019
@@ -197,9 +198,11 @@ def _positions(template: Template, lengths: Mapping[str, int]) -> dict[str, int]
     return found
 
 
-def _run_lengths(
+def run_lengths(
     operator: Operator, ranks: tuple[int, ...], positions: Mapping[str, int]
 ) -> dict[str, int]:
+    """How long each run is when the operands have these ranks. Raises OperatorError where they do
+    not fit."""
     lengths = _placed_runs(operator, positions)
     for operand, rank in zip(operator.template.operands, ranks, strict=True):
         _solve_operand(operator, operand, rank, positions, lengths)

@@ -111,8 +111,8 @@ class PrimeField:
 
     Functions are pseudo-random maps fixed by their name, but for ``recip`` (the inverse, 0 for 0),
     ``eq`` (a test of equality) and ``max`` and ``relu`` (by a pseudo-random order, in which minus
-    infinity, the element -1, is least). With ``generic`` eq is such a map too: random elements are hardly ever
-    equal, and a lookup in a table would otherwise always find nothing.
+    infinity, the element -1, is least). With ``generic`` eq is such a map too: random elements are
+    hardly ever equal, and a lookup in a table would otherwise always find nothing.
     """
 
     dtype: np.dtype[Any] = np.dtype(np.int64)
@@ -162,8 +162,9 @@ class PrimeField:
         if function == "eq" and not self.generic:
             return np.equal(args[0], args[1]).astype(np.int64)
         key = np.array(crc32(function.encode()), np.uint64)
-        for arg in args:
-            key = _mix(np.asarray(arg).astype(np.uint64) + key * np.uint64(0x9E3779B9))
+        with np.errstate(over="ignore"):
+            for arg in args:
+                key = _mix(np.asarray(arg).astype(np.uint64) + key * np.uint64(0x9E3779B9))
         return (key % np.uint64(self.prime)).astype(np.int64)
 
     def expand(self, values: Array, shape: tuple[int, ...]) -> Array:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -19,23 +20,45 @@ from pcg.errors import InputError
 from pcg.files import read_text
 from pcg.operator import Operator
 from pcg.ops import OPERATORS
+from pcg.template import EquationError
 
 
 def load_operators(path: str | Path) -> tuple[Operator, ...]:
     """Run a file of operator declarations and add its operators to ``OPERATORS``.
 
-    Raises InputError naming the file and the line at fault: a file that is missing or fails, an
-    equation without meaning, a name that another operator has, or no operator at all.
+    Raises InputError as ``read_operators`` does.
+    """
+    found = read_operators(path)
+    add_operators(found)
+    return found
+
+
+def read_operators(path: str | Path) -> tuple[Operator, ...]:
+    """Run a file of operator declarations; the operators among its names, in order.
+
+    Raises InputError naming the file and the line or operator at fault: a file that is missing or
+    fails, an equation without meaning, a name that another operator has, or no operator at all.
     """
     read_text(path, "a Python file that declares operators")
     found = _declared(Path(path))
     if not found:
         raise InputError(str(path), "declares no operator, expected NAME = Operator(...)")
+    by_name: dict[str, Operator] = {}
     for operator in found:
+        where = f"{path}: operator {operator.name}"
+        if by_name.setdefault(operator.name, operator) is not operator:
+            raise InputError(where, "is declared twice")
+        if operator.parallel is not None:
+            problem = f"parallel={operator.parallel!r}: operators that move data are Unity's own"
+            raise InputError(where, problem)
         if OPERATORS.get(operator.name, operator) != operator:
-            raise InputError(str(path), f"operator {operator.name}: the name is taken")
-    OPERATORS.update({operator.name: operator for operator in found})
-    return found
+            raise InputError(where, "the name is taken")
+    return tuple(by_name.values())
+
+
+def add_operators(operators: Sequence[Operator]) -> None:
+    """Add operators to ``OPERATORS``."""
+    OPERATORS.update({operator.name: operator for operator in operators})
 
 
 def _declared(path: Path) -> tuple[Operator, ...]:
@@ -48,7 +71,10 @@ def _declared(path: Path) -> tuple[Operator, ...]:
     sys.modules[name] = module  # dataclasses and the like look their module up
     try:
         loader.exec_module(module)
-    except Exception as error:
+    except EquationError as error:
+        # It names the operator, and the index or the token at fault.
+        raise InputError(_where(path, error), str(error)) from error
+    except (Exception, SystemExit) as error:
         raise InputError(_where(path, error), f"{type(error).__name__}: {error}") from error
     # By identity: a file read twice declares equal operators, an imported one is the same object.
     imported = {id(operator) for operator in OPERATORS.values()}
@@ -56,7 +82,7 @@ def _declared(path: Path) -> tuple[Operator, ...]:
     return tuple(v for v in values if isinstance(v, Operator) and id(v) not in imported)
 
 
-def _where(path: Path, error: Exception) -> str:
+def _where(path: Path, error: BaseException) -> str:
     """The file with the line of it that was running last."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return f"{path}: line {error.lineno}"

@@ -50,13 +50,16 @@ class Instance:
 
 
 def instances(operator: Operator, max_rank: int = MAX_RANK) -> Iterator[Instance]:
-    """A computing operator (or join) at every choice of ranks and positions up to ``max_rank``."""
+    """A computing operator (or join) at every choice of ranks and positions up to ``max_rank``, or
+    up to the least ranks that it has where these are greater."""
     runs = list(
         dict.fromkeys(d.names[0] for o in operator.template.operands for d in o.dims if d.run)
     )
     only_runs = all(d.run for o in operator.template.operands for d in o.dims)
     # One run beside other indices holds batch dimensions: at least one, or it is another operator.
     least = 0 if only_runs or len(runs) > 1 else 1
+    fixed = [sum(least if d.run else 1 for d in part.dims) for part in operator.template.placing]
+    max_rank = max(max_rank, *fixed)
     for lengths in product(range(least, max_rank + 1), repeat=len(runs)):
         found = _instance(operator, dict(zip(runs, lengths, strict=True)), max_rank)
         if found is not None:

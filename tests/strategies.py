@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from attributes import LARGEST, attributes, fixed_sizes, index_operands
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -19,19 +20,33 @@ from pcg.local import LocalTyping
 from pcg.operator import Call, Operator, _positions, _solve_operand
 from pcg.operator import Value as AttributeValue
 from pcg.ops import OPERATORS
-from pcg.ops.layers import embedding, mean_loss
+from pcg.ops.layers import mean_loss
 from pcg.ring import PrimeField, Reals
 from pcg.tensor import Degrees, ParallelTensor
 from pcg.view import MachineView
 
 COMPUTE = tuple(op for op in OPERATORS.values() if op.parallel is None)
+SIMPLE = tuple(
+    OPERATORS[name]
+    for name in (
+        *("matmul", "batch_matmul", "add", "subtract", "multiply", "scale", "maximum"),
+        *("relu", "gelu", "sigmoid", "tanh", "softmax", "layer_norm", "embedding"),
+        *("concat", "split", "transpose", "flatten", "unflatten", "sum_loss", "mean_loss"),
+    )
+)
+"""What random graphs are made of: they grow fast, and these fit one another."""
+NONLINEAR = (
+    *("maximum", "relu", "gelu", "sigmoid", "tanh"),
+    *("softmax", "layer_norm", "embedding"),
+)
+POSITIVE = ("log", "sqrt", "rsqrt", "power")
+"""Of positive numbers only."""
 PARALLEL = tuple(OPERATORS[n] for n in ("partition", "combine", "replicate", "reduce", "join"))
 """The others, pipeline and batch, are left out of graphs: layouts have no slices in time yet."""
 MAX_TASKS = 24
 MAX_ELEMENTS = 256
 
 seeds = st.integers(0, 2**32 - 1)
-reals = st.sampled_from((-1.0, 0.5, 3.0, 1e-2))
 
 
 @dataclass(frozen=True)
@@ -71,8 +86,10 @@ def applied(draw: DrawFn, operators: Sequence[Operator] = COMPUTE, *, cut: bool 
     ranks = tuple(len(operand.dims) for operand in equation.operands)
     typing = operator.typing(ranks, tuple(positions.values()))
     degrees, slices = _index_degrees(draw, typing, {}) if cut else ({}, {})
-    sizes = _index_sizes(draw, equation, {}, degrees, slices)
-    call = operator(**positions, **_attributes(draw, operator, sizes))
+    most = LARGEST.get(operator.name, 3)
+    sizes = _index_sizes(draw, equation, {}, degrees, slices, most)
+    given = attributes(draw, operator, equation, sizes)
+    call = operator(**positions, **given)
     carriers = draw(st.sampled_from((frozenset[int](), *typing.carriers))) if cut else ()
     passing = draw(st.sampled_from((2, 3))) if carriers else 1
     copies = draw(st.sampled_from((1, 1, 2))) if cut else 1
@@ -80,7 +97,7 @@ def applied(draw: DrawFn, operators: Sequence[Operator] = COMPUTE, *, cut: bool 
         operand_type(equation, typing, i, sizes, degrees, slices, copies, (i in carriers, passing))
         for i in range(len(ranks))
     )
-    return Applied(call, types, {0: sizes["v"]} if operator is embedding else {})
+    return Applied(call, types, index_operands(equation, sizes, given))
 
 
 def operand_type(
@@ -133,29 +150,16 @@ def _index_sizes(
     known: Mapping[str, int],
     degrees: Mapping[str, int],
     slices: Mapping[str, int],
+    most: int = 3,
 ) -> dict[str, int]:
     """A size for every index of the operands, a multiple of its cuts."""
-    sizes = dict(known)
+    sizes = {**fixed_sizes(equation), **known}
     for dim in (dim for operand in equation.operands for dim in operand.dims):
         for name in dim.names:
             if name not in sizes:
-                base = draw(st.integers(2 if name == "n" else 1, 3))
+                base = draw(st.integers(2 if name == "n" else 1, most))
                 sizes[name] = base * degrees.get(name, 1) * slices.get(name, 1)
     return sizes
-
-
-def _attributes(
-    draw: DrawFn, operator: Operator, sizes: Mapping[str, int]
-) -> dict[str, AttributeValue]:
-    """Values for the attributes that are sizes or reals."""
-    given: dict[str, AttributeValue] = {name: draw(reals) for name in operator.reals}
-    if "eps" in given:
-        given["eps"] = draw(st.sampled_from((1e-2, 0.5)))
-    if "at" in operator.sizes:
-        given["at"] = draw(st.integers(1, max(1, sizes["n"] - 1)))
-    if "outer" in operator.sizes:
-        given |= {"outer": sizes["m"], "inner": sizes["n"]}
-    return given
 
 
 @st.composite
@@ -192,7 +196,7 @@ class _Growing:
         """Apply an operator to a value, if it accepts one."""
         draw = self._draw
         x = draw(st.sampled_from(self.values))
-        operators = (*COMPUTE, *PARALLEL, *PARALLEL) if self._cut else COMPUTE
+        operators = (*SIMPLE, *PARALLEL, *PARALLEL) if self._cut else SIMPLE
         operator = draw(st.sampled_from([op for op in operators if _may_fit(op, x.type)]))
         before = len(self.values)
         try:
@@ -235,7 +239,8 @@ class _Growing:
         }
         degrees, slices = _index_degrees(draw, typing, known) if self._cut else ({}, {})
         sizes = _index_sizes(draw, equation, _sizes_of(draw, equation, x.type), degrees, slices)
-        call = operator(**at, **_attributes(draw, operator, sizes))
+        given = attributes(draw, operator, equation, sizes)
+        call = operator(**at, **given)
         carriers = next((c for c in typing.carriers if 0 in c and have.partials > 1), ())
         missing = prod(degrees.get(a.name, 1) for a in typing.axes if a.operands[0] is None)
         if have.copies % missing:
@@ -246,9 +251,11 @@ class _Growing:
             passing = (i in carriers, have.partials)
             wanted = operand_type(equation, typing, i, sizes, degrees, slices, copies, passing)
             inputs.append(self._of_type(wanted))
-        if operator is embedding:
-            ids = Leaf("input", f"ids{self._leaves}", x.type.rank, x.type, sizes["v"])
-            inputs[0] = Value(Node(ids))
+        for i, below in index_operands(equation, sizes, given).items():
+            of = inputs[i].type
+            ids = Leaf("input", f"ids{self._leaves}", of.rank, of, below)
+            inputs[i] = Value(Node(ids))
+            self._leaves += 1
         return Node(call, tuple(inputs))
 
     def _of_type(self, wanted: ParallelTensor) -> Value:
@@ -271,7 +278,7 @@ def _may_fit(operator: Operator, tensor: ParallelTensor) -> bool:
         case "join" | "replicate":
             return tensor.pieces < MAX_TASKS
         case _:
-            linear = operator.name not in ("relu", "gelu", "softmax", "layer_norm", "embedding")
+            linear = operator.name not in NONLINEAR
             least = sum(not dim.run for dim in operator.template.operands[0].dims)
             return tensor.rank >= least and (linear or degrees.partials == 1)
 
@@ -354,6 +361,11 @@ def random_parts(
 def parts_of_leaves(
     graph: Graph, seed: int, ring: Reals | PrimeField
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Random V of every leaf, by name."""
+    """Random V of every leaf, by name; positive where an operator that reads it needs that."""
     rng = np.random.default_rng(seed)
-    return {node.leaf.name: random_parts(rng, node.leaf, ring) for node in graph.leaves}
+    parts = {node.leaf.name: random_parts(rng, node.leaf, ring) for node in graph.leaves}
+    if isinstance(ring, Reals):
+        readers = (node for node in graph.nodes if node.name in POSITIVE and not node.is_leaf)
+        for leaf in (v.node.leaf for node in readers for v in node.inputs if v.node.is_leaf):
+            parts[leaf.name] = np.abs(parts[leaf.name]) + 0.1
+    return parts

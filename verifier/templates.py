@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from itertools import permutations
 
 from pcg.normal import (
@@ -20,6 +21,7 @@ from pcg.normal import (
     Number,
     Symbol,
     Term,
+    elements,
     substitute_factor,
 )
 from pcg.poly import Poly
@@ -64,12 +66,17 @@ class Templates:
         """The templates that this one may be equal to, with every order of the holes."""
         whole = range(shape[0])
         orders = list(permutations(whole)) if shape[0] <= MAX_HOLES_PERMUTED else [tuple(whole)]
-        similar = [
-            number
-            for number, (known, *known_shape) in enumerate(self._known)
-            if tuple(known_shape) == shape and known.name == template.name
-        ]
-        ways = [f"{number}:{','.join(map(str, order))}" for number in similar for order in orders]
+        places = _places(template, shape[0])
+        ways: list[str] = []
+        for number, (known, *known_shape) in enumerate(self._known):
+            if tuple(known_shape) != shape or known.name != template.name:
+                continue
+            wanted = _places(known, shape[0])
+            ways += (
+                f"{number}:{','.join(map(str, order))}"
+                for order in orders
+                if [places[hole] for hole in order] == wanted
+            )
         return [*ways, NEW]
 
     def _matches(self, number: int, template: Function, order: tuple[int, ...]) -> bool:
@@ -79,6 +86,18 @@ class Templates:
         renamed = _substitute(template, values)
         names = frozenset(f"h{i}" for i in range(len(order)))
         return key(renamed) == key(known) or self._same(known, renamed, names)
+
+
+def _places(template: Function, arity: int) -> list[frozenset[tuple[str, int]]]:
+    """Where each hole is read: tensors and dimensions. Holes that are read in different places
+    hardly ever stand for the same index, and are not tried."""
+    found: list[set[tuple[str, int]]] = [set() for _ in range(arity)]
+    for element in elements((Term(Fraction(1), factors=(template,)),)):
+        for dim, index in enumerate(element.index):
+            for hole in range(arity):
+                if f"h{hole}" in index.symbols:
+                    found[hole].add((element.tensor, dim))
+    return [frozenset(places) for places in found]
 
 
 def _parse(way: str) -> tuple[int, tuple[int, ...]]:

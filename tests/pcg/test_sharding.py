@@ -13,7 +13,6 @@ from strategies import COMPUTE, Applied, applied, graphs, parts_of_leaves, seeds
 from pcg.evaluate import evaluate_shards, evaluate_whole, meaning
 from pcg.graph import Graph
 from pcg.operator import Operator
-from pcg.ops import OPERATORS
 from pcg.ring import PrimeField, Reals
 
 RINGS = (Reals(), PrimeField())
@@ -49,46 +48,6 @@ def test_operators(operator: Operator, data: st.DataObject, seed: int, ring: Rea
 @given(graph=graphs(), seed=seeds, ring=st.sampled_from(RINGS))
 def test_graphs(graph: Graph, seed: int, ring: Reals | PrimeField):
     check(graph, seed, ring)
-
-
-AXES: dict[str, tuple[tuple[int, ...], dict[str, int], str, list[set[int]]]] = {
-    # ranks, attributes, cuts as "operand dims -> output dims" (+: summed into partials), carriers
-    "matmul": ((2, 2), {}, "0_>0 _1>1 10>+", [{0}, {1}]),
-    "batch_matmul": ((3, 3), {}, "00>0 1_>1 _2>2 21>+", [{0}, {1}]),
-    "add": ((2, 2), {}, "00>0 11>1", [{0, 1}]),
-    "multiply": ((2, 2), {}, "00>0 11>1", [{0}, {1}]),
-    "scale": ((2,), {}, "0>0 1>1", [{0}]),
-    "relu": ((2,), {}, "0>0 1>1", []),
-    "gelu": ((2,), {}, "0>0 1>1", []),
-    "concat": ((3, 3), {"axis": 1}, "00>0 22>2", [{0, 1}]),
-    "split": ((3,), {"axis": 1}, "0>00 2>22", [{0}]),
-    "transpose": ((3,), {"dim0": 0, "dim1": 2}, "2>0 1>1 0>2", [{0}]),
-    "flatten": ((3,), {"axis": 1}, "0>0 1>1", [{0}]),
-    "unflatten": ((3,), {"axis": 1}, "0>0 1>1 2>3", [{0}]),
-    "softmax": ((3,), {"axis": 1}, "0>0 2>2", []),
-    "layer_norm": ((3, 1, 1), {}, "0__>0 1__>1", [{1, 2}]),
-    "embedding": ((2, 2), {}, "0_>0 1_>1 _1>2 _0>+", [{1}]),
-    "sum_loss": ((2,), {}, "0>+ 1>+", [{0}]),
-    "mean_loss": ((2,), {}, "0>+ 1>+", [{0}]),
-}
-
-
-@pytest.mark.parametrize("name", AXES)
-def test_derived_typing(name: str):
-    """Exactly the cuts and the carriers of partials that mathematics allows."""
-    ranks, at, cuts, carriers = AXES[name]
-    typing = OPERATORS[name].typing(ranks, tuple(at.values()))
-
-    def text(positions: tuple[int | None, ...], absent: str) -> str:
-        return "".join(absent if p is None else str(p) for p in positions)
-
-    found = {f"{text(a.operands, '_')}>{text(a.outputs, '+')}" for a in typing.axes}
-    assert found == set(cuts.split())
-    assert [set(c) for c in typing.carriers] == carriers
-
-
-def test_every_operator_has_its_typing_stated():
-    assert set(AXES) == {operator.name for operator in COMPUTE}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from strategies import applied, seeds
+from strategies import POSITIVE, applied, seeds
+from torch_functions import default_dtype
 
 from pcg.evaluate import evaluate_call
 from pcg.layout import grid, tasks
@@ -21,27 +22,48 @@ from runtime.kernels import TorchReals, run_equation, run_task, run_whole, whole
 COMPUTE = [op for op in OPERATORS.values() if op.parallel is None]
 
 
-def assert_close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+CASTS = {"to_float16": torch.float16, "to_bfloat16": torch.bfloat16, "to_float32": torch.float32}
 
 
-def numbers(shape, below, generator):
+@pytest.fixture(autouse=True)
+def double():
+    """Constants are made in torch's default format."""
+    with default_dtype(torch.float64):
+        yield
+
+
+def assert_close(a, b, near=1e-10):
+    torch.testing.assert_close(a.double(), b.double(), rtol=near, atol=near)
+
+
+def numbers(shape, below, generator, *, positive=False):
     if below is not None:
         return torch.randint(below, shape, generator=generator).to(torch.float64)
     values = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return values.requires_grad_()
+    return (values.abs() + 0.1 if positive else values).requires_grad_()
+
+
+def operands(case, shapes, generator):
+    """Random values for the operands of a call, or for blocks of them."""
+    positive = case.call.name in POSITIVE
+    return [
+        numbers(shape, case.below.get(i), generator, positive=positive)
+        for i, shape in enumerate(shapes)
+    ]
 
 
 def gradients(results, operands, generator):
     """The operands' gradients for random gradients of the results."""
-    given = [torch.randn(r.shape, generator=generator, dtype=torch.float64) for r in results]
+    given = [torch.randn(r.shape, generator=generator).to(r.dtype) for r in results]
     wanted = [x for x in operands if x.requires_grad]
+    if not wanted:
+        return ()
     # As zeros, not None: one side may not have noticed that it does not depend on an operand.
     return torch.autograd.grad(results, wanted, given, allow_unused=True, materialize_grads=True)
 
 
 @pytest.mark.parametrize("operator", COMPUTE, ids=lambda op: op.name)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data(), seed=seeds)
 def test_kernel_is_the_equation_forward_and_backward(operator, data, seed):
     """On the blocks of every task, cut as the operator's typing allows."""
@@ -50,8 +72,7 @@ def test_kernel_is_the_equation_forward_and_backward(operator, data, seed):
     node, generator = case.node, torch.Generator().manual_seed(seed)
     for _, task in tasks(node, MachineView.packed(0, grid(node))):
         shapes, starts = blocks_of(case, task)
-        below = [case.below.get(i) for i in range(len(shapes))]
-        blocks = [numbers(s, b, generator) for s, b in zip(shapes, below, strict=True)]
+        blocks = operands(case, shapes, generator)
         ours = run_task(case.call, task, blocks, starts)
         wanted = run_equation(case.call, task, blocks, starts)
         assert len(ours) == len(wanted)
@@ -86,9 +107,7 @@ def blocks_of(case, task):
 @given(case=applied(COMPUTE, cut=False), seed=seeds)
 def test_torch_gives_what_numpy_gives(case, seed):
     generator = torch.Generator().manual_seed(seed)
-    tensors = [
-        numbers(t.shape, case.below.get(i), generator).detach() for i, t in enumerate(case.types)
-    ]
+    tensors = [x.detach() for x in operands(case, [t.shape for t in case.types], generator)]
     task = whole_task(case.call, [t.shape for t in case.types])
     ours = run_equation(case.call, task, tensors, [(0,) * t.rank for t in case.types])
     wanted = evaluate_call(case.call, [x.numpy() for x in tensors], Reals())
@@ -97,12 +116,34 @@ def test_torch_gives_what_numpy_gives(case, seed):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", [op.name for op in COMPUTE if op.kernel is None])
+@pytest.mark.parametrize("name", [o.name for o in COMPUTE if o.kernel is None and o.arity])
 def test_an_equation_keeps_the_number_format(name, dtype):
     operator = OPERATORS[name]
     call = operator(**dict.fromkeys(operator.attributes, 2.0))
     results = run_whole(call, [torch.ones(3, 4, dtype=dtype)] * operator.arity)
     assert [r.dtype for r in results] == [dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("operator", COMPUTE, ids=lambda op: op.name)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data(), seed=seeds)
+def test_kernels_compute_in_the_format_of_their_operands(operator, dtype, data, seed):
+    """Near the value of the equation in double precision, and in the operands' own format."""
+    case = data.draw(applied([operator], cut=False))
+    exact = operands(case, [t.shape for t in case.types], torch.Generator().manual_seed(seed))
+    rounded = [x.detach().to(dtype) for x in exact]
+    with default_dtype(torch.float32):
+        ours = run_whole(case.call, rounded)
+    task = whole_task(case.call, [t.shape for t in case.types])
+    starts = [(0,) * t.rank for t in case.types]
+    wanted = run_equation(case.call, task, [x.double() for x in rounded], starts)
+    expected = CASTS.get(operator.name, dtype if rounded else torch.float32)
+    near = 1e-4 if dtype == torch.float32 else 5e-2
+    for a, b in zip(ours, wanted, strict=True):
+        assert a.dtype == expected
+        scale = max(1.0, float(b.abs().max()))
+        assert_close(a.double() / scale, b / scale, near)
 
 
 def test_equality_keeps_the_number_format():
