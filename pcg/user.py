@@ -9,6 +9,7 @@ Such a file declares operators as ``pcg/ops`` does; every ``Operator`` among its
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from pcg.files import read_text
 from pcg.operator import Operator
 from pcg.ops import OPERATORS
 from pcg.template import EquationError
+
+NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def load_operators(path: str | Path) -> tuple[Operator, ...]:
@@ -46,6 +49,8 @@ def read_operators(path: str | Path) -> tuple[Operator, ...]:
     by_name: dict[str, Operator] = {}
     for operator in found:
         where = f"{path}: operator {operator.name}"
+        if not NAME.fullmatch(operator.name):
+            raise InputError(where, "expected a name of letters, digits and underscores")
         if by_name.setdefault(operator.name, operator) is not operator:
             raise InputError(where, "is declared twice")
         if operator.parallel is not None:

@@ -16,12 +16,17 @@ from pcg.graph import Node, Value, tensor
 from pcg.language import EquationError
 from pcg.operator import Call, Operator
 from pcg.operator import Value as Attribute
-from pcg.ops import OPERATORS
+from pcg.ops import BUILT_IN, OPERATORS
 from pcg.poly import Poly
 
 NAMES = ("x", "y", "z", "w")
 MAX_RANK = 3
 DEGREE = "k"
+CORE = frozenset(
+    "matmul batch_matmul add multiply scale relu gelu concat split transpose flatten unflatten"
+    " softmax layer_norm embedding sum_loss mean_loss join".split()
+)
+"""The operators of family (a), graphs of two operators; a user's own belong to it too."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,8 @@ def core_instances(operators: Iterable[Operator]) -> list[Instance]:
     """The instances of family (a): ranks 1 and 2, or the smallest rank that an operator has."""
     found: list[Instance] = []
     for operator in operators:
+        if operator.name not in CORE and operator in BUILT_IN:
+            continue
         options = [i for i in instances(operator) if min(i.ranks) > 0]
         least = min(i.max_rank for i in options)
         found += [i for i in options if i.max_rank <= max(2, least)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TypeVar
 
@@ -160,7 +160,8 @@ def _cuts(instance: Instance) -> list[Candidate]:
 
 
 def _decide(candidate: Candidate) -> Decision:
-    return decide(*candidate.parse())
+    # The evidence holds operators, which cannot be sent between processes, and is not kept.
+    return replace(decide(*candidate.parse()), evidence=None)
 
 
 def _rule(candidate: Candidate, decision: Decision) -> RuleFile:

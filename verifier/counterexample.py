@@ -7,7 +7,7 @@ too is a counterexample.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
@@ -24,9 +24,10 @@ from pcg.ops import BUILT_IN, OPERATORS
 from pcg.poly import Poly
 from pcg.ring import Array, PrimeField, Reals
 from pcg.text import parse_graph, print_graph
+from verifier import smt
 from verifier.concrete import Origin, Pair, degree_choices, fixed_sizes, real_symbols
 from verifier.errors import Unsolvable
-from verifier.sizes import Sizes
+from verifier.sizes import Sizes, input_size
 
 BASES = (
     (2, 3, 5, 7, 11, 13, 4, 6, 8, 9, 10, 12),
@@ -36,6 +37,13 @@ BASES = (
 )
 TRIES_OF_DEGREES = 2
 """How many sizes are tried at each further choice of degrees."""
+LEAST_SIZES = (1, 2, 3)
+"""How small the sizes may be that Z3 is asked for."""
+MAX_FACTOR = 24
+"""By how much such a size may exceed what cuts it."""
+FEW_ELEMENTS = 8
+DRAWS = 6
+"""How many inputs are tried where an output has few elements: a maximum hides much of them."""
 FIELD_TRIES = 8
 """How many random inputs over a prime field may show that a difference is no rounding error."""
 MAX_INDEX = 4
@@ -134,20 +142,44 @@ def instances(
 
 def _sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
     """The pair at small sizes and the given degrees, where it has types."""
-    leaves = {node.leaf.name for node in Graph((*pair[0], *pair[1])).leaves}
     free = _free_symbols(pair, sizes)
     reals = real_symbols(pair)
-    cuts = lcm(*(prod(_cuts(name, degrees)) for name in leaves))
+    cuts = _cuts(pair, sizes, degrees)
     attributes = [v for s, v in degrees.items() if "." not in s]
-    factors = dict.fromkeys((1, cuts, lcm(cuts, *attributes), cuts * prod(attributes)))
+    most = prod(attributes)
     for number, base in enumerate(BASES):
         # A real attribute may be negative: what holds for positive ones only is false.
         signed = {s: -v if number % 2 else v for s, v in reals.items()}
-        for factor in factors:
-            values = {s: base[i % len(base)] * factor for i, s in enumerate(free)}
+        for factor in dict.fromkeys((0, 1, lcm(*attributes), most, most * most)):
+            values = {
+                s: base[i % len(base)] * (cuts.get(s, 1) * factor if factor else 1)
+                for i, s in enumerate(free)
+            }
             instance = _instance(*pair, sizes, values, degrees, signed)
             if instance is not None:
                 yield instance
+    for least in LEAST_SIZES:
+        values = _solved(free, sizes, cuts, least)
+        instance = _instance(*pair, sizes, values, degrees, reals) if values else None
+        if instance is not None:
+            yield instance
+
+
+def _solved(
+    free: Sequence[str], sizes: Sizes, cuts: Mapping[str, int], least: int
+) -> dict[str, int] | None:
+    """Sizes from Z3 where guesses fail, as for a piece of a piece: every size of a tensor is at
+    least ``least``, and what is cut a multiple of its degrees."""
+    parts = {s: Poly.of(s) * cuts.get(s, 1) for s in free}
+    known = [smt.at_least(Poly.of(s), 1) for s in free]
+    known += [smt.at_least(MAX_FACTOR - Poly.of(s), 0) for s in free]
+    known += [smt.at_least(sizes.resolve(p).substitute(parts), least) for p in sizes.positive]
+    found = smt.model(smt.script(known))
+    if found is None:
+        return None
+    named = {smt.symbol_name(s): s for s in free}
+    values = {named[name]: value for name, value in found.items() if name in named}
+    return {s: values.get(s, 1) * cuts.get(s, 1) for s in free}
 
 
 def _instance(
@@ -170,11 +202,14 @@ def instantiate(origin: Origin) -> Instance | None:
 
 def replay(instance: Instance, seed: int = 0) -> Counterexample | None:
     """Evaluate both sides shard by shard; how they differ, if they do."""
-    inputs = random_leaves(instance, Reals(), np.random.default_rng(seed))
-    found = difference(instance, inputs)
-    if found is None or (found.kind in VALUES and not _differs_in_field(instance, seed)):
-        return None
-    return report(instance, inputs, found)
+    small = all(v.type.elements <= FEW_ELEMENTS for v in instance.left.outputs)
+    for attempt in range(DRAWS if small else 1):
+        inputs = random_leaves(instance, Reals(), np.random.default_rng(seed + attempt))
+        found = difference(instance, inputs)
+        if found is not None:
+            hidden = found.kind in VALUES and not _differs_in_field(instance, seed)
+            return None if hidden else report(instance, inputs, found)
+    return None
 
 
 def _differs_in_field(instance: Instance, seed: int) -> bool:
@@ -326,5 +361,12 @@ def _free_symbols(pair: Pair, sizes: Sizes) -> list[str]:
     )
 
 
-def _cuts(name: str, degrees: Mapping[str, int]) -> list[int]:
-    return [v for s, v in degrees.items() if s.startswith((f"{name}.d", f"{name}.t"))]
+def _cuts(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
+    """Of what the free symbols in the sizes of inputs have to be multiples."""
+    cuts: dict[str, int] = {}
+    for leaf in {node.leaf for node in Graph((*pair[0], *pair[1])).leaves}:
+        for dim in range(leaf.rank):
+            cut = prod(degrees.get(f"{leaf.name}.{kind}{dim}", 1) for kind in "dt")
+            for symbol in sizes.resolve(Poly.of(input_size(leaf.name, dim))).symbols:
+                cuts[symbol] = lcm(cuts.get(symbol, 1), cut)
+    return cuts

@@ -25,7 +25,7 @@ from verifier.expansion import obligations
 from verifier.local import prove_typing
 from verifier.prove import Proof
 from verifier.shrink import shrink
-from verifier.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
+from verifier.sizes import SizeEquation, Sizes, different_ranks, input_size, pair_sizes
 from verifier.steps import Searching
 
 
@@ -87,7 +87,10 @@ def decide(
     cut nor copied, and graphs without parallel operators."""
     pair = (tuple(left), tuple(right))
     try:
-        sizes, conditions = _sizes(*pair, equal)
+        try:
+            sizes, conditions = _sizes(*pair, equal)
+        except Undecided as error:
+            raise _Stop(_beyond_substitution(*pair, equal, str(error), whole=whole)) from None
         agreement, degrees = (WHOLE, {}) if whole else _agreement(*pair, sizes)
         conditions += agreement.conditions
         proof, origin = _value(*pair, sizes, degrees, whole=whole)
@@ -101,7 +104,10 @@ def decide(
 def _sizes(
     left: tuple[Value, ...], right: tuple[Value, ...], equal: Sequence[SizeEquation]
 ) -> tuple[Sizes, tuple[str, ...]]:
-    """Solve for the sizes; what the right side asks beyond the left becomes a condition."""
+    """Solve for the sizes; what the right side asks beyond the left becomes a condition.
+
+    Raises Undecided where equations between sizes are not solved.
+    """
     if len(left) != len(right):
         raise _Stop(Decision(Verdict.ILL_TYPED, f"{len(left)} outputs against {len(right)}"))
     leaves = {node.leaf for node in Graph((*left, *right)).leaves}
@@ -111,21 +117,49 @@ def _sizes(
         try:
             alone = Sizes.where(equal)
             alone.visit_all(outputs)
+        except Undecided:
+            raise
         except (Unsolvable, OperatorError) as error:
-            verdict = Verdict.UNKNOWN if isinstance(error, Undecided) else Verdict.ILL_TYPED
-            raise _Stop(Decision(verdict, f"{side}: {error}")) from None
+            raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: {error}")) from None
         if not _satisfiable(alone):
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no sizes fit"))
     if ranks_differ := different_ranks(left, right):
         raise _Stop(Decision(Verdict.ILL_TYPED, ranks_differ))
     try:
         sizes, conditions = pair_sizes(left, right, equal)
+    except Undecided:
+        raise
     except Unsolvable as error:
-        verdict = Verdict.UNKNOWN if isinstance(error, Undecided) else Verdict.VACUOUS
-        raise _Stop(Decision(verdict, f"sizes: {error}")) from None
+        raise _Stop(Decision(Verdict.VACUOUS, f"sizes: {error}")) from None
     if not _satisfiable(sizes):
         raise _Stop(Decision(Verdict.VACUOUS, "no sizes fit both sides"))
     return sizes, conditions
+
+
+def _beyond_substitution(
+    left: tuple[Value, ...],
+    right: tuple[Value, ...],
+    equal: Sequence[SizeEquation],
+    reason: str,
+    *,
+    whole: bool,
+) -> Decision:
+    """What can be said where sizes are not solved for: refuted, if it is false for inputs of the
+    same shape; else unknown."""
+    by_rank: dict[int, list[str]] = {}
+    for node in Graph((*left, *right)).leaves:
+        by_rank.setdefault(node.leaf.rank, []).append(node.leaf.name)
+    extra = tuple(
+        (Poly.of(input_size(names[0], dim)), Poly.of(input_size(name, dim)))
+        for rank, names in by_rank.items()
+        for name in names[1:]
+        for dim in range(rank)
+    )
+    if extra and not set(extra) <= set(equal):
+        decision = decide(left, right, (*equal, *extra), whole=whole)
+        if decision.verdict is Verdict.REFUTED:
+            return decision
+    return Decision(Verdict.UNKNOWN, f"sizes: {reason}")
 
 
 def _satisfiable(sizes: Sizes) -> bool:

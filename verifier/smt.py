@@ -47,8 +47,13 @@ def _product(monomial: tuple[str, ...], coefficient: int) -> str:
 
 
 def _symbol(name: str) -> str:
-    """A quoted symbol; the size ``|k|`` is told apart from the index ``k``."""
-    return f"|size {name[1:]}" if name.startswith("|") else f"|{name}|"
+    """A quoted symbol."""
+    return f"|{symbol_name(name)}|"
+
+
+def symbol_name(name: str) -> str:
+    """What a symbol is called in scripts; the size ``|k|`` is told apart from the index ``k``."""
+    return f"size {name[1:-1]}" if name.startswith("|") else name
 
 
 def _joined(operator: str, parts: list[str], empty: str) -> str:

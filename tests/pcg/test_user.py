@@ -9,7 +9,7 @@ import pytest
 
 from pcg.errors import InputError
 from pcg.ops import OPERATORS
-from pcg.user import load_operators
+from pcg.user import add_operators, load_operators, read_operators
 
 GOOD = """
 from pcg.operator import Operator
@@ -41,20 +41,60 @@ def test_declared_operators_join_the_table(tmp_path: Path) -> None:
     assert len(load_operators(path)) == 1
 
 
+def test_reading_alone_adds_nothing(tmp_path: Path) -> None:
+    before = dict(OPERATORS)
+    (operator,) = read_operators(written(tmp_path, GOOD + "same = squared_relu\n"))
+    assert before == OPERATORS
+    add_operators([operator])
+    assert OPERATORS["squared_relu"] is operator
+
+
+HEAD = "from pcg.operator import Operator\n\n"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x = ", "line 1: SyntaxError"),
-        ("import nothing_of_this_name", "line 1: ModuleNotFoundError"),
-        ("a = 1\nb = a / 0", "line 2: ZeroDivisionError"),
-        ("a = 1", "declares no operator"),
+        ("x = ", ": line 1: SyntaxError"),
+        ("import nothing_of_this_name", ": line 1: ModuleNotFoundError"),
+        ("a = 1\nb = a / 0", ": line 2: ZeroDivisionError"),
+        ("import sys\nsys.exit(0)", ": line 2: SystemExit: 0"),
+        ("a = 1", ": declares no operator"),
         (
-            'from pcg.operator import Operator\n\nop = Operator("op", "out[i] = x[i] * y[j]")',
-            "line 3: EquationError: operator op:",
+            HEAD + 'op = Operator("op", "out[i] = x[i] * y[j]")',
+            ": line 3: operator op: index 'j' is never bound",
         ),
         (
-            'from pcg.operator import Operator\nop = Operator("relu", "out[i] = exp(x[i])")',
-            "operator relu: the name is taken",
+            HEAD + 'op = Operator(\n    "op",\n    "out[i] = x[i] +",\n)',
+            ": line 3: operator op: expected a value or an index, got 'end of the equation'",
+        ),
+        (
+            HEAD + 'op = Operator("op", "x[n] -> out[m] = x[m] if m < |n| else 0")',
+            ": line 3: operator op: the size of index 'm' does not follow",
+        ),
+        (
+            HEAD + 'op = Operator("op", "x[a..., b...] -> out[a...] = sum b...: x[a..., b...]")',
+            ": line 3: operator op: operand x: ranks do not tell how long a is",
+        ),
+        (
+            HEAD + 'op = Operator("op", "out[i] = twice(x[i])")',
+            ": line 3: operator op: unknown function 'twice'",
+        ),
+        (
+            HEAD + 'op = Operator("relu", "out[i] = exp(x[i])")',
+            ": operator relu: the name is taken",
+        ),
+        (
+            HEAD + 'a = Operator("op", "out[i] = x[i]")\nb = Operator("op", "out[i] = exp(x[i])")',
+            ": operator op: is declared twice",
+        ),
+        (
+            HEAD + 'op = Operator("op", "out[i...] = x[i...]", parallel="reduce")',
+            ": operator op: parallel='reduce': operators that move data are Unity's own",
+        ),
+        (
+            HEAD + 'op = Operator("two words", "out[i...] = x[i...]")',
+            ": operator two words: expected a name of letters, digits and underscores",
         ),
     ],
 )
@@ -63,8 +103,7 @@ def test_a_wrong_file_is_one_line(text: str, says: str, tmp_path: Path) -> None:
     before = dict(OPERATORS)
     with pytest.raises(InputError) as error:
         load_operators(path)
-    assert str(error.value).startswith(str(path))
-    assert says in str(error.value)
+    assert str(error.value).startswith(f"{path}{says}")
     assert "\n" not in str(error.value)
     assert before == OPERATORS
 
