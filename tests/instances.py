@@ -13,8 +13,8 @@ from pcg.graph import Graph, Value
 from pcg.poly import Poly
 from pcg.ring import PrimeField
 from verifier import counterexample
-from verifier.counterexample import Instance, random_leaves
 from verifier.agreement import differences
+from verifier.counterexample import Instance, random_leaves
 from verifier.degrees import Monomial, Typing, typings
 from verifier.errors import Undecided, Unsolvable
 from verifier.sizes import Sizes, input_size

@@ -18,11 +18,11 @@ from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.operator import Operator
-from pcg.user import load_operators
 from substitutions.enumerate import computing
 from substitutions.generate import Generated, generate
 from substitutions.store import default_path, save_library
 from unity.cli import new_app, run_app
+from unity.declarations import load_user_operators
 
 app = new_app()
 
@@ -51,7 +51,7 @@ def command(
         if given and out is None:
             raise InputError(option, "makes another library, expected --out FOLDER for it")
     if operators is not None:
-        load_operators(operators)
+        load_user_operators(operators)
     if out is not None and not out.is_dir():
         raise InputError(str(out), "no such folder (expected one for rules.json)")
     path = default_path() if out is None else out / "rules.json"

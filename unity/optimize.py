@@ -20,11 +20,11 @@ from pcg.errors import InputError
 from pcg.machine import load_machine
 from pcg.models import MODELS, build_model
 from pcg.plan import save_plan
-from pcg.user import load_operators
 from search.describe import rows, rules_used
 from search.optimizer import Optimized, Optimizer, Settings
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
+from unity.declarations import load_user_operators
 
 MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
@@ -62,7 +62,7 @@ def optimize(
 ) -> None:
     """Find the fastest plan for MODEL and write it to a file."""
     if operators is not None:
-        load_operators(operators)
+        load_user_operators(operators)
     if not out.parent.is_dir():
         raise InputError(str(out), "cannot be written, its folder does not exist")
     target = load_machine(machine).with_nodes(nodes)

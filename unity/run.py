@@ -26,6 +26,7 @@ from runtime.job import TOLERANCE, Comparison, Options, Report, Step
 from runtime.launch import check_computer, launch
 from runtime.lower import Lowering
 from unity.cli import new_app, run_app
+from unity.declarations import load_user_operators
 
 MAX_ROWS = 20
 """Longer tables are thinned out."""
@@ -83,7 +84,7 @@ def run(
     name = "float64" if check or dtype is DType.float64 else "float32"
     job = Job(plan, Options(steps, lr, name, seed, check), timeout, as_json, operators)
     if operators is not None:
-        load_operators(operators)
+        load_user_operators(operators)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _as_rank(job, show_program=show_program)
         return
@@ -117,7 +118,7 @@ def work(job: Job) -> None:
     from runtime.worker import train
 
     if job.operators is not None:
-        load_operators(job.operators)
+        load_operators(job.operators)  # which `run` has checked
     plan = load_plan(job.path)
     is_first = os.environ.get("RANK", "0") == "0"
     with Progress(

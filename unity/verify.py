@@ -1,85 +1,240 @@
-"""`unity verify`: decide again every rule of a library, from the operator definitions.
+"""`unity verify`: decide the rules of files, our own or of other systems, from the definitions.
 
 python -m unity.verify
-python -m unity.verify rules.json --jobs 2 --json
+python -m unity.verify rules.json foreign.json --jobs 2 --json
+python -m unity.verify my_rules.json --operators my_ops.py --snippets build/snippets
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import track
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
 
-from pcg.errors import NegativeAnswer
-from pcg.user import load_operators
-from substitutions.rule import Rule
-from substitutions.store import default_path, load_library
+from pcg.errors import InputError, NegativeAnswer
+from pcg.files import write_text_atomic
+from substitutions.sources import Outcome, Source, Statement, read_source
+from substitutions.store import default_path
 from substitutions.workers import parallel_map
 from unity.cli import new_app, run_app
-from verifier.decide import Decision, Verdict, decide
+from unity.declarations import load_user_operators
+from verifier.certificate import Certificate, certify, write
+from verifier.decide import Verdict
+from verifier.snippet import snippet
 
 app = new_app()
 
 
+@dataclass(frozen=True)
+class Item:
+    """A statement of a file. ``label`` is unlike that of any other item."""
+
+    file: str
+    statement: Statement
+    label: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was decided of a statement, in how many seconds, as it goes from a worker to us.
+
+    ``degrees``: None for all of them. ``difference``: the counterexample, if there is one, in a
+    line; ``program`` shows it when it is run.
+    """
+
+    verdict: Verdict
+    reason: str
+    conditions: tuple[str, ...]
+    degrees: tuple[int, ...] | None
+    seconds: float
+    difference: str | None
+    program: str | None
+
+
 @app.command()
 def verify(
-    path: Annotated[
-        Path | None, typer.Argument(help="A rule library; by default the generated one.")
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Rule files, ours or of TASO or FlexFlow; by default our library."),
     ] = None,
     operators: Annotated[
         Path | None, typer.Option(help="A Python file that declares further operators.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes; by default all cores.")
+    ] = None,
+    certificates: Annotated[
+        Path | None, typer.Option(help="Folder for certificates of the proofs.")
+    ] = None,
+    snippets: Annotated[
+        Path | None, typer.Option(help="Folder for programs that show the counterexamples.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a rule, a line each.")
     ] = False,
 ) -> None:
-    """Prove or refute the rules of a library."""
+    """Prove or refute the rules of files."""
     if operators is not None:
-        load_operators(operators)
-    where = path or default_path()
-    rules = load_library(where).rules
-    decisions = track(
-        parallel_map(_decide, rules, jobs),
-        "proving",
-        total=len(rules),
-        console=Console(stderr=True),
-        transient=True,
-        disable=as_json,
-    )
-    verdicts: Counter[Verdict] = Counter()
-    for rule, decision in zip(rules, decisions, strict=True):
-        verdicts[decision.verdict] += 1
+        load_user_operators(operators)
+    sources = [read_source(path) for path in paths or [default_path()]]
+    for folder in (certificates, snippets):
+        _make_folder(folder)
+    items = list(_items(sources))
+    tally = {source.file: Counter[Verdict]() for source in sources}
+    for item, result in _decided(items, jobs or _cores(), certificates, quiet=as_json):
+        tally[item.file][result.verdict] += 1
+        program = _write_program(snippets, item, result)
         if as_json:
-            print(json.dumps(_record(where, rule, decision)))
-        elif decision.verdict is not Verdict.PROVED:
-            print(f"{decision.verdict}: {rule.name}: {rule.text}")
-            print(f"  {decision.counterexample or decision.reason}")
+            print(json.dumps(_record(item, result)), flush=True)
+        elif result.verdict is not Verdict.PROVED:
+            print(_block(item, result, program), flush=True)
     if not as_json:
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
-        print(f"{where}: {counts or 'no rules'}")
-    if failed := len(rules) - verdicts[Verdict.PROVED]:
-        raise NegativeAnswer(f"{where}: {failed} of {len(rules)} rules are not proved")
+        _print_table(tally)
+    _require_proofs(tally)
 
 
-def _decide(rule: Rule) -> Decision:
-    return decide(rule.left, rule.right)
+def _items(sources: Sequence[Source]) -> Iterator[Item]:
+    pairs = [(source.file, statement) for source in sources for statement in source.statements]
+    names = Counter(statement.name for _, statement in pairs)
+    for number, (file, statement) in enumerate(pairs):
+        name = statement.name
+        label = name if names[name] == 1 else f"{name} ({file}, {number})"
+        yield Item(file, statement, label)
 
 
-def _record(where: Path, rule: Rule, decision: Decision) -> dict[str, object]:
-    found = decision.counterexample
+def _cores() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _decided(
+    items: Sequence[Item], jobs: int, certificates: Path | None, *, quiet: bool
+) -> Iterator[tuple[Item, Result]]:
+    """The items in order, each as soon as it and those before it are decided."""
+    console = Console(stderr=True)
+    results = parallel_map(partial(_decide, certificates), items, jobs)
+    with Progress(
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # or what is printed to a file would not get there
+        disable=quiet or not console.is_terminal,
+    ) as progress:
+        watched = progress.track(results, total=len(items), description="proving")
+        yield from zip(items, watched, strict=True)
+
+
+def _decide(certificates: Path | None, item: Item) -> Result:
+    """In a worker: proofs stay there, as operators hold functions, which no process can send."""
+    start = perf_counter()
+    outcome = item.statement.decide()
+    seconds = perf_counter() - start
+    if certificates is not None:
+        _certify(certificates, item, outcome)
+    found = outcome.counterexample
+    difference, program = (None, None) if found is None else (str(found), snippet(found))
+    return Result(
+        outcome.verdict,
+        outcome.reason,
+        outcome.conditions,
+        outcome.degrees,
+        seconds,
+        difference,
+        program,
+    )
+
+
+def _certify(directory: Path, item: Item, outcome: Outcome) -> None:
+    """Write the certificates of a proved rule: one, or one for each case of sizes."""
+    if outcome.verdict is not Verdict.PROVED:
+        return
+    made: list[Certificate] = []
+    for number, decision in enumerate(outcome.proofs, 1):
+        assert decision.evidence is not None
+        name = item.label if len(outcome.proofs) == 1 else f"{item.label}, case {number}"
+        made.append(certify(name, *decision.evidence.witness.pair, decision))
+    write(directory, made)
+
+
+def _make_folder(folder: Path | None) -> None:
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(str(folder), f"no folder can be made: {error.strerror}") from None
+
+
+def _write_program(folder: Path | None, item: Item, result: Result) -> Path | None:
+    """Where the program that shows a counterexample was written to, if it was."""
+    if folder is None or result.program is None:
+        return None
+    short = re.sub(r"[^\w.-]+", "_", item.statement.name)[:60]
+    path = folder / f"{short}-{sha256(item.label.encode()).hexdigest()[:8]}.py"
+    write_text_atomic(path, result.program)
+    return path
+
+
+def _record(item: Item, result: Result) -> dict[str, object]:
     return {
-        "file": str(where),
-        "rule": rule.name,
-        "verdict": str(decision.verdict),
-        "conditions": list(decision.conditions),
-        "counterexample": None if found is None else str(found),
+        "file": item.file,
+        "rule": item.statement.name,
+        "verdict": str(result.verdict),
+        "conditions": list(result.conditions),
+        "degrees": "all" if result.degrees is None else list(result.degrees),
+        "seconds": round(result.seconds, 6),
+        "counterexample": result.program,
+        "reason": result.reason,
     }
+
+
+def _block(item: Item, result: Result, program: Path | None) -> str:
+    """What a reader wants to know of a rule that is not proved."""
+    lines = [f"{result.verdict}: {item.file}: {item.statement.name}"]
+    lines += [f"  {item.statement.text}"] if item.statement.text else []
+    lines += [f"  {result.reason}"] if result.reason else []
+    lines += [f"  {result.difference}"] if result.difference else []
+    lines += [f"  run it: {program}"] if program else []
+    return "\n".join(lines)
+
+
+def _print_table(tally: dict[str, Counter[Verdict]]) -> None:
+    used = [v for v in Verdict if v is Verdict.PROVED or any(c[v] for c in tally.values())]
+    table = Table(title="Verdicts")
+    table.add_column("file", overflow="fold")
+    for heading in (*used, "rules"):
+        table.add_column(str(heading), justify="right")
+    for file, counts in tally.items():
+        table.add_row(
+            escape(file), *(f"{counts[verdict]:,}" for verdict in used), f"{counts.total():,}"
+        )
+    if len(tally) > 1:
+        whole = sum(tally.values(), Counter[Verdict]())
+        table.add_section()
+        table.add_row("all", *(f"{whole[verdict]:,}" for verdict in used), f"{whole.total():,}")
+    Console().print(table)
+
+
+def _require_proofs(tally: dict[str, Counter[Verdict]]) -> None:
+    whole = sum(tally.values(), Counter[Verdict]())
+    if failed := whole.total() - whole[Verdict.PROVED]:
+        where = next(iter(tally)) if len(tally) == 1 else f"{len(tally)} files"
+        raise NegativeAnswer(f"{where}: {failed} of {whole.total()} rules are not proved")
 
 
 if __name__ == "__main__":

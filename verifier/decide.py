@@ -118,7 +118,7 @@ def _sizes(
             alone = Sizes.where(equal)
             alone.visit_all(outputs)
         except Undecided:
-            raise
+            continue  # with what is known from the other side, it may be solved
         except (Unsolvable, OperatorError) as error:
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: {error}")) from None
         if not _satisfiable(alone):

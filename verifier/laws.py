@@ -52,14 +52,19 @@ LAWS = (
         " (= ab (ite (>= b a) b a))))",
     ),
     Law(
-        "max of what is positive",
-        "max(a, 0) = a for a > 0",
-        "(=> (> a 0.0) (= (ite (>= a 0.0) a 0.0) a))",
+        "max of what is not negative",
+        "max(a, 0) = a for a >= 0, such as sums of products of maxima with 0",
+        "(=> (and (>= a 0.0) (>= b 0.0)) (and (= (ite (>= a 0.0) a 0.0) a)"
+        " (>= (+ a b) 0.0) (>= (* a b) 0.0) (>= (ite (>= c 0.0) c 0.0) 0.0)))",
     ),
     Law("max is idempotent", "max(a, a) = a", "(= (ite (>= a a) a a) a)"),
     Law("exp of a sum", "exp(a + b) = exp(a) exp(b), exp(0) = 1", source=_EXP),
     Law("exp of a difference", "exp(a) exp(-a) = 1 and exp(a) > 0", source=_EXP),
-    Law("log inverts exp", "log(exp(a)) = a", source="log is the inverse of exp (Rudin, 8.6)"),
+    Law(
+        "log inverts exp",
+        "log(exp(a)) = a; exp(log(a)) = a and exp(-log(a)) = 1/a for a > 0",
+        source="log is the inverse of exp (Rudin, 8.6)",
+    ),
     Law(
         "log of a product",
         "log(a b) = log(a) + log(b), log(1/a) = -log(a) for a, b > 0",
@@ -114,8 +119,11 @@ class Laws:
         args = tuple(replace(a, form=self.simplify(a.form)) for a in function.args)
         match function.name:
             case "exp":
-                exps = (Function.of("exp", (term,)) for term in args[0].form)
-                return (Term(Fraction(1), factors=tuple(exps)),)
+                products = ONE
+                for term in args[0].form:
+                    exps = self._exponential(term)
+                    products = tuple(times(left, right) for left in products for right in exps)
+                return products
             case "recip":
                 return self._reciprocal(args[0].form)
             case "log":
@@ -124,6 +132,13 @@ class Laws:
                 return self._greatest(args)
             case _:
                 return one_factor(Function(function.name, args))
+
+    def _exponential(self, term: Term) -> NormalForm:
+        inner = _alone((replace(term, coefficient=abs(term.coefficient)),), "log")
+        if inner is None or not self.is_positive(inner.args[0].form):
+            return one_factor(Function.of("exp", (term,)))
+        form = inner.args[0].form
+        return form if term.coefficient > 0 else self._reciprocal(form)
 
     def _reciprocal(self, form: NormalForm) -> NormalForm:
         common, rest = self._common(form)
@@ -194,7 +209,7 @@ class Laws:
 
     def _greatest(self, args: Iterable[Argument]) -> NormalForm:
         """A maximum of maxima is one maximum; that of one value is the value; 0 is no greater
-        than what is positive."""
+        than what is not negative."""
         flat: dict[str, Argument] = {}
         for argument in args:
             inner = _alone(argument.form, "max")
@@ -202,7 +217,7 @@ class Laws:
             for part in parts:
                 flat.setdefault(key_of_argument(part), part)
         whole = [a for a in flat.values() if not a.binders and not a.guards]
-        if any(a.form and self.is_positive(a.form) for a in whole):
+        if any(a.form and self.is_nonnegative(a.form) for a in whole):
             flat.pop(key_of_argument(Argument(())), None)
         (first, *others) = flat.values()
         if not others and first in whole:
@@ -217,6 +232,19 @@ class Laws:
         return any(
             not term.guards and all(self.is_size(size) for _, size in term.binders) for term in form
         )
+
+    def is_nonnegative(self, form: NormalForm) -> bool:
+        """Whether a value is known to be at least 0."""
+        return all(
+            term.coefficient > 0 and all(map(self._is_nonnegative_factor, term.factors))
+            for term in form
+        )
+
+    def _is_nonnegative_factor(self, factor: Factor) -> bool:
+        if isinstance(factor, Function) and factor.name == "max":
+            whole = (a.form for a in factor.args if not a.binders and not a.guards)
+            return any(self.is_nonnegative(form) for form in whole)
+        return self._is_positive_factor(factor)
 
     def _is_product(self, term: Term) -> bool:
         return all(self._is_positive_factor(factor) for factor in term.factors)

@@ -36,7 +36,7 @@ class Sizes:
     solved: dict[str, Poly] = field(default_factory=dict[str, Poly])
     positive: list[Poly] = field(default_factory=list[Poly])
     naturals: list[Poly] = field(default_factory=list[Poly])
-    """The attributes that are sizes; they may be 0."""
+    """The attributes that are sizes, and the symbols in them; they may be 0."""
     shapes: dict[Node, tuple[Shape, ...]] = field(default_factory=dict[Node, tuple[Shape, ...]])
     orders: list[tuple[Poly, ...]] = field(default_factory=list[tuple[Poly, ...]])
     """Factors, outermost first, of the sizes of merged dimensions."""
@@ -123,7 +123,10 @@ class Sizes:
         """The size of every index of an operator, as ``|name|``, and its size attributes."""
         equation = call.instance(tuple(len(shape) for shape in shapes))
         sizes = {name: Poly.of(_integral(call, name)) for name in call.operator.sizes}
-        self.naturals += [v for v in sizes.values() if v.symbols and v not in self.naturals]
+        symbols = [Poly.of(s) for v in sizes.values() for s in sorted(v.symbols) if s[0] != "|"]
+        for value in (*symbols, *sizes.values()):
+            if value.symbols and value not in self.naturals:
+                self.naturals.append(value)
         for operand, shape in zip(equation.operands, shapes, strict=True):
             for dim, size in zip(operand.dims, shape, strict=True):
                 if len(dim.names) == 1:

@@ -139,13 +139,26 @@ class _Holes:
     def _factor(self, factor: Factor, inner: frozenset[str]) -> Factor:
         match factor:
             case Element(tensor, index):
-                return Element(tensor, tuple(self._poly(i, inner) for i in index))
+                return Element(tensor, tuple(self._index(i, inner) for i in index))
             case Number(index):
                 return Number(self._poly(index, inner))
             case Function():
                 return self.function(factor, inner)
             case Symbol():
                 return factor
+
+    def _index(self, value: Poly, inner: frozenset[str]) -> Poly:
+        """An index that depends on outside indices alone is a hole as a whole, so that what reads
+        elsewhere in the same way has the same template."""
+        if value.symbols.isdisjoint(self._bound) or not value.symbols.isdisjoint(inner):
+            return self._poly(value, inner)
+        return self._hole(value)
+
+    def _hole(self, value: Poly) -> Poly:
+        sign = 1 if value.terms[0][1] > 0 else -1
+        if value * sign not in self.found:
+            self.found.append(value * sign)
+        return Poly.of(f"h{self.found.index(value * sign)}") * sign
 
     def _poly(self, value: Poly, inner: frozenset[str]) -> Poly:
         """The part that depends on outside indices becomes one hole. Raises Unproved where an
@@ -155,10 +168,7 @@ class _Holes:
             return value
         if not outside.symbols.isdisjoint(inner):
             raise Unproved(f"index {outside} mixes a summed index with one outside of the sum")
-        sign = 1 if outside.terms[0][1] > 0 else -1
-        if outside * sign not in self.found:
-            self.found.append(outside * sign)
-        return value - outside + Poly.of(f"h{self.found.index(outside * sign)}") * sign
+        return value - outside + self._hole(outside)
 
 
 def _depth(function: Function) -> int:

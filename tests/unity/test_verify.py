@@ -1,56 +1,386 @@
-"""`unity verify`: a library is decided again, and a false rule in it is refuted."""
+"""`unity verify`: rules of files are decided, and what cannot be read is refused at once."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import pytest
 
-from substitutions.store import default_path
+from pcg.ops import OPERATORS
+from substitutions.sources import MAX_FILE_BYTES
 from unity.__main__ import main
+from unity.recheck import app as recheck
+from unity.verify import _cores
+from verifier.decide import Verdict
+
+ROOT = Path(__file__).parents[2]
+FIELDS = ("file", "rule", "verdict", "conditions", "degrees", "seconds", "counterexample", "reason")
+
+TRUE = {"name": "twice", "inputs": {"x": 2}, "left": "relu(relu(x))", "right": "relu(x)"}
+FALSE = {
+    "name": "which axis?",
+    "inputs": {"x": 2},
+    "left": "softmax(x, axis=0)",
+    "right": "softmax(x, axis=1)",
+}
+ILL_TYPED = {"name": "no axis", "inputs": {"x": 1}, "left": "softmax(x, axis=1)", "right": "x"}
+VACUOUS = {
+    "name": "nothing",
+    "inputs": {"x": 2, "y": 2},
+    "left": "add(x, y)",
+    "right": "add(partition(x, dim=0, degree=k), y)",
+}
 
 
-def library(tmp_path: Path, **changed: object) -> Path:
-    """A library of the committed one's first rule, with some of its fields changed."""
-    head, first, *_ = default_path().read_text("utf-8").splitlines()
-    rule = json.loads(first.rstrip(",")) | changed
-    path = tmp_path / "rules.json"
-    path.write_text(f"{head}{json.dumps(rule)}]}}", "utf-8")
+@pytest.fixture(autouse=True)
+def _restored():
+    before = dict(OPERATORS)
+    yield
+    OPERATORS.clear()
+    OPERATORS.update(before)
+
+
+def written(path: Path, *rules: dict[str, Any], **more: Any) -> Path:
+    path.write_text(json.dumps({"schema_version": 1, "rules": rules, **more}), "utf-8")
     return path
 
 
-def verify(monkeypatch: pytest.MonkeyPatch, path: Path, *options: str) -> int:
-    monkeypatch.setattr("sys.argv", ["unity", "verify", str(path), "--jobs", "1", *options])
+def tensors(*places: int) -> list[dict[str, int]]:
+    return [{"opId": place, "tsId": 0} for place in places]
+
+
+def foreign_operator(kind: str, places: tuple[int, ...], **parameters: int) -> dict[str, Any]:
+    para = [{"key": f"PM_{key}", "value": value} for key, value in parameters.items()]
+    return {"type": f"OP_{kind}", "input": tensors(*places), "para": para}
+
+
+def foreign_rule(name: str, left: list[Any], right: list[Any]) -> dict[str, Any]:
+    ends = {"srcOpId": len(left) - 1, "srcTsId": 0, "dstOpId": len(right) - 1, "dstTsId": 0}
+    return {"name": name, "srcOp": left, "dstOp": right, "mappedOutput": [ends]}
+
+
+def foreign_file(path: Path) -> Path:
+    """One rule for any degree, one for the degree of its file, one that is false."""
+    move = {"PARALLEL_DIM": 2, "PARALLEL_DEGREE": 2}
+    relu = foreign_operator("RELU", (0,))
+    any_degree = foreign_rule(
+        "any degree",
+        [foreign_operator("REPLICATE", (-1,), **move), relu],
+        [foreign_operator("RELU", (-1,)), foreign_operator("REPLICATE", (0,), **move)],
+    )
+    two = {"NUM_INPUTS": 2, "AXIS": 0, "NUMDIM": 3}
+    one_degree = foreign_rule(
+        "degree 2",
+        [foreign_operator("EW_ADD", (-1, -2))],
+        [
+            foreign_operator("CONCAT", (-1, -2), **two),
+            foreign_operator("REDUCE", (0,), PARALLEL_DIM=0, PARALLEL_DEGREE=2),
+        ],
+    )
+    false = foreign_rule(
+        "false", [foreign_operator("RELU", (-1,))], [foreign_operator("EW_ADD", (-1, -1))]
+    )
+    path.write_text(json.dumps({"rule": [any_degree, one_degree, false]}), "utf-8")
+    return path
+
+
+def verify(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    given = ["unity", "verify", "--jobs", "1", *map(str, arguments)]
+    monkeypatch.setattr("sys.argv", given)
     with pytest.raises(SystemExit) as stop:
         main()
     assert isinstance(stop.value.code, int)
     return stop.value.code
 
 
+def records(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def test_proved_rules_end_with_status_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert verify(monkeypatch, library(tmp_path)) == 0
-    assert "1 proved" in capsys.readouterr().out
+):
+    path = written(tmp_path / "rules.json", TRUE)
+    assert verify(monkeypatch, path, "--json") == 0
+    (record,) = records(capsys.readouterr().out)
+    assert tuple(record) == FIELDS
+    assert 0 < record.pop("seconds") < 60
+    assert record == {
+        "file": str(path),
+        "rule": "twice",
+        "verdict": "proved",
+        "conditions": [],
+        "degrees": "all",
+        "counterexample": None,
+        "reason": "",
+    }
 
 
-def test_a_false_rule_is_refuted_with_status_1(
+def test_what_is_not_proved_ends_with_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sides = {"left": "softmax(x, axis=0)", "right": "softmax(x, axis=1)"}
-    path = library(tmp_path, inputs={"x": 2}, **sides)
+):
+    path = written(tmp_path / "rules.json", TRUE, FALSE, ILL_TYPED, VACUOUS)
     assert verify(monkeypatch, path, "--json") == 1
-    record = json.loads(capsys.readouterr().out)
-    assert record["verdict"] == "refuted"
-    assert "element" in record["counterexample"]
+    printed = capsys.readouterr()
+    found = records(printed.out)
+    verdicts = [record["verdict"] for record in found]
+    assert verdicts == [Verdict.PROVED, Verdict.REFUTED, Verdict.ILL_TYPED, Verdict.VACUOUS]
+    assert [bool(record["reason"]) for record in found] == [False, True, True, True]
+    assert [record["counterexample"] is None for record in found] == [True, False, True, True]
+    assert printed.err == f"unity: error: {path}: 3 of 4 rules are not proved\n"
 
 
-def test_an_unusable_file_ends_with_status_2(
+def test_conditions_are_those_of_the_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = library(tmp_path, left="matmul(x")
+):
+    rule = {
+        "name": "conditional",
+        "inputs": {"x": 1, "y": 1},
+        "left": "split(concat(x, y, axis=0), axis=0, at=at).0",
+        "right": "x",
+    }
+    assert verify(monkeypatch, written(tmp_path / "rules.json", rule), "--json") == 0
+    (record,) = records(capsys.readouterr().out)
+    assert record["conditions"] == ["at = |x.0|"]
+
+
+def test_the_counterexample_is_a_program_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    path = written(tmp_path / "rules.json", FALSE)
+    folder = tmp_path / "snippets"
+    assert verify(monkeypatch, path, "--snippets", folder) == 1
+    printed = capsys.readouterr().out
+    (snippet,) = folder.iterdir()
+    assert f"run it: {snippet}" in printed
+    assert verify(monkeypatch, path, "--json") == 1
+    (record,) = records(capsys.readouterr().out)
+    assert record["counterexample"] == snippet.read_text()
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, snippet], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "right: type" in done.stdout
+
+
+def test_the_table_and_a_block_for_what_is_not_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    written(Path("a.json"), TRUE, FALSE)
+    written(Path("b.json"), TRUE, ILL_TYPED)
+    assert verify(monkeypatch, "a.json", "b.json") == 1
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert lines[0] == "refuted: a.json: which axis?"
+    assert lines[1] == "  softmax(x, axis=0) == softmax(x, axis=1)"
+    assert lines[2] == "  the values differ"
+    assert "element" in lines[3]
+    assert "ill-typed: b.json: no axis" in lines
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+    assert cells == [
+        ["a.json", "1", "1", "0", "2"],
+        ["b.json", "1", "0", "1", "2"],
+        ["all", "2", "1", "1", "4"],
+    ]
+    assert printed.err == "unity: error: 2 files: 2 of 4 rules are not proved\n"
+
+
+def test_foreign_rules_beside_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    own, foreign = written(tmp_path / "a.json", TRUE), foreign_file(tmp_path / "b.json")
+    assert verify(monkeypatch, own, foreign, "--json") == 1
+    found = records(capsys.readouterr().out)
+    told = [(r["file"], r["rule"], r["verdict"], r["degrees"]) for r in found]
+    assert told == [
+        (str(own), "twice", "proved", "all"),
+        (str(foreign), "any degree", "proved", "all"),
+        (str(foreign), "degree 2", "proved", [2]),
+        (str(foreign), "false", "refuted", "all"),
+    ]
+    assert "parse_graph" in found[-1]["counterexample"]
+
+
+def test_a_library_of_other_definitions_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    proof = {"side_conditions": 1, "digest": "0", "degrees": {}}
+    kept = {"conditions": [], "verdict": "proved", "proof": proof}
+    path = written(tmp_path / "rules.json", TRUE | kept, FALSE | kept, operators="stale")
+    assert verify(monkeypatch, path, "--json") == 1
+    verdicts = [record["verdict"] for record in records(capsys.readouterr().out)]
+    assert verdicts == ["proved", "refuted"]
+
+
+def test_certificates_are_written_and_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    written(Path("a.json"), TRUE, FALSE)
+    written(Path("b.json"), TRUE | {"right": "relu(relu(relu(x)))"})
+    assert verify(monkeypatch, "a.json", "b.json", "--certificates", "proofs") == 1
+    assert len(list(Path("proofs").glob("*.json"))) == 2
+    recheck(["proofs", "--solver", "z3", "--jobs", "1"], standalone_mode=False)
+    assert "2 certificates accepted, 0 rejected" in capsys.readouterr().out
+
+
+def test_operators_of_the_user_with_kernels_take_part_in_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "my_ops.py").write_text(
+        "from pcg.operator import Operator\n"
+        'double = Operator("double", "out[i...] = 2 * x[i...]", kernel=lambda task, x: x + x)\n'
+    )
+    call = {"name": "double", "inputs": {"x": 1}, "left": "double(x)"}
+    true = call | {"right": "add(x, x)"}
+    false = call | {"name": "square", "right": "multiply(x, x)"}
+    path = written(tmp_path / "rules.json", true, false)
+    given = (path, "--operators", tmp_path / "my_ops.py", "--jobs", "2", "--json")
+    assert verify(monkeypatch, *given) == 1
+    found = records(capsys.readouterr().out)
+    assert [record["verdict"] for record in found] == ["proved", "refuted"]
+
+
+def test_a_rule_too_deep_to_expand_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    deep = "relu(" * 199 + "x" + ")" * 199
+    path = written(tmp_path / "rules.json", TRUE | {"left": deep})
+    assert verify(monkeypatch, path, "--json") == 1
+    (record,) = records(capsys.readouterr().out)
+    assert (record["verdict"], record["reason"]) == ("unknown", "operators nested too deeply")
+
+
+def foreign_text(*left: dict[str, Any]) -> str:
+    return json.dumps({"rule": [foreign_rule("r", list(left), [foreign_operator("RELU", (-1,))])]})
+
+
+WRONG: list[tuple[str, str]] = [
+    (foreign_text(foreign_operator("RELU", (1,)), foreign_operator("RELU", (0,))), "cycle"),
+    (foreign_text(foreign_operator("FOO", (-1,))), "unknown operator 'OP_FOO'"),
+    (foreign_text(foreign_operator("RELU", (-1, -2))), "OP_RELU: 2 inputs, expected 1"),
+    (json.dumps({"schema_version": 1, "rules": [TRUE, TRUE]}), "rules[1]: the name twice is taken"),
+    ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+    ('{"schema_version": 1, "rules": ' + "[" * 100_000, "nested too deeply"),
+    ('{"rule": ' + '{"a": ' * 100_000, "nested too deeply"),
+    ('{"rules": []}', "schema_version: missing"),
+    ('{"schema_version": 2, "rules": []}', "expected 1, got 2"),
+    ('{"schema_version": 1, "rules": [', "not JSON"),
+    ("{}", 'expected a rule file: "schema_version": 1 and "rules": [...], or "rule": [...]'),
+    (json.dumps([TRUE]), "expected an object, got a list of 1 (expected a rule file"),
+    ("", "not JSON"),
+    *(
+        (json.dumps({"schema_version": 1, "rules": [TRUE | changed]}), says)
+        for changed, says in (
+            (
+                {"inputs": {"x": 2, "y": 2}, "right": "add(x, y)"},
+                "rules[0]: rule twice: input y stands on the right side only",
+            ),
+            ({"right": "add(x, y)"}, "rules[0]: rule twice, right: unknown value 'y'"),
+            ({"left": "rely(x)"}, "rules[0]: rule twice, left: unknown operator 'rely'"),
+            ({"left": "relu(x, x)"}, "relu: operand *: 2 operands, expected 1"),
+            ({"left": "softmax(x)"}, "softmax: operand *: attributes none, expected axis"),
+            ({"left": "x, x"}, "rules[0]: rule twice: 2 outputs on the left, 1 on the right"),
+            ({"left": "matmul(x"}, "rules[0]: rule twice, left: "),
+            ({"left": "relu(" * 900 + "x" + ")" * 900}, "calls nested more than 200 deep"),
+            ({"left": "x, " * 20_000 + "x"}, "at rules[0].left: string should have at most"),
+            ({"inputs": {"x": 10**9}}, "at rules[0].inputs.x: expected less than or equal to"),
+            ({"colour": "red"}, "at rules[0].colour: unknown field"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG, ids=[says for _, says in WRONG])
+def test_an_unusable_file_ends_with_status_2_at_once(
+    text: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    path = tmp_path / "rules.json"
+    path.write_text(text, "utf-8")
+    good = written(tmp_path / "good.json", TRUE)
+    start = perf_counter()
+    assert verify(monkeypatch, good, path) == 2
+    assert perf_counter() - start < 1
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert printed.err.startswith(f"unity: error: {path}: ")
+    assert len(printed.err.splitlines()) == 1
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize("size", [65 << 20, MAX_FILE_BYTES + 1])
+def test_a_huge_file_is_refused_unread(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "rules.json"
+    with path.open("wb") as file:
+        file.truncate(size)
+    start = perf_counter()
     assert verify(monkeypatch, path) == 2
-    error = capsys.readouterr().err
-    assert "rules[0]" in error
-    assert len(error.strip().splitlines()) == 1
+    assert perf_counter() - start < 1
+    assert f"larger than {MAX_FILE_BYTES >> 20} MiB" in capsys.readouterr().err
+
+
+def test_a_missing_file_and_a_folder_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert verify(monkeypatch, tmp_path / "none.json") == 2
+    assert "no such file" in capsys.readouterr().err
+    path = written(tmp_path / "rules.json", TRUE)
+    assert verify(monkeypatch, path, "--snippets", path) == 2
+    assert f"{path}: no folder can be made" in capsys.readouterr().err
+
+
+def test_no_file_is_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    path = written(tmp_path / "library.json", TRUE)
+    monkeypatch.setattr("unity.verify.default_path", lambda: path)
+    assert verify(monkeypatch) == 0
+
+
+def test_as_many_processes_as_processors():
+    assert 1 <= _cores() <= (os.cpu_count() or 1)
+
+
+def started(path: str, stderr: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "unity.verify", path]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr)
+
+
+def test_progress_goes_to_terminals_only(tmp_path: Path):
+    """A bar is drawn on a terminal's standard error, and the table still goes where it should."""
+    path = str(written(tmp_path / "rules.json", TRUE, FALSE))
+    reader, terminal = pty.openpty()
+    with started(path, terminal) as on_terminal:
+        os.close(terminal)
+        with started(path, subprocess.PIPE) as piped:
+            out, err = piped.communicate()
+        shown = read_all(reader)
+        same, _ = on_terminal.communicate()
+    assert b"proving" in shown
+    assert err.splitlines() == [f"unity: error: {path}: 1 of 2 rules are not proved".encode()]
+    assert same == out
+    assert out.startswith(b"refuted: ")
+
+
+def read_all(reader: int) -> bytes:
+    """What is written to a terminal until nobody has it open."""
+    found = b""
+    with contextlib.suppress(OSError):
+        while part := os.read(reader, 65536):
+            found += part
+    os.close(reader)
+    return found
