@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import count
 
 from pcg.normal import (
     Argument,
-    Element,
     Factor,
     Function,
     NormalForm,
     Number,
-    Symbol,
     Term,
     factor_symbols,
 )
-from pcg.poly import Poly
+from pcg.poly import Poly, product
+from verifier.keys import key, key_of_argument, key_of_term
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,11 @@ LAWS = (
         "max(a, 0) = a for a >= 0, such as sums of products of maxima with 0",
         "(=> (and (>= a 0.0) (>= b 0.0)) (and (= (ite (>= a 0.0) a 0.0) a)"
         " (>= (+ a b) 0.0) (>= (* a b) 0.0) (>= (ite (>= c 0.0) c 0.0) 0.0)))",
+    ),
+    Law(
+        "max is homogeneous",
+        "max(a b, a c) = a max(b, c) for a > 0",
+        "(=> (> a 0.0) (= (ite (>= (* a b) (* a c)) (* a b) (* a c)) (* a (ite (>= b c) b c))))",
     ),
     Law("max is idempotent", "max(a, a) = a", "(= (ite (>= a a) a a) a)"),
     Law("exp of a sum", "exp(a + b) = exp(a) exp(b), exp(0) = 1", source=_EXP),
@@ -105,15 +108,38 @@ class Laws:
     is_size: IsSize
 
     def simplify(self, form: NormalForm) -> NormalForm:
-        """The same value with its functions taken apart as far as the laws go."""
-        return tuple(result for term in form for result in self._term(term))
+        """The same value with equal terms as one, and functions taken apart by the laws."""
+        merged: dict[str, Term] = {}
+        for term in (result for part in form for result in self._term(part)):
+            unit = replace(term, coefficient=Fraction(1))
+            known = merged.get(name := key_of_term(unit), replace(unit, coefficient=Fraction(0)))
+            merged[name] = replace(known, coefficient=known.coefficient + term.coefficient)
+        return tuple(term for term in merged.values() if term.coefficient)
 
     def _term(self, term: Term) -> NormalForm:
+        term = self._counted(term)
         products: NormalForm = (replace(term, factors=()),)
         for factor in term.factors:
             inner = self._function(factor) if isinstance(factor, Function) else one_factor(factor)
             products = tuple(times(left, right) for left in products for right in inner)
         return tuple(self._cancelled(product) for product in products if product.coefficient)
+
+    def _counted(self, term: Term) -> Term:
+        """A sum over indices that nothing depends on as so many times the value."""
+        used = {s for g in term.guards for s in g.symbols}
+        used.update(s for _, size in term.binders for s in size.symbols)
+        used.update(s for d in term.divisions for s in d.index.symbols | d.size.symbols)
+        used.update(*(factor_symbols(factor) for factor in term.factors))
+        idle = [(v, n) for v, n in term.binders if v not in used and self.is_size(n)]
+        if not idle:
+            return term
+        number, sizes = _split_size(product(size for _, size in idle))
+        return replace(
+            term,
+            coefficient=term.coefficient * number,
+            binders=tuple(binder for binder in term.binders if binder not in idle),
+            factors=(*term.factors, *map(Number, sizes)),
+        )
 
     def _function(self, function: Function) -> NormalForm:
         args = tuple(replace(a, form=self.simplify(a.form)) for a in function.args)
@@ -186,9 +212,11 @@ class Laws:
             found.append(Term(sign, factors=(Function.of("log", rest),)))
         return tuple(found)
 
-    def _common(self, form: NormalForm) -> tuple[Term, NormalForm]:
+    def _common(
+        self, form: NormalForm, bound: frozenset[str] = frozenset()
+    ) -> tuple[Term, NormalForm]:
         """A value as a product of a positive number, sizes and exponentials that all terms share,
-        and of the rest."""
+        none of which depends on the indices in ``bound``, and of the rest."""
         if not form:
             return Term(Fraction(1)), form
         content = abs(form[0].coefficient)
@@ -198,7 +226,7 @@ class Laws:
             if (_is_exp(f) or (isinstance(f, Number) and self.is_size(f.index)))
         }
         for term in form:
-            own = {name for name, _ in term.binders}
+            own = {*bound, *(name for name, _ in term.binders)}
             own.update(n for d in term.divisions for n in (d.quotient, d.rest))
             if abs(term.coefficient) != content:
                 content = Fraction(1)
@@ -222,7 +250,20 @@ class Laws:
         (first, *others) = flat.values()
         if not others and first in whole:
             return first.form
-        return one_factor(Function("max", tuple(flat.values())))
+        return self._scaled(tuple(flat.values()))
+
+    def _scaled(self, args: tuple[Argument, ...]) -> NormalForm:
+        """A maximum with the positive factors that all of its arguments share in front of it."""
+        parts = [self._common(a.form, frozenset(v for v, _ in a.binders)) for a in args if a.form]
+        contents = {common.coefficient for common, _ in parts}
+        content = contents.pop() if len(contents) == 1 else Fraction(1)
+        keys = [{key(f) for f in common.factors} for common, _ in parts]
+        every = keys[0].intersection(*keys) if keys else set[str]()
+        shared = {key(f): f for common, _ in parts[:1] for f in common.factors if key(f) in every}
+        left = tuple(
+            replace(a, form=tuple(_without(t, shared, content) for t in a.form)) for a in args
+        )
+        return (Term(content, factors=(*shared.values(), Function("max", left))),)
 
     def is_positive(self, form: NormalForm) -> bool:
         """Whether a value is known to be greater than 0: a sum of products of positive factors,
@@ -345,61 +386,3 @@ def _without(term: Term, shared: Mapping[str, Factor], content: Fraction) -> Ter
     left = dict(shared)
     factors = [f for f in term.factors if left.pop(key(f), None) is None]
     return replace(term, coefficient=term.coefficient / content, factors=tuple(factors))
-
-
-def key(factor: Factor) -> str:
-    """Equal for factors that differ in the names of their own bound indices only."""
-    return _Key().factor(factor)
-
-
-def key_of_term(term: Term) -> str:
-    return _Key().term(term)
-
-
-def key_of_argument(argument: Argument) -> str:
-    return _Key().argument(argument)
-
-
-class _Key:
-    """Writes a value with its bound indices numbered."""
-
-    def __init__(self) -> None:
-        self._numbers = count()
-        self._names: dict[str, Poly] = {}
-
-    def form(self, form: NormalForm) -> str:
-        return "+".join(map(self.term, form))
-
-    def term(self, term: Term) -> str:
-        sizes = [self._bind(name, size) for name, size in term.binders]
-        for division in term.divisions:
-            sizes.append(f"{self._poly(division.index)}/{self._poly(division.size)}")
-            self._bind(division.quotient, Poly())
-            self._bind(division.rest, Poly())
-        guards = ",".join(map(self._poly, term.guards))
-        factors = "*".join(map(self.factor, term.factors))
-        return f"{term.coefficient}[{','.join(sizes)}|{guards}]{factors}"
-
-    def argument(self, argument: Argument) -> str:
-        sizes = [self._bind(name, size) for name, size in argument.binders]
-        guards = ",".join(map(self._poly, argument.guards))
-        return f"[{','.join(sizes)}|{guards}]({self.form(argument.form)})"
-
-    def factor(self, factor: Factor) -> str:
-        match factor:
-            case Element(tensor, index):
-                return f"{tensor}[{','.join(map(self._poly, index))}]"
-            case Function(name, args):
-                return f"{name}({';'.join(map(self.argument, args))})"
-            case Number(index):
-                return f"#{self._poly(index)}"
-            case Symbol(name):
-                return f"${name}"
-
-    def _bind(self, name: str, size: Poly) -> str:
-        text = self._poly(size)
-        self._names[name] = Poly.of(f"~{next(self._numbers)}")
-        return text
-
-    def _poly(self, value: Poly) -> str:
-        return str(value.substitute(self._names))

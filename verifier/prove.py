@@ -22,7 +22,8 @@ from pcg.poly import Poly
 from verifier import smt
 from verifier.cases import Case, any_of, solve
 from verifier.errors import Unproved
-from verifier.laws import Laws, key_of_term
+from verifier.keys import key_of_term
+from verifier.laws import Laws
 from verifier.meaning import Digit
 from verifier.steps import Searching, Steps
 from verifier.templates import Templates, bound_in, case_split, split_everywhere

@@ -26,7 +26,7 @@ from pcg.normal import (
 )
 from pcg.poly import Poly
 from verifier.errors import Unproved
-from verifier.laws import key
+from verifier.keys import key
 from verifier.steps import Steps
 
 Same = Callable[[Function, Function, frozenset[str]], bool]
