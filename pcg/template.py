@@ -162,6 +162,8 @@ def _operands_read(definitions: tuple[Declared, ...]) -> tuple[Declared, ...]:
         for i, (token, after) in enumerate(pairwise(body)):
             if after != "[" or token in known or token in found:
                 continue
+            if "]" not in body[i:]:
+                raise EquationError(f"expected ']' after {token}[")
             close = body.index("]", i)
             try:
                 found[token] = _declared(list(body[i : close + 1]))

@@ -37,7 +37,7 @@ def test_the_report_is_a_table(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("--only", "relu"), "expected --out FOLDER"),
-        (("--only", "tanh", "--out", "."), "no such operator"),
+        (("--only", "nosuch", "--out", "."), "no such operator"),
         (("--out", "missing"), "missing: no such folder"),
     ],
 )

@@ -1,0 +1,1 @@
+"""Rule files of other systems, read into the index language."""

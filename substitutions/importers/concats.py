@@ -1,0 +1,63 @@
+"""Where tensors were joined: what a split, which undoes the last concat along its axis, needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pcg.poly import Poly
+from substitutions.importers.imported import IllTypedError
+from substitutions.importers.sizes import Known
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happened to a dimension since: its size was multiplied, or divided."""
+
+    by: Poly
+    divides: bool = False
+
+
+Piece = tuple[Poly, "Concat | None"]
+"""A size, and the last concat along the same axis before."""
+
+
+@dataclass(frozen=True)
+class Concat:
+    """The last concat along an axis: its pieces as they were then, and what happened since."""
+
+    pieces: tuple[Piece, ...]
+    steps: tuple[Step, ...] = ()
+
+
+def changed(concat: Concat | None, *steps: Step) -> Concat | None:
+    return None if concat is None else Concat(concat.pieces, (*concat.steps, *steps))
+
+
+def common(known: Known, a: Concat | None, b: Concat | None) -> Concat | None:
+    """The concat of what two tensors of equal sizes are made into, element by element; None if
+    they were joined at different places."""
+    if a is None or b is None or a is b:
+        return a or b
+    sizes = [[known.resolve(size) for size, _ in concat.pieces] for concat in (a, b)]
+    if sizes[0] != sizes[1] or a.steps != b.steps:
+        return None
+    inner = tuple(
+        (size, common(known, x, y)) for (size, x), (_, y) in zip(a.pieces, b.pieces, strict=True)
+    )
+    return Concat(inner, a.steps)
+
+
+def pieces(known: Known, concat: Concat | None, count: int) -> tuple[Piece, ...]:
+    """What a split in ``count`` gives. Raises IllTypedError where there is nothing to undo."""
+    if concat is None:
+        raise IllTypedError("no concat along this dimension that a split could undo")
+    if len(concat.pieces) != count:
+        raise IllTypedError(f"{count} pieces of a concat of {len(concat.pieces)}")
+    return tuple(_piece(known, piece, concat.steps) for piece in concat.pieces)
+
+
+def _piece(known: Known, piece: Piece, steps: tuple[Step, ...]) -> Piece:
+    size, inner = piece
+    for step in steps:
+        size = known.divide(size, step.by, "piece") if step.divides else size * step.by
+    return size, changed(inner, *steps)

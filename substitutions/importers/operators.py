@@ -1,0 +1,161 @@
+"""The operators of foreign rule files: their names and parameters, and equations of their own.
+
+The equations are those whose meaning differs from Unity's operators of the same name. They are no
+part of ``pcg.ops``: nothing generates rules from them, and the runtime does not know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pcg.operator import Operator
+
+
+class Source(StrEnum):
+    """Which system a rule file is from."""
+
+    FLEXFLOW = "flexflow"
+    TASO = "taso"
+
+
+NUM_INPUTS = "PM_NUM_INPUTS"
+NUM_OUTPUTS = "PM_NUM_OUTPUTS"
+NUM_DIM = "PM_NUMDIM"
+OP_TYPE = "PM_OP_TYPE"
+AXIS = "PM_AXIS"
+ACTIVATION = "PM_ACTI"
+PARALLEL_DIM = "PM_PARALLEL_DIM"
+DEGREE = "PM_PARALLEL_DEGREE"
+PADDING = "PM_PAD"
+STRIDES = ("PM_STRIDE_H", "PM_STRIDE_W")
+KERNEL = ("PM_KERNEL_H", "PM_KERNEL_W")
+PERMUTATION = "PM_PERM"
+SHUFFLE = "PM_OUTSHUFFLE"
+
+DESCRIPTIVE = (OP_TYPE, NUM_INPUTS, NUM_OUTPUTS, NUM_DIM)
+"""Parameters that repeat what the file says elsewhere; any operator may have them."""
+
+MAX_OPERANDS = 16
+MAX_DEGREE = 1024
+MAX_KERNEL = 64
+MAX_STRIDE = 16
+
+RANGES: Mapping[str, tuple[int, int]] = {
+    NUM_INPUTS: (0, MAX_OPERANDS),
+    NUM_OUTPUTS: (1, MAX_OPERANDS),
+    NUM_DIM: (0, 4),
+    AXIS: (0, 3),
+    ACTIVATION: (0, 3),
+    PARALLEL_DIM: (0, 2),
+    DEGREE: (1, MAX_DEGREE),
+    PADDING: (0, 1),
+    PERMUTATION: (0, 255),
+    SHUFFLE: (0, 1),
+    **dict.fromkeys(STRIDES, (1, MAX_STRIDE)),
+    **dict.fromkeys(KERNEL, (1, MAX_KERNEL)),
+}
+"""The least and the greatest value of a parameter; ``PM_OP_TYPE`` is not read."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What an operator of a rule file takes.
+
+    ``several``: it takes two operands or more; ``splits``: it has ``PM_NUM_OUTPUTS`` outputs.
+    """
+
+    sources: tuple[Source, ...]
+    arity: int
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    several: bool = False
+    splits: bool = False
+
+
+_BOTH = (Source.FLEXFLOW, Source.TASO)
+_FLEXFLOW = (Source.FLEXFLOW,)
+_TASO = (Source.TASO,)
+_MOVES = Signature(_FLEXFLOW, 1, (PARALLEL_DIM, DEGREE))
+_WINDOWED = (*STRIDES, PADDING)
+
+SIGNATURES: Mapping[str, Signature] = {
+    "OP_PARTITION": _MOVES,
+    "OP_COMBINE": _MOVES,
+    "OP_REPLICATE": _MOVES,
+    "OP_REDUCE": _MOVES,
+    "OP_LINEAR": Signature(_FLEXFLOW, 2, (ACTIVATION,)),
+    "OP_CONCAT": Signature(_BOTH, 2, (AXIS,), several=True),
+    "OP_SPLIT": Signature(_BOTH, 1, (AXIS,), splits=True),
+    "OP_EW_ADD": Signature(_BOTH, 2),
+    "OP_EW_MUL": Signature(_BOTH, 2),
+    "OP_RELU": Signature(_BOTH, 1),
+    "OP_SIGMOID": Signature(_TASO, 1),
+    "OP_TANH": Signature(_TASO, 1),
+    "OP_MATMUL": Signature(_TASO, 2, (ACTIVATION,)),
+    "OP_MUL": Signature(_TASO, 2),
+    "OP_CONV2D": Signature(_TASO, 2, (*_WINDOWED, ACTIVATION), KERNEL),
+    "OP_POOL2D_MAX": Signature(_TASO, 1, (*_WINDOWED, *KERNEL), (ACTIVATION,)),
+    "OP_POOL2D_AVG": Signature(_TASO, 1, (*_WINDOWED, *KERNEL), (ACTIVATION,)),
+    "OP_ENLARGE": Signature(_TASO, 1, KERNEL),
+    "OP_TRANSPOSE": Signature(_TASO, 1, (PERMUTATION,), (SHUFFLE,)),
+    "OP_CONSTANT_IMM": Signature(_TASO, 0),
+    "OP_CONSTANT_ONE": Signature(_TASO, 0),
+    "OP_CONSTANT_ICONV": Signature(_TASO, 0, (), KERNEL),
+    "OP_CONSTANT_POOL": Signature(_TASO, 0, KERNEL),
+}
+
+SPELLINGS: Mapping[str, str] = {
+    "OP_REPARTITION": "OP_PARTITION",
+    "OP_REDUCTION": "OP_REDUCE",
+    "OP_POOL2DMAX": "OP_POOL2D_MAX",
+    "OP_POOL2DAVG": "OP_POOL2D_AVG",
+    "OP_POOLMAX": "OP_POOL2D_MAX",
+    "OP_POOLAVG": "OP_POOL2D_AVG",
+    "OP_EWADD": "OP_EW_ADD",
+    "OP_EWMUL": "OP_EW_MUL",
+    "OP_SCALAR_MUL": "OP_MUL",
+    "OP_CONST_IMM": "OP_CONSTANT_IMM",
+    "OP_CONST_ONE": "OP_CONSTANT_ONE",
+    "OP_CONST_ICONV": "OP_CONSTANT_ICONV",
+    "OP_CONST_POOL": "OP_CONSTANT_POOL",
+}
+"""Other names that such files have for the same operators."""
+
+
+def canonical(name: str) -> str | None:
+    """The name of an operator in ``SIGNATURES``; None if it is unknown."""
+    upper = name.upper()
+    prefixed = upper if upper.startswith("OP_") else f"OP_{upper}"
+    found = SPELLINGS.get(prefixed, prefixed)
+    return found if found in SIGNATURES else None
+
+
+# The size of a group, r, stands in no operand; the ``let`` is there to state it.
+repeat_each = Operator(
+    "repeat_each",
+    "x[a..., j@axis, b...] -> let one[r < times] = 1; out[a..., (j r), b...] = x[a..., j, b...]",
+    sizes=("times",),
+)
+"""Every element ``times`` times in a row: FlexFlow's OP_REPLICATE."""
+
+sum_groups = Operator(
+    "sum_groups",
+    "x[a..., (j r)@axis, b...] -> let one[r < times] = 1;"
+    " out[a..., j, b...] = sum r: x[a..., (j r), b...]",
+    sizes=("times",),
+)
+"""The sums of ``times`` elements in a row: FlexFlow's OP_REDUCE."""
+
+local_linear = Operator(
+    "local_linear",
+    "x[p, (q n), (r c)], w[q, (p m), (r c)] -> let one[r < shares] = 1;"
+    " out[r, (q n), (p m)] = sum c: x[p, (q n), (r c)] * w[q, (p m), (r c)]",
+    sizes=("shares",),
+)
+"""FlexFlow's OP_LINEAR. The device with shard (q, p) of the output reads slice p of x and slice q
+of w; the channels are cut in ``shares``, whose partial sums are the slices of the output."""
+
+times_scalar = Operator("times_scalar", "x[i...], s[] -> out[i...] = x[i...] * s[]")
+"""TASO's OP_MUL."""

@@ -1,0 +1,356 @@
+"""Reading of rule files in the schema that TASO's and FlexFlow's generators write.
+
+A file is checked whole before anything is made of it: types of fields here, by pydantic, then
+operators, parameters, references and order. Whatever is wrong is one ``InputError`` that names the
+file and the place, such as ``rules.json: rule[3].srcOp[1]: unknown operator OP_FOO``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from pydantic import Field
+
+from pcg.errors import InputError
+from pcg.files import FileModel, read_json
+from substitutions.importers.operators import (
+    ACTIVATION,
+    DESCRIPTIVE,
+    NUM_DIM,
+    NUM_INPUTS,
+    NUM_OUTPUTS,
+    OP_TYPE,
+    RANGES,
+    SIGNATURES,
+    Signature,
+    Source,
+    canonical,
+)
+
+MAX_FILE_BYTES = 8 * 1024 * 1024
+"""Four times the largest published file; reading more would take many seconds."""
+MAX_RULES = 100_000
+MAX_OPERATORS = 1_000
+"""Of one side of a rule."""
+
+LOWEST_INPUT: Mapping[Source, int] = {Source.FLEXFLOW: -6, Source.TASO: -20}
+"""The inputs of a rule are -1, -2, ... down to this one."""
+
+
+class _TensorModel(FileModel):
+    op_id: int = Field(alias="opId")
+    ts_id: int = Field(alias="tsId")
+    kind: str | None = Field(default=None, alias="_t")
+
+
+class _ParameterModel(FileModel):
+    key: str
+    value: int
+    kind: str | None = Field(default=None, alias="_t")
+
+
+class _OperatorModel(FileModel):
+    type: str
+    input: tuple[_TensorModel, ...]
+    para: tuple[_ParameterModel, ...]
+    kind: str | None = Field(default=None, alias="_t")
+
+
+class _MapModel(FileModel):
+    source_op: int = Field(alias="srcOpId")
+    source_ts: int = Field(alias="srcTsId")
+    target_op: int = Field(alias="dstOpId")
+    target_ts: int = Field(alias="dstTsId")
+    kind: str | None = Field(default=None, alias="_t")
+
+
+class _RuleModel(FileModel):
+    name: str
+    source: tuple[_OperatorModel, ...] = Field(alias="srcOp")
+    target: tuple[_OperatorModel, ...] = Field(alias="dstOp")
+    mapped: tuple[_MapModel, ...] = Field(alias="mappedOutput")
+    kind: str | None = Field(default=None, alias="_t")
+
+
+class _FileModel(FileModel):
+    rule: tuple[_RuleModel, ...]
+    kind: str | None = Field(default=None, alias="_t")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An output of an operator of the same side, or, where ``op`` is negative, an input."""
+
+    op: int
+    port: int
+
+
+@dataclass(frozen=True)
+class ForeignOperator:
+    """An operator by its name in ``SIGNATURES``, with what it reads."""
+
+    name: str
+    inputs: tuple[Reference, ...]
+    parameters: Mapping[str, int] = field(hash=False)
+
+    @property
+    def signature(self) -> Signature:
+        return SIGNATURES[self.name]
+
+    @property
+    def outputs(self) -> int:
+        return self.parameters.get(NUM_OUTPUTS, 2) if self.signature.splits else 1
+
+
+@dataclass(frozen=True)
+class ForeignSide:
+    """One side of a rule: its operators as numbered in the file, and an order to evaluate them."""
+
+    operators: tuple[ForeignOperator, ...]
+    order: tuple[int, ...]
+    outputs: tuple[Reference, ...]
+    """Those that are mapped, in the file's order."""
+
+    @property
+    def inputs(self) -> frozenset[int]:
+        """The inputs that some operator reads."""
+        return frozenset(r.op for o in self.operators for r in o.inputs if r.op < 0)
+
+
+@dataclass(frozen=True)
+class ForeignRule:
+    name: str
+    source: Source
+    left: ForeignSide
+    right: ForeignSide
+
+    @property
+    def sides(self) -> tuple[tuple[str, ForeignSide], ...]:
+        return (("left", self.left), ("right", self.right))
+
+
+@dataclass(frozen=True)
+class ForeignFile:
+    path: str
+    source: Source
+    rules: tuple[ForeignRule, ...]
+
+
+def read_foreign(path: str | Path) -> ForeignFile:
+    """The rules of a file of FlexFlow's or TASO's generator.
+
+    Raises InputError naming the file and the place where it is wrong.
+    """
+    _check_bytes(path)
+    model = read_json(path, _FileModel)
+    if len(model.rule) > MAX_RULES:
+        raise InputError(str(path), f"{len(model.rule)} rules, expected at most {MAX_RULES}")
+    where = str(path)
+    names = [_operator_names(where, f"rule[{i}]", rule) for i, rule in enumerate(model.rule)]
+    source = _source(where, model.rule, names)
+    rules = tuple(
+        _Checker(where, f"rule[{i}]", source).rule(rule) for i, rule in enumerate(model.rule)
+    )
+    return ForeignFile(where, source, rules)
+
+
+def _check_bytes(path: str | Path) -> None:
+    """Refuse a file by its length, before any of it is read; what else is wrong shows later."""
+    try:
+        length = Path(path).stat().st_size
+    except (OSError, ValueError):
+        return
+    if length > MAX_FILE_BYTES:
+        raise InputError(
+            str(path), f"larger than {MAX_FILE_BYTES >> 20} MiB (expected a rule file)"
+        )
+
+
+def _operator_names(where: str, place: str, rule: _RuleModel) -> frozenset[str]:
+    """The operators of a rule, by the names in ``SIGNATURES``."""
+    names: set[str] = set()
+    for side, operators in (("srcOp", rule.source), ("dstOp", rule.target)):
+        if len(operators) > MAX_OPERATORS:
+            problem = f"{len(operators)} operators, expected at most {MAX_OPERATORS}"
+            raise InputError(where, f"{place}.{side}: {problem}")
+        for number, operator in enumerate(operators):
+            name = canonical(operator.type)
+            if name is None:
+                shown = operator.type[:40]
+                raise InputError(where, f"{place}.{side}[{number}]: unknown operator {shown!r}")
+            names.add(name)
+    return frozenset(names)
+
+
+def _source(where: str, rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> Source:
+    """Which system the file is from.
+
+    Most operators exist in one of the two only. Where all that occur exist in both, the ranks that
+    a concat states tell (3 is FlexFlow's), then the inputs (beyond -6 they are TASO's); and where
+    nothing tells, the file is taken for TASO's, which assumes less about the sizes of inputs.
+    """
+    found: dict[Source, str] = {}
+    for name in sorted(frozenset[str]().union(*names)):
+        sources = SIGNATURES[name].sources
+        if len(sources) == 1:
+            found.setdefault(sources[0], name)
+    if len(found) > 1:
+        both = " and ".join(f"{name} of {source}" for source, name in sorted(found.items()))
+        raise InputError(where, f"mixes the operators of two systems: {both}")
+    if found:
+        return next(iter(found))
+    operators = [o for rule in rules for o in (*rule.source, *rule.target)]
+    ranks = {p.value for o in operators for p in o.para if p.key == NUM_DIM}
+    inputs = {tensor.op_id for o in operators for tensor in o.input}
+    low = min(inputs, default=0) < LOWEST_INPUT[Source.FLEXFLOW]
+    return Source.FLEXFLOW if 3 in ranks and not low else Source.TASO
+
+
+@dataclass(frozen=True)
+class _Checker:
+    """Checks one rule, and says where it is wrong."""
+
+    where: str
+    place: str
+    source: Source
+
+    def rule(self, model: _RuleModel) -> ForeignRule:
+        left = self._operators("srcOp", model.source)
+        right = self._operators("dstOp", model.target)
+        outputs = self._outputs(model, left, right)
+        sides = [
+            ForeignSide(operators, self._order(side, operators), mapped)
+            for side, operators, mapped in zip(
+                ("srcOp", "dstOp"), (left, right), zip(*outputs, strict=True), strict=True
+            )
+        ]
+        return ForeignRule(model.name, self.source, *sides)
+
+    def _fail(self, at: str, problem: str) -> NoReturn:
+        raise InputError(self.where, f"{self.place}.{at}: {problem}")
+
+    def _operators(
+        self, side: str, models: Sequence[_OperatorModel]
+    ) -> tuple[ForeignOperator, ...]:
+        if not models:
+            self._fail(side, "no operators")
+        found = tuple(self._operator(f"{side}[{i}]", model) for i, model in enumerate(models))
+        for number, operator in enumerate(found):
+            for position, reference in enumerate(operator.inputs):
+                self._check_reference(f"{side}[{number}].input[{position}]", reference, found)
+        return found
+
+    def _operator(self, at: str, model: _OperatorModel) -> ForeignOperator:
+        name = canonical(model.type)
+        assert name is not None
+        signature = SIGNATURES[name]
+        arity = len(model.input)
+        if arity < signature.arity or (arity > signature.arity and not signature.several):
+            more = "at least " if signature.several else ""
+            problem = f"{arity} inputs, expected {more}{signature.arity}"
+            self._fail(at, f"{name}: {problem}")
+        inputs = tuple(Reference(tensor.op_id, tensor.ts_id) for tensor in model.input)
+        operator = ForeignOperator(name, inputs, self._parameters(at, name, model.para))
+        if operator.parameters.get(NUM_INPUTS, arity) != arity:
+            problem = f"{NUM_INPUTS} is {operator.parameters[NUM_INPUTS]}, expected {arity}"
+            self._fail(at, f"{name}: {problem}")
+        if operator.parameters.get(NUM_OUTPUTS, operator.outputs) != operator.outputs:
+            problem = f"{NUM_OUTPUTS} is {operator.parameters[NUM_OUTPUTS]}, expected 1"
+            self._fail(at, f"{name}: {problem}")
+        return operator
+
+    def _parameters(
+        self, at: str, name: str, models: Sequence[_ParameterModel]
+    ) -> Mapping[str, int]:
+        signature = SIGNATURES[name]
+        known = (*signature.required, *signature.optional, *DESCRIPTIVE)
+        found: dict[str, int] = {}
+        for model in models:
+            if model.key in found:
+                self._fail(at, f"{name}: parameter {model.key} is given twice")
+            if model.key not in known:
+                self._fail(at, f"{name}: unknown parameter {model.key[:40]!r}")
+            low, high = self._range(model.key)
+            if model.key != OP_TYPE and not low <= model.value <= high:
+                self._fail(at, f"{name}: {model.key} is {model.value}, expected {low} to {high}")
+            found[model.key] = model.value
+        for key in signature.required:
+            if key not in found:
+                self._fail(at, f"{name}: parameter {key} is missing")
+        if self.source is Source.FLEXFLOW and found.get(ACTIVATION, 0) not in (0, 2):
+            self._fail(at, f"{name}: {ACTIVATION} is {found[ACTIVATION]}, expected 0 or 2")
+        return found
+
+    def _range(self, key: str) -> tuple[int, int]:
+        return RANGES.get(key, (0, 0))
+
+    def _check_reference(
+        self, at: str, reference: Reference, operators: Sequence[ForeignOperator]
+    ) -> None:
+        lowest = LOWEST_INPUT[self.source]
+        if not lowest <= reference.op < len(operators):
+            self._fail(at, f"opId is {reference.op}, expected {lowest} to {len(operators) - 1}")
+        ports = 1 if reference.op < 0 else operators[reference.op].outputs
+        if not 0 <= reference.port < ports:
+            self._fail(at, f"tsId is {reference.port}, expected {_span(ports)}")
+
+    def _outputs(
+        self,
+        model: _RuleModel,
+        left: Sequence[ForeignOperator],
+        right: Sequence[ForeignOperator],
+    ) -> tuple[tuple[Reference, Reference], ...]:
+        if not model.mapped:
+            self._fail("mappedOutput", "no output is mapped")
+        pairs: list[tuple[Reference, Reference]] = []
+        for number, entry in enumerate(model.mapped):
+            at = f"mappedOutput[{number}]"
+            self._check_output(at, "src", entry.source_op, entry.source_ts, left)
+            self._check_output(at, "dst", entry.target_op, entry.target_ts, right)
+            pair = (
+                Reference(entry.source_op, entry.source_ts),
+                Reference(entry.target_op, entry.target_ts),
+            )
+            if pair in pairs:
+                self._fail(at, "the same outputs are mapped twice")
+            pairs.append(pair)
+        return tuple(pairs)
+
+    def _check_output(
+        self, at: str, side: str, op: int, port: int, operators: Sequence[ForeignOperator]
+    ) -> None:
+        if not 0 <= op < len(operators):
+            self._fail(at, f"{side}OpId is {op}, expected {_span(len(operators))}")
+        if not 0 <= port < operators[op].outputs:
+            self._fail(at, f"{side}TsId is {port}, expected {_span(operators[op].outputs)}")
+
+    def _order(self, side: str, operators: Sequence[ForeignOperator]) -> tuple[int, ...]:
+        """The operators with what they read first. They need not be so in the file."""
+        readers: list[list[int]] = [[] for _ in operators]
+        waiting = [0] * len(operators)
+        for number, operator in enumerate(operators):
+            for reference in _own(operator):
+                readers[reference].append(number)
+                waiting[number] += 1
+        order = [number for number, count in enumerate(waiting) if not count]
+        for number in order:  # which grows meanwhile
+            for reader in readers[number]:
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    order.append(reader)
+        if len(order) < len(operators):
+            number = next(i for i, count in enumerate(waiting) if count)
+            self._fail(f"{side}[{number}]", "it is in a cycle of operators, or reads one that is")
+        return tuple(order)
+
+
+def _own(operator: ForeignOperator) -> Iterator[int]:
+    """The operators that an operator reads."""
+    return (reference.op for reference in operator.inputs if reference.op >= 0)
+
+
+def _span(count: int) -> str:
+    return "0" if count == 1 else f"0 to {count - 1}"

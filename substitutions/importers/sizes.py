@@ -1,0 +1,194 @@
+"""Sizes of the tensors of an imported rule: equations between them, and division.
+
+Nothing is ever divided: where a size has to be a multiple, the size that it is a multiple of is a
+new symbol, such as ``|N.by.2|`` with ``|N| = 2*|N.by.2|``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import gcd
+
+from pcg.poly import ONE, Poly, product
+from substitutions.importers.imported import IllTypedError, UnsupportedError
+from verifier.errors import Undecided, Unsolvable
+from verifier.sizes import SizeEquation, Sizes
+
+_PART = re.compile(r"\|([\w.]+)\.by\.([A-Z\d_]+)\|")
+
+
+def exact_quotient(size: Poly, divisor: Poly) -> Poly | None:
+    """``size / divisor`` where that is a polynomial, and it or the divisor has one term only."""
+    if len(divisor.terms) == 1:
+        return _over_term(size, divisor)
+    if not size.terms or not divisor.terms:
+        return None
+    quotient = _over_term(Poly(size.terms[:1]), Poly(divisor.terms[:1]))
+    return quotient if quotient is not None and quotient * divisor == size else None
+
+
+def _over_term(size: Poly, divisor: Poly) -> Poly | None:
+    ((monomial, factor),) = divisor.terms
+    terms: list[tuple[tuple[str, ...], int]] = []
+    for symbols, coefficient in size.terms:
+        left = Counter(symbols)
+        left.subtract(monomial)
+        if coefficient % factor or min(left.values(), default=0) < 0:
+            return None
+        terms.append((tuple(sorted(left.elements())), coefficient // factor))
+    return Poly.collect(terms)
+
+
+@dataclass
+class Known:
+    """What is known of sizes. ``constants``: symbols that no equation may be solved for."""
+
+    constants: frozenset[str] = frozenset()
+    sizes: Sizes = field(default_factory=Sizes)
+    asked: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """What had to be demanded so far, in words and in order, with the sizes that it is about."""
+
+    def resolve(self, size: Poly) -> Poly:
+        return self.sizes.resolve(size)
+
+    def equal(self, a: Poly, b: Poly, what: str) -> None:
+        """Demand that two sizes are equal. Raises IllTypedError, or UnsupportedError."""
+        left, right = self.resolve(a), self.resolve(b)
+        if left == right:
+            return
+        demand = f"{a} = {b}"
+        problem = f"{what}: {readable(a)} against {readable(b)}"
+        if (left - right).symbols <= self.constants:
+            raise IllTypedError(problem, demand=demand)
+        try:
+            for a_part, b_part in _units(left, right):
+                self.sizes.equal(a_part, b_part)
+        except Undecided:
+            if len(left.terms) > 1 or len(right.terms) > 1 or not self._free(left, right):
+                raise UnsupportedError(problem) from None
+            # Two products: each factor of one is a product of parts of the other's, and no rest.
+            self._share(left, right, problem)
+            self.equal(left, right, what)
+        except Unsolvable:
+            raise IllTypedError(problem, demand=demand) from None
+        self.asked[demand] = a.symbols | b.symbols
+
+    def _free(self, *sizes: Poly) -> bool:
+        return all(size.symbols.isdisjoint(self.constants) for size in sizes)
+
+    def divide(self, size: Poly, divisor: Poly, what: str) -> Poly:
+        """``size / divisor``; demands that it is whole. Raises as ``equal`` does."""
+        whole, by = self.resolve(size), self.resolve(divisor)
+        exact = exact_quotient(whole, by)
+        if exact is not None:
+            return exact
+        self.asked[f"{divisor} divides {size}"] = divisor.symbols | size.symbols
+        asked, self.asked = self.asked, {}  # what is demanded below is this in other words
+        try:
+            return self._make_multiple(whole, by, f"{what}: {readable(by)} in {readable(whole)}")
+        except IllTypedError as error:
+            demand = f"{divisor} divides {size}"
+            raise IllTypedError(error.reason, demand=demand) from None
+        finally:
+            self.asked = asked
+
+    def _make_multiple(self, size: Poly, divisor: Poly, problem: str) -> Poly:
+        if size.symbols <= self.constants and divisor.symbols <= self.constants:
+            raise IllTypedError(problem)
+        if len(size.terms) > 1 or len(divisor.terms) > 1:
+            quotient = Poly.of(f"|{_name(size)}.by.{_name(divisor)}|")
+            self.equal(size, divisor * quotient, problem)
+            return quotient
+        if divisor.symbols <= self.constants:
+            self._scale(size, divisor, problem)
+        else:
+            self._share(size, divisor, problem)
+        exact = exact_quotient(self.resolve(size), self.resolve(divisor))
+        if exact is None:
+            raise UnsupportedError(problem)
+        return exact
+
+    def _scale(self, size: Poly, divisor: Poly, problem: str) -> None:
+        """Make a product a multiple of a number: one of its factors is."""
+        ((symbols, coefficient),) = size.terms
+        ((needed, factor),) = divisor.terms
+        missing = Counter(needed) - Counter(symbols)
+        own = [s for s in symbols if s not in self.constants]
+        if len(own) != 1 or (missing and coefficient != 1):
+            raise UnsupportedError(problem)
+        rest = factor // gcd(factor, coefficient)
+        by = Poly(((tuple(sorted(missing.elements())), rest),))
+        part = Poly.of(f"|{_name(Poly.of(own[0]))}.by.{_name(by)}|")
+        self.equal(Poly.of(own[0]), by * part, problem)
+
+    def _share(self, size: Poly, divisor: Poly, problem: str) -> None:
+        """Make a product a multiple of another: each factor of the divisor is a product of parts
+        of the factors of the size. This loses no solution: take greatest common divisors in turn.
+        """
+        ((symbols, coefficient),) = size.terms
+        ((needed, factor),) = divisor.terms
+        if coefficient != 1 or factor != 1 or not self._free(size, divisor):
+            raise UnsupportedError(problem)
+        left = sorted((Counter(symbols) - Counter(needed)).elements())
+        missing = sorted((Counter(needed) - Counter(symbols)).elements())
+        if len({*left, *missing}) < len(left) + len(missing):
+            raise UnsupportedError(problem)
+        for number, symbol in enumerate(missing):
+            if len(left) == 1:
+                name = _name(Poly.of(left[0]))
+                rest = Poly.of(f"|{name}.by.{_name(Poly.of(symbol))}|")
+                self.equal(Poly.of(left[0]), rest * Poly.of(symbol), problem)
+                left = [str(rest)]
+                continue
+            shares = [Poly.of(f"|{_name(Poly.of(s))}.with.{number}|") for s in left]
+            rests = [Poly.of(f"|{_name(Poly.of(s))}.without.{number}|") for s in left]
+            for old, share, rest in zip(left, shares, rests, strict=True):
+                self.equal(Poly.of(old), share * rest, problem)
+            self.equal(Poly.of(symbol), product(shares), problem)
+            left = [str(rest) for rest in rests]
+
+
+def _units(a: Poly, b: Poly) -> tuple[SizeEquation, ...]:
+    """The equation, or several in its place: where one product has to be a part of itself, the
+    other factors are 1."""
+    if len(a.terms) == len(b.terms) == 1:
+        for whole, part in ((a, b), (b, a)):
+            rest = exact_quotient(whole, part)
+            if rest is not None and rest.terms[0][1] == 1:
+                return tuple((Poly.of(symbol), ONE) for symbol in sorted(rest.symbols))
+    return ((a, b),)
+
+
+def _name(size: Poly) -> str:
+    """A size as part of the name of a symbol."""
+    return re.sub(r"[^\w.]+", "_", str(size).replace("|", "")).strip("_")
+
+
+def readable(size: Poly) -> str:
+    """A size for people: ``N/2`` for ``|N.by.2|``, no bars."""
+    text = str(size)
+    while (replaced := _PART.sub(r"|\1|/\2", text)) != text:
+        text = replaced
+    return text.replace("|", "")
+
+
+def relation(symbol: str, value: Poly) -> str:
+    """What a size is known to be: ``2 divides N``, or ``N = M``."""
+    name = symbol.strip("|")
+    if len(value.terms) == 1:
+        ((symbols, coefficient),) = value.terms
+        parts = [s for s in symbols if s.startswith(f"|{name}.by.")]
+        if len(parts) == 1:
+            others = list(symbols)
+            others.remove(parts[0])
+            return f"{readable(Poly(((tuple(others), coefficient),)))} divides {name}"
+    return f"{name} = {readable(value)}"
+
+
+def equations(known: Known, symbols: Sequence[str]) -> tuple[SizeEquation, ...]:
+    """The symbols that are known to be something else, each with what it is."""
+    pairs = ((Poly.of(symbol), known.resolve(Poly.of(symbol))) for symbol in symbols)
+    return tuple((a, b) for a, b in pairs if a != b)

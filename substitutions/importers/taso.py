@@ -1,0 +1,111 @@
+"""TASO's rules: matrices, images and kernels, whose sizes are independent.
+
+    x1..x3 [N, K]   w1..w3 [K, M]   i1..i3 [N, C, H, W]   k1..k10 [O, I, kh, kw]   s []
+
+Which sizes have to be equal follows from use. Where windows depend on whether a size is even, there
+are several cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pcg.poly import Poly
+from substitutions.importers.imported import (
+    MAX_CASES,
+    Case,
+    IllTypedError,
+    Imported,
+    UnsupportedError,
+)
+from substitutions.importers.schema import ForeignRule
+from substitutions.importers.sizes import Known, equations
+from substitutions.importers.taso_operators import Demanded, Importer
+from substitutions.importers.windows import CasesNeeded
+from verifier.sizes import SizeEquation
+
+
+def import_rule(
+    rule: ForeignRule, *, ungrouped: tuple[str, ...] = (), same_outputs: bool = False
+) -> Imported:
+    """The rule as graphs, one pair a case.
+
+    ``ungrouped``: the sides whose convolutions have no groups; ``same_outputs``: whether all
+    kernels have as many output channels. Both are conditions of what comes out.
+
+    Raises IllTypedError where a side has no meaning in any case, and UnsupportedError.
+    """
+    pending: list[tuple[SizeEquation, ...]] = [()]
+    made: list[Case] = []
+    conditions: dict[str, None] = {}
+    demanded: dict[str, SizeEquation] = {}
+    refused: IllTypedError | None = None
+    while pending:
+        assumed = pending.pop()
+        try:
+            case, asked, extra = _import_case(rule, assumed, Demanded(ungrouped, same_outputs))
+        except CasesNeeded as needed:
+            symbol = Poly.of(needed.symbol)
+            conditions |= dict.fromkeys([needed.bound] if needed.bound else [])
+            pending += [(*assumed, (symbol, option)) for option in reversed(needed.options)]
+            if len(pending) + len(made) > MAX_CASES:
+                raise UnsupportedError(f"more than {MAX_CASES} cases of sizes") from None
+        except IllTypedError as error:
+            refused = refused or error
+            if error.side != "left":
+                conditions[error.demand or f"not {_text(assumed)}"] = None
+        else:
+            made.append(case)
+            conditions |= dict.fromkeys((*extra, *asked))
+            demanded |= extra
+    if not made:
+        assert refused is not None
+        raise refused
+    return Imported(
+        rule.name,
+        rule.source,
+        tuple(made),
+        conditions=tuple(conditions),
+        demanded=tuple(demanded.values()),
+    )
+
+
+def _import_case(
+    rule: ForeignRule, assumed: tuple[SizeEquation, ...], demanded: Demanded
+) -> tuple[Case, tuple[str, ...], dict[str, SizeEquation]]:
+    """The pair of graphs under assumptions, what the right side asks of sizes beyond the left, and
+    what ``demanded`` does.
+
+    Constants' sizes follow from use, perhaps from later use: they are found out in a first round,
+    for which they are symbols.
+    """
+    settled: Mapping[str, Poly] = {}
+    while True:
+        importer = Importer(Known(), demanded, settled)
+        for symbol, value in assumed:
+            importer.known.equal(symbol, value, "sizes")
+        if demanded.same_outputs:
+            importer.equate_outputs(rule.left.inputs | rule.right.inputs)
+        left = importer.side("left", rule.left)
+        before = frozenset(importer.known.asked)
+        right = importer.side("right", rule.right)
+        importer.match(left, right)
+        if unbound := rule.right.inputs - rule.left.inputs:
+            raise IllTypedError(f"input {max(unbound)} stands on the right side only")
+        if importer.fresh <= settled.keys():
+            break
+        settled = importer.settle(rule.left.inputs)
+    known = importer.known
+    values = [tuple(t.value for t in side) for side in (left, right)]
+    equal = equations(known, sorted(known.sizes.solved))
+    case = Case(values[0], values[1], equal, _text(assumed))
+    asked = tuple(
+        text
+        for text, symbols in known.asked.items()
+        if text not in before and symbols.isdisjoint(importer.fresh)
+    )
+    return case, asked, importer.demands
+
+
+def _text(assumed: tuple[SizeEquation, ...]) -> str:
+    return ", ".join(f"{a} = {b}" for a, b in assumed)
