@@ -23,6 +23,7 @@ from verifier.witness import solve
 Side = tuple[Value, ...]
 DEGREES = (2, 2, 3)
 SIZES = (2, 3, 1, 4, 5, 7)
+OFFSETS = (1, 1, 2)
 SIZINGS = 12
 MAX_ELEMENTS = 30_000
 FIELD = PrimeField(generic=True)
@@ -77,6 +78,8 @@ def _sized(
     left: Side, right: Side, sizes: Sizes, degrees: dict[str, int], random: Random
 ) -> Instance | None:
     symbols = sorted({s for size in sizes.positive for s in sizes.resolve(size).symbols})
+    # Strides, offsets and the like: no size of a tensor depends on them.
+    others = [s for s in counterexample._free_symbols((left, right), sizes) if s not in symbols]
     cuts = dict.fromkeys(symbols, 1)
     for leaf in {node.leaf for side in (left, right) for node in Graph(side).leaves}:
         for dim in range(leaf.rank):
@@ -88,6 +91,7 @@ def _sized(
         base = random.choices(SIZES if attempt < SIZINGS // 2 else SIZES[:3], k=len(symbols))
         own = operators if attempt % 3 else 1
         values = {s: base[i] * cuts[s] * own for i, s in enumerate(symbols)}
+        values |= {s: random.choice(OFFSETS) for s in others}
         found = counterexample._instance(left, right, sizes, values, degrees)
         if found is not None and _largest(found) <= MAX_ELEMENTS:
             return found

@@ -24,7 +24,7 @@ from pcg.poly import Poly
 from pcg.text import print_graph
 from verifier.agreement import agreement_script, typed_sides
 from verifier.decide import Decision
-from verifier.degrees import ranks
+from verifier.degrees import local_typing, ranks
 from verifier.local import prove_typing
 
 SCRIPTS = "conditions"
@@ -73,6 +73,8 @@ class TheoremFile(FileModel):
     ranks: tuple[int, ...] = Field(strict=False)
     positions: tuple[int, ...] = Field(strict=False)
     carriers: tuple[int, ...] = Field(strict=False)
+    windows: tuple[str, ...] = Field(strict=False, default=())
+    """The indices of windows that are cut, since operands have halos."""
     steps: tuple[str, ...] = Field(strict=False)
     conditions: tuple[str, ...] = Field(strict=False)
 
@@ -181,18 +183,20 @@ def _theorems(
     for node in Graph((*pair[0], *pair[1])).nodes:
         if node.is_leaf or node.operator_call.operator.parallel is not None:
             continue
-        call, own = node.operator_call, ranks(node)
-        for theorem in prove_typing(call, own):
+        call, own, typing = node.operator_call, ranks(node), local_typing(node)
+        windows = tuple(window.axis.name for window in typing.open_windows)
+        for theorem in prove_typing(call, own, typing):
             assert theorem.proof is not None
             file = TheoremFile(
                 operator=call.name,
                 ranks=own,
                 positions=call.positions,
                 carriers=tuple(sorted(theorem.carriers)),
+                windows=windows,
                 steps=theorem.proof.steps,
                 conditions=tuple(map(script_name, theorem.proof.obligations)),
             )
-            found[call.name, own, call.positions, file.carriers] = file
+            found[call.name, own, call.positions, file.carriers, windows] = file
             conditions += theorem.proof.obligations
     return list(found.values()), conditions
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice
+from itertools import islice, product
 from math import lcm, prod
 from typing import Any
 
@@ -158,22 +158,26 @@ def _sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Ins
             instance = _instance(*pair, sizes, values, degrees, signed)
             if instance is not None:
                 yield instance
-    for least in LEAST_SIZES:
-        values = _solved(free, sizes, cuts, least)
+    # What is said of halos holds for few guesses.
+    ways = [(1, MAX_FACTOR), *product((1, lcm(*attributes)), (2, 4))] if sizes.least else []
+    for least, (factor, largest) in product(LEAST_SIZES, ways or [(1, MAX_FACTOR)]):
+        multiples = {s: cut * factor for s, cut in cuts.items()}
+        values = _solved(free, sizes, multiples, least, largest)
         instance = _instance(*pair, sizes, values, degrees, reals) if values else None
         if instance is not None:
             yield instance
 
 
 def _solved(
-    free: Sequence[str], sizes: Sizes, cuts: Mapping[str, int], least: int
+    free: Sequence[str], sizes: Sizes, cuts: Mapping[str, int], least: int, largest: int
 ) -> dict[str, int] | None:
     """Sizes from Z3 where guesses fail, as for a piece of a piece: every size of a tensor is at
-    least ``least``, and what is cut a multiple of its degrees."""
+    least ``least``, and what is cut a multiple of its degrees, at most ``largest`` times."""
     parts = {s: Poly.of(s) * cuts.get(s, 1) for s in free}
     known = [smt.at_least(Poly.of(s), 1) for s in free]
-    known += [smt.at_least(MAX_FACTOR - Poly.of(s), 0) for s in free]
+    known += [smt.at_least(largest - Poly.of(s), 0) for s in free]
     known += [smt.at_least(sizes.resolve(p).substitute(parts), least) for p in sizes.positive]
+    known += [smt.at_least(sizes.resolve(p).substitute(parts), 0) for p in sizes.naturals]
     found = smt.model(smt.script(known))
     if found is None:
         return None
@@ -356,9 +360,8 @@ def _free_symbols(pair: Pair, sizes: Sizes) -> list[str]:
         for name in node.call.operator.sizes
         if isinstance(value := node.call.values[name], Poly)
     )
-    return sorted(
-        {s for size in (*sizes.positive, *attributes) for s in sizes.resolve(size).symbols}
-    )
+    known = (*sizes.positive, *sizes.naturals, *attributes)
+    return sorted({s for size in known for s in sizes.resolve(size).symbols})
 
 
 def _cuts(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:

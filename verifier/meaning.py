@@ -30,7 +30,7 @@ from pcg.operator import Call
 from pcg.poly import ONE, Poly, product
 from verifier.equations import local_form
 from verifier.errors import TooLarge
-from verifier.laws import times
+from verifier.simplify import times
 from verifier.sizes import Sizes
 
 MAX_TERMS = 4096

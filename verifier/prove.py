@@ -23,10 +23,10 @@ from verifier import smt
 from verifier.cases import Case, any_of, solve
 from verifier.errors import Unproved
 from verifier.keys import key_of_term
-from verifier.laws import Laws
 from verifier.meaning import Digit
+from verifier.simplify import Simplifier
 from verifier.steps import Searching, Steps
-from verifier.templates import Templates, bound_in, case_split, split_everywhere
+from verifier.templates import Ranges, Templates, bound_in, case_split, split_everywhere
 
 MAX_ORDERS = 720
 """Ways to order the factors of a term that read the same tensor."""
@@ -74,7 +74,8 @@ class Prover:
     judge: smt.Judge = field(default_factory=lambda: smt.check)
 
     def __post_init__(self) -> None:
-        self.templates = Templates(self._same_function, self.steps)
+        self.templates = Templates(self._same_function, self.steps, self._range_of)
+        self._holes: Ranges = {}
         self._divisions: dict[tuple[Poly, Poly], Division] = {}
         self._digits: dict[Digit, bool] = {}
         self._sizes = frozenset(self.positive)
@@ -107,9 +108,16 @@ class Prover:
 
     def equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
         """Prove two values equal; ``free`` are the index variables outside. Raises Unproved."""
-        simplify = Laws(self._is_size).simplify
+        simplify = Simplifier(self._is_size, self._is_index).simplify
         left, right = (simplify(split_everywhere(side, free)) for side in (left, right))
         self._equal(left, right, free)
+
+    def _is_index(self, value: Poly, size: Poly) -> bool:
+        return value.symbol is not None and self._range_of(value.symbol) == size
+
+    def _range_of(self, name: str) -> Poly | None:
+        """What an index or hole ranges over; holes hide those of the templates around."""
+        return self._holes[name] if name in self._holes else self.ranges.get(name)
 
     def _is_size(self, value: Poly) -> bool:
         if value in self._sizes:
@@ -216,29 +224,34 @@ class Prover:
                 symbols |= rest.symbols
         # A summed index has been solved for, or has its range in the claim: what is left of
         # those in ``ranges`` are the free indices.
-        for name in sorted(symbols & self.ranges.keys()):
-            facts.append(smt.within(Poly.of(name), self.ranges[name]))
+        for name in sorted(symbols):
+            if (size := self._range_of(name)) is not None:
+                facts.append(smt.within(Poly.of(name), size))
         text = smt.script([*self._known, *facts, smt.negation(claim)])
         if (result := self.judge(text)) != "unsat":
             raise Unproved(f"{what or 'constants'}: z3 says {result}")
         self.obligations.append(text)
 
-    def _same_function(self, left: Function, right: Function, holes: frozenset[str]) -> bool:
+    def _same_function(self, left: Function, right: Function, holes: Ranges) -> bool:
         """Whether two functions have equal arguments, for all values of their holes."""
         if left.name != right.name:
             return False
-        mark = len(self.obligations)
+        mark, around = len(self.obligations), self._holes
+        self._holes = holes
+        names = frozenset(holes)
         try:
             if left.name == "max":
-                self._same_maxima(left, right, holes)
+                self._same_maxima(left, right, names)
             elif len(left.args) != len(right.args):
                 return False
             else:
                 for a, b in zip(left.args, right.args, strict=True):
-                    self._equal(a.form, b.form, holes)
+                    self._equal(a.form, b.form, names)
         except Unproved:
             del self.obligations[mark:]
             return False
+        finally:
+            self._holes = around
         return True
 
     def _same_maxima(self, left: Function, right: Function, holes: frozenset[str]) -> None:

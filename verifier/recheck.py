@@ -28,7 +28,7 @@ from verifier.certificate import (
     script_text,
 )
 from verifier.concrete import Origin
-from verifier.degrees import Typing, ranks, typings
+from verifier.degrees import Typing, local_typing, ranks, typings
 from verifier.errors import TooLarge, Unproved, Unsolvable
 from verifier.expansion import obligations
 from verifier.local import typing_obligations
@@ -93,17 +93,19 @@ class Rechecker:
     def _all_theorems(self, file: CertificateFile, pair: Pair) -> Iterator[str]:
         """The conditions of the theorems that the types of all operators rest on."""
         known = {
-            (t.operator, t.ranks, t.positions, frozenset(t.carriers)): t for t in file.theorems
+            (t.operator, t.ranks, t.positions, frozenset(t.carriers), t.windows): t
+            for t in file.theorems
         }
         for node in _computing(pair):
-            call, own = node.operator_call, ranks(node)
-            for carriers in (frozenset[int](), *call.typing(own).carriers):
-                theorem = known.get((call.name, own, call.positions, carriers))
+            call, own, typing = node.operator_call, ranks(node), local_typing(node)
+            windows = tuple(window.axis.name for window in typing.open_windows)
+            for carriers in (frozenset[int](), *typing.carriers):
+                theorem = known.get((call.name, own, call.positions, carriers, windows))
                 if theorem is None:
                     raise Rejected(f"has no theorem for {call.name} at ranks {own}")
                 if theorem not in self.theorems:
                     steps = Following(theorem.steps)
-                    found = typing_obligations(call, own, carriers, steps, _assume)
+                    found = typing_obligations(call, own, typing, carriers, steps, _assume)
                     _compare("theorem", found, theorem.conditions)
                     self.theorems[theorem] = found
                 yield from self.theorems[theorem]

@@ -7,7 +7,7 @@ their arguments are proved equal for all values of the holes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
@@ -29,19 +29,24 @@ from verifier.errors import Unproved
 from verifier.keys import key
 from verifier.steps import Steps
 
-Same = Callable[[Function, Function, frozenset[str]], bool]
+Ranges = Mapping[str, Poly | None]
+"""The sizes that indices range over, where known."""
+Same = Callable[[Function, Function, Ranges], bool]
+RangeOf = Callable[[str], Poly | None]
 MAX_HOLES_PERMUTED = 4
 NEW = "new"
 """The way to go where a template equals none of the known ones."""
 
 
 class Templates:
-    """The templates met so far, by number. ``same`` proves two of them equal; ``steps`` says with
-    which of them each new one is compared, and in which order of its holes."""
+    """The templates met so far, by number. ``same`` proves two of them equal where holes are in
+    their ranges, which ``range_of`` tells of the indices that stand for them; ``steps`` says with
+    which template each new one is compared, and in which order of its holes."""
 
-    def __init__(self, same: Same, steps: Steps) -> None:
+    def __init__(self, same: Same, steps: Steps, range_of: RangeOf) -> None:
         self._same = same
         self._steps = steps
+        self._range_of = range_of
         self._known: list[tuple[Function, int, int]] = []
 
     def abstract(self, function: Function, bound: frozenset[str]) -> tuple[str, tuple[Poly, ...]]:
@@ -56,7 +61,8 @@ class Templates:
             if way == NEW:
                 break
             number, order = _parse(way)
-            if self._matches(number, template, order):
+            ranges = {f"h{i}": self._range(coordinates[hole]) for i, hole in enumerate(order)}
+            if self._matches(number, template, order, ranges):
                 return f"{template.name}#{number}", tuple(coordinates[i] for i in order)
             del self._known[mark:]
         self._known.append((template, *shape))
@@ -75,17 +81,21 @@ class Templates:
             ways += (
                 f"{number}:{','.join(map(str, order))}"
                 for order in orders
-                if [places[hole] for hole in order] == wanted
+                if all(_alike(places[hole], w) for hole, w in zip(order, wanted, strict=True))
             )
         return [*ways, NEW]
 
-    def _matches(self, number: int, template: Function, order: tuple[int, ...]) -> bool:
+    def _range(self, coordinate: Poly) -> Poly | None:
+        return None if coordinate.symbol is None else self._range_of(coordinate.symbol)
+
+    def _matches(
+        self, number: int, template: Function, order: tuple[int, ...], ranges: Ranges
+    ) -> bool:
         """Whether the template equals a known one, its hole ``order[i]`` standing for hole i."""
         known = self._known[number][0]
         values = {f"h{hole}": Poly.of(f"h{i}") for i, hole in enumerate(order)}
         renamed = _substitute(template, values)
-        names = frozenset(f"h{i}" for i in range(len(order)))
-        return key(renamed) == key(known) or self._same(known, renamed, names)
+        return key(renamed) == key(known) or self._same(known, renamed, ranges)
 
 
 def _places(template: Function, arity: int) -> list[frozenset[tuple[str, int]]]:
@@ -98,6 +108,11 @@ def _places(template: Function, arity: int) -> list[frozenset[tuple[str, int]]]:
                 if f"h{hole}" in index.symbols:
                     found[hole].add((element.tensor, dim))
     return [frozenset(places) for places in found]
+
+
+def _alike(some: frozenset[tuple[str, int]], other: frozenset[tuple[str, int]]) -> bool:
+    """Whether two holes may be the same; one that stands in conditions only may be any."""
+    return not some or not other or some == other
 
 
 def _parse(way: str) -> tuple[int, tuple[int, ...]]:

@@ -358,7 +358,11 @@ def test_a_constant_behind_groups(rule):
 
 @pytest.mark.parametrize(
     ("first", "more", "length"),
-    [("RELU(-1)", "RELU(t{0})", 900), ("EW_MUL(-1, -1)", "EW_MUL(t{0}, t{0})", 60)],
+    [
+        ("RELU(-1)", "RELU(t{0})", 900),
+        ("EW_MUL(-1, -1)", "EW_MUL(t{0}, t{0})", 60),
+        (COLUMNS.format(-1, -1), COLUMNS.format("t{0}", "t{0}"), 60),
+    ],
 )
 def test_huge_rules_end_without_a_verdict(rule, first, more, length):
     chain = " ".join([first, *(more.format(i) for i in range(length))])
