@@ -15,7 +15,8 @@ from typing import Generic, TypeVar
 from pcg.errors import OperatorError
 from pcg.expr import Access, Add, Apply, Expr, Guard, IndexValue, Mul, children, walk
 from pcg.graph import Graph, Node, Value
-from pcg.layout import grid
+from pcg.halo import states_halo
+from pcg.layout import NOT_LAID_OUT, grid
 from pcg.operator import PARALLEL_ATTRIBUTES, Call
 from pcg.poly import Poly
 from pcg.schedule import PLACING
@@ -153,8 +154,9 @@ def _type_fault(tensor: ParallelTensor) -> str | None:
 def _attributes(graph: Graph) -> Iterator[Finding]:
     for node in _calls(graph):
         call = node.operator_call
-        if tuple(name for name, _ in call.attributes) != call.operator.attributes:
-            expected = ", ".join(call.operator.attributes) or "none"
+        names, least = tuple(name for name, _ in call.attributes), call.operator.attributes
+        if names not in (least, (*least, *call.operator.optional)):
+            expected = ", ".join(least) or "none"
             yield node, f"{call}: expected the attributes {expected}"
         for name, value in call.attributes:
             if isinstance(value, Poly) and value.constant is None:
@@ -170,8 +172,21 @@ def _degrees(graph: Graph) -> Iterator[Finding]:
             continue
         given = call.values["degree"]
         degree = given.constant if isinstance(given, Poly) else given
-        if not isinstance(degree, int) or degree < 2:
+        if not isinstance(degree, int) or degree < (1 if _moves_halo(node) else 2):
             yield node, f"{call.name}: degree {given}, expected a whole number from 2 on"
+
+
+def _moves_halo(node: Node) -> bool:
+    """Whether it does something even with a degree of 1: take up the halo of a dimension that is
+    cut, or lay it down."""
+    dim = node.operator_call.values.get("dim")
+    try:
+        x = node.inputs[0].type.degrees
+    except OperatorError:
+        return False
+    if states_halo(node.operator_call):
+        return isinstance(dim, int) and 0 <= dim < len(x.dims) and x.dims[dim] > 1
+    return node.name == "combine" and isinstance(dim, int) and x.halo(dim) is not None
 
 
 def _types(graph: Graph) -> Iterator[Finding]:
@@ -251,6 +266,12 @@ def _calls(graph: Graph) -> Iterator[Node]:
     return (node for node in graph.nodes if not node.is_leaf)
 
 
+def _halos(placement: Placement) -> Iterator[Finding]:
+    for node in placement.graph.nodes:
+        if any(tensor.degrees.halos for tensor in node.types):
+            yield node, f"{node.types[0]}: {NOT_LAID_OUT}"
+
+
 def _viewed(placement: Placement) -> Iterator[Finding]:
     for node in placement.operators:
         if node not in placement.views:
@@ -305,7 +326,7 @@ GRAPH_CHECKS: tuple[Check[Graph], ...] = (
     Check("names", "leaves have names of their own that print and parse", _names),
     Check("leaf types", "leaves have positive sizes, and degrees that divide them", _leaf_types),
     Check("attributes", "attributes are those of the operator, and are numbers", _attributes),
-    Check("degrees", "the six parallel operators have degrees from 2 on", _degrees),
+    Check("degrees", "the six parallel operators have degrees from 2 on, or move a halo", _degrees),
     Check("types", "every operator has a type", _types),
     Check("integers", "indices are integers, and integers are nothing but indices", _integers),
 )
@@ -313,6 +334,7 @@ TRAINING_CHECKS: tuple[Check[Graph], ...] = (
     Check("loss", "the first output is a scalar that depends on a weight", _loss),
 )
 PLACEMENT_CHECKS: tuple[Check[Placement], ...] = (
+    Check("halos", "no tensor has a halo, which has no layout yet", _halos),
     Check("views", "operators have a view, and only they", _viewed),
     Check("shapes", "a view has the shape of its operator's task grid", _shapes),
     Check("devices", "a view lies within the machine", _within),

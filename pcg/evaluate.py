@@ -1,8 +1,9 @@
 """Reference evaluation: exact meaning of a graph, whole or shard by shard, in one process.
 
 ``evaluate_whole`` computes G(x) of every tensor from the equations. ``evaluate_shards`` computes
-what the devices compute: each task sees its own blocks of its operands and nothing else, and a
-tensor is V(sigma; x), an array of shape (partials, *shape), copies being equal by type.
+what the devices compute: each task sees its own blocks of its operands, with their halos, and
+nothing else, and a tensor is V(sigma; x), an array of shape (partials, *shape), copies being equal
+by type.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import numpy as np
 from pcg import expr
 from pcg.expr import Expr
 from pcg.graph import Graph, Node, Value
+from pcg.halo import open_typing
 from pcg.infer import bind_sizes, carriers_of
 from pcg.language import Output
+from pcg.local import LocalTyping
 from pcg.operator import Attributes, Call
 from pcg.poly import Poly
 from pcg.ring import Array, IndexArray, Ring
+from pcg.tensor import ParallelTensor
 
 Range = tuple[int, int]
 
@@ -258,13 +262,13 @@ def _tasks(node: Node, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]
     equation = call.instance(tuple(t.rank for t in types))
     sizes = bind_sizes(call, equation, [t.shape for t in types])
     carriers = carriers_of([t.degrees for t in types])
-    axes = call.typing(tuple(t.rank for t in types)).axes
+    axes = _typing(node).axes
     outputs = [np.zeros((t.degrees.partials, *t.shape), ring.dtype) for t in node.types]
     for ranges, sigma, sums in task_grid(node, sizes):
         blocks: list[Block] = []
         for i, (x, t) in enumerate(zip(inputs, types, strict=True)):
             placed = [(axis.name, axis.operands[i]) for axis in axes]
-            spans = _spans(placed, t.shape, ranges, sizes)
+            spans = _with_halos(_spans(placed, t.shape, ranges, sizes), t)
             values = x[sigma if i in carriers else 0][_cut(spans)]
             blocks.append(Block(values, tuple(start for start, _ in spans)))
         for o, output in enumerate(equation.outputs):
@@ -289,11 +293,27 @@ def _spans(
     spans = [(0, size) for size in shape]
     for name, position in placed:
         if position is not None:
-            # A merged dimension is cut at its leading index: each of its values has a row.
+            # A merged dimension is cut at its leading index: each of its values has a row. One
+            # that windows slide over has their steps for rows.
             row = shape[position] // sizes[f"|{name}|"]
             start, stop = ranges[name]
             spans[position] = (start * row, stop * row)
     return spans
+
+
+def _with_halos(spans: list[Range], tensor: ParallelTensor) -> list[Range]:
+    """A block with what its halos hold of its neighbours, as far as the tensor goes."""
+    for halo in tensor.degrees.halos:
+        (start, stop), (before, after) = spans[halo.dim], halo.widths
+        spans[halo.dim] = (max(0, start - before), min(tensor.shape[halo.dim], stop + after))
+    return spans
+
+
+def _typing(node: Node) -> LocalTyping:
+    """The typing of a node, with what its operands' halos open."""
+    types = [value.type for value in node.inputs]
+    halos = [t.degrees.halos for t in types]
+    return open_typing(node.operator_call, [t.rank for t in types], halos)
 
 
 def _cut(spans: Sequence[Range]) -> tuple[slice, ...]:
@@ -305,9 +325,8 @@ def task_grid(
 ) -> Iterator[tuple[dict[str, Range], int, dict[str, tuple[int, int]]]]:
     """Every task, copies aside: the blocks of its indices, its partial, and (block, degree) of
     each index. Slices in time are further blocks."""
-    call = node.operator_call
     types = [value.type for value in node.inputs]
-    typing = call.typing(tuple(t.rank for t in types))
+    typing = _typing(node)
     carriers = carriers_of([t.degrees for t in types])
     passing = types[min(carriers)].degrees.partials if carriers else 1
     cuts: list[int] = []

@@ -1,7 +1,8 @@
 """Types: shapes from the equation, degrees from the local typing or the parallel operator's rule.
 
 Degrees are inferred by one function for two arithmetics: integers on a graph, where a misfit
-raises, and monomials in a proof, where it is written down as a condition (``Arithmetic``).
+raises, and monomials in a proof, where it is written down as a condition (``Arithmetic``). What
+halos ask of sizes is no matter of degrees: ``pcg.halo.demands`` says it for both.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from pcg.errors import OperatorError
+from pcg.halo import check_halos, check_widths, halos_after, open_typing
 from pcg.language import Equation
 from pcg.local import Axis, LocalTyping
 from pcg.operator import Call, Value
@@ -79,7 +81,11 @@ def infer(call: Call, inputs: Sequence[ParallelTensor]) -> tuple[ParallelTensor,
     given = [tensor.degrees for tensor in inputs]
     degrees = infer_degrees(call, ranks, given, Integers(call), carriers_of(given))
     if call.operator.parallel is None:
-        _check_blocks(call, call.typing(ranks), given, sizes)
+        halos = [x.halos for x in given]
+        check_halos(call, halos, [tensor.shape for tensor in inputs], sizes)
+        _check_blocks(call, open_typing(call, ranks, halos), given, sizes)
+    for own in degrees:
+        check_widths(call, own.halos)
     outputs = tuple(ParallelTensor(s, d) for s, d in zip(shapes, degrees, strict=True))
     _check_divisible(call, outputs)
     return outputs
@@ -161,8 +167,10 @@ def infer_degrees(
     if kind is None:
         return _infer_local(call, ranks, inputs, arithmetic, carriers)
     if kind == "join":
-        return (_infer_join(inputs, arithmetic),)
-    return (_infer_parallel(call, kind, inputs[0], arithmetic),)
+        found = _infer_join(inputs, arithmetic)
+    else:
+        found = _infer_parallel(call, kind, inputs[0], arithmetic)
+    return (replace(found, halos=halos_after(call, ranks, [x.halos for x in inputs])),)
 
 
 def _infer_parallel(call: Call, kind: str, x: Degrees[D], arithmetic: Arithmetic[D]) -> Degrees[D]:
@@ -213,16 +221,19 @@ def _infer_local(
 ) -> tuple[Degrees[D], ...]:
     """Design, section 3: the task grid has an axis for each cut index, one for partials that
     pass through and one for copies of the whole."""
-    typing = call.typing(ranks)
+    typing = open_typing(call, ranks, [x.halos for x in inputs])
     one = arithmetic.of(1)
     _check_uncut(call, typing, inputs, arithmetic)
     passing = _passing_partials(call, typing, inputs, arithmetic, carriers)
     degrees = {a.name: _axis_degree(a, inputs, arithmetic, slices=False) for a in typing.axes}
     slices = {a.name: _axis_degree(a, inputs, arithmetic, slices=True) for a in typing.axes}
     for axis in typing.axes:
-        if None in axis.outputs:
+        # Of windows, the next slice in time would be needed too.
+        windows = [window for window in typing.windows if window.axis == axis]
+        if windows or None in axis.outputs:
             where = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
-            arithmetic.same(slices[axis.name], one, where, "slices of a summed index")
+            kind = "window" if windows else "summed"
+            arithmetic.same(slices[axis.name], one, where, f"slices of a {kind} index")
     copies: D | None = None
     for i, x in enumerate(inputs):
         used = one if i in carriers else passing
@@ -246,10 +257,12 @@ def _check_uncut(
     call: Call, typing: LocalTyping, inputs: Sequence[Degrees[D]], arithmetic: Arithmetic[D]
 ) -> None:
     one = arithmetic.of(1)
+    slid = {place for window in typing.windows for place in window.places}
     for i, x in enumerate(inputs):
         for dim in range(len(x.dims)):
             if typing.axis_at(i, dim) is None:
-                what = f"{call.name} reads along this dimension, which refuses a cut: degree"
+                halo = " without a halo" if (i, dim) in slid else ""
+                what = f"{call.name} reads along this dimension, which refuses a cut{halo}: degree"
                 arithmetic.same(x.dims[dim], one, (i, dim), what)
                 arithmetic.same(x.slices[dim], one, (i, dim), "slices")
 

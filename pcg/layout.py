@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, wraps
 from math import prod
 
+from pcg.errors import InputError
 from pcg.graph import Node
 from pcg.infer import bind_sizes, carriers_of
 from pcg.local import LocalTyping
@@ -20,6 +21,7 @@ from pcg.task import Task
 from pcg.tensor import ParallelTensor
 from pcg.view import MachineView
 
+NOT_LAID_OUT = "halos are part of types and of proofs, but not executed yet"
 _KEPT = 65536
 """How many layouts are remembered."""
 
@@ -34,10 +36,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Layout:
-    """The pieces of a tensor by device; a device holds at most one."""
+    """The pieces of a tensor by device; a device holds at most one. Raises InputError for a tensor
+    with a halo."""
 
     type: ParallelTensor
     pieces: tuple[tuple[int, Piece], ...]
+
+    def __post_init__(self) -> None:
+        if self.type.degrees.halos:
+            raise InputError(f"tensor {self.type}", NOT_LAID_OUT)
 
     def __hash__(self) -> int:
         return self._hash

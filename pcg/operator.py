@@ -97,6 +97,11 @@ class Operator:
         return (*self.template.positions, *self.sizes, *self.reals, *moved)
 
     @property
+    def optional(self) -> tuple[str, ...]:
+        """The names of the attributes that may be left out, all together."""
+        return OPTIONAL_ATTRIBUTES.get(self.parallel or "", ())
+
+    @property
     def arity(self) -> int:
         return len(self.template.operands)
 
@@ -127,13 +132,16 @@ class Operator:
         return local.derive(self.instance(ranks, positions))
 
     def __call__(self, **attributes: Value) -> Call:
-        """The operator with values for its attributes."""
-        if set(attributes) != set(self.attributes):
-            expected = ", ".join(self.attributes) or "none"
-            given = ", ".join(attributes) or "none"
-            problem = f"attributes {given}, expected {expected}"
-            raise OperatorError(self.name, "*", None, problem)
-        return Call(self, tuple((name, attributes[name]) for name in self.attributes))
+        """The operator with values for its attributes, the optional ones all or none."""
+        names = self.attributes
+        if not set(attributes).isdisjoint(self.optional):
+            names = (*names, *self.optional)
+        if set(attributes) == set(names):
+            return Call(self, tuple((name, attributes[name]) for name in names))
+        expected = ", ".join(names)
+        given = ", ".join(attributes) or "none"
+        problem = f"attributes {given}, expected {expected or 'none'}"
+        raise OperatorError(self.name, "*", None, problem)
 
 
 PARALLEL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
@@ -144,6 +152,8 @@ PARALLEL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "pipeline": ("dim", "degree"),
     "batch": ("dim", "degree"),
 }
+OPTIONAL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {"partition": ("before", "after")}
+"""The halo of a partition: how many elements of its neighbours each block holds too."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 A tensor has per dimension a size, a degree (blocks in space) and slices (blocks in time), and two
 degrees of its own: ``copies`` that are equal by type and ``partials`` that add up to its value.
+
+A dimension that is cut may have a halo: each block then holds some elements of its neighbours too,
+equal by type to those that these hold. It changes what lies where and not what the tensor means.
 """
 
 from __future__ import annotations
@@ -10,7 +13,33 @@ from dataclasses import dataclass
 from math import prod
 from typing import Generic, TypeVar
 
+from pcg.poly import Poly
+
 D = TypeVar("D")
+
+
+@dataclass(frozen=True)
+class Halo:
+    """What blocks of a dimension hold of their neighbours: so many elements before and after their
+    own, as far as the tensor goes. Numbers on a graph, of sizes and attributes in a proof."""
+
+    dim: int
+    before: Poly
+    after: Poly
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """The numbers of elements before and after, on a graph."""
+        before, after = self.before.constant, self.after.constant
+        assert before is not None
+        assert after is not None
+        return before, after
+
+    def __str__(self) -> str:
+        return f"({self.before},{self.after})"
+
+
+Halos = tuple[Halo, ...]
 
 
 @dataclass(frozen=True)
@@ -21,6 +50,12 @@ class Degrees(Generic[D]):
     slices: tuple[D, ...]
     copies: D
     partials: D
+    halos: Halos = ()
+    """Of the dimensions that have one, in order."""
+
+    def halo(self, dim: int) -> Halo | None:
+        """The halo of a dimension, if it has one."""
+        return next((halo for halo in self.halos if halo.dim == dim), None)
 
 
 @dataclass(frozen=True)
@@ -42,7 +77,7 @@ class ParallelTensor:
 
     @property
     def block(self) -> tuple[int, ...]:
-        """The shape of what one device holds."""
+        """The shape of what one device holds, without halos."""
         return tuple(s // d for s, d in zip(self.shape, self.degrees.dims, strict=True))
 
     @property
@@ -59,11 +94,15 @@ class ParallelTensor:
         return self == ParallelTensor.whole(self.shape)
 
     def __str__(self) -> str:
-        """Such as ``[64/2, 784] copies=2``; ``/d`` a degree, ``|t`` slices in time."""
+        """Such as ``[64/2, 784] copies=2``; ``/d`` a degree, ``|t`` slices in time, ``(b,a)`` a
+        halo."""
         d = self.degrees
         dims = ", ".join(
             f"{size}{f'/{cut}' if cut > 1 else ''}{f'|{slices}' if slices > 1 else ''}"
-            for size, cut, slices in zip(self.shape, d.dims, d.slices, strict=True)
+            f"{d.halo(dim) or ''}"
+            for dim, (size, cut, slices) in enumerate(
+                zip(self.shape, d.dims, d.slices, strict=True)
+            )
         )
         copies = f" copies={d.copies}" if d.copies > 1 else ""
         partials = f" partials={d.partials}" if d.partials > 1 else ""

@@ -7,13 +7,15 @@
     return left, right
 
 Calls may be nested, and ``.1`` picks an output: ``split(t0, axis=1, at=256).1``. In a rule, inputs
-are known by rank (``x = tensor[_, _]``) and attributes may be symbols (``degree=k``).
+are known by rank (``x = tensor[_, _]``) and attributes may be symbols (``degree=k``). A halo stands
+behind its dimension, ``[8, 3, 64/2(1,1), 64]``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import count
 from math import isfinite
 
@@ -23,13 +25,19 @@ from pcg.operator import Operator
 from pcg.operator import Value as AttributeValue
 from pcg.ops import OPERATORS
 from pcg.poly import Poly
-from pcg.tensor import Degrees, ParallelTensor
+from pcg.tensor import Degrees, Halo, ParallelTensor
 
 FLOAT = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e[+-]?\d+")
 SIZE = re.compile(r"\|[\w.]+\|")
 TOKEN = re.compile(rf"\s*(?:({FLOAT.pattern}|-?\d+)|({SIZE.pattern})|([A-Za-z_]\w*)|(\S))")
 LEAF = re.compile(r"^(\w+)\s*=\s*(input|weight|tensor)\[(.*?)\]\s*(.*)$")
 NUMBER = r"\d{1,18}"
+SPLIT = re.compile(r",(?![^(]*\))")
+"""A comma between dimensions, and not within a halo."""
+DIMENSION = re.compile(
+    rf"({NUMBER})(?:/({NUMBER}))?(?:\|({NUMBER}))?"
+    rf"(?:\((?P<before>{NUMBER}), ?(?P<after>{NUMBER})\))?"
+)
 MAX_DEPTH = 200
 
 
@@ -141,25 +149,11 @@ def _define(values: dict[str, Value], name: str, value: Value, here: str) -> Non
 
 
 def _parse_leaf(kind: str, name: str, dims: str, rest: str, here: str) -> Leaf:
-    entries = [entry.strip() for entry in dims.split(",")] if dims.strip() else []
+    entries = [entry.strip() for entry in SPLIT.split(dims)] if dims.strip() else []
     leaf_kind: LeafKind = "input" if kind == "input" else "weight"
     if kind == "tensor":
         return Leaf("tensor", name, len(entries))
-    sizes: list[int] = []
-    degrees: list[int] = []
-    slices: list[int] = []
-    for entry in entries:
-        match = re.fullmatch(rf"({NUMBER})(?:/({NUMBER}))?(?:\|({NUMBER}))?", entry)
-        if not match:
-            raise InputError(here, f"expected SIZE or SIZE/DEGREE, got {entry!r}")
-        size, degree, times = (int(group or 1) for group in match.groups())
-        if min(size, degree, times) < 1:
-            raise InputError(here, f"expected sizes and degrees of 1 or more, got {entry!r}")
-        if size % (degree * times):
-            raise InputError(here, f"degree {degree * times} does not divide size {size}")
-        sizes.append(size)
-        degrees.append(degree)
-        slices.append(times)
+    tensor_type = _parse_dimensions(entries, here)
     options = re.fullmatch(
         rf"(?:copies=({NUMBER}))?\s*(?:partials=({NUMBER}))?\s*(?:below ({NUMBER}))?", rest
     )
@@ -168,8 +162,33 @@ def _parse_leaf(kind: str, name: str, dims: str, rest: str, here: str) -> Leaf:
     copies, partials, below = (None if group is None else int(group) for group in options.groups())
     if 0 in (copies, partials, below):
         raise InputError(here, f"expected 1 or more, got {rest!r}")
-    own = Degrees(tuple(degrees), tuple(slices), copies or 1, partials or 1)
-    return Leaf(leaf_kind, name, len(sizes), ParallelTensor(tuple(sizes), own), below)
+    own = replace(tensor_type.degrees, copies=copies or 1, partials=partials or 1)
+    return Leaf(leaf_kind, name, len(entries), replace(tensor_type, degrees=own), below)
+
+
+def _parse_dimensions(entries: list[str], here: str) -> ParallelTensor:
+    """The type of a tensor of one copy, by its dimensions."""
+    sizes: list[int] = []
+    degrees: list[int] = []
+    slices: list[int] = []
+    halos: list[Halo] = []
+    for dim, entry in enumerate(entries):
+        match = DIMENSION.fullmatch(entry)
+        if not match:
+            raise InputError(here, f"expected SIZE or SIZE/DEGREE, got {entry!r}")
+        size, degree, times = (int(group or 1) for group in match.groups()[:3])
+        if min(size, degree, times) < 1:
+            raise InputError(here, f"expected sizes and degrees of 1 or more, got {entry!r}")
+        if size % (degree * times):
+            raise InputError(here, f"degree {degree * times} does not divide size {size}")
+        sizes.append(size)
+        degrees.append(degree)
+        slices.append(times)
+        if match["before"]:
+            before, after = (Poly.of(int(match[side])) for side in ("before", "after"))
+            halos.append(Halo(dim, before, after))
+    own = Degrees(tuple(degrees), tuple(slices), 1, 1, tuple(halos))
+    return ParallelTensor(tuple(sizes), own)
 
 
 class _Reader:

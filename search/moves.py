@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from pcg.graph import Graph, Leaf, Node, Value, topological
+from pcg.halo import states_halo
 from pcg.operator import Call
 from pcg.plan import Application
 from pcg.poly import Poly
@@ -17,7 +18,8 @@ from substitutions.match import Match, build, matches_at, rewrite
 from substitutions.rule import Rule, operators_in
 
 NOT_EXECUTED = frozenset({"pipeline", "batch"})
-"""Operators that the runtime does not execute; rules that use them are left aside."""
+"""Operators that the runtime does not execute; rules that use them are left aside, and so are those
+about halos."""
 
 
 Allow = Callable[[Node], bool]
@@ -162,7 +164,8 @@ class Moves:
 def _is_usable(rule: Rule) -> bool:
     """Whether a direction of a rule can be applied: all that the right side has is determined."""
     nodes = Graph((*rule.left, *rule.right)).nodes
-    if any(not n.is_leaf and n.name in NOT_EXECUTED for n in nodes):
+    calls = [n.operator_call for n in nodes if not n.is_leaf]
+    if any(call.name in NOT_EXECUTED or states_halo(call) for call in calls):
         return False
     return rule.is_applicable and rule.free_symbols <= _degree_symbols(rule.right)
 

@@ -107,6 +107,8 @@ def _bind(
     pattern: Call, host: Call, symbols: Mapping[str, Attribute]
 ) -> dict[str, Attribute] | None:
     """Match attributes; a symbol is bound, sums of symbols are left to the types."""
+    if len(pattern.attributes) != len(host.attributes):
+        return None  # only one of them states a halo
     found = dict(symbols)
     for (_, wanted), (_, given) in zip(pattern.attributes, host.attributes, strict=True):
         if isinstance(wanted, Poly) and wanted.constant is None:

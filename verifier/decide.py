@@ -19,7 +19,7 @@ from verifier import smt
 from verifier.agreement import WHOLE, Agreement, agree, typed_sides, witness
 from verifier.concrete import Origin
 from verifier.counterexample import Counterexample, Instance, instances, replay
-from verifier.degrees import Typing, ranks
+from verifier.degrees import Typing, local_typing, ranks
 from verifier.errors import TooLarge, Undecided, Unproved, Unsolvable
 from verifier.expansion import obligations
 from verifier.local import prove_typing
@@ -248,7 +248,7 @@ def _check_typings(nodes: Sequence[Node]) -> None:
     for node in nodes:
         if node.is_leaf or node.operator_call.operator.parallel is not None:
             continue
-        for theorem in prove_typing(node.operator_call, ranks(node)):
+        for theorem in prove_typing(node.operator_call, ranks(node), local_typing(node)):
             if theorem.proof is None:
                 raise Unproved(f"the parallel type of {node.name}: {theorem.reason}")
 

@@ -15,11 +15,13 @@ from functools import cached_property, reduce
 from itertools import product
 
 from pcg.graph import Leaf, Node, Value
+from pcg.halo import halos_after, open_typing
 from pcg.infer import infer_degrees
+from pcg.local import LocalTyping
 from pcg.operator import Call
 from pcg.operator import Value as Attribute
 from pcg.poly import Poly
-from pcg.tensor import Degrees
+from pcg.tensor import Degrees, Halos
 from verifier.errors import Undecided
 
 
@@ -161,6 +163,20 @@ def ranks(node: Node) -> tuple[int, ...]:
     return tuple(_rank(value) for value in node.inputs)
 
 
+def halos_of(value: Value) -> Halos:
+    """The halos that the parallel operators before a value state; inputs have none. Raises
+    OperatorError for one that is none."""
+    node = value.node
+    if node.is_leaf or node.operator_call.operator.parallel is None:
+        return ()
+    return halos_after(node.operator_call, ranks(node), [halos_of(v) for v in node.inputs])
+
+
+def local_typing(node: Node) -> LocalTyping:
+    """The typing of a compute operator, with the windows open for which its operands have halos."""
+    return open_typing(node.operator_call, ranks(node), [halos_of(v) for v in node.inputs])
+
+
 def _carrier_options(node: Node) -> tuple[frozenset[int], ...]:
     # A set of carriers includes the case without partials, as partials 1.
     carriers = node.operator_call.typing(ranks(node)).carriers
@@ -188,7 +204,7 @@ def _typing(
 
 
 def entries(degrees: Degrees[Monomial]) -> tuple[Monomial, ...]:
-    """All parts of a type, in a fixed order."""
+    """All parts of a type that are degrees, in a fixed order; halos are sizes."""
     return (*degrees.dims, *degrees.slices, degrees.copies, degrees.partials)
 
 

@@ -9,17 +9,20 @@ Every index that a typing allows to be cut is cut at once: its size is degree * 
 
 Every access along a cut dimension has to stay in the task's block. Copies are equal by type, and
 slices in time are blocks like others, so neither has a part in this.
+
+Along a dimension that windows slide over, whose size is their stride times degree times block, a
+task reads at global indices, each of which has to lie in its block or the block's halo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 
 from pcg.equation import Equation, Output, size_of
-from pcg.local import Axis, LocalTyping
+from pcg.local import Axis, LocalTyping, Reach, Window
 from pcg.normal import (
     Argument,
     Element,
@@ -83,11 +86,15 @@ def _prove(
 
 
 def typing_obligations(
-    call: Call, ranks: tuple[int, ...], carriers: frozenset[int], steps: Steps, judge: smt.Judge
+    call: Call,
+    ranks: tuple[int, ...],
+    typing: LocalTyping,
+    carriers: frozenset[int],
+    steps: Steps,
+    judge: smt.Judge,
 ) -> tuple[str, ...]:
-    """What has to have no solution for the derived typing to hold when the operands in
-    ``carriers`` carry partials, as SMT-LIB 2 scripts. Raises Unproved."""
-    typing = call.typing(ranks)
+    """What has to have no solution for a typing to hold when the operands in ``carriers`` carry
+    partials, as SMT-LIB 2 scripts. Raises Unproved."""
     return _obligations(call.operator, ranks, call.positions, typing, carriers, steps, judge)
 
 
@@ -106,11 +113,31 @@ def _obligations(
         form = local_form(operator, ranks, positions, port)
         cut = _Cut(equation, typing, carriers)
         left, right = cut.whole(form, port), cut.tasks(form, port)
-        prover = Prover(cut.positive, cut.ranges, found, steps=steps, judge=judge)
+        prover = cut.prover(found, steps, judge)
         for digit in cut.conditions:
             prover.require(digit)
+        for options in cut.reads:
+            _require_one([(digit, cut.prover(found, steps, judge, digit)) for digit in options])
         prover.equal(left, right, frozenset(cut.free(port)))
     return tuple(found)
+
+
+def _require_one(options: Sequence[tuple[Digit, Prover]]) -> None:
+    """Discharge one of some conditions. Raises Unproved."""
+    (digit, prover), *others = options
+    if not others:
+        prover.require(digit)
+        return
+    last = Unproved(f"digit {digit.value}")
+    for way in prover.steps.options(map(str, range(len(options)))):
+        digit, prover = options[int(way)]
+        try:
+            prover.require(digit)
+        except Unproved as error:
+            last = error
+        else:
+            return
+    raise last
 
 
 def _degree(axis: str) -> Poly:
@@ -130,6 +157,8 @@ class _Cut:
     carriers: frozenset[int]
     ranges: dict[str, Poly] = field(default_factory=dict[str, Poly])
     conditions: dict[Digit, None] = field(default_factory=dict[Digit, None])
+    reads: dict[tuple[Digit, ...], None] = field(default_factory=dict[tuple[Digit, ...], None])
+    """Where windows read in a task's block with its halo: one of each has to hold."""
 
     def __post_init__(self) -> None:
         self._numbers = count(1)
@@ -145,15 +174,49 @@ class _Cut:
             if symbol is None:
                 raise Unproved(f"the size of index {name} is {bounds[name]}")
             self._sizes[symbol] = _degree(name) * _block(name)
+        for window in self.typing.open_windows:
+            for reach in window.reaches:
+                self._cover(window, reach)
         for name, bound in bounds.items():
             self._sizes[f"|{name}|"] = bound.substitute(self._sizes)
+
+    def _cover(self, window: Window, reach: Reach) -> None:
+        """The size of a dimension that windows slide over."""
+        symbol = self.equation.operands[reach.operand].dims[reach.dim].size.symbol
+        size = reach.stride * _degree(window.axis.name) * _block(window.axis.name)
+        if symbol is None or self._sizes.setdefault(symbol, size) != size:
+            raise Unproved(f"the size of operand {reach.operand}, dimension {reach.dim}, is given")
 
     @property
     def positive(self) -> tuple[Poly, ...]:
         parts = (*self.equation.operands, *self.equation.outputs)
         sizes = [self._size(name) for part in parts for dim in part.dims for name in dim.names]
         cuts = [size for name in self._axes for size in (_degree(name), _block(name))]
-        return tuple(dict.fromkeys((*sizes, *cuts, PARTIALS)))
+        strides = [r.stride for r in self._reaches]
+        return tuple(dict.fromkeys((*sizes, *cuts, *strides, PARTIALS)))
+
+    def prover(
+        self, found: list[str], steps: Steps, judge: smt.Judge, digit: Digit | None = None
+    ) -> Prover:
+        """A prover that knows all sizes; for one digit, those of which it is made: with products
+        in it, solvers get lost among others."""
+        positive, naturals = self.positive, self.naturals
+        if digit is not None:
+            used = digit.value.symbols | digit.size.symbols
+            positive = tuple(p for p in positive if p.symbols <= used)
+            naturals = tuple(n for n in naturals if n.symbols <= used)
+        return Prover(positive, self.ranges, found, naturals, steps, judge)
+
+    @property
+    def naturals(self) -> tuple[Poly, ...]:
+        """The attributes that say how far windows reach."""
+        widths = (w for r in self._reaches for w in (r.stride, r.before, r.after))
+        symbols = sorted({s for width in widths for s in width.symbols if not s.startswith("|")})
+        return tuple(map(Poly.of, symbols))
+
+    @property
+    def _reaches(self) -> list[Reach]:
+        return [reach for window in self.typing.open_windows for reach in window.reaches]
 
     def _size(self, name: str) -> Poly:
         return size_of(name).substitute(self._sizes)
@@ -265,6 +328,12 @@ class _Cut:
         dims = self.equation.operands[operand].dims
         for position, (value, dim) in enumerate(zip(index, dims, strict=True)):
             axis = self.typing.axis_at(operand, position)
+            if reaches := [r for r in self._reaches if (r.operand, r.dim) == (operand, position)]:
+                assert axis is not None
+                if local:
+                    self.reads[tuple(self._within(axis.name, value, r) for r in reaches)] = None
+                yield value
+                continue
             sizes = [self._size(name) for name in dim.names]
             if axis is not None:
                 sizes = [*self._split(axis, sizes[0]), *sizes[1:]]
@@ -276,6 +345,15 @@ class _Cut:
             if axis is not None and local and value != Poly.of(f"{axis.name}.at"):
                 raise Unproved(f"operand {operand} is read outside of the task's {axis.name}")
             yield from (value, *reversed(found))
+
+    def _within(self, axis: str, index: Poly, reach: Reach) -> Digit:
+        """That an index lies in the task's block or in a halo that reaches so far."""
+        stride, before, after = (
+            value.substitute(self._sizes) for value in (reach.stride, reach.before, reach.after)
+        )
+        block = stride * _block(axis)
+        start = Poly.of(f"{axis}.at") * block
+        return Digit(index - start + before, before + block + after)
 
     def _split(self, axis: Axis, size: Poly) -> tuple[Poly, Poly]:
         parts = (_degree(axis.name), _block(axis.name))

@@ -2,7 +2,8 @@
 
 An input ``x`` has sizes ``|x.0|, |x.1|, ...``. Equations between sizes are solved by substitution;
 what remains is that every size is at least 1. Sizes that are products keep the order of their
-factors, so that indices into them can be written as digits and nothing is ever divided.
+factors, so that indices into them can be written as digits and nothing is ever divided. The widths
+of halos may be 0, and are at least what windows read.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from math import gcd
 
 from pcg.errors import OperatorError
 from pcg.graph import Graph, Leaf, Node, Value
+from pcg.halo import demands
 from pcg.operator import Call
 from pcg.poly import Poly
+from verifier.degrees import halos_of
 from verifier.errors import Undecided, Unsolvable
 
 Shape = tuple[Poly, ...]
@@ -36,7 +39,10 @@ class Sizes:
     solved: dict[str, Poly] = field(default_factory=dict[str, Poly])
     positive: list[Poly] = field(default_factory=list[Poly])
     naturals: list[Poly] = field(default_factory=list[Poly])
-    """The attributes that are sizes, and the symbols in them; they may be 0."""
+    """The attributes that are sizes, and the symbols in them; they may be 0, as may the widths of
+    halos and what these are more than ``least``."""
+    least: list[tuple[Poly, Poly]] = field(default_factory=list[tuple[Poly, Poly]])
+    """The widths of halos with what they are at least."""
     shapes: dict[Node, tuple[Shape, ...]] = field(default_factory=dict[Node, tuple[Shape, ...]])
     orders: list[tuple[Poly, ...]] = field(default_factory=list[tuple[Poly, ...]])
     """Factors, outermost first, of the sizes of merged dimensions."""
@@ -83,6 +89,16 @@ class Sizes:
         rest = difference - coefficient * Poly.of(symbol)
         self.solved[symbol] = -rest if coefficient.constant == 1 else rest
 
+    def at_least(self, size: Poly, bound: Poly) -> None:
+        """Demand that a size is no less than another. Raises Unsolvable."""
+        size, bound = self.resolve(size), self.resolve(bound)
+        more = size - bound
+        if more.constant is not None and more.constant < 0:
+            raise Unsolvable(f"{size} >= {bound} has no solution")
+        if more.constant is None and more not in self.naturals:
+            self.least.append((size, bound))
+            self.naturals.append(more)
+
     def _primitive(self, difference: Poly) -> Poly:
         """A difference without the factors of all its terms that cannot be 0: numbers, sizes."""
         if not difference.terms:
@@ -106,10 +122,24 @@ class Sizes:
             shapes: tuple[Shape, ...] = (shape,)
         else:
             shapes = self._outputs(node.call, [self.shape(value) for value in node.inputs])
+            self._halos(node)
         for size in (size for shape in shapes for size in shape):
             self.positive.append(size)
         self.shapes[node] = shapes
         return shapes
+
+    def _halos(self, node: Node) -> None:
+        """Demand what the windows of an operator ask of the halos that they slide over."""
+        call = node.operator_call
+        widths = (w for h in halos_of(node.value()) for w in (h.before, h.after))
+        self.naturals += [w for w in widths if w.symbols and w not in self.naturals]
+        shapes = [self.shape(value) for value in node.inputs]
+        halos = [halos_of(value) for value in node.inputs]
+        for demand in demands(call, [len(shape) for shape in shapes], halos):
+            reach, named = demand.reach, self.named(call, shapes)
+            self.equal(shapes[reach.operand][reach.dim], demand.covered.substitute(named))
+            for _, have, need in demand.widths:
+                self.at_least(have, need.substitute(named))
 
     def visit_all(self, outputs: Sequence[Value]) -> None:
         """Visit everything that some values depend on."""
@@ -188,10 +218,12 @@ class Sizes:
 
 
 def different_ranks(left: Sequence[Value], right: Sequence[Value]) -> str:
-    """Which of the paired values have different ranks, in words."""
+    """Which of the paired values have different ranks, or halos elsewhere, in words."""
     for number, (a, b) in enumerate(zip(left, right, strict=True)):
         if a.rank != b.rank:
             return f"output {number} has rank {a.rank} on the left, {b.rank} on the right"
+        if different := {h.dim for h in halos_of(a)} ^ {h.dim for h in halos_of(b)}:
+            return f"output {number} has a halo in dimension {min(different)} on one side only"
     return ""
 
 
@@ -202,12 +234,17 @@ def pair_sizes(
     beyond the left. Raises Unsolvable, Undecided, and OperatorError where a side has no shape."""
     sizes = Sizes.where(equal)
     sizes.visit_all(left)
-    before = frozenset(sizes.solved)
+    before, held = frozenset(sizes.solved), len(sizes.least)
     sizes.visit_all(right)
     for a, b in zip(left, right, strict=True):
         for x, y in zip(sizes.shape(a), sizes.shape(b), strict=True):
             sizes.equal(x, y)
-    return sizes, tuple(sizes.equation(s) for s in sizes.solved if s not in before)
+        for x, y in zip(halos_of(a), halos_of(b), strict=True):
+            sizes.equal(x.before, y.before)
+            sizes.equal(x.after, y.after)
+    asked = [sizes.equation(s) for s in sizes.solved if s not in before]
+    asked += [f"{sizes.resolve(a)} >= {sizes.resolve(b)}" for a, b in sizes.least[held:]]
+    return sizes, tuple(asked)
 
 
 def _exact_quotient(size: Poly, divisor: Poly) -> Poly | None:

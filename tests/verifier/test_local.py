@@ -12,7 +12,7 @@ from pcg.ops import OPERATORS
 from substitutions.enumerate import Instance, instances
 from verifier.local import TypingProof, prove_typing
 
-COMPUTING = [o for o in OPERATORS.values() if o.parallel is None]
+COMPUTING = [o for o in OPERATORS.values() if o.parallel is None and o.arity]
 
 
 def only(operator: str, ranks: tuple[int, ...]) -> Instance:

@@ -229,7 +229,7 @@ def test_what_is_too_large_is_unknown(monkeypatch):
 
 
 def test_an_operator_whose_type_is_not_proved_is_in_no_proof(monkeypatch):
-    monkeypatch.setattr("verifier.decide.prove_typing", lambda call, ranks: _unproved())
+    monkeypatch.setattr("verifier.decide.prove_typing", lambda *given: _unproved())
     assert check("relu(x)", "relu(scale(x, factor=1.0))", x=1).verdict is Verdict.UNKNOWN
 
 
