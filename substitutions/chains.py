@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pcg.graph import Graph, Value
 from substitutions.enumerate import DEGREE, MAX_RANK, move_chains
 from substitutions.rule import operators_in, side_text
-from verifier.degrees import Basis, Monomial, entries, typings
+from verifier.trusted.degrees import Basis, Monomial, entries, typings
 
 Side = tuple[Value, ...]
 

@@ -18,7 +18,7 @@ from pcg.graph import Graph, Node, Value, tensor
 from pcg.operator import Call
 from pcg.poly import Poly
 from substitutions.enumerate import DEGREE, NAMES, Instance, moves
-from verifier.degrees import Basis, Monomial, entries, input_degrees, typings
+from verifier.trusted.degrees import Basis, Monomial, entries, input_degrees, typings
 
 Shift = dict[str, int]
 """By how many powers of k each entry of a type grows."""
@@ -34,7 +34,7 @@ class Edge:
 
     move: Call | None
     shift: tuple[tuple[int, int], ...]
-    """(entry, powers of k); entries are ordered as in ``verifier.degrees.entries``."""
+    """(entry, powers of k); entries are ordered as in ``verifier.trusted.degrees.entries``."""
 
 
 def edges(rank: int) -> list[Edge]:

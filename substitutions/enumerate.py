@@ -23,8 +23,11 @@ NAMES = ("x", "y", "z", "w")
 MAX_RANK = 3
 DEGREE = "k"
 CORE = frozenset(
-    "matmul batch_matmul add multiply scale relu gelu concat split transpose flatten unflatten"
-    " softmax layer_norm embedding sum_loss mean_loss join".split()
+    (
+        *("matmul", "batch_matmul", "add", "multiply", "scale", "relu", "gelu"),
+        *("concat", "split", "transpose", "flatten", "unflatten"),
+        *("softmax", "layer_norm", "embedding", "sum_loss", "mean_loss", "join"),
+    )
 )
 """The operators of family (a), graphs of two operators; a user's own belong to it too."""
 

@@ -21,8 +21,8 @@ from pcg.evaluate import concrete, evaluate_call
 from pcg.graph import Graph, Leaf, Node, Value
 from pcg.poly import Poly
 from pcg.ring import Array, PrimeField
-from verifier.errors import Unsolvable
-from verifier.sizes import Sizes, input_size
+from verifier.trusted.errors import Unsolvable
+from verifier.trusted.sizes import Sizes, input_size
 
 BASE = 3
 LARGER = (2 * BASE, BASE * BASE)

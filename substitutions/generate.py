@@ -24,7 +24,7 @@ from substitutions.rule import input_ranks, side_text
 from substitutions.store import LibraryFile, ProofFile, RuleFile, operators_hash, rule_name
 from substitutions.workers import parallel_map
 from verifier.decide import Decision, Verdict, decide
-from verifier.local import prove_typing
+from verifier.trusted.local import prove_typing
 
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 Progress = Callable[[str, int, int], None]

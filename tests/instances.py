@@ -13,11 +13,11 @@ from pcg.graph import Graph, Value
 from pcg.poly import Poly
 from pcg.ring import PrimeField
 from verifier import counterexample
-from verifier.agreement import differences
 from verifier.counterexample import Instance, random_leaves
-from verifier.degrees import Monomial, Typing, typings
-from verifier.errors import Undecided, Unsolvable
-from verifier.sizes import Sizes, input_size
+from verifier.trusted.degrees import Monomial, Typing, typings
+from verifier.trusted.errors import Undecided, Unsolvable
+from verifier.trusted.sizes import Sizes, input_size
+from verifier.trusted.types import differences
 from verifier.witness import solve
 
 Side = tuple[Value, ...]

@@ -8,7 +8,7 @@ their degrees (``DEGREES``): a rewrite would change the type. Where not even the
 same (``SHAPE``), or no types are met that both sides have (``UNTYPED``), nothing can be evaluated.
 
 Which types are tried is proposed by two generators. One guesses, and knows nothing of the verifier;
-the other solves the symbolic types of ``verifier.degrees``, with seeds, sizes and degrees other
+the other solves the symbolic types (``degrees``), with seeds, sizes and degrees other
 than those of ``decide``. Either way, type inference on the concrete graphs has the last word.
 
 How a verdict is held against a judgement (``examine``):
@@ -47,9 +47,9 @@ from substitutions.rule import input_ranks, side_text
 from substitutions.workers import parallel_map
 from verifier.counterexample import Counterexample, Instance, random_leaves
 from verifier.decide import Verdict, decide
-from verifier.degrees import Typing, typings
-from verifier.errors import Undecided, Unsolvable
-from verifier.sizes import Sizes
+from verifier.trusted.degrees import Typing, typings
+from verifier.trusted.errors import Undecided, Unsolvable
+from verifier.trusted.sizes import Sizes
 
 GUESSES = 12
 TRIES = (4, 2)

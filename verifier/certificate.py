@@ -22,10 +22,11 @@ from pcg.graph import Graph, Value
 from pcg.operator import Operator
 from pcg.poly import Poly
 from pcg.text import print_graph
-from verifier.agreement import agreement_script, typed_sides
+from verifier.agreement import typed_sides
 from verifier.decide import Decision
-from verifier.degrees import local_typing, ranks
-from verifier.local import prove_typing
+from verifier.trusted.degrees import local_typing, ranks
+from verifier.trusted.local import prove_typing
+from verifier.trusted.types import agreement_script
 
 SCRIPTS = "conditions"
 """The folder of the scripts."""

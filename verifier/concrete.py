@@ -19,9 +19,9 @@ from pcg.graph import Graph, Leaf, Node, Value
 from pcg.operator import Call
 from pcg.poly import Poly
 from pcg.tensor import Degrees, ParallelTensor
-from verifier.degrees import Monomial, Typing, entries, typings
-from verifier.errors import Undecided
-from verifier.sizes import Sizes, input_size
+from verifier.trusted.degrees import Monomial, Typing, entries, typings
+from verifier.trusted.errors import Undecided
+from verifier.trusted.sizes import Sizes, input_size
 from verifier.witness import solve
 
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]

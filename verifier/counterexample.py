@@ -24,10 +24,10 @@ from pcg.ops import BUILT_IN, OPERATORS
 from pcg.poly import Poly
 from pcg.ring import Array, PrimeField, Reals
 from pcg.text import parse_graph, print_graph
-from verifier import smt
 from verifier.concrete import Origin, Pair, degree_choices, fixed_sizes, real_symbols
-from verifier.errors import Unsolvable
-from verifier.sizes import Sizes, input_size
+from verifier.trusted import smt
+from verifier.trusted.errors import Unsolvable
+from verifier.trusted.sizes import Sizes, input_size
 
 BASES = (
     (2, 3, 5, 7, 11, 13, 4, 6, 8, 9, 10, 12),

@@ -1,9 +1,9 @@
 """The verdict on a pair of graphs: does the right compute what the left does, for all sizes,
 degrees, copies and partials on which both are typed?
 
-Both sides are typed symbolically first. A typing is a theorem of each operator (``verifier.local``)
+Both sides are typed symbolically first. A typing is a theorem of each operator (``trusted/local.py``)
 that its tasks, each on its own blocks, compute the operator's equation. Once that is proved and the
-types agree, what is left is that the composed equations are equal (``verifier.prove``).
+types agree, what is left is that the composed equations are equal (``trusted/prove.py``).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from enum import StrEnum
 from pcg.errors import OperatorError
 from pcg.graph import Graph, Node, Value
 from pcg.poly import Poly
-from verifier import smt
 from verifier.agreement import WHOLE, Agreement, agree, typed_sides, witness
 from verifier.concrete import Origin
 from verifier.counterexample import Counterexample, Instance, instances, replay
-from verifier.degrees import Typing, local_typing, ranks
-from verifier.errors import TooLarge, Undecided, Unproved, Unsolvable
-from verifier.expansion import obligations
-from verifier.local import prove_typing
-from verifier.prove import Proof
 from verifier.shrink import shrink
-from verifier.sizes import SizeEquation, Sizes, different_ranks, input_size, pair_sizes
-from verifier.steps import Searching
+from verifier.trusted import smt
+from verifier.trusted.degrees import Typing, local_typing, ranks
+from verifier.trusted.errors import TooLarge, Undecided, Unproved, Unsolvable
+from verifier.trusted.expansion import obligations
+from verifier.trusted.local import prove_typing
+from verifier.trusted.prove import Proof
+from verifier.trusted.sizes import SizeEquation, Sizes, different_ranks, input_size, pair_sizes
+from verifier.trusted.steps import Searching
 
 
 class Verdict(StrEnum):

@@ -14,8 +14,8 @@ from pcg.errors import OperatorError
 from pcg.graph import Graph, Value
 from pcg.poly import Poly
 from verifier.decide import Decision, Verdict, decide
-from verifier.errors import Unsolvable
-from verifier.sizes import SizeEquation, Sizes
+from verifier.trusted.errors import Unsolvable
+from verifier.trusted.sizes import SizeEquation, Sizes
 
 MAX_SETS = 64
 """How many sets of conditions are tried."""

@@ -17,8 +17,6 @@ from pcg.graph import Graph, Node, Value
 from pcg.ops import OPERATORS
 from pcg.template import EquationError
 from pcg.text import parse_graph
-from verifier import smt
-from verifier.agreement import agreement_script, residual
 from verifier.certificate import (
     SCRIPTS,
     CertificateFile,
@@ -28,12 +26,14 @@ from verifier.certificate import (
     script_text,
 )
 from verifier.concrete import Origin
-from verifier.degrees import Typing, local_typing, ranks, typings
-from verifier.errors import TooLarge, Unproved, Unsolvable
-from verifier.expansion import obligations
-from verifier.local import typing_obligations
-from verifier.sizes import Sizes, different_ranks, pair_sizes
-from verifier.steps import Following
+from verifier.trusted import smt
+from verifier.trusted.degrees import Typing, local_typing, ranks, typings
+from verifier.trusted.errors import TooLarge, Unproved, Unsolvable
+from verifier.trusted.expansion import obligations
+from verifier.trusted.local import typing_obligations
+from verifier.trusted.sizes import Sizes, different_ranks, pair_sizes
+from verifier.trusted.steps import Following
+from verifier.trusted.types import agreement_script, residual
 
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 Solvers = Mapping[str, smt.Judge]

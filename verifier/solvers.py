@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from pcg.errors import InputError
-from verifier import smt
+from verifier.trusted import smt
 
 TIME_LIMIT = 20_000
 """Milliseconds after which cvc5 gives up on one condition."""

@@ -12,8 +12,8 @@ from functools import lru_cache
 from math import lcm
 
 from pcg.poly import Poly
-from verifier import smt
-from verifier.degrees import Basis, Monomial
+from verifier.trusted import smt
+from verifier.trusted.degrees import Basis, Monomial
 
 PREFERRED = 2
 """Free degrees are powers of this prime."""

@@ -24,7 +24,7 @@ from substitutions.importers.sizes import (
     readable,
     relation,
 )
-from verifier.sizes import SizeEquation, input_size
+from verifier.trusted.sizes import SizeEquation, input_size
 
 N, M, K = Poly.of("|N|"), Poly.of("|M|"), Poly.of("|K|")
 """The sizes that all inputs share: samples, output channels, channels."""

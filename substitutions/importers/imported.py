@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pcg.graph import Value
 from substitutions.importers.operators import Source
-from verifier.sizes import SizeEquation
+from verifier.trusted.sizes import SizeEquation
 
 MAX_CASES = 256
 

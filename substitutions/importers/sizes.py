@@ -14,8 +14,8 @@ from math import gcd
 
 from pcg.poly import ONE, Poly, product
 from substitutions.importers.imported import IllTypedError, UnsupportedError
-from verifier.errors import Undecided, Unsolvable
-from verifier.sizes import SizeEquation, Sizes
+from verifier.trusted.errors import Undecided, Unsolvable
+from verifier.trusted.sizes import SizeEquation, Sizes
 
 _PART = re.compile(r"\|([\w.]+)\.by\.([A-Z\d_]+)\|")
 

@@ -22,7 +22,7 @@ from substitutions.importers.schema import ForeignRule
 from substitutions.importers.sizes import Known, equations
 from substitutions.importers.taso_operators import Demanded, Importer
 from substitutions.importers.windows import CasesNeeded
-from verifier.sizes import SizeEquation
+from verifier.trusted.sizes import SizeEquation
 
 
 def import_rule(

@@ -37,7 +37,7 @@ from substitutions.importers.tensors import (
 )
 from substitutions.importers.windows import CasesNeeded, Windows, centred, quotient
 from substitutions.importers.windows import windows as find_windows
-from verifier.sizes import SizeEquation, input_size
+from verifier.trusted.sizes import SizeEquation, input_size
 
 ONES = (constants.ones1, constants.ones2, constants.ones3, constants.ones4)
 

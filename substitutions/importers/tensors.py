@@ -14,7 +14,7 @@ from substitutions.importers.concats import Concat
 from substitutions.importers.imported import IllTypedError
 from substitutions.importers.schema import ForeignOperator
 from substitutions.importers.windows import SAME, Windows
-from verifier.sizes import input_size
+from verifier.trusted.sizes import input_size
 
 ACTIVATIONS: Mapping[int, Call] = {
     1: elementwise.sigmoid(),

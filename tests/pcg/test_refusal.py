@@ -60,7 +60,7 @@ ATTRIBUTES: list[Case] = [
     ("split(a, axis=0, at=0)", ["[4]"], "left", 0, "size 0, expected at least 1"),
     ("split(a, axis=0, at=7)", ["[4]"], "right", 0, "size -3, expected at least 1"),
     ("unflatten(a, axis=0, outer=2, inner=4)", ["[6]"], "x", 0, "size 6, expected 8 (|m|*|n|)"),
-    ("unflatten(a, axis=0, outer=-2, inner=-3)", ["[6]"], "*", None, "outer is -2, expected at least 0"),
+    ("unflatten(a, axis=0, outer=-2, inner=-3)", ["[6]"], "*", None, "outer is -2"),
     ("partition(a, dim=2, degree=2)", ["[4, 6]"], "x", 2, "no such dimension, the rank is 2"),
     ("combine(a, dim=-1, degree=2)", ["[4, 6/2]"], "x", -1, "no such dimension, the rank is 2"),
     ("partition(a, dim=0, degree=0)", ["[4]"], "*", None, "degree 0, expected a positive integer"),

@@ -17,7 +17,7 @@ from substitutions.match import build, matches, rewrite
 from substitutions.rule import Rule, input_ranks, side_text
 from verifier.counterexample import instances as typed
 from verifier.decide import Verdict, decide
-from verifier.sizes import Sizes
+from verifier.trusted.sizes import Sizes
 
 Counts = frozenset[tuple[tuple[int, int], int]]
 DEPTH = 8

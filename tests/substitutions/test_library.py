@@ -55,7 +55,7 @@ def test_rules_hold_and_apply(start, seed):
         for way, host, wanted in ((rule, *sides), (rule.reversed, *sides[::-1])):
             if not way.is_applicable or len({value.node for value in way.left}) > 1:
                 continue  # several outputs are matched where they are those of one operator
-            free = {symbol: instance.symbols[symbol] for symbol in way.free_symbols}
+            free = {symbol: int(instance.symbols[symbol]) for symbol in way.free_symbols}
             results = applications(way, host, free)
             assert wanted.outputs in results, (way.text, host)
             types = [value.type for value in host.outputs]

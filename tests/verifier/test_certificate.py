@@ -14,11 +14,11 @@ from pcg.errors import InputError
 from pcg.operator import Operator
 from pcg.ops import OPERATORS
 from pcg.text import parse_values
-from verifier import prove, templates
 from verifier.certificate import SCRIPTS, certify, write
 from verifier.decide import decide
 from verifier.recheck import Rechecked, Rechecker, certificates
 from verifier.solvers import SOLVERS
+from verifier.trusted import prove, templates
 
 RULE = (
     "x:2 w:2 y:2 | matmul(relu(x), concat(w, y, axis=1))"
@@ -148,7 +148,7 @@ def test_nothing_of_the_search_takes_part(tmp_path: Path, monkeypatch: pytest.Mo
     def searched(self: object, every: object) -> object:
         raise AssertionError("searched")
 
-    monkeypatch.setattr("verifier.steps.Searching.options", searched)
+    monkeypatch.setattr("verifier.trusted.steps.Searching.options", searched)
     assert check(path).accepted
     assert prove.Searching.options is searched
     assert templates.NEW

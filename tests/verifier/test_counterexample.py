@@ -22,7 +22,7 @@ from verifier.counterexample import (
     replayable,
 )
 from verifier.decide import Verdict, decide
-from verifier.sizes import Sizes
+from verifier.trusted.sizes import Sizes
 
 MOVED = (
     "x:2 | combine(combine(x, dim=0, degree=j), dim=1, degree=k)"

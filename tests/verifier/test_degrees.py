@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from pcg.graph import Graph
 from pcg.poly import Poly
 from pcg.text import parse_values
-from verifier.degrees import ONE, Basis, Collecting, Monomial, entries, input_degrees, typings
-from verifier.errors import Undecided
+from verifier.trusted.degrees import (
+    ONE,
+    Basis,
+    Collecting,
+    Monomial,
+    entries,
+    input_degrees,
+    typings,
+)
+from verifier.trusted.errors import Undecided
 from verifier.witness import solve
 
 SYMBOLS: tuple[str, ...] = ("x.d0", "x.c", "y.c", "k", "j")

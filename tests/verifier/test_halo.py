@@ -27,12 +27,12 @@ from pcg.text import parse_graph
 from substitutions.enumerate import Instance, instances
 from verifier.certificate import certify, write
 from verifier.decide import Decision, Verdict, decide
-from verifier.degrees import local_typing
-from verifier.errors import Unsolvable
-from verifier.local import prove_typing
 from verifier.recheck import Rechecker, certificates
-from verifier.sizes import Sizes
 from verifier.solvers import SOLVERS
+from verifier.trusted.degrees import local_typing
+from verifier.trusted.errors import Unsolvable
+from verifier.trusted.local import prove_typing
+from verifier.trusted.sizes import Sizes
 
 SLIDING = (
     *("conv2d", "grouped_conv2d", "depthwise_conv2d"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import z3
 
-from verifier.laws import LAWS
+from verifier.trusted.laws import LAWS
 
 
 def test_each_law_is_proved_or_cited():

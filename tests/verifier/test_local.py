@@ -10,7 +10,7 @@ from pcg.local import Axis, LocalTyping
 from pcg.operator import Operator
 from pcg.ops import OPERATORS
 from substitutions.enumerate import Instance, instances
-from verifier.local import TypingProof, prove_typing
+from verifier.trusted.local import TypingProof, prove_typing
 
 COMPUTING = [o for o in OPERATORS.values() if o.parallel is None and o.arity]
 

@@ -11,11 +11,11 @@ from pcg.operator import Operator
 from pcg.ops import OPERATORS
 from pcg.poly import Poly
 from pcg.text import parse_values
-from verifier import meaning, smt
 from verifier.decide import Decision, Verdict, decide
-from verifier.errors import Unproved
-from verifier.prove import Prover
-from verifier.templates import case_split
+from verifier.trusted import meaning, smt
+from verifier.trusted.errors import Unproved
+from verifier.trusted.prove import Prover
+from verifier.trusted.templates import case_split
 
 N, M = Poly.of("|n|"), Poly.of("|m|")
 R, K = Poly.of("i"), Poly.of("k")
@@ -23,7 +23,8 @@ R, K = Poly.of("i"), Poly.of("k")
 
 def check(left: str, right: str, *own: Operator, **inputs: int) -> Decision:
     operators = OPERATORS | {operator.name: operator for operator in own}
-    return decide(*(parse_values(side, inputs, side, operators) for side in (left, right)))
+    sides = [parse_values(side, inputs, side, operators) for side in (left, right)]
+    return decide(sides[0], sides[1])
 
 
 def prover() -> Prover:
@@ -234,7 +235,7 @@ def test_an_operator_whose_type_is_not_proved_is_in_no_proof(monkeypatch):
 
 
 def _unproved():
-    from verifier.local import TypingProof
+    from verifier.trusted.local import TypingProof
 
     return (TypingProof(frozenset(), None, "told so"),)
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pcg.graph import Graph, Value
 from pcg.poly import Poly
 from pcg.text import parse_values
-from verifier.errors import Undecided, Unsolvable
-from verifier.meaning import divide, free_indices
-from verifier.sizes import Sizes
+from verifier.trusted.errors import Undecided, Unsolvable
+from verifier.trusted.meaning import divide, free_indices
+from verifier.trusted.sizes import Sizes
 
 A, B, C = (Poly.of(f"|{name}.0|") for name in "abc")
 SMALL = range(1, 5)

@@ -2,7 +2,7 @@
 
 A function is otherwise known by its name alone. ``LAWS`` states what is assumed; tests let Z3 prove
 each law that it can express, and the others are the functional equations that define exp and log.
-``verifier.simplify`` applies them.
+``verifier.trusted.simplify`` applies them.
 """
 
 from __future__ import annotations

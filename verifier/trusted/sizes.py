@@ -19,8 +19,8 @@ from pcg.graph import Graph, Leaf, Node, Value
 from pcg.halo import demands
 from pcg.operator import Call
 from pcg.poly import Poly
-from verifier.degrees import halos_of
-from verifier.errors import Undecided, Unsolvable
+from verifier.trusted.degrees import halos_of
+from verifier.trusted.errors import Undecided, Unsolvable
 
 Shape = tuple[Poly, ...]
 SizeEquation = tuple[Poly, Poly]

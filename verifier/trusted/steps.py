@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from verifier.errors import Unproved
+from verifier.trusted.errors import Unproved
 
 
 class Steps(Protocol):

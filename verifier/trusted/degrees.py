@@ -22,7 +22,7 @@ from pcg.operator import Call
 from pcg.operator import Value as Attribute
 from pcg.poly import Poly
 from pcg.tensor import Degrees, Halos
-from verifier.errors import Undecided
+from verifier.trusted.errors import Undecided
 
 
 @dataclass(frozen=True)

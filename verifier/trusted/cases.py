@@ -9,8 +9,8 @@ from fractions import Fraction
 
 from pcg.normal import Division, Term
 from pcg.poly import Poly
-from verifier import smt
-from verifier.errors import Unproved
+from verifier.trusted import smt
+from verifier.trusted.errors import Unproved
 
 Name = Callable[[Division], Division]
 """Names for what a division defines that depend on its index and size alone."""

@@ -1,4 +1,4 @@
-"""Applies the laws of scalar functions (``verifier.laws``), in one direction, to normal forms."""
+"""Applies the laws of scalar functions (``laws``), in one direction, to values in normal form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pcg.normal import (
     substitute_term,
 )
 from pcg.poly import Poly, product
-from verifier.keys import key, key_of_argument, key_of_term
+from verifier.trusted.keys import key, key_of_argument, key_of_term
 
 ONE: NormalForm = (Term(Fraction(1)),)
 IsSize = Callable[[Poly], bool]

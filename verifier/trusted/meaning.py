@@ -28,10 +28,10 @@ from pcg.normal import (
 )
 from pcg.operator import Call
 from pcg.poly import ONE, Poly, product
-from verifier.equations import local_form
-from verifier.errors import TooLarge
-from verifier.simplify import times
-from verifier.sizes import Sizes
+from verifier.trusted.equations import local_form
+from verifier.trusted.errors import TooLarge
+from verifier.trusted.simplify import times
+from verifier.trusted.sizes import Sizes
 
 MAX_TERMS = 4096
 

@@ -19,14 +19,14 @@ from math import factorial, lcm, prod
 
 from pcg.normal import Division, Element, Factor, Function, NormalForm, Number, Symbol, Term
 from pcg.poly import Poly
-from verifier import smt
-from verifier.cases import Case, any_of, solve
-from verifier.errors import Unproved
-from verifier.keys import key_of_term
-from verifier.meaning import Digit
-from verifier.simplify import Simplifier
-from verifier.steps import Searching, Steps
-from verifier.templates import Ranges, Templates, bound_in, case_split, split_everywhere
+from verifier.trusted import smt
+from verifier.trusted.cases import Case, any_of, solve
+from verifier.trusted.errors import Unproved
+from verifier.trusted.keys import key_of_term
+from verifier.trusted.meaning import Digit
+from verifier.trusted.simplify import Simplifier
+from verifier.trusted.steps import Searching, Steps
+from verifier.trusted.templates import Ranges, Templates, bound_in, case_split, split_everywhere
 
 MAX_ORDERS = 720
 """Ways to order the factors of a term that read the same tensor."""

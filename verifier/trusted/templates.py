@@ -25,9 +25,9 @@ from pcg.normal import (
     substitute_factor,
 )
 from pcg.poly import Poly
-from verifier.errors import Unproved
-from verifier.keys import key
-from verifier.steps import Steps
+from verifier.trusted.errors import Unproved
+from verifier.trusted.keys import key
+from verifier.trusted.steps import Steps
 
 Ranges = Mapping[str, Poly | None]
 """The sizes that indices range over, where known."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pcg.graph import Value
-from verifier import smt
-from verifier.meaning import Meaning, free_indices
-from verifier.prove import Prover
-from verifier.sizes import Sizes
-from verifier.steps import Steps
+from verifier.trusted import smt
+from verifier.trusted.meaning import Meaning, free_indices
+from verifier.trusted.prove import Prover
+from verifier.trusted.sizes import Sizes
+from verifier.trusted.steps import Steps
 
 
 def obligations(

@@ -35,12 +35,12 @@ from pcg.normal import (
 )
 from pcg.operator import Call, Operator
 from pcg.poly import Poly, product
-from verifier import smt
-from verifier.equations import local_form
-from verifier.errors import Unproved
-from verifier.meaning import Digit, divide
-from verifier.prove import Proof, Prover
-from verifier.steps import Searching, Steps
+from verifier.trusted import smt
+from verifier.trusted.equations import local_form
+from verifier.trusted.errors import Unproved
+from verifier.trusted.meaning import Digit, divide
+from verifier.trusted.prove import Proof, Prover
+from verifier.trusted.steps import Searching, Steps
 
 PARTIALS = Poly.of("partials")
 
