@@ -1,9 +1,9 @@
 """The verdict on a pair of graphs: does the right compute what the left does, for all sizes,
 degrees, copies and partials on which both are typed?
 
-Both sides are typed symbolically first. A typing is a theorem of each operator (``trusted/local.py``)
-that its tasks, each on its own blocks, compute the operator's equation. Once that is proved and the
-types agree, what is left is that the composed equations are equal (``trusted/prove.py``).
+Both sides are typed symbolically first. A typing is a theorem of each operator (``trusted.local``)
+that its tasks, each on its own blocks, compute the operator's equation. Once that is proved and
+the types agree, what is left is that the composed equations are equal (``trusted.prove``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,36 @@
+"""The trusted part is one folder, which leans on nothing that searches."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TRUSTED = sorted((ROOT / "verifier" / "trusted").glob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found.update(name.name for name in node.names)
+    return found
+
+
+@pytest.mark.parametrize("path", TRUSTED, ids=lambda path: path.stem)
+def test_it_imports_nothing_of_the_rest(path: Path):
+    ours = {m for m in imported(path) if m.split(".")[0] in ("verifier", "substitutions", "search")}
+    assert all(module.startswith("verifier.trusted") for module in ours), ours
+
+
+def test_the_readme_states_its_lines():
+    lines = sum(len(path.read_text("utf-8").splitlines()) for path in TRUSTED)
+    text = (ROOT / "README.md").read_text("utf-8")
+    stated = re.search(r"`verifier/trusted/` \(([\d,]+) lines", text)
+    assert stated is not None
+    assert int(stated.group(1).replace(",", "")) == lines
