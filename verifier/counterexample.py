@@ -37,6 +37,9 @@ BASES = (
 )
 TRIES_OF_DEGREES = 2
 """How many sizes are tried at each further choice of degrees."""
+OFFSETS = (1, 2, 3)
+"""Values of attributes that no size depends on, such as strides: with larger ones, windows read
+little but what lies outside."""
 LEAST_SIZES = (1, 2, 3)
 """How small the sizes may be that Z3 is asked for."""
 MAX_FACTOR = 24
@@ -147,6 +150,8 @@ def _sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Ins
     cuts = _cuts(pair, sizes, degrees)
     attributes = [v for s, v in degrees.items() if "." not in s]
     most = prod(attributes)
+    sized = {s for size in sizes.positive for s in sizes.resolve(size).symbols}
+    offsets = [s for s in free if s not in sized]
     for number, base in enumerate(BASES):
         # A real attribute may be negative: what holds for positive ones only is false.
         signed = {s: -v if number % 2 else v for s, v in reals.items()}
@@ -155,6 +160,7 @@ def _sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Ins
                 s: base[i % len(base)] * (cuts.get(s, 1) * factor if factor else 1)
                 for i, s in enumerate(free)
             }
+            values |= {s: OFFSETS[(i + number) % len(OFFSETS)] for i, s in enumerate(offsets)}
             instance = _instance(*pair, sizes, values, degrees, signed)
             if instance is not None:
                 yield instance
