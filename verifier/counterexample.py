@@ -45,7 +45,7 @@ LEAST_SIZES = (1, 2, 3)
 MAX_FACTOR = 24
 """By how much such a size may exceed what cuts it."""
 FEW_ELEMENTS = 8
-DRAWS = 6
+DRAWS = 12
 """How many inputs are tried where an output has few elements: a maximum hides much of them."""
 FIELD_TRIES = 8
 """How many random inputs over a prime field may show that a difference is no rounding error."""
@@ -153,8 +153,9 @@ def _sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Ins
     sized = {s for size in sizes.positive for s in sizes.resolve(size).symbols}
     offsets = [s for s in free if s not in sized]
     for number, base in enumerate(BASES):
-        # A real attribute may be negative: what holds for positive ones only is false.
-        signed = {s: -v if number % 2 else v for s, v in reals.items()}
+        # What holds only for positive real attributes, or for some order of them, is false.
+        ordered = list(reals.values())[:: -1 if number > 1 else 1]
+        signed = {s: -v if number % 2 else v for s, v in zip(reals, ordered, strict=True)}
         for factor in dict.fromkeys((0, 1, lcm(*attributes), most, most * most)):
             values = {
                 s: base[i % len(base)] * (cuts.get(s, 1) * factor if factor else 1)
