@@ -7,6 +7,7 @@ merged dimension is ``m*|n| + n``; polynomials hold all three without ever divid
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,6 +75,26 @@ class Poly:
         if len(self.terms) != 1 or self.terms[0][1] != 1 or len(self.terms[0][0]) != 1:
             return None
         return self.terms[0][0][0]
+
+    def over(self, divisor: Poly) -> Poly | None:
+        """The quotient, where it is a polynomial and it or the divisor has one term only."""
+        if len(divisor.terms) == 1:
+            return self._over_term(divisor)
+        if not self.terms or not divisor.terms:
+            return None
+        quotient = Poly(self.terms[:1])._over_term(Poly(divisor.terms[:1]))
+        return quotient if quotient is not None and quotient * divisor == self else None
+
+    def _over_term(self, divisor: Poly) -> Poly | None:
+        ((monomial, factor),) = divisor.terms
+        terms: list[tuple[Monomial, int]] = []
+        for symbols, coefficient in self.terms:
+            left = Counter(symbols)
+            left.subtract(monomial)
+            if coefficient % factor or min(left.values(), default=0) < 0:
+                return None
+            terms.append((tuple(sorted(left.elements())), coefficient // factor))
+        return Poly.collect(terms)
 
     def coefficient(self, symbol: str) -> Poly:
         """The factor of ``symbol`` where it occurs to the first power."""

@@ -47,15 +47,13 @@ def agree(
 ) -> tuple[Agreement, Mapping[str, int]] | None:
     """The typings that ask for least, with degrees that satisfy them; None if there are none."""
     options = [
-        (residual(a, b).texts, residual(a, b), (i, j), (a, b))
-        for i, a in lefts.items()
-        for j, b in rights.items()
+        (residual(a, b), (i, j), (a, b)) for i, a in lefts.items() for j, b in rights.items()
     ]
-    options.sort(key=lambda o: (len(o[1].equations), len(o[1].whole), o[0], o[2]))
-    for texts, _, numbers, (a, b) in options:
+    options.sort(key=lambda o: (len(o[0].equations), len(o[0].whole), o[0].texts, o[1]))
+    for asked, numbers, (a, b) in options:
         degrees = witness([a, b], differences(a, b))
         if degrees is not None:
-            return Agreement(numbers, texts), degrees
+            return Agreement(numbers, asked.texts), degrees
     return None
 
 

@@ -20,7 +20,6 @@ from substitutions.importers.schema import ForeignOperator, ForeignRule, Foreign
 from substitutions.importers.sizes import (
     Known,
     equations,
-    exact_quotient,
     readable,
     relation,
 )
@@ -160,7 +159,7 @@ class _Importer:
     def combine(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         (x,) = inputs
         dim = operator.parameters[operators.PARALLEL_DIM]
-        degree = exact_quotient(x.axes[dim].degree, self.degree(operator))
+        degree = x.axes[dim].degree.over(self.degree(operator))
         if degree is None:
             pair = f"{readable(x.axes[dim].degree)} by {readable(self.degree(operator))}"
             raise IllTypedError(f"dimension {dim}: degree {pair}")
@@ -262,7 +261,7 @@ class _Importer:
 
     def _reduced(self, old: Poly, degree: Poly) -> Poly:
         """A degree divided by another, at least 1. Raises IllTypedError if it is not whole."""
-        if (exact := exact_quotient(old, degree)) is not None:
+        if (exact := old.over(degree)) is not None:
             return exact
         a, b = old.constant, degree.constant
         if old == ONE or (a is not None and b is not None and a < b):

@@ -20,28 +20,6 @@ from verifier.trusted.sizes import SizeEquation, Sizes
 _PART = re.compile(r"\|([\w.]+)\.by\.([A-Z\d_]+)\|")
 
 
-def exact_quotient(size: Poly, divisor: Poly) -> Poly | None:
-    """``size / divisor`` where that is a polynomial, and it or the divisor has one term only."""
-    if len(divisor.terms) == 1:
-        return _over_term(size, divisor)
-    if not size.terms or not divisor.terms:
-        return None
-    quotient = _over_term(Poly(size.terms[:1]), Poly(divisor.terms[:1]))
-    return quotient if quotient is not None and quotient * divisor == size else None
-
-
-def _over_term(size: Poly, divisor: Poly) -> Poly | None:
-    ((monomial, factor),) = divisor.terms
-    terms: list[tuple[tuple[str, ...], int]] = []
-    for symbols, coefficient in size.terms:
-        left = Counter(symbols)
-        left.subtract(monomial)
-        if coefficient % factor or min(left.values(), default=0) < 0:
-            return None
-        terms.append((tuple(sorted(left.elements())), coefficient // factor))
-    return Poly.collect(terms)
-
-
 @dataclass
 class Known:
     """What is known of sizes. ``constants``: symbols that no equation may be solved for."""
@@ -82,7 +60,7 @@ class Known:
     def divide(self, size: Poly, divisor: Poly, what: str) -> Poly:
         """``size / divisor``; demands that it is whole. Raises as ``equal`` does."""
         whole, by = self.resolve(size), self.resolve(divisor)
-        exact = exact_quotient(whole, by)
+        exact = whole.over(by)
         if exact is not None:
             return exact
         self.asked[f"{divisor} divides {size}"] = divisor.symbols | size.symbols
@@ -106,7 +84,7 @@ class Known:
             self._scale(size, divisor, problem)
         else:
             self._share(size, divisor, problem)
-        exact = exact_quotient(self.resolve(size), self.resolve(divisor))
+        exact = self.resolve(size).over(self.resolve(divisor))
         if exact is None:
             raise UnsupportedError(problem)
         return exact
@@ -156,7 +134,7 @@ def _units(a: Poly, b: Poly) -> tuple[SizeEquation, ...]:
     other factors are 1."""
     if len(a.terms) == len(b.terms) == 1:
         for whole, part in ((a, b), (b, a)):
-            rest = exact_quotient(whole, part)
+            rest = whole.over(part)
             if rest is not None and rest.terms[0][1] == 1:
                 return tuple((Poly.of(symbol), ONE) for symbol in sorted(rest.symbols))
     return ((a, b),)

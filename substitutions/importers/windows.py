@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pcg.poly import ONE, Poly
 from substitutions.importers.imported import IllTypedError
-from substitutions.importers.sizes import Known, exact_quotient, readable
+from substitutions.importers.sizes import Known, readable
 
 SAME, VALID = 0, 1
 """The values of PM_PAD."""
@@ -53,7 +53,7 @@ def quotient(known: Known, size: Poly, divisor: int) -> Poly:
     for monomial, coefficient in size.terms:
         if monomial and coefficient % divisor:
             raise CasesNeeded(monomial[0], residues(monomial[0], divisor))
-    exact = exact_quotient(size - rest, Poly.of(divisor))
+    exact = (size - rest).over(Poly.of(divisor))
     assert exact is not None
     return exact
 

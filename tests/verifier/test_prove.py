@@ -269,7 +269,7 @@ def test_a_script_declares_and_quotes_what_it_uses():
         "(assert (= 0 0))",
     ]
     assert smt.check(text) == "sat"
-    assert smt.check(smt.script([smt.negation(smt.TRUE)])) == "unsat"
+    assert smt.check(smt.script([smt.negation(smt.Formula("true"))])) == "unsat"
     found = smt.model(smt.script([smt.is_zero(R * 2 - 6)]))
     assert found == {"i": 3}
     assert smt.model(smt.script([smt.is_zero(R * 2 - 5)])) is None

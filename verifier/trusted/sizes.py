@@ -65,7 +65,7 @@ class Sizes:
         quotients = {q.symbol: q for q in self.quotients.values() if q.symbol}
         rest = [s for s in value.symbols if s in quotients]
         if len(value.terms) == 1 and len(rest) == 1:
-            divisor = _exact_quotient(value, Poly.of(rest[0]))
+            divisor = value.over(Poly.of(rest[0]))
             return f"{divisor} divides {symbol}"
         return f"{symbol} = {value}"
 
@@ -191,7 +191,7 @@ class Sizes:
     def _quotient(self, size: Poly, divisor: Poly) -> Poly:
         """``size / divisor``: as a polynomial, or a new size that makes up the rest."""
         size, divisor = self.resolve(size), self.resolve(divisor)
-        exact = _exact_quotient(size, divisor)
+        exact = size.over(divisor)
         if exact is not None:
             return exact
         quotient = Poly.of(f"|{size} / {divisor}|".replace("|", "'").join("||"))
@@ -245,21 +245,6 @@ def pair_sizes(
     asked = [sizes.equation(s) for s in sizes.solved if s not in before]
     asked += [f"{sizes.resolve(a)} >= {sizes.resolve(b)}" for a, b in sizes.least[held:]]
     return sizes, tuple(asked)
-
-
-def _exact_quotient(size: Poly, divisor: Poly) -> Poly | None:
-    """``size / divisor`` if it is a polynomial and the divisor one monomial."""
-    if len(divisor.terms) != 1:
-        return None
-    monomial, factor = divisor.terms[0]
-    terms: list[tuple[tuple[str, ...], int]] = []
-    for symbols, coefficient in size.terms:
-        left = Counter(symbols)
-        left.subtract(Counter(monomial))
-        if coefficient % factor or any(count < 0 for count in left.values()):
-            return None
-        terms.append((tuple(sorted(left.elements())), coefficient // factor))
-    return Poly.collect(terms)
 
 
 def _integral(call: Call, name: str) -> Poly | int:

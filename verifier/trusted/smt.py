@@ -31,9 +31,6 @@ class Formula:
     symbols: frozenset[str] = frozenset()
 
 
-TRUE = Formula("true")
-
-
 def integer(value: Poly) -> Formula:
     """A size or index as a term."""
     parts = [_product(monomial, coefficient) for monomial, coefficient in value.terms]

@@ -20,14 +20,6 @@ class Steps(Protocol):
         """The ways to try, each written down while it is tried."""
         ...
 
-    def mark(self) -> int:
-        """How many choices have been made."""
-        ...
-
-    def undo(self, mark: int) -> None:
-        """Forget the choices made since."""
-        ...
-
 
 class Searching:
     """Tries every way, and keeps what succeeds."""
@@ -41,12 +33,6 @@ class Searching:
             del self.taken[mark:]
             self.taken.append(option)
             yield option
-
-    def mark(self) -> int:
-        return len(self.taken)
-
-    def undo(self, mark: int) -> None:
-        del self.taken[mark:]
 
 
 class Following:
@@ -64,12 +50,6 @@ class Following:
         if chosen not in every:
             raise Unproved(f"the proof takes a way that does not exist: {chosen}")
         yield chosen
-
-    def mark(self) -> int:
-        return self._at
-
-    def undo(self, mark: int) -> None:
-        """Nothing is tried in vain."""
 
     @property
     def is_done(self) -> bool:
