@@ -26,8 +26,12 @@ class ScalarFunction:
 
     name: str
     arity: int
-    real: Callable[[Array], Array] | Callable[[Array, Array], Array]
-    kernel: Callable[[Any], Any] | Callable[[Any, Any], Any]
+    real: (
+        Callable[[Array], Array]
+        | Callable[[Array, Array], Array]
+        | Callable[[Array, Array, Array], Array]
+    )
+    kernel: Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
     flops: int
     """Floating-point operations of one evaluation, for the cost model."""
 
@@ -63,6 +67,18 @@ def _round_float32(x: Array) -> Array:
         return x.astype(np.float32).astype(np.float64)
 
 
+def _any(x: Array) -> Array:
+    return np.sin(1.3 * x + 0.7)
+
+
+def _any2(x: Array, y: Array) -> Array:
+    return np.sin(1.1 * x - 0.8 * y + 0.3)
+
+
+def _any3(x: Array, y: Array, z: Array) -> Array:
+    return np.sin(x * y + 0.9 * z + 0.3)
+
+
 FUNCTIONS: dict[str, ScalarFunction] = {
     f.name: f
     for f in (
@@ -79,5 +95,10 @@ FUNCTIONS: dict[str, ScalarFunction] = {
         ScalarFunction("round_float16", 1, _round_float16, lambda x: x.to(torch.float16), 1),
         ScalarFunction("round_bfloat16", 1, _round_bfloat16, lambda x: x.to(torch.bfloat16), 1),
         ScalarFunction("round_float32", 1, _round_float32, lambda x: x.to(torch.float32), 1),
+        ScalarFunction("any1", 1, _any, lambda x: torch.sin(1.3 * x + 0.7), 1),
+        ScalarFunction("any2", 2, _any2, lambda x, y: torch.sin(1.1 * x - 0.8 * y + 0.3), 1),
+        ScalarFunction("any3", 3, _any3, lambda x, y, z: torch.sin(x * y + 0.9 * z + 0.3), 1),
     )
 }
+"""Those that equations may call. ``any1`` to ``any3`` stand for any function in a rule (see
+``pcg.ops.stand_ins``); evaluated, they are one that has no laws."""

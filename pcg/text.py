@@ -24,6 +24,7 @@ from pcg.graph import Graph, Leaf, LeafKind, Node, Value, tensor
 from pcg.operator import Operator
 from pcg.operator import Value as AttributeValue
 from pcg.ops import OPERATORS
+from pcg.ops.stand_ins import STAND_INS
 from pcg.poly import Poly
 from pcg.tensor import Degrees, Halo, ParallelTensor
 
@@ -264,9 +265,9 @@ class _Reader:
         return Value(value.node, port)
 
     def _call(self, name: str) -> Value:
-        if name not in self._operators:
+        operator = self._operators.get(name) or STAND_INS.get(name)
+        if operator is None:
             raise self._error(f"unknown operator {name!r}")
-        operator = self._operators[name]
         self._expect("(")
         inputs: list[Value] = []
         attributes: dict[str, AttributeValue] = {}

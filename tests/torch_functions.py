@@ -56,6 +56,25 @@ def average(a: Attributes, x: Tensor) -> Tensor:
     return windows(a, functional.avg_pool2d(around(a, x), kernel, strides(a)))
 
 
+def sliced_linear(x: Tensor, w: Tensor, shares: int) -> Tensor:
+    """Shard by shard, as devices would compute it."""
+    return torch.stack(
+        [
+            torch.cat(
+                [
+                    torch.cat([rows @ part.T for rows, part in zip(along, of, strict=True)], 1)
+                    for along, of in zip(
+                        zip(*(piece.chunk(len(w), 0) for piece in x_share), strict=True),
+                        (piece.chunk(len(x), 0) for piece in w_share),
+                        strict=True,
+                    )
+                ]
+            )
+            for x_share, w_share in zip(x.chunk(shares, 2), w.chunk(shares, 2), strict=True)
+        ]
+    )
+
+
 def enlarged(a: Attributes, k: Tensor) -> Tensor:
     return around(a, k)[:, :, : a["kernel_h"], : a["kernel_w"]]
 
@@ -147,6 +166,10 @@ TORCH: dict[str, Callable[..., Any]] = {
     "rms_norm": lambda a, x, w: functional.rms_norm(x, (x.shape[-1],), w, a["eps"]),
     "batch_norm": batch_norm,
     "ghost_batch_norm": ghost_batch_norm,
+    "repeat_each": lambda a, x: torch.repeat_interleave(x, a["times"], a["axis"]),
+    "sum_groups": lambda a, x: x.unflatten(a["axis"], (-1, a["times"])).sum(a["axis"] + 1),
+    "sliced_linear": lambda a, x, w: sliced_linear(x, w, a["shares"]),
+    "times_scalar": lambda a, x, s: x * s,
     "sum_axis": lambda a, x: torch.sum(x, a["axis"]),
     "mean_axis": lambda a, x: torch.mean(x, a["axis"]),
     "max_axis": lambda a, x: torch.max(x, a["axis"]).values,

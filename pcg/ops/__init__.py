@@ -8,6 +8,7 @@ from pcg.ops import (
     attention,
     constants,
     elementwise,
+    groups,
     layers,
     layout,
     lookup,
@@ -19,7 +20,7 @@ from pcg.ops import (
 
 _THEMES = (
     *(algebra, elementwise, layout, layers, norms, reductions),
-    *(attention, lookup, windows, constants, parallel),
+    *(attention, lookup, windows, groups, constants, parallel),
 )
 
 OPERATORS: dict[str, Operator] = {

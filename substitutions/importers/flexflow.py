@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pcg.graph import Value, apply, tensor
-from pcg.ops import algebra, layout
+from pcg.ops import algebra, groups, layout
 from pcg.poly import ONE, Poly
 from substitutions.importers import operators
 from substitutions.importers.concats import Concat, Step, changed, common, pieces
@@ -170,7 +170,7 @@ class _Importer:
         dim, degree = operator.parameters[operators.PARALLEL_DIM], self.degree(operator)
         old = x.axes[dim]
         axis = Axis(old.size * degree, old.degree * degree, changed(old.concat, Step(degree)))
-        value = apply(operators.repeat_each(axis=dim, times=degree), x.value)
+        value = apply(groups.repeat_each(axis=dim, times=degree), x.value)
         return (x.with_axis(value, dim, axis),)
 
     def reduce(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -180,7 +180,7 @@ class _Importer:
         size = self.known.divide(old.size, degree, f"size of dimension {dim}")
         left = self._reduced(old.degree, degree)
         axis = Axis(size, left, changed(old.concat, Step(degree, divides=True)))
-        value = apply(operators.sum_groups(axis=dim, times=degree), x.value)
+        value = apply(groups.sum_groups(axis=dim, times=degree), x.value)
         return (x.with_axis(value, dim, axis),)
 
     def linear(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -189,7 +189,7 @@ class _Importer:
         self._check_slices("w", w.axes[0], "x", x.axes[1])
         self._same(x.axes[2], w.axes[2], "channels of x and w")
         shares = x.axes[2].degree
-        value = apply(operators.local_linear(shares=shares), x.value, w.value)
+        value = apply(groups.sliced_linear(shares=shares), x.value, w.value)
         if operator.parameters[operators.ACTIVATION]:
             value = apply(algebra.relu(), value)
         return (Tensor(value, (Axis(shares, shares), x.axes[1], w.axes[1])),)

@@ -1,7 +1,6 @@
-"""The operators of foreign rule files: their names and parameters, and equations of their own.
+"""The operators of foreign rule files: their names and parameters.
 
-The equations are those whose meaning differs from Unity's operators of the same name. They are no
-part of ``pcg.ops``: nothing generates rules from them, and the runtime does not know them.
+Those whose meaning differs from Unity's operators of the same name are in ``pcg.ops.groups``.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-
-from pcg.operator import Operator
 
 
 class Source(StrEnum):
@@ -130,32 +127,3 @@ def canonical(name: str) -> str | None:
     prefixed = upper if upper.startswith("OP_") else f"OP_{upper}"
     found = SPELLINGS.get(prefixed, prefixed)
     return found if found in SIGNATURES else None
-
-
-# The size of a group, r, stands in no operand; the ``let`` is there to state it.
-repeat_each = Operator(
-    "repeat_each",
-    "x[a..., j@axis, b...] -> let one[r < times] = 1; out[a..., (j r), b...] = x[a..., j, b...]",
-    sizes=("times",),
-)
-"""Every element ``times`` times in a row: FlexFlow's OP_REPLICATE."""
-
-sum_groups = Operator(
-    "sum_groups",
-    "x[a..., (j r)@axis, b...] -> let one[r < times] = 1;"
-    " out[a..., j, b...] = sum r: x[a..., (j r), b...]",
-    sizes=("times",),
-)
-"""The sums of ``times`` elements in a row: FlexFlow's OP_REDUCE."""
-
-local_linear = Operator(
-    "local_linear",
-    "x[p, (q n), (r c)], w[q, (p m), (r c)] -> let one[r < shares] = 1;"
-    " out[r, (q n), (p m)] = sum c: x[p, (q n), (r c)] * w[q, (p m), (r c)]",
-    sizes=("shares",),
-)
-"""FlexFlow's OP_LINEAR. The device with shard (q, p) of the output reads slice p of x and slice q
-of w; the channels are cut in ``shares``, whose partial sums are the slices of the output."""
-
-times_scalar = Operator("times_scalar", "x[i...], s[] -> out[i...] = x[i...] * s[]")
-"""TASO's OP_MUL."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from pcg.graph import apply
 from pcg.operator import Call
-from pcg.ops import algebra, constants, elementwise, layout, windows
+from pcg.ops import algebra, constants, elementwise, groups, layout, windows
 from pcg.poly import ONE, Poly
 from substitutions.importers import operators
 from substitutions.importers.concats import Concat, common, pieces
@@ -154,7 +154,7 @@ class Importer:
         x, s = inputs
         if s.rank:
             raise IllTypedError(f"the second input has rank {s.rank}, expected a scalar")
-        return (replace(x, value=apply(operators.times_scalar(), x.value, s.value)),)
+        return (replace(x, value=apply(groups.times_scalar(), x.value, s.value)),)
 
     def concat(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
         dim = axis_of(operator, inputs)
