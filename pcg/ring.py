@@ -128,7 +128,12 @@ class PrimeField:
     def real(self, value: Value) -> Array:
         if isinstance(value, (int, float)):
             return self.constant(Fraction(value))
-        return np.int64(_mix(np.array(crc32(str(value).encode()), np.uint64)) % self.prime)
+        symbols = {symbol: self._symbol(symbol) for symbol in value.symbols}
+        return np.int64(value.evaluate(symbols) % self.prime)
+
+    def _symbol(self, name: str) -> int:
+        """A number for a symbol, fixed by its name."""
+        return int(_mix(np.array(crc32(name.encode()), np.uint64)) % np.uint64(self.prime))
 
     def numbers(self, values: IndexArray) -> Array:
         return values % self.prime

@@ -14,7 +14,7 @@ from pcg.plan import Application
 from pcg.poly import Poly
 from pcg.schedule import PLACING, trace
 from pcg.tensor import ParallelTensor
-from substitutions.match import Match, build, matches_at, rewrite
+from substitutions.match import Match, anchor, build, matches_at, rewrite
 from substitutions.rule import Rule, operators_in
 
 NOT_EXECUTED = frozenset({"pipeline", "batch"})
@@ -23,6 +23,8 @@ about halos."""
 
 
 Allow = Callable[[Node], bool]
+Root = tuple[str, int]
+"""An operator by name, and the rank of its first output."""
 
 
 def anything(node: Node) -> bool:
@@ -62,32 +64,33 @@ class Moves:
         self._allow = allow
         self._degrees = [k for k in range(2, devices + 1) if devices % k == 0]
         self._devices = devices
-        self._by_root: dict[str, list[Rule]] = defaultdict(list)
+        self._by_root: dict[Root, list[Rule]] = defaultdict(list)
         self._identities: list[Rule] = []
-        self._shortening: dict[str, list[Rule]] = defaultdict(list)
+        self._shortening: dict[Root, list[Rule]] = defaultdict(list)
         for rule in (r for both in rules for r in (both, both.reversed)):
-            if not _is_usable(rule):
+            if not is_usable(rule):
                 continue
-            if isinstance(rule.left[0].node.call, Leaf):
+            first = rule.left[anchor(rule)].node
+            if isinstance(first.call, Leaf):
                 if rule.only_moves and len(rule.left) == 1:
                     self._identities.append(rule)
             elif not rule.only_moves:
-                self._by_root[rule.left[0].node.name].append(rule)
+                self._by_root[first.name, first.ranks[0]].append(rule)
             elif operators_in(rule.right) < operators_in(rule.left):
                 # Chains of parallel operators are one transfer, however long: rules between them
                 # change no cost, and serve to tidy up.
-                self._shortening[rule.left[0].node.name].append(rule)
+                self._shortening[first.name, first.ranks[0]].append(rule)
 
     def applications(self, graph: Graph) -> Iterator[tuple[Graph, Application]]:
         """Every graph that one rule makes of this one, and what was done."""
         for node in graph.nodes:
             if node.is_leaf:
                 continue
-            for rule in self._by_root.get(node.name, ()):
+            for rule in self._by_root.get((node.name, node.types[0].rank), ()):
                 yield from self._apply(graph, rule, node)
 
     def _apply(self, graph: Graph, rule: Rule, node: Node) -> Iterator[tuple[Graph, Application]]:
-        for match in matches_at(rule, node):
+        for match in matches_at(rule, node, graph):
             for free in self._choices(rule):
                 outputs = build(rule, match, free)
                 if outputs is None or outputs == match.outputs:
@@ -121,7 +124,7 @@ class Moves:
     def _shorter(self, graph: Graph) -> tuple[Graph, Application] | None:
         for node in graph.nodes:
             if node.is_parallel:
-                for rule in self._shortening.get(node.name, ()):
+                for rule in self._shortening.get((node.name, node.types[0].rank), ()):
                     for found in self._apply(graph, rule, node):
                         if len(found[0].nodes) < len(graph.nodes):
                             return found
@@ -143,8 +146,9 @@ class Moves:
 
     def _wider(self, value: Value, option: Option) -> Iterator[Option]:
         crossing = option.cut(value)
+        graph = Graph((crossing,))
         for rule in self._identities:
-            for match in matches_at(rule, crossing.node):
+            for match in matches_at(rule, crossing.node, graph):
                 for free in self._choices(rule):
                     outputs = build(rule, match, free)
                     if outputs is None or outputs == match.outputs:
@@ -161,7 +165,7 @@ class Moves:
                     )
 
 
-def _is_usable(rule: Rule) -> bool:
+def is_usable(rule: Rule) -> bool:
     """Whether a direction of a rule can be applied: all that the right side has is determined."""
     nodes = Graph((*rule.left, *rule.right)).nodes
     calls = [n.operator_call for n in nodes if not n.is_leaf]

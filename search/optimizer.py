@@ -21,8 +21,9 @@ from pcg.schedule import schedule
 from search.backtrack import Found, Observer, Space, backtrack
 from search.cost import CostModel, communication_elements
 from search.mapping import Mapper
-from search.moves import Allow, Keys, Moves, Option, anything
+from search.moves import Allow, Keys, Moves, Option, anything, is_usable
 from search.split import Part, parts, renamed, shape_key, stitch
+from substitutions.rule import Rule
 from substitutions.store import Library
 
 Progress = Callable[[str, int, int], None]
@@ -85,7 +86,8 @@ class Optimizer:
     def __post_init__(self) -> None:
         self._cost = CostModel(self.machine)
         self._mapper = Mapper(self.machine, self._cost)
-        self._moves = Moves(self.library.rules, self.machine.devices, self.allow)
+        self._rules: tuple[Rule, ...] = ()
+        self._moves = Moves((), self.machine.devices, self.allow)
         self._keys = Keys()
         self._prices: dict[int, float] = {}
         self._solved: dict[tuple[str, str | None], Found] = {}
@@ -99,6 +101,7 @@ class Optimizer:
         start = perf_counter()
         self._deadline = start + self.settings.seconds
         graph.check()
+        self._use_rules(graph)
         alone = self._price(graph)
         pieces = parts(graph, self.settings.part)
         best, applied = self._chain(graph, pieces)
@@ -119,6 +122,15 @@ class Optimizer:
         machine, rules = machine_record(self.machine), self.library.hash
         plan = Plan(name, graph, tidy, mapped.views, machine, rules, derivation, estimates)
         return Optimized(plan, self._report(len(pieces), seconds))
+
+    def _use_rules(self, graph: Graph) -> None:
+        """Take the rules that concern a graph; what was learnt with others is forgotten."""
+        rules = self.library.concrete(graph, is_usable)
+        if rules is not self._rules:
+            self._rules = rules
+            self._moves = Moves(rules, self.machine.devices, self.allow)
+            self._solved.clear()
+            self._spaces.clear()
 
     def _report(self, pieces: int, seconds: float) -> Report:
         stop = next((s for s in ("time", "budget") if s in self._stops), "exhausted")

@@ -1,70 +1,81 @@
 """The offline generator: from operator definitions to a library of proved rules.
 
-Enumerate, find candidates, prove. The library is a function of the operator definitions alone.
+Enumerate, find candidates, generalise, prove. The library is a function of the operator definitions
+alone; nothing is written here, so that what was there stays whole until all is done.
+
+1. *typings*: the parallel type of every operator is proved; no rule about it could be otherwise.
+2. *enumeration*: rules around one operator and among parallel operators (``cuts``, ``chains``),
+   algebraic ones (``algebra``), decompositions (``decompose``), each part on its own.
+3. *proofs*, most general candidates first: what is an instance of a proved rule needs no proof.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import TypeVar
 
 from pcg.errors import NegativeAnswer
 from pcg.graph import Value
 from pcg.operator import Operator
-from pcg.text import parse_values
-from substitutions.algebra import candidates, classes
-from substitutions.chains import chain_pairs
-from substitutions.derive import basic_pairs
-from substitutions.enumerate import Instance, computing, core_instances, instances
-from substitutions.rule import input_ranks, side_text
-from substitutions.store import LibraryFile, ProofFile, RuleFile, operators_hash, rule_name
+from pcg.ops.stand_ins import STAND_INS
+from substitutions.algebra import algebra
+from substitutions.candidate import Candidate, Enumerated
+from substitutions.chains import move_rules
+from substitutions.cuts import cut_rules
+from substitutions.decompose import decompositions
+from substitutions.enumerate import Instance, computing, instances
+from substitutions.general import General, canonical, general, most_general
+from substitutions.retype import TYPES_DIFFER, retyped
+from substitutions.rule import Rule, input_ranks
+from substitutions.store import (
+    LibraryFile,
+    ProofFile,
+    RuleFile,
+    library_of,
+    rule_file,
+    rule_name,
+)
+from substitutions.symbols import settled, variants
 from substitutions.workers import parallel_map
+from substitutions.worlds import worlds
 from verifier.decide import Decision, Verdict, decide
 from verifier.trusted.local import prove_typing
+from verifier.trusted.runs import free_runs
 
+MAX_OPS = 3
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
+
 Progress = Callable[[str, int, int], None]
 """Told the phase, how much of it is done, and how much there is."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A pair of graphs as text, which crosses between processes."""
-
-    inputs: tuple[tuple[str, int], ...]
-    left: str
-    right: str
-
-    @staticmethod
-    def of(pair: Pair) -> Candidate:
-        left, right = pair
-        return Candidate(input_ranks((*left, *right)), side_text(left), side_text(right))
-
-    def parse(self) -> Pair:
-        inputs = dict(self.inputs)
-        return parse_values(self.left, inputs), parse_values(self.right, inputs)
-
-    def __str__(self) -> str:
-        ranks = " ".join(f"{name}:{rank}" for name, rank in self.inputs)
-        return f"{ranks} | {self.left} == {self.right}"
-
-
-@dataclass(frozen=True)
 class Report:
-    """What a run of the generator did; ``seconds`` by phase, ``typings`` how many theorems behind
-    parallel types were proved."""
+    """What a run of the generator did.
+
+    ``typings``: theorems behind parallel types that were proved. ``graphs``: enumerated, of
+    ``values`` different values. ``candidates``: pairs that may be rules, of which ``derived`` are
+    known to follow from smaller ones; ``duplicates`` of those to be proved are renamings and
+    instances of others. ``verdicts``: of the rest. ``seconds`` by phase; ``megabytes``: the peak
+    of all processes.
+    """
 
     typings: int
     graphs: int
-    classes: int
+    values: int
     candidates: int
+    duplicates: int
     verdicts: dict[str, int]
+    derived: int
     seconds: dict[str, float]
+    megabytes: int
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,15 @@ class Generated:
     rejected: tuple[tuple[Candidate, Decision], ...]
 
 
+@dataclass(frozen=True)
+class Proved:
+    """A rule with its proof."""
+
+    rule: General
+    decision: Decision
+    candidate: Candidate
+
+
 def no_progress(phase: str, done: int, total: int) -> None:
     """Say nothing."""
 
@@ -83,43 +103,202 @@ def no_progress(phase: str, done: int, total: int) -> None:
 def generate(
     operators: Sequence[Operator] | None = None,
     *,
+    max_ops: int = MAX_OPS,
     jobs: int | None = None,
+    derived: bool = False,
     progress: Progress = no_progress,
 ) -> Generated:
     """Generate and prove the library of some computing operators (all, by default).
 
-    ``jobs`` worker processes share the work (by default one a core). Raises NegativeAnswer where
-    an operator's parallel type is not proved: no rule about it could be.
+    ``max_ops``: operators a side in the algebraic enumeration. ``jobs`` worker processes share the
+    work (by default one a core). ``derived``: keep rules that follow from smaller ones too. Raises
+    NegativeAnswer where an operator's parallel type is not proved.
     """
     chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1
     clock = _Clock()
     around = [instance for operator in chosen for instance in instances(operator)]
-    typings = sum(_watched(map(_typings, around), "typings", len(around), progress))
+    typings = sum(_watched(parallel_map(_typings, around, jobs), "typings", len(around), progress))
     clock.lap("typings")
-    found = dict.fromkeys(map(Candidate.of, chain_pairs()))
-    # The largest first, so that no worker is left with one at the end.
-    around.sort(key=lambda i: -sum(i.ranks) - sum(i.outputs))
-    for some in _watched(parallel_map(_cuts, around, jobs), "cuts", len(around), progress):
-        found |= dict.fromkeys(some)
-    clock.lap("cuts")
-    groups, graphs = classes(core_instances(chosen), jobs)
-    for pair in _watched(candidates(groups), "algebra", 0, progress):
-        found.setdefault(Candidate.of(pair))
-    clock.lap("algebra")
-    ordered = sorted(found, key=lambda c: (len(c.left) + len(c.right), str(c)))
-    decisions = list(
-        _watched(parallel_map(_decide, ordered, jobs), "proofs", len(ordered), progress)
-    )
+    tasks = _tasks(chosen, max_ops)
+    found_parts = parallel_map(_run, tasks, jobs, chunk=1)
+    parts = list(_watched(found_parts, "enumeration", len(tasks), progress))
+    found = dict.fromkeys(candidate for part in parts for candidate in part.candidates)
+    clock.lap("enumeration")
+    wanted = [candidate for candidate in found if derived or not candidate.steps]
+    prover = _Prover(jobs, progress)
+    prover.run(wanted)
     clock.lap("proofs")
-    decided = list(zip(ordered, decisions, strict=True))
-    verdicts = Counter(str(decision.verdict) for decision in decisions)
-    counts = dict(sorted(verdicts.items()))
-    report = Report(typings, graphs, len(groups), len(ordered), counts, clock.seconds)
-    proved = tuple(_rule(c, d) for c, d in decided if d.verdict is Verdict.PROVED)
-    library = LibraryFile(schema_version=1, operators=operators_hash(), rules=proved)
-    rejected = tuple((c, d) for c, d in decided if d.verdict is not Verdict.PROVED)
-    return Generated(library, report, rejected)
+    counts = Counter(str(decision.verdict) for _, decision in prover.rejected)
+    counts["proved"] = len(prover.proved)
+    report = Report(
+        typings,
+        sum(part.graphs for part in parts),
+        sum(part.values for part in parts),
+        len(found),
+        len(wanted) - sum(counts.values()),
+        dict(sorted(counts.items())),
+        sum(candidate.steps > 0 for candidate in found),
+        clock.seconds,
+        _peak_megabytes(jobs),
+    )
+    library = library_of([_rule(p) for p in prover.proved], max_ops=max_ops)
+    return Generated(library, report, tuple(prover.rejected))
+
+
+Task = Callable[[], Enumerated]
+
+
+def _tasks(chosen: Sequence[Operator], max_ops: int) -> list[Task]:
+    """The parts of the enumeration, the longest first."""
+    names = frozenset(operator.name for operator in chosen)
+    found: list[Task] = [partial(algebra, world, max_ops) for world in worlds(names)]
+    found.append(move_rules)
+    found += [partial(cut_rules, o) for o in (*STAND_INS.values(), *chosen)]
+    return found + [partial(_decomposed, operator) for operator in chosen]
+
+
+def _decomposed(operator: Operator) -> Enumerated:
+    pairs = [(found.left, found.right) for found in decompositions(operator)]
+    candidates = tuple(Candidate.of(pair, "decomposition") for pair in pairs)
+    return Enumerated(2 * len(pairs), len(pairs), candidates)
+
+
+class _Prover:
+    """Proves candidates in rounds: those that are no instance of another first; what is no
+    instance of a proved rule is a candidate of the next round."""
+
+    def __init__(self, jobs: int, progress: Progress) -> None:
+        self._jobs, self._progress = jobs, progress
+        self.proved: list[Proved] = []
+        self.rejected: list[tuple[Candidate, Decision]] = []
+
+    def run(self, candidates: Sequence[Candidate]) -> None:
+        forms = _forms(candidates, self._jobs)
+        done = 0
+        while forms:
+            best = most_general(list(forms))
+            work = [forms.pop(form) for form in best]
+            for candidate, decided in zip(
+                work, parallel_map(_decide, work, self._jobs), strict=True
+            ):
+                if decided.form is None:
+                    self.rejected.append((candidate, decided.decision))
+                else:
+                    pair = decided.form.parse()
+                    rule = General(*pair, free_runs(*pair))
+                    self.proved.append(Proved(rule, decided.decision, candidate))
+                done += 1
+                self._progress("proofs", done, done + len(forms))
+            forms = self._uncovered(forms)
+
+    def _uncovered(self, forms: Mapping[General, Candidate]) -> dict[General, Candidate]:
+        rules = [p.rule for p in self.proved]
+        every = most_general([*rules, *forms])
+        return {form: forms[form] for form in every if form in forms and form not in set(rules)}
+
+
+def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidate]:
+    """Candidates by their most general forms, small ones first; equal ones once."""
+    ordered = sorted(candidates, key=lambda c: (len(c.left) + len(c.right), str(c)))
+    found: dict[General, Candidate] = {}
+    for candidate, text in zip(ordered, parallel_map(_form_text, ordered, jobs), strict=True):
+        pair = text.parse()
+        form = General(*pair, free_runs(*pair))
+        known = found.get(form)
+        if form.left != form.right and (known is None or candidate.steps < known.steps):
+            found[form] = candidate
+    return found
+
+
+def _form_text(candidate: Candidate) -> Candidate:
+    form = next(_variants(candidate))
+    return Candidate.of(form.pair, candidate.family, candidate.steps)
+
+
+def _variants(candidate: Candidate) -> Iterator[General]:
+    """The forms in which to try a candidate. Only the algebraic enumeration gives one symbol to all
+    that is equal where it looks, and is at the least ranks; the others are general as they come."""
+    pair = candidate.parse()
+    if candidate.family == "algebra":
+        yield from map(_form, variants(pair))
+    else:
+        yield canonical(General(*pair, free_runs(*pair)))
+
+
+def _form(pair: Pair) -> General:
+    """The most general form, with what its symbols are equal to put in."""
+    form = settled(general(*pair).pair)
+    return canonical(General(*form, free_runs(*form)))
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """What came of a candidate, as text; ``form`` is what was proved, if anything."""
+
+    form: Candidate | None
+    decision: Decision
+
+
+def _decide(candidate: Candidate) -> _Decided:
+    """Try to prove the most general form of a candidate, then those with less told apart, then
+    those that a parallel operator gives equal types."""
+    pair = candidate.parse()
+    first: Decision | None = None
+    for variant in _variants(candidate):
+        decided = _prove(variant, candidate)
+        if decided.form is not None:
+            return decided
+        first = first or decided.decision
+    assert first is not None
+    if first.reason == TYPES_DIFFER:
+        for variant in retyped(pair):
+            decided = _prove(_form(variant), candidate)
+            if decided.form is not None:
+                return decided
+    return _Decided(None, first)
+
+
+def _prove(form: General, candidate: Candidate) -> _Decided:
+    # The evidence holds operators, which cannot be sent between processes, and is not kept.
+    decision = replace(decide(form.left, form.right), evidence=None)
+    if decision.verdict is not Verdict.PROVED:
+        return _Decided(None, decision)
+    made = Candidate.of(form.pair, candidate.family, candidate.steps)
+    return _Decided(made, decision)
+
+
+def _rule(proved: Proved) -> RuleFile:
+    form, decision, candidate = proved.rule, proved.decision, proved.candidate
+    assert decision.proof is not None
+    inputs = input_ranks((*form.left, *form.right))
+    rule = Rule(
+        rule_name(f"{dict(inputs)} {form.text}"),
+        inputs,
+        form.left,
+        form.right,
+        conditions=decision.conditions,
+        runs=form.runs,
+        family=candidate.family,
+        derived=candidate.steps,
+    )
+    proof = ProofFile(
+        side_conditions=decision.proof.side_conditions,
+        digest=decision.proof.digest,
+        degrees={symbol: value for symbol, value in decision.degrees if value > 1},
+    )
+    return rule_file(rule, proof)
+
+
+def _run(task: Task) -> Enumerated:
+    return task()
+
+
+def _peak_megabytes(jobs: int) -> int:
+    """What this process and its workers held at most, if all had their most at once."""
+    own = getrusage(RUSAGE_SELF).ru_maxrss
+    workers = getrusage(RUSAGE_CHILDREN).ru_maxrss * jobs if jobs > 1 else 0
+    return (own + workers) >> 10
 
 
 class _Clock:
@@ -153,29 +332,3 @@ def _typings(instance: Instance) -> int:
             problem = f"its parallel type is not proved: {theorem.reason}"
             raise NegativeAnswer(f"{instance.call.name} at ranks {ranks}: {problem}")
     return len(found)
-
-
-def _cuts(instance: Instance) -> list[Candidate]:
-    return [Candidate.of(pair) for pair in basic_pairs(instance)]
-
-
-def _decide(candidate: Candidate) -> Decision:
-    # The evidence holds operators, which cannot be sent between processes, and is not kept.
-    return replace(decide(*candidate.parse()), evidence=None)
-
-
-def _rule(candidate: Candidate, decision: Decision) -> RuleFile:
-    assert decision.proof is not None
-    return RuleFile(
-        name=rule_name(str(candidate)),
-        inputs=dict(candidate.inputs),
-        left=candidate.left,
-        right=candidate.right,
-        conditions=decision.conditions,
-        verdict="proved",
-        proof=ProofFile(
-            side_conditions=decision.proof.side_conditions,
-            digest=decision.proof.digest,
-            degrees={symbol: value for symbol, value in decision.degrees if value > 1},
-        ),
-    )

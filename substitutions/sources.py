@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,8 +20,8 @@ from pcg.errors import InputError
 from pcg.files import FileModel, read_json, read_text
 from substitutions.importers.schema import ForeignRule, read_foreign
 from substitutions.importers.verdict import ALL, decide_foreign
-from substitutions.rule import Rule, parse_rule, variables
-from substitutions.store import ProofFile
+from substitutions.rule import Family, Rule, parse_rule, variables
+from substitutions.store import DirectionFile, OptionsFile, ProofFile, parse_runs
 from verifier.counterexample import Counterexample
 from verifier.decide import Decision, Verdict, decide
 
@@ -83,13 +83,25 @@ class StatedRule(FileModel):
     inputs: dict[str, Annotated[int, Field(ge=0, le=MAX_RANK)]]
     left: str = Field(max_length=MAX_SIDE_CHARACTERS)
     right: str = Field(max_length=MAX_SIDE_CHARACTERS)
+    runs: tuple[tuple[str, ...], ...] = Field(default=(), strict=False)
+    """Checked to be axes that may be any number of axes: what is proved then holds for all."""
+    requires: tuple[str, ...] = Field(default=(), strict=False)
+    """Equations of sizes; it is decided where they hold."""
     conditions: tuple[str, ...] = Field(default=(), strict=False)
+    family: Family | None = None
+    derived: int = 0
+    directions: tuple[DirectionFile, ...] = Field(default=(), strict=False)
     verdict: str | None = None
     proof: ProofFile | None = None
 
 
 class StatedFile(FileModel):
-    schema_version: Literal[1]
+    """Version 1 is what is written by hand, version 2 what a library is."""
+
+    schema_version: Literal[1, 2]
+    unity: str | None = None
+    options: OptionsFile | None = None
+    versions: dict[str, str] = Field(default_factory=dict[str, str])
     operators: str | None = None
     rules: tuple[StatedRule, ...] = Field(strict=False)
 
@@ -138,6 +150,8 @@ def _own_statements(where: str, content: StatedFile) -> tuple[Statement, ...]:
             raise InputError(place, f"the name {entry.name} is taken by another rule of the file")
         try:
             rule = parse_rule(entry.name, entry.inputs, entry.left, entry.right)
+            runs = parse_runs(rule, entry.runs) if entry.runs else ()
+            rule = replace(rule, runs=runs, requires=entry.requires)
         except InputError as error:
             raise InputError(place, str(error)) from error
         if unbound := sorted(variables(rule.right) - variables(rule.left)):
@@ -149,7 +163,7 @@ def _own_statements(where: str, content: StatedFile) -> tuple[Statement, ...]:
 
 def _own(rule: Rule) -> Outcome:
     """Inputs have any degrees, and so has what is proved of them."""
-    decision = decide(rule.left, rule.right)
+    decision = decide(rule.left, rule.right, rule.requirements)
     proofs = (decision,) if decision.verdict is Verdict.PROVED else ()
     found = decision.counterexample
     return Outcome(decision.verdict, decision.reason, decision.conditions, None, found, proofs)

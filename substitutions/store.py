@@ -1,24 +1,43 @@
 """The rule library on disk: ``generated_rules/rules.json``.
 
 Each rule is stored with its verdict and the record of its proof; a library holds proved rules
-only. It records the operator definitions that it was made from and is refused where they differ.
+only. It records what it was made from and with: the operator definitions, where these differ it is
+refused, the options of the generator, and the versions of what decided.
+
+What a rule's use follows from is stored for readers and not believed: a file whose ``runs`` are no
+free axes of the rule is refused, and directions are found again where they are needed.
 """
 
 from __future__ import annotations
 
 import json
+import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from pcg.errors import InputError
+from pcg.errors import InputError, OperatorError
 from pcg.files import FileModel, read_json, write_text_atomic
+from pcg.graph import Graph
 from pcg.ops import OPERATORS
-from substitutions.rule import Rule, parse_rule
+from pcg.ops.stand_ins import STAND_INS
+from pcg.template import EquationError
+from pcg.text import print_value
+from substitutions.expand import Expander, Usable, any_direction
+from substitutions.origins import Kind
+from substitutions.rule import Family, Rule, parse_rule, side_text
+from substitutions.uses import Direction, Way, directions
+from verifier.trusted.runs import Group, free_runs
+
+PACKAGES = {"unity": "unity", "z3": "z3-solver", "numpy": "numpy"}
+"""The packages of which a library records the versions, by the names that it has for them."""
 
 
 class ProofFile(FileModel):
@@ -30,20 +49,57 @@ class ProofFile(FileModel):
     degrees: dict[str, int]
 
 
+class CreatedFile(FileModel):
+    """A value that a rule makes of few of its inputs, and what it is to them (``uses.Kind``)."""
+
+    value: str
+    kind: Kind
+
+
+class DirectionFile(FileModel):
+    """One way to apply a rule (``uses.Direction``)."""
+
+    way: Way
+    applicable: bool
+    unbound: tuple[str, ...] = Field(strict=False)
+    free: tuple[str, ...] = Field(strict=False)
+    conditions: tuple[str, ...] = Field(strict=False)
+    creates: tuple[CreatedFile, ...] = Field(strict=False)
+
+
 class RuleFile(FileModel):
     name: str
+    family: Family
     inputs: dict[str, int]
     left: str
     right: str
+    runs: tuple[tuple[str, ...], ...] = Field(strict=False)
+    """The axes that may each be any number of axes: ``["x.0", "y.1"]`` is one of two inputs."""
+    requires: tuple[str, ...] = Field(strict=False)
+    """Equations of sizes for which alone it is proved."""
     conditions: tuple[str, ...] = Field(strict=False)
+    derived: int = Field(ge=0)
+    """By how many steps it is known to follow from smaller rules; 0 if by none."""
+    directions: tuple[DirectionFile, ...] = Field(strict=False)
     verdict: Literal["proved"]
     proof: ProofFile
 
 
+class OptionsFile(FileModel):
+    """What the generator was asked for. ``max_ops``: operators a side in the enumeration."""
+
+    max_ops: int
+
+
 class LibraryFile(FileModel):
-    schema_version: Literal[1]
+    schema_version: Literal[2]
+    unity: str
+    """The version of Unity that made it."""
+    options: OptionsFile
+    versions: dict[str, str]
+    """Of Python and the packages that took part."""
     operators: str
-    """Hash of the operator definitions."""
+    """Hash of the operator definitions, stand-ins included."""
     rules: tuple[RuleFile, ...] = Field(strict=False)
 
 
@@ -54,12 +110,23 @@ class Library:
     rules: tuple[Rule, ...]
     hash: str
 
+    def concrete(self, graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
+        """The rules at the ranks and for the operators of a graph (``substitutions.expand``);
+        the same tuple for graphs that ask for the same. ``usable``: the directions that count."""
+        most = max((rank for node in graph.nodes for rank in node.ranks), default=0)
+        names = frozenset(node.name for node in graph.nodes if not node.is_leaf)
+        return self._expander.concrete(most, names, usable)
+
+    @cached_property
+    def _expander(self) -> Expander:
+        return Expander(self.rules)
+
 
 def operators_hash() -> str:
     """A hash of all operator definitions: a library proved from others is another library."""
     content = [
         (o.name, o.equation, o.sizes, o.reals, o.parallel or "", o.commutative)
-        for o in sorted(OPERATORS.values(), key=lambda o: o.name)
+        for o in sorted((*OPERATORS.values(), *STAND_INS.values()), key=lambda o: o.name)
     ]
     return sha256(json.dumps(content).encode()).hexdigest()[:16]
 
@@ -79,11 +146,100 @@ def load_library(path: str | Path | None = None) -> Library:
     rules: list[Rule] = []
     for i, entry in enumerate(content.rules):
         try:
-            rule = parse_rule(entry.name, entry.inputs, entry.left, entry.right)
+            rules.append(parse_entry(entry))
         except InputError as error:
             raise InputError(f"{where}: rules[{i}]", str(error)) from error
-        rules.append(Rule(rule.name, rule.inputs, rule.left, rule.right, entry.conditions))
     return Library(tuple(rules), library_hash(content))
+
+
+def parse_entry(entry: RuleFile) -> Rule:
+    """A rule as a library has it. Raises InputError where it cannot be read, or where an axis that
+    may be any number of axes is none that can."""
+    rule = parse_rule(entry.name, entry.inputs, entry.left, entry.right)
+    runs = parse_runs(rule, entry.runs)
+    return Rule(
+        rule.name,
+        rule.inputs,
+        rule.left,
+        rule.right,
+        entry.conditions,
+        runs,
+        entry.family,
+        entry.derived,
+        entry.requires,
+    )
+
+
+def parse_runs(rule: Rule, runs: Iterable[tuple[str, ...]]) -> tuple[Group, ...]:
+    """The runs of a rule from text, each checked to be one. Raises InputError."""
+    try:
+        free = {run_text(group): group for group in free_runs(rule.left, rule.right)}
+    except (OperatorError, EquationError) as error:
+        raise InputError(f"rule {rule.name}", str(error)) from error
+    found: list[Group] = []
+    for text in runs:
+        group = free.pop(text, None)
+        if group is None:
+            problem = f"no axis {', '.join(text) or 'of nothing'} may be any number of axes"
+            raise InputError(f"rule {rule.name}", problem)
+        found.append(group)
+    return tuple(found)
+
+
+def run_text(group: Group) -> tuple[str, ...]:
+    """A run as a file has it: ``("x.0", "y.1")``."""
+    return tuple(f"{name}.{dim}" for name, dim in group)
+
+
+def rule_file(rule: Rule, proof: ProofFile) -> RuleFile:
+    """A proved rule as a file has it, with what follows from it."""
+    return RuleFile(
+        name=rule.name,
+        family=rule.family,
+        inputs=dict(rule.inputs),
+        left=side_text(rule.left),
+        right=side_text(rule.right),
+        runs=tuple(run_text(group) for group in rule.runs),
+        requires=rule.requires,
+        conditions=rule.conditions,
+        derived=rule.derived,
+        directions=tuple(_direction_file(direction) for direction in directions(rule)),
+        verdict="proved",
+        proof=proof,
+    )
+
+
+def _direction_file(direction: Direction) -> DirectionFile:
+    return DirectionFile(
+        way=direction.way,
+        applicable=direction.applicable,
+        unbound=direction.unbound,
+        free=direction.free,
+        conditions=direction.conditions,
+        creates=tuple(
+            CreatedFile(value=print_value(made.value), kind=made.kind) for made in direction.created
+        ),
+    )
+
+
+def library_of(rules: Iterable[RuleFile], *, max_ops: int) -> LibraryFile:
+    """A library of rules just proved, from the operators and versions of this process."""
+    versions = {name: _version(package) for name, package in PACKAGES.items()}
+    return LibraryFile(
+        schema_version=2,
+        unity=versions.pop("unity"),
+        options=OptionsFile(max_ops=max_ops),
+        versions={"python": platform.python_version(), **versions},
+        operators=operators_hash(),
+        rules=tuple(rules),
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def library_hash(content: LibraryFile) -> str:
@@ -92,7 +248,7 @@ def library_hash(content: LibraryFile) -> str:
 
 def library_text(content: LibraryFile) -> str:
     """The library as JSON, one rule a line."""
-    head = json.dumps({"schema_version": content.schema_version, "operators": content.operators})
+    head = json.dumps(content.model_dump(mode="json", exclude={"rules"}))
     lines = [json.dumps(rule.model_dump(mode="json")) for rule in content.rules]
     return head[:-1] + ', "rules": [\n' + ",\n".join(lines) + "\n]}\n"
 

@@ -18,16 +18,17 @@ _shared: list[tuple[Callable[[Any], Any], Sequence[Any]]] = []
 
 
 def parallel_map(
-    work: Callable[[Item], Result], items: Sequence[Item], jobs: int
+    work: Callable[[Item], Result], items: Sequence[Item], jobs: int, *, chunk: int = CHUNK
 ) -> Iterator[Result]:
-    """``work`` of every item, in order; results have to survive pickling."""
+    """``work`` of every item, in order; results have to survive pickling. ``chunk``: how many
+    items a worker is given at once."""
     if jobs == 1 or len(items) <= 1:
         yield from map(work, items)
         return
     _shared.append((work, items))
     try:
         with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
-            yield from pool.map(_run, range(len(items)), chunksize=CHUNK)
+            yield from pool.map(_run, range(len(items)), chunksize=chunk)
     finally:
         _shared.pop()
 

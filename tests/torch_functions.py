@@ -136,6 +136,9 @@ TORCH: dict[str, Callable[..., Any]] = {
     "maximum": lambda a, x, y: torch.maximum(x, y),
     "minimum": lambda a, x, y: torch.minimum(x, y),
     "clamp": lambda a, x: torch.clamp(x, a["low"], a["high"]),
+    "shift": lambda a, x: x + a["offset"],
+    "divide_by_size": lambda a, x: x / a["size"],
+    "divide_by_root": lambda a, x: x / a["size"] ** 0.5,
     "exp": lambda a, x: torch.exp(x),
     "log": lambda a, x: torch.log(x),
     "sqrt": lambda a, x: torch.sqrt(x),
@@ -158,6 +161,10 @@ TORCH: dict[str, Callable[..., Any]] = {
     "slice": lambda a, x: cut(a, x, 0, a["start"]),
     "pad": lambda a, x: cut(a, x, a["before"], 0),
     "stack": lambda a, x, y: torch.stack((x, y), a["axis"]),
+    "expand_as": lambda a, like, x: x.unsqueeze(a["axis"]) + torch.zeros_like(like),
+    "expand_vector": lambda a, like, x: (torch.zeros_like(like).movedim(a["axis"], -1) + x).movedim(
+        -1, a["axis"]
+    ),
     "expand": expand,
     # norms, softmax, losses
     "softmax": lambda a, x: torch.softmax(x, a["axis"]),
@@ -203,6 +210,7 @@ TORCH: dict[str, Callable[..., Any]] = {
     "ones2": lambda a: torch.ones(a["size0"], a["size1"]),
     "ones3": lambda a: torch.ones(a["size0"], a["size1"], a["size2"]),
     "ones4": lambda a: torch.ones(a["size0"], a["size1"], a["size2"], a["size3"]),
+    "lower_triangle": lambda a: torch.tril(torch.ones(a["rows"], a["columns"])),
     "identity_matrix": lambda a: torch.eye(a["size"]),
     "position_ids": lambda a: torch.arange(a["size"]).to(torch.get_default_dtype()),
     "identity_kernel": identity_kernel,

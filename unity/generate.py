@@ -2,11 +2,13 @@
 
 python -m unity.generate
 python -m unity.generate --only matmul --only relu --out /tmp
+python -m unity.generate --explain rules.json:a_rule
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated
@@ -18,11 +20,13 @@ from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.operator import Operator
+from substitutions.companions import write_companions
 from substitutions.enumerate import computing
-from substitutions.generate import Generated, generate
-from substitutions.store import default_path, save_library
+from substitutions.generate import MAX_OPS, Generated, generate
+from substitutions.store import default_path, load_library, save_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
+from unity.explain import explain_file
 
 app = new_app()
 
@@ -38,8 +42,20 @@ def command(
     operators: Annotated[
         Path | None, typer.Option(help="A Python file that declares further operators.")
     ] = None,
+    max_ops: Annotated[
+        int, typer.Option(min=1, max=4, help="Operators a side in the algebraic enumeration.")
+    ] = MAX_OPS,
+    derived: Annotated[
+        bool, typer.Option("--derived", help="Keep rules that follow from smaller ones too.")
+    ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default all cores.")
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            help="Show how a rule, FILE:NAME, or each of a FILE follows from the library."
+        ),
     ] = None,
     show_rejected: Annotated[
         bool, typer.Option("--rejected", help="List the candidates that were not proved.")
@@ -47,11 +63,17 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Enumerate graphs, find pairs that compute the same, prove them, write the library."""
-    for option, given in (("--only", only), ("--operators", operators)):
-        if given and out is None:
-            raise InputError(option, "makes another library, expected --out FOLDER for it")
     if operators is not None:
         load_user_operators(operators)
+    if explain is not None:
+        library = load_library(out / "rules.json" if out is not None else None)
+        explain_file(explain, library.concrete, jobs=jobs or 1, as_json=as_json)
+        return
+    another = {"--only": only, "--operators": operators, "--derived": derived}
+    another["--max-ops"] = max_ops != MAX_OPS
+    for option, given in another.items():
+        if given and out is None:
+            raise InputError(option, "makes another library, expected --out FOLDER for it")
     if out is not None and not out.is_dir():
         raise InputError(str(out), "no such folder (expected one for rules.json)")
     path = default_path() if out is None else out / "rules.json"
@@ -66,15 +88,16 @@ def command(
                 bars[phase] = progress.add_task(phase, total=None)
             progress.update(bars[phase], completed=done, total=total or None)
 
-        found = generate(chosen, jobs=jobs, progress=show)
+        found = generate(chosen, max_ops=max_ops, jobs=jobs, derived=derived, progress=show)
     save_library(found.library, path)
+    write_companions(found.library, path.parent)
     if as_json:
         print(json.dumps(_record(found), indent=1))
     else:
         _print_report(found, path, perf_counter() - start, show_rejected=show_rejected)
 
 
-PHASES = ("typings", "cuts", "algebra", "proofs")
+PHASES = ("typings", "enumeration", "proofs")
 
 
 def _chosen(names: list[str]) -> list[Operator]:
@@ -87,16 +110,7 @@ def _chosen(names: list[str]) -> list[Operator]:
 
 
 def _record(found: Generated) -> dict[str, object]:
-    report = found.report
-    return {
-        "typings": report.typings,
-        "graphs": report.graphs,
-        "classes": report.classes,
-        "candidates": report.candidates,
-        "verdicts": report.verdicts,
-        "seconds": report.seconds,
-        "rules": len(found.library.rules),
-    }
+    return {**asdict(found.report), "rules": len(found.library.rules)}
 
 
 def _print_report(found: Generated, path: Path, seconds: float, *, show_rejected: bool) -> None:
@@ -107,12 +121,15 @@ def _print_report(found: Generated, path: Path, seconds: float, *, show_rejected
     report = found.report
     table.add_row("typing theorems proved", f"{report.typings:,}")
     table.add_row("graphs enumerated", f"{report.graphs:,}")
-    table.add_row("classes of equal fingerprint", f"{report.classes:,}")
+    table.add_row("distinct values", f"{report.values:,}")
     table.add_row("candidate rules", f"{report.candidates:,}")
+    table.add_row("renamings and instances of others", f"{report.duplicates:,}")
     for verdict, count in report.verdicts.items():
         table.add_row(verdict, f"{count:,}")
+    table.add_row("of these derived", f"{report.derived:,}")
     for phase, used in report.seconds.items():
         table.add_row(f"seconds for {phase}", f"{used:.1f}")
+    table.add_row("peak memory, MB", f"{report.megabytes:,}")
     console.print(table)
     if show_rejected:
         for candidate, decision in found.rejected:

@@ -2,12 +2,14 @@
 
 python -m unity.verify --certificates build/certificates
 python -m unity.recheck build/certificates
+python -m unity.recheck generated_rules/certificates.jsonl.xz --library generated_rules/rules.json
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -17,22 +19,36 @@ from rich.console import Console
 from rich.progress import track
 
 from pcg.errors import NegativeAnswer
+from pcg.files import read_json
+from substitutions.certificates import uncertified
+from substitutions.store import LibraryFile
 from substitutions.workers import parallel_map
 from unity.cli import new_app, run_app
-from verifier.recheck import Rechecked, Rechecker, certificates
+from verifier.bundle import read_bundle
+from verifier.certificate import CertificateFile
+from verifier.recheck import Rechecked, Rechecker
+from verifier.recheck import certificates as certificates_in
 from verifier.solvers import SOLVERS, require
 
 app = new_app()
 CHUNK = 64
 """Certificates that one task checks: they share scripts, and each of these is solved once."""
+SHOWN = 5
+"""Names in a message."""
 
 
 @app.command()
 def recheck(
-    directory: Annotated[Path, typer.Argument(help="What unity verify --certificates wrote.")],
+    certificates: Annotated[
+        Path,
+        typer.Argument(help="A folder of verify --certificates, or a .jsonl.xz file."),
+    ],
     solver: Annotated[
         list[str] | None,
         typer.Option(help=f"One of {', '.join(SOLVERS)}; may be repeated. By default all."),
+    ] = None,
+    library: Annotated[
+        Path | None, typer.Option(help="Rules of which each has to have a certificate.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     as_json: Annotated[
@@ -41,40 +57,76 @@ def recheck(
 ) -> None:
     """Derive every side condition of every certificate again, and solve it."""
     chosen = require(solver or list(SOLVERS))
-    paths = certificates(directory)
-    chunks = [paths[i : i + CHUNK] for i in range(0, len(paths), CHUNK)]
+    rules = None if library is None else read_json(library, LibraryFile)
+    given = _read(certificates)
+    chunks = [given.files[i : i + CHUNK] for i in range(0, len(given.files), CHUNK)]
     found = track(
-        parallel_map(partial(_check, directory, chosen), chunks, jobs),
+        parallel_map(partial(_check, given.scripts, chosen), chunks, jobs),
         "rechecking",
         total=len(chunks),
         console=Console(stderr=True),
         transient=True,
         disable=as_json,
     )
-    rejected = 0
-    conditions = 0
-    for path, result in zip(paths, (r for chunk in found for r in chunk), strict=True):
-        rejected += not result.accepted
-        conditions += result.conditions
+    results = [result for chunk in found for result in chunk]
+    for (place, _), result in zip(given.files, results, strict=True):
         if as_json:
-            print(json.dumps(_record(path, result)))
+            print(json.dumps(_record(place, result)))
         elif not result.accepted:
-            print(f"rejected: {path}: {result.reason}")
+            print(f"rejected: {place}: {result.reason}")
+    accepted = [f for (_, f), r in zip(given.files, results, strict=True) if r.accepted]
+    rejected = len(results) - len(accepted)
     if not as_json:
-        print(f"{directory}: {len(paths) - rejected} certificates accepted, {rejected} rejected")
+        print(f"{certificates}: {len(accepted)} certificates accepted, {rejected} rejected")
+        conditions = sum(result.conditions for result in results)
         print(f"{conditions} side conditions, each without a solution by {' and '.join(chosen)}")
     if rejected:
-        raise NegativeAnswer(f"{directory}: {rejected} of {len(paths)} certificates are rejected")
+        raise NegativeAnswer(f"{certificates}: {rejected} of {len(results)} certificates rejected")
+    if rules is not None:
+        _compare(rules, str(library), accepted, jobs, quiet=as_json)
 
 
-def _check(directory: Path, solvers: Sequence[str], paths: Sequence[Path]) -> list[Rechecked]:
-    rechecker = Rechecker(directory, {name: SOLVERS[name] for name in solvers})
-    return [rechecker.check(path) for path in paths]
+@dataclass(frozen=True)
+class Given:
+    """Certificates, each with the place where it was read, and their scripts (``Rechecker``)."""
+
+    files: tuple[tuple[str, CertificateFile], ...]
+    scripts: Path | Mapping[str, str]
 
 
-def _record(path: Path, result: Rechecked) -> dict[str, object]:
+def _read(where: Path) -> Given:
+    """The certificates of a folder, or of one compressed file."""
+    if where.is_dir():
+        files = ((str(path), read_json(path, CertificateFile)) for path in certificates_in(where))
+        return Given(tuple(files), where)
+    bundle = read_bundle(where)
+    return Given(tuple((f"{where}: {f.rule}", f) for f in bundle.certificates), bundle.scripts)
+
+
+def _check(
+    scripts: Path | Mapping[str, str],
+    solvers: Sequence[str],
+    files: Sequence[tuple[str, CertificateFile]],
+) -> list[Rechecked]:
+    rechecker = Rechecker(scripts, {name: SOLVERS[name] for name in solvers})
+    return [rechecker.check_file(file) for _, file in files]
+
+
+def _compare(
+    rules: LibraryFile, name: str, accepted: Sequence[CertificateFile], jobs: int, *, quiet: bool
+) -> None:
+    """Raise NegativeAnswer unless every rule of a library is one that was accepted."""
+    missing = uncertified(rules, accepted, jobs)
+    if missing:
+        shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
+        raise NegativeAnswer(f"{name}: {len(missing)} rules have no certificate: {shown}")
+    if not quiet:
+        print(f"{name}: all {len(rules.rules)} rules have one that says what they say")
+
+
+def _record(place: str, result: Rechecked) -> dict[str, object]:
     return {
-        "file": str(path),
+        "file": place,
         "rule": result.rule,
         "accepted": result.accepted,
         "reason": result.reason,

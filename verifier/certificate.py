@@ -26,6 +26,7 @@ from verifier.agreement import typed_sides
 from verifier.decide import Decision
 from verifier.trusted.degrees import local_typing, ranks
 from verifier.trusted.local import prove_typing
+from verifier.trusted.runs import Group
 from verifier.trusted.types import agreement_script
 
 SCRIPTS = "conditions"
@@ -112,6 +113,8 @@ class CertificateFile(FileModel):
     steps: tuple[str, ...] = Field(strict=False)
     conditions: tuple[str, ...] = Field(strict=False)
     witness: WitnessFile
+    runs: tuple[tuple[tuple[str, int], ...], ...] = Field(strict=False, default=())
+    """The dimensions of inputs that may each be any number of axes, by input and place."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +136,14 @@ def script_name(condition: str) -> str:
 
 
 def certify(
-    name: str, left: Sequence[Value], right: Sequence[Value], decision: Decision
+    name: str,
+    left: Sequence[Value],
+    right: Sequence[Value],
+    decision: Decision,
+    runs: Sequence[Group] = (),
 ) -> Certificate:
-    """The certificate of a pair that was decided to be proved."""
+    """The certificate of a pair that was decided to be proved, for any number of axes in the place
+    of each of ``runs``."""
     proof, evidence = decision.proof, decision.evidence
     assert proof is not None
     assert evidence is not None
@@ -164,6 +172,7 @@ def certify(
         witness=WitnessFile(
             sizes=dict(origin.values), degrees=dict(origin.degrees), reals=dict(origin.reals)
         ),
+        runs=tuple(runs),
     )
     return Certificate(file, {script_name(c): script_text(c) for c in conditions})
 

@@ -15,6 +15,7 @@ from pcg.errors import InputError, OperatorError
 from pcg.files import read_json, read_text
 from pcg.graph import Graph, Node, Value
 from pcg.ops import OPERATORS
+from pcg.ops.stand_ins import STAND_INS
 from pcg.template import EquationError
 from pcg.text import parse_graph
 from verifier.certificate import (
@@ -31,6 +32,7 @@ from verifier.trusted.degrees import Typing, local_typing, ranks, typings
 from verifier.trusted.errors import TooLarge, Unproved, Unsolvable
 from verifier.trusted.expansion import obligations
 from verifier.trusted.local import typing_obligations
+from verifier.trusted.runs import free_runs
 from verifier.trusted.sizes import Sizes, different_ranks, pair_sizes
 from verifier.trusted.steps import Following
 from verifier.trusted.types import agreement_script, residual
@@ -55,9 +57,10 @@ class Rechecked:
 
 @dataclass
 class Rechecker:
-    """Checks the certificates of a directory; a script that several share is solved once."""
+    """Checks certificates, whose scripts are those of a directory or given by name; a script that
+    several share is solved once."""
 
-    directory: Path
+    scripts: Path | Mapping[str, str]
     solvers: Solvers
     outcomes: dict[tuple[str, str], smt.Outcome] = field(
         default_factory=dict[tuple[str, str], smt.Outcome]
@@ -68,7 +71,10 @@ class Rechecker:
 
     def check(self, path: Path) -> Rechecked:
         """Check one certificate. Raises InputError where the file is no certificate."""
-        file = read_json(path, CertificateFile)
+        return self.check_file(read_json(path, CertificateFile))
+
+    def check_file(self, file: CertificateFile) -> Rechecked:
+        """Check one certificate that was read."""
         try:
             conditions = self._conditions(file)
             for condition in conditions:
@@ -112,16 +118,24 @@ class Rechecker:
 
     def _solve(self, condition: str) -> None:
         name = script_name(condition)
-        path = self.directory / SCRIPTS / f"{name}.smt2"
         if (name, "") not in self.outcomes:
-            if read_text(path, "a script of side conditions") != script_text(condition):
-                raise Rejected(f"{path.name} is not the condition that it stands for")
+            if self._script(name) != script_text(condition):
+                raise Rejected(f"{name}.smt2 is not the condition that it stands for")
             self.outcomes[name, ""] = "unsat"
         for solver, ask in self.solvers.items():
             if (name, solver) not in self.outcomes:
                 self.outcomes[name, solver] = ask(condition)
             if (outcome := self.outcomes[name, solver]) != "unsat":
-                raise Rejected(f"{solver} says {outcome} to {path.name}")
+                raise Rejected(f"{solver} says {outcome} to {name}.smt2")
+
+    def _script(self, name: str) -> str:
+        """A script by its name. Raises InputError where a directory does not have it."""
+        if isinstance(self.scripts, Path):
+            path = self.scripts / SCRIPTS / f"{name}.smt2"
+            return read_text(path, "a script of side conditions")
+        if name not in self.scripts:
+            raise Rejected(f"has no script {name}")
+        return self.scripts[name]
 
 
 def _assume(condition: str) -> smt.Outcome:
@@ -141,7 +155,8 @@ def _pair(file: CertificateFile) -> Pair:
     except EquationError as error:
         raise Rejected(str(error)) from None
     for name, operator in operators.items():
-        if (known := OPERATORS.get(name)) is not None and known != operator:
+        known = OPERATORS.get(name) or STAND_INS.get(name)
+        if known is not None and known != operator:
             raise Rejected(f"defines {name} anew")
     try:
         left, right = (parse_graph(t, file.rule, operators) for t in (file.left, file.right))
@@ -153,6 +168,8 @@ def _pair(file: CertificateFile) -> Pair:
     leaves = {node.leaf for node in Graph((*pair[0], *pair[1])).leaves}
     if len(leaves) > len({leaf.name for leaf in leaves}):
         raise Rejected("an input has two ranks")
+    if not set(file.runs) <= set(free_runs(*pair)):
+        raise Rejected("has axes that may not be any number of axes")
     return pair
 
 

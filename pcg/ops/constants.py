@@ -39,6 +39,19 @@ identity_matrix = Operator(
 )
 
 
+def _lower_triangle(task: Task) -> Tensor:
+    return torch.ones(task.attributes["rows"], task.attributes["columns"]).tril()
+
+
+# Row i has ones up to column i: what a query may see of keys that come one after the other.
+lower_triangle = Operator(
+    "lower_triangle",
+    "out[i < rows, j < columns] = 1 if j <= i else 0",
+    sizes=("rows", "columns"),
+    kernel=_lower_triangle,
+)
+
+
 def _count(task: Task) -> Tensor:
     return torch.arange(task.attributes["size"], dtype=torch.get_default_dtype())
 
@@ -66,6 +79,6 @@ averaging_kernel = Operator(
 )
 
 OPERATORS = (
-    *(ones1, ones2, ones3, ones4, identity_matrix, position_ids),
+    *(ones1, ones2, ones3, ones4, identity_matrix, lower_triangle, position_ids),
     *(identity_kernel, averaging_kernel),
 )

@@ -38,6 +38,13 @@ clamp = Operator(
     kernel=lambda task, x: torch.clamp(x, task.attributes["low"], task.attributes["high"]),
 )
 
+shift = Operator("shift", "out[i...] = x[i...] + offset", reals=("offset",))
+
+# The divisor is most often the size of an axis that was summed away, as in a mean.
+divide_by_size = Operator("divide_by_size", "out[i...] = x[i...] / size", sizes=("size",))
+
+divide_by_root = Operator("divide_by_root", "out[i...] = x[i...] * rsqrt(size)", sizes=("size",))
+
 exp = Operator("exp", "out[i...] = exp(x[i...])")
 
 log = Operator("log", "out[i...] = log(x[i...])")
@@ -102,6 +109,7 @@ to_float32 = Operator(
 
 OPERATORS = (
     *(subtract, divide, negate, reciprocal, maximum, minimum, clamp),
+    *(shift, divide_by_size, divide_by_root),
     *(exp, log, sqrt, rsqrt, power, sigmoid, tanh, silu, where, dropout),
     *(to_float16, to_bfloat16, to_float32),
 )

@@ -57,7 +57,11 @@ sliced_linear = Operator(
 of the output reads slice p of x and slice q of w; the channels are cut in ``shares``, whose partial
 sums are the slices of the output."""
 
-times_scalar = Operator("times_scalar", "x[i...], s[] -> out[i...] = x[i...] * s[]")
+times_scalar = Operator(
+    "times_scalar",
+    "x[i...], s[] -> out[i...] = x[i...] * s[]",
+    kernel=lambda task, x, s: x * s,
+)
 """Every element times the one element of another tensor."""
 
 OPERATORS = (repeat_each, sum_groups, sliced_linear, times_scalar)

@@ -15,6 +15,8 @@ from pcg.operator import Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pcg.task import Task
+
 
 def cut_out(x: Tensor, axis: int, start: int, size: int, outside: float = 0.0) -> Tensor:
     """Elements ``start`` to ``start + size`` of an axis, which may lie beyond its ends."""
@@ -106,6 +108,29 @@ expand = Operator(
     ),
 )
 
+# ``like`` says how large the result is, and how it is cut: its elements do not matter. It stands
+# first because it tells where the axis lies.
+expand_as = Operator(
+    "expand_as",
+    "like[a..., j@axis, b...], x[a..., b...]"
+    " -> out[a..., j, b...] = x[a..., b...] + 0 * like[a..., j, b...]",
+    kernel=lambda task, like, x: x.unsqueeze(task.attributes["axis"]).expand_as(like),
+)
+"""Repeated along one axis, as the mean of a row is for all of its elements."""
+
+
+def _expand_vector(task: Task, like: Tensor, x: Tensor) -> Tensor:
+    after = like.dim() - 1 - task.attributes["axis"]
+    return x.reshape(-1, *[1] * after).expand_as(like)
+
+
+expand_vector = Operator(
+    "expand_vector",
+    "like[a..., j@axis, b...], x[j] -> out[a..., j, b...] = x[j] + 0 * like[a..., j, b...]",
+    kernel=_expand_vector,
+)
+"""Repeated along all axes but one, as a weight for each channel is."""
+
 
 def permute(value: Value, order: Sequence[int]) -> Value:
     """``value`` with its dimensions in another order: dimension ``i`` is the former ``order[i]``.
@@ -124,4 +149,7 @@ def permute(value: Value, order: Sequence[int]) -> Value:
     return value
 
 
-OPERATORS = (concat, split, transpose, flatten, unflatten, slice, pad, stack, expand)
+OPERATORS = (
+    *(concat, split, transpose, flatten, unflatten, slice, pad, stack),
+    *(expand, expand_as, expand_vector),
+)

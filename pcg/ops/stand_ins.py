@@ -25,7 +25,7 @@ _BY_ARITY = {operator.arity: operator for operator in STAND_INS.values()}
 def stand_in(operator: Operator) -> Operator | None:
     """The stand-in that covers an operator: its one output has at each index a function of its
     operands' elements at that index. None if there is none, or it moves data."""
-    if operator.parallel is not None or operator.sizes or operator.template.positions:
+    if operator.parallel is not None or operator.template.positions:
         return None
     if len(operator.outputs) != 1 or operator.name in STAND_INS:
         return None
@@ -41,9 +41,12 @@ def stand_in(operator: Operator) -> Operator | None:
 def _is_local(operator: Operator) -> bool:
     """Whether every access is at the output's own index, and the index itself is not a value."""
     equation = operator.instance((2,) * operator.arity, ())
+    if equation.bounds:
+        return False
     own = tuple(dim.index for dim in equation.outputs[0].dims)
     return all(
-        not isinstance(part, (Sum, Max, IndexValue))
+        not isinstance(part, (Sum, Max))
+        and (not isinstance(part, IndexValue) or part.index.symbols <= set(operator.sizes))
         and (not isinstance(part, Access) or part.index == own)
         for part in walk(equation.outputs[0].body)
     )

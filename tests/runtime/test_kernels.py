@@ -119,7 +119,8 @@ def test_torch_gives_what_numpy_gives(case, seed):
 @pytest.mark.parametrize("name", [o.name for o in COMPUTE if o.kernel is None and o.arity])
 def test_an_equation_keeps_the_number_format(name, dtype):
     operator = OPERATORS[name]
-    call = operator(**dict.fromkeys(operator.attributes, 2.0))
+    sizes = dict.fromkeys(operator.sizes, 2)
+    call = operator(**dict.fromkeys(operator.attributes, 2.0) | sizes)
     results = run_whole(call, [torch.ones(3, 4, dtype=dtype)] * operator.arity)
     assert [r.dtype for r in results] == [dtype]
 

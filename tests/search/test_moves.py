@@ -24,7 +24,7 @@ def library() -> Library:
 
 @pytest.fixture(scope="module")
 def moves(library: Library) -> Moves:
-    return Moves(library.rules, DEVICES)
+    return Moves(library.concrete(small_mlp()), DEVICES)
 
 
 def small_mlp() -> Graph:
@@ -64,7 +64,7 @@ def test_a_library_without_rules_makes_no_move() -> None:
 
 
 def test_only_what_is_allowed_is_made(library: Library) -> None:
-    whole = Moves(library.rules, DEVICES, allow=lambda node: node.types[0].is_whole)
+    whole = Moves(library.concrete(small_mlp()), DEVICES, allow=lambda node: node.types[0].is_whole)
     for graph, _ in whole.applications(small_mlp()):
         for node in graph.nodes:
             assert node.is_leaf or node.is_parallel or node.types[0].is_whole

@@ -17,6 +17,7 @@ from pcg.models.mlp import mlp
 from pcg.plan import Plan, load_plan, save_plan
 from pcg.ring import PrimeField
 from pcg.schedule import schedule
+from pcg.text import parse_graph
 from search.cost import CostModel
 from search.optimizer import Optimizer, Settings
 from search.simulate import simulate
@@ -107,3 +108,19 @@ def test_a_plan_survives_its_file(library: Library, tmp_path: object) -> None:
     assert again.graph.digest == plan.graph.digest
     assert again.views == plan.views
     assert again.derivation == plan.derivation
+
+
+def test_one_optimizer_for_graphs_of_different_ranks(library: Library) -> None:
+    """Each graph is searched with the rules at its own ranks, whatever came before."""
+    machine = load_machine("local").with_devices(2)
+    flat = parse_graph("x = input[64, 64]\nw = weight[64, 64]\nreturn sum_loss(relu(matmul(x, w)))")
+    deep = parse_graph(
+        "x = input[2, 64, 64]\nw = weight[64, 64]\nreturn sum_loss(gelu(matmul(x, w)))"
+    )
+    tuned = Settings(budget=60, final_budget=20)
+    both = Optimizer(machine, library, tuned)
+    for graph in (flat, deep, flat):
+        alone = Optimizer(machine, library, tuned).optimize("graph", graph).plan
+        plan = both.optimize("graph", graph).plan
+        assert plan.graph.digest == alone.graph.digest
+        assert plan.derivation == alone.derivation

@@ -1,98 +1,20 @@
-"""The graphs that are enumerated, against all texts of their form."""
+"""Operators at given ranks, and the parallel operators on a tensor."""
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 
-from pcg.graph import Graph
-from pcg.operator import Operator
 from pcg.ops import OPERATORS
 from pcg.poly import Poly
-from pcg.text import parse_values
-from substitutions.cuts import decorations
 from substitutions.enumerate import (
-    CORE,
-    NAMES,
-    Instance,
     computing,
-    core_instances,
-    decorated,
+    input_names,
+    instance,
     instances,
-    move_chains,
+    labels,
     moves,
-    pairs,
-    single,
+    runs_of,
 )
-from substitutions.rule import side_text
-
-
-def only(operator: str, *ranks: int) -> Instance:
-    return next(i for i in instances(OPERATORS[operator]) if i.ranks == ranks)
-
-
-def nested(first: str, second: str) -> set[str]:
-    """Every second operator over inputs and a first, which it reads at least once; all of rank 1.
-
-    ``first`` and ``second`` are calls with ``{}`` where an operand goes.
-    """
-    found: set[str] = set()
-    for inner in product(NAMES, repeat=first.count("{}")):
-        made = first.format(*inner)
-        for operands in product((made, *NAMES), repeat=second.count("{}")):
-            if made in operands:
-                text = second.format(*operands)
-                found.add(Graph(parse_values(text, dict.fromkeys(NAMES, 1))).digest)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("relu({})", "relu({})"),
-        ("relu({})", "add({}, {})"),
-        ("add({}, {})", "relu({})"),
-        ("add({}, {})", "multiply({}, {})"),
-        ("concat({}, {}, axis=0)", "concat({}, {}, axis=0)"),
-        ("concat({}, {}, axis=0)", "add({}, {})"),
-    ],
-)
-def test_pairs_are_all_there(first, second):
-    a, b = (only(text.split("(")[0], *[1] * text.count("{}")) for text in (first, second))
-    found = [Graph(side).digest for side in pairs(a, b)]
-    assert set(found) == nested(first, second)
-
-
-@pytest.mark.parametrize(
-    ("operator", "ranks", "count"),
-    [
-        ("relu", (1,), 4),
-        ("concat", (1, 1), 16),
-        ("matmul", (2, 2), 16),
-        ("layer_norm", (2, 1, 1), 4 * 3 * 3),  # an input has one rank
-        ("softmax", (2,), 4),
-        ("split", (1,), 4 * 3),  # each output alone, and both
-    ],
-)
-def test_single_operators_are_all_there(operator, ranks, count):
-    found = [Graph(side).digest for side in single(only(operator, *ranks))]
-    assert len(found) == len(set(found)) == count
-
-
-@pytest.mark.parametrize(("first", "second"), [("concat", "relu"), ("relu", "concat")])
-def test_graphs_are_enumerated_once(first, second):
-    """Operands of commutative operators aside, which have no order."""
-    ranks = {"relu": (1,), "concat": (1, 1)}
-    sides = list(pairs(only(first, *ranks[first]), only(second, *ranks[second])))
-    assert len({Graph(side).digest for side in sides}) == len(sides)
-
-
-def test_symbols_of_equal_operators_are_told_apart():
-    scale = only("scale", 1)
-    texts = {side_text(side) for side in pairs(scale, scale)}
-    assert "scale(scale(x, factor=factor), factor=factor2)" in texts
-    assert "scale(scale(x, factor=factor2), factor=factor)" in texts
 
 
 def test_instances_of_an_operator():
@@ -107,19 +29,35 @@ def test_instances_of_an_operator():
     assert ranks["expand"] == [(0,), *[(1,)] * 2, *[(2,)] * 3]
     for operator in computing():
         least = min(i.max_rank for i in instances(operator))
-        for instance in instances(operator):
-            assert max(*instance.ranks, *instance.outputs) == instance.max_rank <= max(3, least)
+        for found in instances(operator):
+            assert max(found.edges) == found.max_rank <= max(3, least)
 
 
-def test_every_core_operator_has_a_core_instance():
-    found = core_instances(computing())
-    assert {instance.call.operator.name for instance in found} == CORE
-    assert all(min(instance.ranks) > 0 for instance in found)
+@pytest.mark.parametrize(
+    ("name", "lengths", "text", "edges"),
+    [
+        ("softmax", {"a": 2, "b": 1}, "softmax(axis=2)", (4, 4)),
+        ("transpose", {"a": 1, "b": 0, "c": 2}, "transpose(dim0=1, dim1=2)", (5, 5)),
+        ("stack", {"a": 1, "b": 1}, "stack(axis=1)", (2, 2, 3)),
+        ("split", {"a": 0, "b": 1}, "split(axis=0, at=at)", (2, 2, 2)),
+    ],
+)
+def test_an_instance_at_given_lengths(name, lengths, text, edges):
+    found = instance(OPERATORS[name], lengths)
+    assert found is not None
+    assert (str(found.call), found.edges) == (text, edges)
 
 
-def test_a_user_s_operator_is_a_core_operator():
-    cube = Operator("cube", "out[i...] = x[i...] * x[i...] * x[i...]")
-    assert [i.ranks for i in core_instances([cube])] == [(1,), (2,)]
+def test_labels_tell_the_axes_of_runs_from_the_others():
+    assert runs_of(OPERATORS["softmax"]) == ["a", "b"]
+    x, out = labels(OPERATORS["softmax"], {"a": 2, "b": 1})
+    assert x == out == (("a", 0), ("a", 1), ("", 1), ("b", 0))
+    assert labels(OPERATORS["matmul"], {"a": 1})[0] == (("a", 0), ("", 1))
+
+
+def test_names_of_inputs():
+    assert input_names(3) == ("x", "y", "z")
+    assert len(set(input_names(20))) == 20
 
 
 def test_moves():
@@ -133,31 +71,3 @@ def test_moves():
         "reduce(degree=k)",
     ]
     assert [len(moves(rank, 2)) for rank in range(4)] == [2, 6, 10, 14]
-
-
-def test_chains_of_moves():
-    found = {side_text(side) for side in move_chains(0)}
-    outer = [f"{o}({{}}, degree={{}})" for o in ("replicate", "reduce")]
-    expected = {"x"}
-    for inner, k in product(outer, ("k", "k2")):
-        one = inner.format("x", k)
-        expected |= {one, *(o.format(one, j) for o in outer for j in ("k", "k2"))}
-    expected -= {o.format(i.format("x", "k2"), "k2") for o, i in product(outer, outer)}
-    assert found == expected
-
-
-@pytest.mark.parametrize("instance", [only("relu", 1), only("matmul", 2, 2), only("split", 1)])
-def test_decorated_graphs_are_those_that_are_typed(instance):
-    """Each typed graph of the family, once; those without are no side of any rule."""
-    every = {side_text(side) for side in decorated(instance, Poly.of("k"))}
-    edges = [2 + 4 * rank + 1 for rank in (*instance.ranks, *instance.outputs)]
-    count = 1
-    for options in edges:
-        count *= options
-    assert len(every) == count
-    typed: dict[object, list[str]] = {}
-    for graph in decorations(instance):
-        typed.setdefault(graph.key[0], []).append(side_text(graph.outputs))
-    for texts in typed.values():
-        assert len(texts) == len(set(texts))
-        assert set(texts) <= every

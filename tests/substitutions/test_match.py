@@ -114,6 +114,116 @@ def test_several_outputs_of_one_operator():
     assert rewrites(both, parse_graph(text.format(4).replace("at=4", "at=5"))) == []
 
 
+MERGE = rule(
+    "matmul(x, y), matmul(x, z)",
+    "split(matmul(x, concat(y, z, axis=1)), axis=1, at=|y.1|).0,"
+    " split(matmul(x, concat(y, z, axis=1)), axis=1, at=|y.1|).1",
+    x=2,
+    y=2,
+    z=2,
+)
+
+
+def test_outputs_of_different_operators_are_found_through_what_they_share():
+    text = """
+    x = input[4, 6]
+    a = weight[6, 2]
+    b = weight[6, 3]
+    other = weight[6, 5]
+    h = relu(matmul(x, a))
+    return matmul(x, b), h, matmul(relu(x), other)
+    """
+    found = rewrites(MERGE, parse_graph(text))
+    merged = "split(matmul(x, concat(b, a, axis=1)), axis=1, at=3)"
+    assert f"{merged}.0, relu({merged}.1), matmul(relu(x), other)" in found
+    assert len(found) == 2  # in either order
+
+
+def test_three_operators_that_share_an_input_are_merged_in_pairs():
+    text = "x = input[4, 6]\n" + "".join(f"w{i} = weight[6, {i + 2}]\n" for i in range(3))
+    graph = parse_graph(f"{text}return matmul(x, w0), matmul(x, w1), matmul(x, w2)\n")
+    assert len(rewrites(MERGE, graph)) == 6
+
+
+def test_what_is_made_of_an_output_is_no_input():
+    """Merging a product with one of its own users would need the result to compute it."""
+    graph = parse_graph("x = input[4, 4]\na = weight[4, 4]\nreturn matmul(x, relu(matmul(x, a)))\n")
+    assert rewrites(MERGE, graph) == []
+    apart = parse_graph(
+        "x = input[4, 4]\na = weight[4, 4]\nb = weight[4, 4]\n"
+        "return matmul(x, a), matmul(x, relu(matmul(x, b)))\n"
+    )
+    # a with b, and a with what is made of b, each in two orders.
+    assert len(rewrites(MERGE, apart)) == 4
+
+
+def test_one_operator_is_not_merged_with_itself():
+    graph = parse_graph("x = input[4, 6]\na = weight[6, 2]\nreturn matmul(x, a)\n")
+    assert rewrites(MERGE, graph) == []
+
+
+def test_an_input_may_be_an_output():
+    kept = rule(
+        "x, concat(x, y, axis=0)",
+        "split(concat(x, y, axis=0), axis=0, at=|x.0|).0, concat(x, y, axis=0)",
+        x=1,
+        y=1,
+    )
+    graph = parse_graph("x = input[4]\ny = input[2]\nreturn relu(x), concat(x, y, axis=0)\n")
+    (found,) = rewrites(kept, graph)
+    assert found.startswith("relu(split(concat(x, y, axis=0), axis=0, at=4).0), ")
+
+
+def test_outputs_that_share_nothing_are_not_looked_for():
+    """They would be as many as there are pairs of operators."""
+    glued = rule("relu(x), exp(y)", "relu(x), exp(y)", x=1, y=1)
+    graph = parse_graph("x = input[4]\ny = input[4]\nreturn relu(x), exp(y)\n")
+    assert list(matches(glued, graph)) == []
+
+
+def test_a_sum_of_symbols_is_what_it_says():
+    """No type tells where a slice starts."""
+    second = rule("slice(concat(x, y, axis=0), axis=0, start=|x.0|, size=|y.0|)", "y", x=1, y=1)
+    text = "x = input[3]\ny = input[3]\nreturn slice(concat(x, y, axis=0), axis=0, {})\n"
+    assert rewrites(second, parse_graph(text.format("start=3, size=3"))) == ["y"]
+    assert rewrites(second, parse_graph(text.format("start=0, size=3"))) == []
+    joined = rule(
+        "concat(slice(x, axis=0, start=s, size=t), slice(x, axis=0, start=s + t, size=u), axis=0)",
+        "slice(x, axis=0, start=s, size=t + u)",
+        x=1,
+    )
+    text = (
+        "x = input[9]\na = slice(x, axis=0, start=1, size=2)\n"
+        "b = slice(x, axis=0, start={}, size=4)\nreturn concat(a, b, axis=0)\n"
+    )
+    assert rewrites(joined, parse_graph(text.format(3))) == ["slice(x, axis=0, start=1, size=6)"]
+    assert rewrites(joined, parse_graph(text.format(4))) == []
+
+
+def test_one_unknown_of_a_sum_or_product_is_solved_for():
+    later = rule(
+        "add(slice(x, axis=0, start=s, size=n), slice(x, axis=0, start=s + 2*t, size=n))",
+        "add(slice(x, axis=0, start=s, size=n), slice(x, axis=0, start=2*t + s, size=n))",
+        x=1,
+    )
+    text = (
+        "x = input[9]\na = slice(x, axis=0, start=1, size=2)\n"
+        "b = slice(x, axis=0, start={}, size=2)\nreturn add(a, b)\n"
+    )
+    assert later.is_applicable
+    found = {match.symbols["t"] for match in matches(later, parse_graph(text.format(5)))}
+    assert found == {2, -2}  # either operand of an addition may be the later one
+    assert list(matches(later, parse_graph(text.format(4)))) == []
+
+
+def test_real_attributes_may_be_products():
+    both = rule("scale(scale(x, factor=a), factor=b)", "scale(x, factor=a*b)", x=1)
+    graph = parse_graph("x = input[4]\nreturn scale(scale(x, factor=3.0), factor=0.5)\n")
+    assert rewrites(both, graph) == ["scale(x, factor=1.5)"]
+    assert both.reversed.free_symbols == {"a", "b"}
+    assert not both.reversed.is_applicable
+
+
 def test_sizes_of_inputs_are_known_on_the_right():
     back = rule("x", "unflatten(flatten(x, axis=0), axis=0, outer=|x.0|, inner=|x.1|)", x=2)
     (text,) = rewrites(back, parse_graph("x = input[4, 3]\nreturn x\n"))
@@ -122,7 +232,7 @@ def test_sizes_of_inputs_are_known_on_the_right():
 
 def test_matches_at_one_operator():
     root = MLP.outputs[0].node
-    (match,) = matches_at(ROW_CUT, root)
+    (match,) = matches_at(ROW_CUT, root, MLP)
     assert match.outputs == MLP.outputs
     assert {name: value.type.shape for name, value in match.values.items()} == {
         "x": (8, 4),

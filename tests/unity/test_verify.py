@@ -265,6 +265,13 @@ def foreign_text(*left: dict[str, Any]) -> str:
     return json.dumps({"rule": [foreign_rule("r", list(left), [foreign_operator("RELU", (-1,))])]})
 
 
+FIXED_AXIS = {
+    **TRUE,
+    "left": "softmax(x, axis=0)",
+    "right": "softmax(x, axis=0)",
+    "runs": [["x.0"]],
+}
+"""A true rule that says of an axis that it may be any number of axes, which is false."""
 WRONG: list[tuple[str, str]] = [
     (foreign_text(foreign_operator("RELU", (1,)), foreign_operator("RELU", (0,))), "cycle"),
     (foreign_text(foreign_operator("FOO", (-1,))), "unknown operator 'OP_FOO'"),
@@ -274,7 +281,11 @@ WRONG: list[tuple[str, str]] = [
     ('{"schema_version": 1, "rules": ' + "[" * 100_000, "nested too deeply"),
     ('{"rule": ' + '{"a": ' * 100_000, "nested too deeply"),
     ('{"rules": []}', "schema_version: missing"),
-    ('{"schema_version": 2, "rules": []}', "expected 1, got 2"),
+    ('{"schema_version": 3, "rules": []}', "expected 1 or 2, got 3"),
+    (
+        json.dumps({"schema_version": 2, "rules": [FIXED_AXIS]}),
+        "rules[0]: rule twice: no axis x.0 may be any number of axes",
+    ),
     ('{"schema_version": 1, "rules": [', "not JSON"),
     ("{}", 'expected a rule file: "schema_version": 1 and "rules": [...], or "rule": [...]'),
     (json.dumps([TRUE]), "expected an object, got a list of 1 (expected a rule file"),

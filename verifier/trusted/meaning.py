@@ -21,6 +21,7 @@ from pcg.normal import (
     Function,
     NormalForm,
     Normalizer,
+    Number,
     Symbol,
     Term,
     factor_symbols,
@@ -170,11 +171,27 @@ class Meaning:
             elif given is None:
                 factors.append(substitute_factor(factor, images))
             elif isinstance(given, Poly):
-                factors.append(Symbol(str(given)))
+                number, symbols = self._scalars(given)
+                coefficient *= number
+                factors += symbols
             else:
                 coefficient *= Fraction(given)
         guards = tuple(guard.substitute(images) for guard in term.guards)
         return Term(coefficient, binders, guards, tuple(factors))
+
+    def _scalars(self, given: Poly) -> tuple[Fraction, list[Factor]]:
+        """A real attribute as a product of symbols; those of sizes are numbers."""
+        if len(given.terms) != 1:
+            return Fraction(1), [Symbol(str(given))]
+        ((monomial, coefficient),) = given.terms
+        sizes = {symbol for size in self._sizes.naturals for symbol in size.symbols}
+        factors: list[Factor] = []
+        for symbol in monomial:
+            if symbol in sizes or symbol.startswith("|"):
+                factors.append(Number(self._sizes.resolve(Poly.of(symbol))))
+            else:
+                factors.append(Symbol(symbol))
+        return Fraction(coefficient), factors
 
     def _instantiate_argument(
         self, argument: Argument, values: Mapping[str, Poly], call: Call

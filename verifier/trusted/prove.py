@@ -22,6 +22,7 @@ from pcg.poly import Poly
 from verifier.trusted import smt
 from verifier.trusted.cases import Case, any_of, solve
 from verifier.trusted.errors import Unproved
+from verifier.trusted.guards import SureGuards
 from verifier.trusted.keys import key_of_term
 from verifier.trusted.meaning import Digit
 from verifier.trusted.simplify import Simplifier
@@ -109,8 +110,15 @@ class Prover:
     def equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
         """Prove two values equal; ``free`` are the index variables outside. Raises Unproved."""
         simplify = Simplifier(self._is_size, self._is_index).simplify
+        sure = SureGuards(self._range_of, self._is_natural)
+        left, right = (sure.dropped(side) for side in (left, right))
         left, right = (simplify(split_everywhere(side, free)) for side in (left, right))
         self._equal(left, right, free)
+
+    def _is_natural(self, symbol: str) -> bool:
+        """Whether a symbol is known to be at least 0."""
+        value = Poly.of(symbol)
+        return symbol.startswith("|") or value in self._sizes or value in self.naturals
 
     def _is_index(self, value: Poly, size: Poly) -> bool:
         return value.symbol is not None and self._range_of(value.symbol) == size
@@ -119,8 +127,15 @@ class Prover:
         """What an index or hole ranges over; holes hide those of the templates around."""
         return self._holes[name] if name in self._holes else self.ranges.get(name)
 
+    def _divides_a_size(self, symbol: str | None) -> bool:
+        """Whether a symbol of at least 0 divides a size, which is at least 1: so is it then."""
+        if symbol is None or not self._is_natural(symbol):
+            return False
+        products = (size.terms[0][0] for size in self._sizes if len(size.terms) == 1)
+        return any(symbol in product for product in products)
+
     def _is_size(self, value: Poly) -> bool:
-        if value in self._sizes:
+        if value in self._sizes or self._divides_a_size(value.symbol):
             return True
         return bool(value.terms) and all(
             c > 0 and all(s.startswith("|") or Poly.of(s) in self._sizes for s in monomial)

@@ -106,12 +106,17 @@ class Sizes:
         factor = gcd(*(c for _, c in difference.terms))
         common = reduce(Counter.__and__, (Counter(m) for m, _ in difference.terms))
         for symbol in list(common):
-            if not symbol.startswith("|") and Poly.of(symbol) not in self.positive:
+            if not symbol.startswith("|") and not self._is_factor(symbol):
                 del common[symbol]
         return Poly.collect(
             (tuple(sorted((Counter(m) - common).elements())), c // factor)
             for m, c in difference.terms
         )
+
+    def _is_factor(self, symbol: str) -> bool:
+        """Whether a symbol divides a size, which is at least 1, so that it cannot be 0 itself."""
+        sizes = (self.resolve(size).terms for size in self.positive)
+        return any(len(terms) == 1 and symbol in terms[0][0] for terms in sizes)
 
     def visit(self, node: Node) -> tuple[Shape, ...]:
         """The shapes of a node's outputs; its operands have been visited."""

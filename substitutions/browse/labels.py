@@ -1,0 +1,100 @@
+"""What the statement of a rule says of each node: its name, its attributes, its axes.
+
+The picture of a rule says it in the same words as its line (``substitutions.statement``), so these
+are read off the line. It prints the very graphs that are at hand; only the words are taken from it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pcg.graph import Node, Value
+from substitutions.rule import Rule
+
+_NAME = re.compile(r"\w+")
+_PORT = re.compile(r"\.\d+")
+_AXES = re.compile(r"\[[^\]]*\]")
+_RUN = re.compile(r"\b(\w+)\.\.\.")
+
+
+@dataclass(frozen=True)
+class Label:
+    """``name`` of an operator or input, the ``attributes`` of a call, and the ``axes`` of the
+    result where they are stated, such as ``[a..., i]``."""
+
+    name: str
+    attributes: tuple[str, ...] = ()
+    axes: str = ""
+
+
+def labels(rule: Rule) -> dict[Node, Label]:
+    """The labels of all nodes of a rule, as the first mention of each has them."""
+    reader = _Reader(rule.statement)
+    reader.values(rule.left)
+    reader.expect(" = ")
+    reader.values(rule.right)
+    reader.end()
+    return reader.found
+
+
+def any_number(rule: Rule) -> tuple[str, ...]:
+    """The names of the axes that may each be any number of axes."""
+    return tuple(dict.fromkeys(_RUN.findall(rule.statement)))
+
+
+class _Reader:
+    """Goes through a statement along the graphs that it prints."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
+        self.found: dict[Node, Label] = {}
+
+    def values(self, values: tuple[Value, ...]) -> None:
+        for number, value in enumerate(values):
+            if number:
+                self.expect(", ")
+            self._value(value)
+
+    def expect(self, text: str) -> None:
+        if not self._text.startswith(text, self._at):
+            raise ValueError(f"expected {text!r} at {self._at} of {self._text}")
+        self._at += len(text)
+
+    def end(self) -> None:
+        if self._at != len(self._text):
+            raise ValueError(f"expected an end at {self._at} of {self._text}")
+
+    def _value(self, value: Value) -> None:
+        node = value.node
+        name = self._take(_NAME)
+        attributes: tuple[str, ...] = ()
+        if not node.is_leaf:
+            self.expect("(")
+            for number, operand in enumerate(node.inputs):
+                if number:
+                    self.expect(", ")
+                self._value(operand)
+            attributes = self._attributes()
+            self._take(_PORT)
+        self._state(node, Label(name, attributes, self._take(_AXES)))
+
+    def _state(self, node: Node, label: Label) -> None:
+        known = self.found.get(node)
+        if known is None or not known.axes:
+            self.found[node] = label
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        match = pattern.match(self._text, self._at)
+        self._at += len(match[0]) if match else 0
+        return match[0] if match else ""
+
+    def _attributes(self) -> tuple[str, ...]:
+        """What is left of a call, up to its closing bracket."""
+        start, depth = self._at, 0
+        while depth or self._text[self._at] != ")":
+            depth += {"(": 1, ")": -1}.get(self._text[self._at], 0)
+            self._at += 1
+        parts = self._text[start : self._at].split(", ")
+        self._at += 1
+        return tuple(part for part in parts if part)

@@ -1,0 +1,215 @@
+"""Places the boxes of a small directed graph in layers, data flowing from top to bottom.
+
+The usual steps of a layered drawing (Sugiyama, Tagawa, Toda 1981): layers, an order within each
+that has few crossings, then positions. A wire over several layers has a bend in each between, for
+which room is kept like for a box. Positions minimise squared distances to the neighbours' mean, in
+turns down and up; within a layer that is a regression that keeps the order (pool adjacent
+violators).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+GAP = 14
+"""Between boxes side by side."""
+SWEEPS = 8
+
+
+@dataclass(frozen=True)
+class Wire:
+    """From an output of one box to an input of another. ``leaves`` and ``enters``: where, as the
+    distance from the middle of the box."""
+
+    source: int
+    target: int
+    leaves: float = 0
+    enters: float = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``centres``: the middle of each box from the left edge. ``layers``: how many layers are above
+    it. ``bends``: of each wire, the places between its ends, a layer each."""
+
+    width: float
+    depth: int
+    centres: tuple[float, ...]
+    layers: tuple[int, ...]
+    bends: tuple[tuple[float, ...], ...]
+
+
+def layout(widths: Sequence[float], wires: Sequence[Wire], sinks: Sequence[int]) -> Layout:
+    """Place boxes of such widths, which wires lead from lower numbers to higher ones; ``sinks``
+    stand in the last layer."""
+    layers = _layers(len(widths), wires, sinks)
+    drawing = _Drawing(widths, wires, layers)
+    drawing.untangle()
+    places = drawing.places()
+    shift = min(p - w / 2 for p, w in zip(places, drawing.widths, strict=True))
+    right = max(p + w / 2 for p, w in zip(places, drawing.widths, strict=True))
+    bends = (tuple(places[point] - shift for point in points) for points in drawing.bends)
+    return Layout(
+        right - shift,
+        max(layers, default=-1) + 1,
+        tuple(p - shift for p in places[: len(widths)]),
+        tuple(layers),
+        tuple(bends),
+    )
+
+
+def _layers(count: int, wires: Sequence[Wire], sinks: Sequence[int]) -> list[int]:
+    """Below all that it reads; what reads nothing stands right above its first reader."""
+    layers = [0] * count
+    for wire in sorted(wires, key=lambda w: w.target):
+        layers[wire.target] = max(layers[wire.target], layers[wire.source] + 1)
+    last = max((layers[sink] for sink in sinks), default=0)
+    for sink in sinks:
+        layers[sink] = last
+    for box in reversed(range(count)):
+        readers = [layers[wire.target] for wire in wires if wire.source == box]
+        if readers and not any(wire.target == box for wire in wires):
+            layers[box] = min(readers) - 1
+    return layers
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A piece of a wire, from one layer to the next."""
+
+    above: int
+    below: int
+    leaves: float
+    enters: float
+
+
+class _Drawing:
+    """Boxes and bends alike are points with a width, in ordered rows."""
+
+    def __init__(
+        self, widths: Sequence[float], wires: Sequence[Wire], layers: Sequence[int]
+    ) -> None:
+        self.widths = [float(width) for width in widths]
+        self.bends: list[tuple[int, ...]] = []
+        self._rows: list[list[int]] = [[] for _ in range(max(layers, default=-1) + 1)]
+        self._links: list[_Link] = []
+        for box in _by_use(wires, len(widths)):
+            self._rows[layers[box]].append(box)
+        for wire in wires:
+            self.bends.append(self._add(wire, layers))
+        self._above: dict[int, list[_Link]] = {}
+        self._below: dict[int, list[_Link]] = {}
+        for link in self._links:
+            self._above.setdefault(link.below, []).append(link)
+            self._below.setdefault(link.above, []).append(link)
+
+    def _add(self, wire: Wire, layers: Sequence[int]) -> tuple[int, ...]:
+        """Split a wire into links; returns its bends."""
+        points: list[int] = []
+        for layer in range(layers[wire.source] + 1, layers[wire.target]):
+            points.append(len(self.widths))
+            self._rows[layer].append(len(self.widths))
+            self.widths.append(0.0)
+        ends = [wire.source, *points, wire.target]
+        for above, below in pairwise(ends):
+            leaves = wire.leaves if above == wire.source else 0
+            enters = wire.enters if below == wire.target else 0
+            self._links.append(_Link(above, below, leaves, enters))
+        return tuple(points)
+
+    def untangle(self) -> None:
+        """Order each row by the mean of its neighbours, up and down, and keep the best order."""
+        best, fewest = [row[:] for row in self._rows], self._crossings()
+        for sweep in range(SWEEPS):
+            if not fewest:
+                break
+            upwards = sweep % 2 == 0
+            for row in reversed(self._rows) if upwards else self._rows:
+                ranks = self._ranks()
+                row.sort(key=lambda point: self._mean(point, ranks, upwards=upwards))
+            if (crossings := self._crossings()) < fewest:
+                best, fewest = [row[:] for row in self._rows], crossings
+        self._rows = best
+
+    def _ranks(self) -> dict[int, float]:
+        """Places that tell the order only."""
+        return {point: 1e3 * place for row in self._rows for place, point in enumerate(row)}
+
+    def _mean(self, point: int, places: Mapping[int, float], *, upwards: bool) -> float:
+        """Where the neighbours below (or above) want a point; its own place if it has none."""
+        if upwards:
+            links = self._below.get(point, [])
+            wanted = [places[i.below] + i.enters - i.leaves for i in links]
+        else:
+            links = self._above.get(point, [])
+            wanted = [places[i.above] + i.leaves - i.enters for i in links]
+        return sum(wanted) / len(wanted) if wanted else places[point]
+
+    def _crossings(self) -> int:
+        """How many pairs of links cross."""
+        ranks = self._ranks()
+        row_of = {point: number for number, row in enumerate(self._rows) for point in row}
+        ends = [
+            (row_of[i.above], ranks[i.above] + i.leaves, ranks[i.below] + i.enters)
+            for i in self._links
+        ]
+        return sum(
+            a[0] == b[0] and (a[1] - b[1]) * (a[2] - b[2]) < 0
+            for number, a in enumerate(ends)
+            for b in ends[:number]
+        )
+
+    def places(self) -> list[float]:
+        """The middle of every point."""
+        places: dict[int, float] = {}
+        for row in self._rows:
+            places.update(zip(row, self._spread(row, [0.0] * len(row)), strict=True))
+        for sweep in range(SWEEPS):
+            upwards = sweep % 2 == 1
+            for row in reversed(self._rows) if upwards else self._rows:
+                wanted = [self._mean(point, places, upwards=upwards) for point in row]
+                places.update(zip(row, self._spread(row, wanted), strict=True))
+        return [places[point] for point in range(len(self.widths))]
+
+    def _spread(self, row: Sequence[int], wanted: Sequence[float]) -> list[float]:
+        """Places as near to the wanted ones as order and widths allow."""
+        offsets = [0.0]
+        for left, right in pairwise(row):
+            apart = (self.widths[left] + self.widths[right]) / 2 + GAP
+            offsets.append(offsets[-1] + apart)
+        fitted = increasing([w - offset for w, offset in zip(wanted, offsets, strict=False)])
+        return [place + offset for place, offset in zip(fitted, offsets, strict=False)]
+
+
+def _by_use(wires: Sequence[Wire], count: int) -> list[int]:
+    """The boxes in the order in which the last ones come to read them, operands from left on."""
+    operands: dict[int, list[int]] = {}
+    for wire in wires:
+        operands.setdefault(wire.target, []).append(wire.source)
+    read = {wire.source for wire in wires}
+    found: dict[int, None] = {}
+
+    def visit(box: int) -> None:
+        if box not in found:
+            found[box] = None
+            for operand in operands.get(box, []):
+                visit(operand)
+
+    for box in range(count):
+        if box not in read:
+            visit(box)
+    return list(found)
+
+
+def increasing(wanted: Sequence[float]) -> list[float]:
+    """The increasing numbers with the least squared distance to those wanted."""
+    blocks: list[tuple[float, int]] = []
+    for value in wanted:
+        total, count = value, 1
+        while blocks and blocks[-1][0] / blocks[-1][1] > total / count:
+            before, number = blocks.pop()
+            total, count = total + before, count + number
+        blocks.append((total, count))
+    return [total / count for total, count in blocks for _ in range(count)]

@@ -1,0 +1,105 @@
+"""The page on which people browse the library: one file that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pcg.graph import Graph
+from substitutions.browse.labels import any_number, labels
+from substitutions.browse.picture import picture
+from substitutions.listing import FAMILIES, Entry
+from substitutions.store import DirectionFile
+
+PACKAGE = "substitutions.browse"
+
+
+def page(found: Sequence[Entry], hash: str) -> str:
+    """The page about some rules. ``hash``: that of the library."""
+    data = page_data(found)
+    return (
+        environment()
+        .get_template("page.html.jinja")
+        .render(
+            rules=len(found),
+            operators=len(data["operators"]) - len(data["parallel"]),
+            hash=hash,
+            style=_resource("page.css"),
+            script=_resource("page.js"),
+            data=_embedded(data),
+        )
+    )
+
+
+def environment() -> Environment:
+    """Templates that escape what they are given, and refuse names that nobody gave."""
+    return Environment(
+        loader=PackageLoader(PACKAGE, "."),
+        autoescape=lambda name: name is not None and ".html" in name,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _resource(name: str) -> str:
+    return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
+
+
+def _embedded(data: object) -> str:
+    """JSON that can stand in a script of HTML: nothing in it ends that."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("<", "\\u003c")
+
+
+def page_data(found: Sequence[Entry]) -> dict[str, list[object]]:
+    """What the page draws: families and operators by name, and of each rule a list (``_row``)."""
+    operators = sorted({name for entry in found for name in entry.operators})
+    number = {name: i for i, name in enumerate(operators)}
+    return {
+        "families": list(FAMILIES),
+        "operators": list(operators),
+        "parallel": list(_parallel(found)),
+        "rules": [_row(entry, number) for entry in found],
+    }
+
+
+def _parallel(found: Sequence[Entry]) -> list[str]:
+    nodes = (n for e in found for n in Graph((*e.rule.left, *e.rule.right)).nodes)
+    return sorted({node.name for node in nodes if node.is_parallel})
+
+
+def _row(entry: Entry, operators: dict[str, int]) -> list[object]:
+    """A rule: its name, family, statement, inputs, operators, free axes, equations of sizes
+    that it is for, conditions, steps from others, proof, directions, pictures of both sides."""
+    rule, proof = entry.rule, entry.file.proof
+    words = labels(rule)
+    inputs = [name for name, _ in rule.inputs]
+    return [
+        rule.name,
+        FAMILIES.index(rule.family),
+        rule.statement,
+        inputs,
+        [operators[name] for name in entry.operators],
+        [f"{name}..." for name in any_number(rule)],
+        list(rule.requires),
+        list(rule.conditions),
+        rule.derived,
+        [proof.side_conditions, proof.digest],
+        [_direction(direction) for direction in entry.file.directions],
+        [picture(side, words, inputs).record() for side in (rule.left, rule.right)],
+    ]
+
+
+def _direction(direction: DirectionFile) -> list[object]:
+    """``[whether it can be applied, inputs not known, free symbols, what it makes]``."""
+    return [
+        int(direction.applicable),
+        list(direction.unbound),
+        list(direction.free),
+        [[made.value, made.kind] for made in direction.creates],
+    ]
