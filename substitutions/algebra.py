@@ -6,15 +6,15 @@ which crosses between processes.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
 
 from pcg.graph import Graph, Value
 from pcg.ring import PrimeField
-from substitutions.candidate import Candidate, Enumerated
-from substitutions.pairs import Pair, Search
-from substitutions.rule import input_ranks
+from substitutions.candidate import NAME, Candidate, Enumerated
+from substitutions.pairs import Placed, Search
 from substitutions.table import Table
 from substitutions.worlds import World
 
@@ -29,30 +29,25 @@ def algebra(world: World, size: int) -> Enumerated:
     """The candidates among the graphs of up to ``size`` operators of a world."""
     search = Search(Table(world, FIELD), min(size, world.most))
     found: dict[Candidate, None] = {}
-    for pair, steps in _pairs(search):
-        if _has_one_rank(pair) and _binds(pair):
-            found.setdefault(Candidate.of(pair, "algebra", steps))
+    for candidate in _candidates(search):
+        if _has_one_rank(candidate) and _binds(candidate.parse()):
+            found.setdefault(candidate)
     return Enumerated(search.graphs, search.distinct, tuple(_distinct(found)))
 
 
 def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
     """Those that are no other with inputs or symbols renamed, or taken to be equal."""
-    seen: dict[tuple[int, str], list[tuple[str, ...]]] = defaultdict(list)
-    erased = [(candidate, _NAME.sub("_", _text(candidate))) for candidate in candidates]
-    named = [(c, shape, tuple(_NAME.findall(_text(c)))) for c, shape in erased]
+    seen: dict[tuple[int, str, bool], list[tuple[str, ...]]] = defaultdict(list)
+    named = [(c, c.outline, _names_in(c)) for c in candidates]
     for candidate, shape, names in sorted(named, key=lambda n: (-len(set(n[2])), n[0].steps)):
-        known = seen[candidate.steps, shape]
+        known = seen[candidate.steps, shape, bool(candidate.ones)]
         if not any(_renames(other, names) for other in known):
             known.append(names)
             yield candidate
 
 
-_NAME = re.compile(r"(?<![\w*])(?:[a-z]\b(?![(=])|(?<==)[a-z][\w*]*)")
-"""The name of an input, or the symbols of an attribute."""
-
-
-def _text(candidate: Candidate) -> str:
-    return f"{candidate.left} == {candidate.right}"
+def _names_in(candidate: Candidate) -> tuple[str, ...]:
+    return tuple(NAME.findall(f"{candidate.left} == {candidate.right}"))
 
 
 def _renames(general: Sequence[str], special: Sequence[str]) -> bool:
@@ -61,22 +56,29 @@ def _renames(general: Sequence[str], special: Sequence[str]) -> bool:
     return all(image.setdefault(a, b) == b for a, b in zip(general, special, strict=True))
 
 
-def _pairs(search: Search) -> Iterator[tuple[Pair, int]]:
+def _candidates(search: Search) -> Iterator[Candidate]:
     for group in search.groups():
         least, *others = group
-        for i, member in enumerate(others):
-            yield search.pair(member, least), 0
-            for other in others[:i] if least.size and len(others) <= MOST else ():
-                # By way of the least term it takes two steps, unless types stand in the way.
-                yield search.pair(member, other), 2
+        direct = [_candidate(search, member, least) for member in others]
+        yield from direct
+        if not least.size or len(others) > MOST:
+            continue
+        for i, j in combinations(range(len(others)), 2):
+            # By way of the least term it takes two steps, if both are rules.
+            found = _candidate(search, others[j], others[i])
+            yield replace(found, steps=2, via=(direct[i].outline, direct[j].outline))
     for pair in (*search.mirrored(), *search.several()):
-        yield pair, 0
+        yield Candidate.of(pair, "algebra")
 
 
-def _has_one_rank(pair: Pair) -> bool:
+def _candidate(search: Search, left: Placed, right: Placed) -> Candidate:
+    found = Candidate.of(search.pair(left, right), "algebra")
+    return replace(found, ones=search.ones(left, right))
+
+
+def _has_one_rank(candidate: Candidate) -> bool:
     """Whether every input has one rank on both sides."""
-    ranks = input_ranks((*pair[0], *pair[1]))
-    return len({name for name, _ in ranks}) == len(ranks)
+    return len({name for name, _ in candidate.inputs}) == len(candidate.inputs)
 
 
 def _binds(pair: Pair) -> bool:

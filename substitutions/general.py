@@ -29,15 +29,22 @@ Pair = tuple[Side, Side]
 
 @dataclass(frozen=True)
 class General:
-    """A pair of graphs and the axes that may be any number of axes."""
+    """A pair of graphs and the axes that may be any number of axes. ``requires``: equations of
+    sizes for which alone it holds."""
 
     left: Side
     right: Side
     runs: tuple[Group, ...] = ()
+    requires: tuple[str, ...] = ()
 
     @property
     def pair(self) -> Pair:
         return self.left, self.right
+
+    @property
+    def both(self) -> tuple[Value, ...]:
+        """The outputs of both sides."""
+        return (*self.left, *self.right)
 
     @cached_property
     def text(self) -> str:
@@ -117,7 +124,7 @@ def _at_counts(
 def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[Pair]:
     """The form at all numbers of axes that give its inputs some ranks."""
     missing = {
-        name: ranks.get(name, rank) - rank for name, rank in input_ranks((*form.left, *form.right))
+        name: ranks.get(name, rank) - rank for name, rank in input_ranks(form.both)
     }
     own = [Counter(name for name, _ in group) for group in form.runs]
     for name in {name for counter in own for name in counter}:
@@ -156,7 +163,10 @@ def canonical(form: General) -> General:
 def is_instance(special: General, form: General) -> bool:
     """Whether ``form``, with values for its inputs, numbers of axes for its runs, operators for its
     stand-ins, in either direction and with its outputs in any order, says what ``special`` does:
-    where the runs of ``special`` are one axis each, and where they are none or two."""
+    where the runs of ``special`` are one axis each, and where they are none or two. What holds for
+    some sizes alone is taken to cover nothing but itself."""
+    if form.requires and special != form:
+        return False
     directions = _directions(special, form)
     if not directions or not _says(form, special.pair, directions):
         return False
@@ -220,8 +230,8 @@ def _generality(form: General) -> tuple[int, int, int, int, str]:
     (counted as often as they are used), or makes inputs, symbols or axes equal."""
     named = sum(used.total() for used in form.named)
     total = sum(used.total() for used in form.operators)
-    inputs = len(input_ranks((*form.left, *form.right)))
-    symbols = len(attribute_symbols((*form.left, *form.right)))
+    inputs = len(input_ranks(form.both))
+    symbols = len(attribute_symbols(form.both))
     return total, named, -inputs - len(form.runs), -symbols, form.text
 
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import TypeVar
@@ -24,6 +25,7 @@ from pcg.errors import NegativeAnswer
 from pcg.graph import Value
 from pcg.operator import Operator
 from pcg.ops.stand_ins import STAND_INS
+from pcg.text import parse_values
 from substitutions.algebra import algebra
 from substitutions.candidate import Candidate, Enumerated
 from substitutions.chains import move_rules
@@ -31,6 +33,7 @@ from substitutions.cuts import cut_rules
 from substitutions.decompose import decompositions
 from substitutions.enumerate import Instance, computing, instances
 from substitutions.general import General, canonical, general, most_general
+from substitutions.requirements import parse_requirement
 from substitutions.retype import TYPES_DIFFER, retyped
 from substitutions.rule import Rule, input_ranks
 from substitutions.store import (
@@ -89,11 +92,10 @@ class Generated:
 
 @dataclass(frozen=True)
 class Proved:
-    """A rule with its proof."""
+    """A rule, and as it is written."""
 
     rule: General
-    decision: Decision
-    candidate: Candidate
+    entry: RuleFile
 
 
 def no_progress(phase: str, done: int, total: int) -> None:
@@ -125,24 +127,29 @@ def generate(
     parts = list(_watched(found_parts, "enumeration", len(tasks), progress))
     found = dict.fromkeys(candidate for part in parts for candidate in part.candidates)
     clock.lap("enumeration")
-    wanted = [candidate for candidate in found if derived or not candidate.steps]
     prover = _Prover(jobs, progress)
-    prover.run(wanted)
+    prover.run([candidate for candidate in found if derived or not candidate.steps])
+    rejected = {candidate.outline for candidate, _ in prover.rejected}
+    stranded = [c for c in found if c.steps and not rejected.isdisjoint(c.via)]
+    if not derived:
+        prover.run([replace(candidate, steps=0, via=()) for candidate in stranded])
     clock.lap("proofs")
     counts = Counter(str(decision.verdict) for _, decision in prover.rejected)
     counts["proved"] = len(prover.proved)
+    follow = sum(candidate.steps > 0 for candidate in found) - len(stranded)
+    asked = len(found) if derived else len(found) - follow
     report = Report(
         typings,
         sum(part.graphs for part in parts),
         sum(part.values for part in parts),
         len(found),
-        len(wanted) - sum(counts.values()),
+        asked - sum(counts.values()),
         dict(sorted(counts.items())),
-        sum(candidate.steps > 0 for candidate in found),
+        follow,
         clock.seconds,
         _peak_megabytes(jobs),
     )
-    library = library_of([_rule(p) for p in prover.proved], max_ops=max_ops)
+    library = library_of([p.entry for p in prover.proved], max_ops=max_ops)
     return Generated(library, report, tuple(prover.rejected))
 
 
@@ -171,10 +178,11 @@ class _Prover:
     def __init__(self, jobs: int, progress: Progress) -> None:
         self._jobs, self._progress = jobs, progress
         self.proved: list[Proved] = []
+        self._kept: set[General] = set()
         self.rejected: list[tuple[Candidate, Decision]] = []
 
     def run(self, candidates: Sequence[Candidate]) -> None:
-        forms = _forms(candidates, self._jobs)
+        forms = self._uncovered(_forms(candidates, self._jobs))
         done = 0
         while forms:
             best = most_general(list(forms))
@@ -182,20 +190,25 @@ class _Prover:
             for candidate, decided in zip(
                 work, parallel_map(_decide, work, self._jobs), strict=True
             ):
-                if decided.form is None:
+                if decided.entry is None:
                     self.rejected.append((candidate, decided.decision))
                 else:
-                    pair = decided.form.parse()
-                    rule = General(*pair, free_runs(*pair))
-                    self.proved.append(Proved(rule, decided.decision, candidate))
+                    self._keep(decided.entry)
                 done += 1
                 self._progress("proofs", done, done + len(forms))
             forms = self._uncovered(forms)
 
+    def _keep(self, entry: RuleFile) -> None:
+        left, right = (parse_values(side, entry.inputs) for side in (entry.left, entry.right))
+        rule = General(left, right, free_runs(left, right), entry.requires)
+        if rule not in self._kept:
+            self._kept.add(rule)
+            self.proved.append(Proved(rule, entry))
+
     def _uncovered(self, forms: Mapping[General, Candidate]) -> dict[General, Candidate]:
         rules = [p.rule for p in self.proved]
         every = most_general([*rules, *forms])
-        return {form: forms[form] for form in every if form in forms and form not in set(rules)}
+        return {form: forms[form] for form in every if form in forms and form not in self._kept}
 
 
 def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidate]:
@@ -206,9 +219,14 @@ def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidat
         pair = text.parse()
         form = General(*pair, free_runs(*pair))
         known = found.get(form)
-        if form.left != form.right and (known is None or candidate.steps < known.steps):
+        if form.left != form.right and (known is None or _rank(candidate) < _rank(known)):
             found[form] = candidate
     return found
+
+
+def _rank(candidate: Candidate) -> tuple[int, int]:
+    """Of candidates of one form, what follows in the fewest steps, and may say most of sizes."""
+    return candidate.steps, -len(candidate.ones)
 
 
 def _form_text(candidate: Candidate) -> Candidate:
@@ -234,46 +252,67 @@ def _form(pair: Pair) -> General:
 
 @dataclass(frozen=True)
 class _Decided:
-    """What came of a candidate, as text; ``form`` is what was proved, if anything."""
+    """What came of a candidate. ``entry``: the rule, where something was proved."""
 
-    form: Candidate | None
+    entry: RuleFile | None
     decision: Decision
 
 
 def _decide(candidate: Candidate) -> _Decided:
     """Try to prove the most general form of a candidate, then those with less told apart, then
-    those that a parallel operator gives equal types."""
+    those that a parallel operator gives equal types, then for axes of one element."""
     pair = candidate.parse()
     first: Decision | None = None
     for variant in _variants(candidate):
         decided = _prove(variant, candidate)
-        if decided.form is not None:
+        if decided.entry is not None:
             return decided
         first = first or decided.decision
     assert first is not None
     if first.reason == TYPES_DIFFER:
         for variant in retyped(pair):
             decided = _prove(_form(variant), candidate)
-            if decided.form is not None:
+            if decided.entry is not None:
                 return decided
+    for variant in _with_ones(candidate):
+        decided = _prove(variant, candidate)
+        if decided.entry is not None:
+            return decided
     return _Decided(None, first)
 
 
+def _with_ones(candidate: Candidate) -> Iterator[General]:
+    """The most general form for fewest axes of one element, if the pair holds for those that had
+    one where it was found."""
+    pair = candidate.parse()
+    texts = [f"|{name}.{dim}| = 1" for name, dim in candidate.ones]
+    equal = [parse_requirement(text) for text in texts]
+    if not texts or decide(*settled(pair, equal), equal).verdict is not Verdict.PROVED:
+        return
+    form = canonical(general(*pair))
+    runs = {axis for group in form.runs for axis in group}
+    axes = [(name, dim) for name, rank in input_ranks(form.both) for dim in range(rank)]
+    texts = [f"|{name}.{dim}| = 1" for name, dim in axes if (name, dim) not in runs]
+    for chosen in (*combinations(texts, 1), *combinations(texts, 2)):
+        settled_pair = settled(form.pair, [parse_requirement(text) for text in chosen])
+        yield General(*settled_pair, free_runs(*settled_pair), chosen)
+
+
 def _prove(form: General, candidate: Candidate) -> _Decided:
+    equal = [parse_requirement(text) for text in form.requires]
     # The evidence holds operators, which cannot be sent between processes, and is not kept.
-    decision = replace(decide(form.left, form.right), evidence=None)
+    decision = replace(decide(form.left, form.right, equal), evidence=None)
     if decision.verdict is not Verdict.PROVED:
         return _Decided(None, decision)
-    made = Candidate.of(form.pair, candidate.family, candidate.steps)
-    return _Decided(made, decision)
+    return _Decided(_rule(form, decision, candidate), decision)
 
 
-def _rule(proved: Proved) -> RuleFile:
-    form, decision, candidate = proved.rule, proved.decision, proved.candidate
+def _rule(form: General, decision: Decision, candidate: Candidate) -> RuleFile:
     assert decision.proof is not None
-    inputs = input_ranks((*form.left, *form.right))
+    inputs = input_ranks(form.both)
+    where = f" where {', '.join(form.requires)}" if form.requires else ""
     rule = Rule(
-        rule_name(f"{dict(inputs)} {form.text}"),
+        rule_name(f"{dict(inputs)} {form.text}{where}"),
         inputs,
         form.left,
         form.right,
@@ -281,6 +320,7 @@ def _rule(proved: Proved) -> RuleFile:
         runs=form.runs,
         family=candidate.family,
         derived=candidate.steps,
+        requires=form.requires,
     )
     proof = ProofFile(
         side_conditions=decision.proof.side_conditions,

@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from pcg.graph import Node, Value, tensor
+from substitutions.confirm import Confirmation
 from substitutions.table import Found, Large, Table
 from substitutions.terms import Names, Part, Term, canonical, least_names
 
@@ -34,6 +35,18 @@ class Placed:
     size: int
 
 
+def _of(placed: Placed) -> tuple[Term, Names]:
+    return placed.term, placed.names
+
+
+def _texts(placed: Placed) -> dict[int, str]:
+    """What the variables of a term are called: as its class names them; others are new."""
+    of_class = {v: NAMES[i] for i, v in enumerate(placed.names)}
+    fresh = iter(NAMES[len(placed.names) :])
+    every = sorted({v for _, names in placed.term[1] for v in names})
+    return {v: of_class.get(v) or next(fresh) for v in every}
+
+
 class Search:
     """Looks for candidates among the terms of up to ``size`` operators."""
 
@@ -44,6 +57,7 @@ class Search:
         self.large: list[Large] = [table.large(batch) for batch in table.batches(size, last=True)]
         self.size = size
         self._more: dict[int, list[Found]] = {}
+        self._confirmation = Confirmation(table)
 
     @cached_property
     def graphs(self) -> int:
@@ -83,8 +97,12 @@ class Search:
             yield from self._sorted([p for p in members if self._is_irreducible(p.term)])
 
     def _sorted(self, members: list[Placed]) -> Iterator[list[Placed]]:
-        if len(members) > 1:
-            yield sorted(members, key=lambda p: (p.size, p.term))
+        """What is confirmed to be equal."""
+        if len(members) < 2:
+            return
+        for group in self._confirmation.agreeing([_of(p) for p in members]):
+            if len(group) > 1:
+                yield sorted((members[i] for i in group), key=lambda p: (p.size, p.term))
 
     def _large_terms(self) -> tuple[dict[int, list[Placed]], list[list[Placed]]]:
         """The terms of the greatest size that no smaller ones explain: those of known classes, and
@@ -137,6 +155,9 @@ class Search:
         if self._operators(found) > self.size:
             return
         names = sorted({v for _, own in parts for v in own})
+        for part, other in zip(found, terms, strict=True):
+            if (self._confirmation.part(part) != self._confirmation.value(other, names)).any():
+                return
         text = {v: NAMES[i] for i, v in enumerate(names)}
         right = tuple(self._apply(t[0], parts, text) for t in terms)
         yield tuple(self._operand(part, text) for part in found), right
@@ -169,7 +190,8 @@ class Search:
                 placed = Placed(found.term, found.names, self._size(found.term))
                 if self._is_irreducible(found.term):
                     for other in self._mirrored(placed, number):
-                        yield self.pair(other, placed)
+                        if len(self._confirmation.agreeing([_of(other), _of(placed)])) == 1:
+                            yield self.pair(other, placed)
 
     def _mirrored(self, placed: Placed, number: int) -> Iterator[Placed]:
         mine = self._measure(placed.term)
@@ -331,13 +353,20 @@ class Search:
         """Two terms of one class as graphs over the same inputs."""
         return (self._value(left),), (self._value(right),)
 
+    def ones(self, *terms: Placed) -> tuple[tuple[str, int], ...]:
+        """The axes of the inputs of some terms of one class that have one element."""
+        found: set[tuple[str, int]] = set()
+        for placed in terms:
+            text = _texts(placed)
+            for part, names in placed.term[1]:
+                for name, shape in zip(names, self.table.classes[part].variables, strict=True):
+                    found |= {(text[name], dim) for dim, size in enumerate(shape) if size == 1}
+        return tuple(sorted(found))
+
     def _value(self, placed: Placed) -> Value:
-        """The graph of a term, its inputs named as its class names them; others are new."""
-        of_class = {v: NAMES[i] for i, v in enumerate(placed.names)}
+        """The graph of a term."""
         step, parts = placed.term
-        every = sorted({v for _, names in parts for v in names})
-        fresh = iter(NAMES[len(placed.names) :])
-        text = {v: of_class.get(v) or next(fresh) for v in every}
+        text = _texts(placed)
         if step < 0:
             number, names = parts[0]
             return self._input(number, text[names[0]])

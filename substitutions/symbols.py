@@ -18,7 +18,7 @@ from pcg.operator import Value as Attribute
 from pcg.poly import Poly
 from substitutions.rule import attribute_symbols
 from verifier.trusted.errors import Unsolvable
-from verifier.trusted.sizes import Sizes, pair_sizes
+from verifier.trusted.sizes import SizeEquation, Sizes, pair_sizes
 
 Side = tuple[Value, ...]
 Pair = tuple[Side, Side]
@@ -66,43 +66,33 @@ def told_apart(pair: Pair, keep: frozenset[str] = frozenset()) -> Pair:
 
 def single_groups(pair: Pair) -> Pair:
     """The pair with the size of an axis for each symbol that divides it, where sizes tell it."""
-    sizes = Sizes()
-    try:
-        for side in pair:
-            sizes.visit_all(side)
-    except (Unsolvable, OperatorError):
-        return pair
     found: dict[str, Poly] = {}
-    for node in Graph((*pair[0], *pair[1])).nodes:
-        if not isinstance(node.call, Call):
+    for side in pair:
+        sizes = Sizes()
+        try:
+            sizes.visit_all(side)
+        except (Unsolvable, OperatorError):
             continue
-        equation = node.call.instance(tuple(value.rank for value in node.inputs))
-        for quotient in equation.quotients:
-            divisor = quotient.divisor.symbol
-            given = node.call.values.get(divisor) if divisor else None
-            size = sizes.resolve(sizes.shape(node.inputs[quotient.operand])[quotient.position])
-            if isinstance(given, Poly) and given.symbol and _is_plain(size, sizes):
-                found.setdefault(given.symbol, size)
+        for symbol, size in _divided(side, sizes):
+            found.setdefault(symbol, size)
     return replaced(pair, found)
 
 
-def shared_names(pair: Pair) -> Pair:
-    """The pair with its symbols numbered in order of use: ``at``, ``at2``, ..."""
-    symbols: dict[str, None] = {}
-    for node in Graph((*pair[0], *pair[1])).nodes:
-        if isinstance(node.call, Call):
-            for _, value in node.call.attributes:
-                if isinstance(value, Poly):
-                    symbols.update(dict.fromkeys(sorted(value.symbols)))
-    counts: dict[str, int] = {}
-    names: dict[str, Poly] = {}
-    for symbol in symbols:
-        if symbol.startswith("|"):
+def _divided(side: Side, sizes: Sizes) -> Iterator[tuple[str, Poly]]:
+    """The attribute symbols that divide an axis, with its size in sizes of inputs."""
+    for node in Graph(side).nodes:
+        if not isinstance(node.call, Call):
             continue
-        stem = symbol.rstrip("0123456789")
-        counts[stem] = counts.get(stem, 0) + 1
-        names[symbol] = Poly.of(stem if counts[stem] == 1 else f"{stem}{counts[stem]}")
-    return replaced(pair, names)
+        equation = node.call.instance(tuple(value.rank for value in node.inputs))
+        lengths = {f"|{name}|": bound for name, bound in equation.bounds}
+        for quotient in equation.quotients:
+            divisor = quotient.divisor.substitute(lengths).symbol
+            given = node.call.values.get(divisor) if divisor else None
+            size = sizes.shape(node.inputs[quotient.operand])[quotient.position]
+            if isinstance(given, Poly) and given.symbol:
+                for plain in (size, sizes.resolve(size)):
+                    if _is_plain(plain, sizes) and given.symbol not in plain.symbols:
+                        yield given.symbol, plain
 
 
 def undetermined(pair: Pair) -> frozenset[str]:
@@ -116,10 +106,10 @@ def undetermined(pair: Pair) -> frozenset[str]:
     return frozenset(s for s in missing if not s.startswith("|"))
 
 
-def solution(pair: Pair) -> dict[str, Poly] | None:
+def solution(pair: Pair, equal: Sequence[SizeEquation] = ()) -> dict[str, Poly] | None:
     """The attribute symbols that are equal to other sizes; None where nothing fits."""
     try:
-        sizes, _ = pair_sizes(*pair, ())
+        sizes, _ = pair_sizes(*pair, equal)
     except (Unsolvable, OperatorError):
         return None
     found: dict[str, Poly] = {}
@@ -136,9 +126,9 @@ def _is_plain(value: Poly, sizes: Sizes) -> bool:
     return made_up.isdisjoint(value.symbols) and not value.symbols & {"|"}
 
 
-def settled(pair: Pair) -> Pair:
-    """The pair with what its symbols are equal to in their place."""
-    solved = solution(pair)
+def settled(pair: Pair, equal: Sequence[SizeEquation] = ()) -> Pair:
+    """The pair with what its symbols are equal to in their place, where sizes are equal so."""
+    solved = solution(pair, equal)
     return replaced(pair, solved) if solved else pair
 
 

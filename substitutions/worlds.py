@@ -215,26 +215,47 @@ GROUPS = World(
         *("add", "multiply", "scale", "pointwise", "concat", "split", "matmul"),
         *("repeat_each", "sum_groups"),
     ),
-    ((2,), (2, 2), (4, 2), (2, 4)),
-    ((4,), (8,), (4, 4), (8, 2), (2, 8)),
-    {"factor": ("factor", "times"), "at": (2,), "times": (2,)},
+    ((2,), (2, 2), (6, 2), (2, 6)),
+    ((6,), (4, 2), (2, 4), (12, 2), (2, 12), (6, 4), (4, 6), (6, 6), (18, 2), (2, 18)),
+    {"factor": ("factor", "times"), "at": (2, 6), "times": (3,)},
 )
-"""What is repeated and summed in groups along an axis."""
+"""What is repeated and summed in groups along an axis: of three, as a sum of two is an addition."""
+
+_SLICED = (
+    *("add", "multiply", "scale", "pointwise", "concat", "split"),
+    *("repeat_each", "sum_groups", "sliced_linear"),
+)
 
 SLICES = World(
     "slices",
+    _SLICED,
+    ((1, 6, 6), (2, 6, 6)),
     (
-        *("add", "multiply", "scale", "pointwise", "concat", "split"),
-        *("repeat_each", "sum_groups", "sliced_linear"),
+        *((1, 12, 6), (1, 6, 12), (2, 12, 6), (2, 6, 12), (3, 6, 6), (6, 6, 6), (4, 6, 6)),
+        *((1, 3, 6), (1, 6, 3), (2, 3, 6), (2, 6, 3), (1, 18, 6), (1, 6, 18), (2, 18, 6)),
+        (2, 6, 18),
     ),
-    ((1, 2, 2), (2, 2, 2)),
-    ((1, 4, 2), (1, 2, 4), (2, 4, 2), (2, 2, 4), (4, 2, 2), (1, 4, 4), (2, 4, 4)),
-    {"factor": ("factor", "times"), "at": (2, 1), "times": (2,), "shares": (2, 1)},
+    {
+        "factor": ("factor", "times"),
+        "at": (6, 1),
+        "repeat_each.times": (3,),
+        "sum_groups.times": (2,),
+        "shares": (2, 1),
+    },
     most=2,
 )
-"""Linear layers whose operands hold slices."""
+"""Linear layers whose operands hold slices. What holds for axes of one element alone says so."""
 
-WORLDS = (MATRICES, WINDOWS, GROUPS, SLICES)
+SINGLE_SLICES = World(
+    "single slices",
+    ("concat", "sum_groups", "sliced_linear"),
+    ((1, 4, 4),),
+    ((1, 8, 4), (1, 4, 8), (1, 2, 4), (1, 4, 2)),
+    {"times": (2,), "shares": (1,)},
+)
+"""The same with one slice each, of which three operators make less than the others do."""
+
+WORLDS = (MATRICES, WINDOWS, GROUPS, SLICES, SINGLE_SLICES)
 
 
 def worlds(names: frozenset[str]) -> list[World]:
