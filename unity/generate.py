@@ -1,6 +1,6 @@
 """`unity generate`: generate and prove the rule library from the operator definitions.
 
-python -m unity.generate
+python -m unity.generate --certificates
 python -m unity.generate --only matmul --only relu --out /tmp
 python -m unity.generate --explain rules.json:a_rule
 """
@@ -8,6 +8,7 @@ python -m unity.generate --explain rules.json:a_rule
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +21,7 @@ from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.operator import Operator
+from substitutions.certificates import write_certificates
 from substitutions.companions import write_companions
 from substitutions.enumerate import computing
 from substitutions.generate import MAX_OPS, Generated, generate
@@ -47,6 +49,9 @@ def command(
     ] = MAX_OPS,
     derived: Annotated[
         bool, typer.Option("--derived", help="Keep rules that follow from smaller ones too.")
+    ] = False,
+    certificates: Annotated[
+        bool, typer.Option("--certificates", help="Write what each proof rests on, too.")
     ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default all cores.")
@@ -91,12 +96,15 @@ def command(
         found = generate(chosen, max_ops=max_ops, jobs=jobs, derived=derived, progress=show)
     save_library(found.library, path)
     write_companions(found.library, path.parent)
+    if certificates:
+        write_certificates(found.library, path.parent / CERTIFICATES, jobs or os.cpu_count() or 1)
     if as_json:
         print(json.dumps(_record(found), indent=1))
     else:
         _print_report(found, path, perf_counter() - start, show_rejected=show_rejected)
 
 
+CERTIFICATES = "certificates.jsonl.xz"
 PHASES = ("typings", "enumeration", "proofs")
 
 

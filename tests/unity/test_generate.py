@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +14,11 @@ from typer.testing import CliRunner
 
 from substitutions.store import default_path, load_library
 from unity.__main__ import main
+from unity.cli import INTERRUPTED
 from unity.generate import app
 
 runner = CliRunner()
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_part_of_the_library_is_what_the_library_has(tmp_path: Path) -> None:
@@ -31,6 +37,24 @@ def test_the_report_is_a_table(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "candidate rules" in result.output
     assert "proved rules in" in result.output
+
+
+def test_interrupted_it_leaves_the_old_library_whole(tmp_path: Path) -> None:
+    """As Ctrl-C does it: to the whole group, while workers are at work."""
+    old = default_path().read_bytes()
+    (tmp_path / "rules.json").write_bytes(old)
+    command = [sys.executable, "-m", "unity.generate", "--out", str(tmp_path), "--jobs", "2"]
+    with subprocess.Popen(
+        command, start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(6)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == INTERRUPTED
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    assert (tmp_path / "rules.json").read_bytes() == old
+    assert [path.name for path in tmp_path.iterdir()] == ["rules.json"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""Figure 10 of the Unity paper: Megatron's plan for attention and for the feed-forward block, as a
+sequence of small steps. Every one of them is an application of a rule of the committed library.
+
+The steps are written down here as the graphs that they lead through; which rule makes a step is
+looked up, in both directions of every rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from strategies import parts_of_leaves
+
+from pcg.evaluate import evaluate_shards, meaning
+from pcg.graph import Graph
+from pcg.ring import Reals
+from pcg.text import parse_graph
+from substitutions.match import build, matches, rewrite
+from substitutions.rule import Rule
+from substitutions.store import Library, load_library
+
+K = "degree=2"
+
+
+def cut(value: str, dim: int) -> str:
+    return f"partition({value}, dim={dim}, {K})"
+
+
+def joined(value: str, dim: int) -> str:
+    return f"combine({value}, dim={dim}, {K})"
+
+
+def column(x: str, weight: str) -> str:
+    """Each device has some columns of the weight."""
+    return f"matmul(replicate({x}, {K}), {cut(weight, 1)})"
+
+
+def row(x: str, weight: str) -> str:
+    """Each device has some rows of the weight, and a part of every sum."""
+    return f"reduce(matmul({x}, {cut(weight, 0)}), {K})"
+
+
+def divided(value: str) -> str:
+    return f"unflatten({value}, axis=2, outer=4, inner=4)"
+
+
+def turned(value: str) -> str:
+    return f"transpose({value}, dim0=1, dim1=2)"
+
+
+def flat(value: str) -> str:
+    return f"flatten({value}, axis=2)"
+
+
+def gelu(value: str) -> str:
+    return f"gelu({value})"
+
+
+FEED_FORWARD = """
+x = input[2, 4, 16]
+a = weight[16, 32]
+b = weight[32, 16]
+return {}
+"""
+ATTENTION = """
+x = input[2, 4, 16]
+q = weight[16, 16]
+k = weight[16, 16]
+v = weight[16, 16]
+o = weight[16, 16]
+return {}
+"""
+
+
+def feed_forward() -> Iterator[str]:
+    yield f"matmul({gelu('matmul(x, a)')}, b)"
+    made = column("x", "a")
+    yield f"matmul({gelu(joined(made, 2))}, b)"
+    yield f"matmul({joined(gelu(cut(joined(made, 2), 2)), 2)}, b)"
+    yield f"matmul({joined(gelu(made), 2)}, b)"
+    yield row(cut(joined(gelu(made), 2), 2), "b")
+    yield row(gelu(made), "b")
+
+
+def projection(weight: str) -> Iterator[str]:
+    """The heads of a projection, at last joined from those of each device."""
+    yield turned(divided(f"matmul(x, {weight})"))
+    made = column("x", weight)
+    yield turned(divided(joined(made, 2)))
+    yield turned(joined(divided(cut(joined(made, 2), 2)), 2))
+    yield turned(joined(divided(made), 2))
+    yield joined(turned(cut(joined(divided(made), 2), 2)), 1)
+    yield joined(turned(divided(made)), 1)
+
+
+def attention() -> Iterator[str]:
+    def block(q: str, k: str, v: str) -> str:
+        return f"matmul({flat(turned(f'attention({q}, {k}, {v})'))}, o)"
+
+    now = [next(projection(weight)) for weight in "qkv"]
+    yield block(*now)
+    for place, weight in enumerate("qkv"):
+        for step in list(projection(weight))[1:]:
+            now[place] = step
+            yield block(*now)
+    parts = [cut(heads, 1) for heads in now]
+    for place in range(4):
+        made = f"attention({', '.join(parts)})"
+        yield f"matmul({flat(turned(joined(made, 1)))}, o)"
+        if place < 3:
+            parts[place] = turned(divided(column("x", "qkv"[place])))
+    yield f"matmul({flat(joined(turned(cut(joined(made, 1), 1)), 2))}, o)"
+    yield f"matmul({flat(joined(turned(made), 2))}, o)"
+    yield f"matmul({joined(flat(cut(joined(turned(made), 2), 2)), 2)}, o)"
+    yield f"matmul({joined(flat(turned(made)), 2)}, o)"
+    yield row(cut(joined(flat(turned(made)), 2), 2), "o")
+    yield row(flat(turned(made)), "o")
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+def rule_between(library: Library, before: Graph, after: Graph) -> Rule | None:
+    """A rule of which one application makes the second graph of the first."""
+    for rule in (way for both in library.concrete(before) for way in (both, both.reversed)):
+        if not rule.is_applicable:
+            continue
+        free = dict.fromkeys(rule.free_symbols, 2)
+        for match in matches(rule, before):
+            outputs = build(rule, match, free)
+            if outputs is not None and rewrite(before, match, outputs).digest == after.digest:
+                return rule
+    return None
+
+
+@pytest.mark.parametrize(
+    ("leaves", "steps"), [(FEED_FORWARD, feed_forward), (ATTENTION, attention)]
+)
+def test_every_step_is_an_application_of_a_library_rule(library, leaves, steps):
+    graphs = [parse_graph(leaves.format(text)) for text in steps()]
+    for before, after in zip(graphs, graphs[1:], strict=False):
+        rule = rule_between(library, before, after)
+        assert rule is not None, f"{before.outputs[0]} to {after.outputs[0]}"
+    parts = parts_of_leaves(graphs[0], 1, Reals())
+    first, last = (
+        [meaning(found, Reals()) for found in evaluate_shards(graph, parts, Reals())]
+        for graph in (graphs[0], graphs[-1])
+    )
+    np.testing.assert_allclose(last[0], first[0], rtol=1e-9)
+
+
+def test_no_rule_makes_a_step_that_is_wrong(library):
+    """Without the sum over devices, it is another function."""
+    before, *_, after = (parse_graph(FEED_FORWARD.format(text)) for text in feed_forward())
+    wrong = parse_graph(FEED_FORWARD.format("matmul(gelu(matmul(x, a)), scale(b, factor=2.0))"))
+    assert rule_between(library, before, wrong) is None
+    assert rule_between(library, before, after) is None
