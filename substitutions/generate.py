@@ -287,7 +287,7 @@ def _with_ones(candidate: Candidate) -> Iterator[General]:
     pair = candidate.parse()
     texts = [f"|{name}.{dim}| = 1" for name, dim in candidate.ones]
     equal = [parse_requirement(text) for text in texts]
-    if not texts or decide(*settled(pair, equal), equal).verdict is not Verdict.PROVED:
+    if not texts or decide(*settled(pair, equal), equal, brief=True).verdict is not Verdict.PROVED:
         return
     form = canonical(general(*pair))
     runs = {axis for group in form.runs for axis in group}
@@ -301,7 +301,7 @@ def _with_ones(candidate: Candidate) -> Iterator[General]:
 def _prove(form: General, candidate: Candidate) -> _Decided:
     equal = [parse_requirement(text) for text in form.requires]
     # The evidence holds operators, which cannot be sent between processes, and is not kept.
-    decision = replace(decide(form.left, form.right, equal), evidence=None)
+    decision = replace(decide(form.left, form.right, equal, brief=True), evidence=None)
     if decision.verdict is not Verdict.PROVED:
         return _Decided(None, decision)
     return _Decided(_rule(form, decision, candidate), decision)

@@ -10,7 +10,7 @@ beside, as long as these are held. Anything else has to be computed in every ste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -27,8 +27,6 @@ from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes import input_size, pair_sizes
 
 Way = Literal["left to right", "right to left"]
-Typings = tuple[Mapping[int, Typing], Mapping[int, Typing]]
-"""Of both sides of a rule, by number."""
 INSTANCES = 2
 """At how many choices of sizes it is looked where elements come from."""
 
@@ -60,57 +58,71 @@ class Direction:
 
 def directions(rule: Rule) -> tuple[Direction, Direction]:
     """Both ways to read a rule that holds for some sizes and degrees."""
-    typings = _typings(rule)
-    back = None if typings is None else (typings[1], typings[0])
+    known = _Known.of(rule)
+    origins = tuple(_origins(rule, known)) if known else ()
+    back = _Known(known.rights, known.lefts) if known else None
     return (
-        _direction(rule, "left to right", typings),
-        _direction(rule.reversed, "right to left", back),
+        _direction(rule, "left to right", known, origins),
+        _direction(rule.reversed, "right to left", back, origins),
     )
 
 
-def _direction(rule: Rule, way: Way, typings: Typings | None) -> Direction:
+@dataclass(frozen=True)
+class _Known:
+    """The ways in which each side is typed."""
+
+    lefts: Mapping[int, Typing]
+    rights: Mapping[int, Typing]
+
+    @staticmethod
+    def of(rule: Rule) -> _Known | None:
+        """None where that is not known."""
+        try:
+            return _Known(*typed_sides(rule.left, rule.right))
+        except (OperatorError, ValueError, Undecided):
+            return None
+
+
+def _direction(
+    rule: Rule, way: Way, known: _Known | None, origins: Sequence[Origin]
+) -> Direction:
     return Direction(
         way,
         rule.is_applicable,
         tuple(sorted(variables(rule.right) - variables(rule.left))),
         tuple(sorted(rule.free_symbols)),
-        _conditions(rule, typings),
-        created(rule),
+        _conditions(rule, known),
+        _created(rule, origins),
     )
 
 
 def conditions(rule: Rule) -> tuple[str, ...]:
     """What typing asks of the right side beyond the left; nothing where no types fit."""
-    return _conditions(rule, _typings(rule))
+    return _conditions(rule, _Known.of(rule))
 
 
-def _conditions(rule: Rule, typings: Typings | None) -> tuple[str, ...]:
-    if typings is None:
+def _conditions(rule: Rule, known: _Known | None) -> tuple[str, ...]:
+    if known is None:
         return ()
     try:
         _, asked = pair_sizes(rule.left, rule.right, rule.requirements)
     except (OperatorError, Undecided, Unsolvable):
         return ()
-    found = agree(*typings)
+    found = agree(known.lefts, known.rights)
     return asked if found is None else asked + found[0].conditions
-
-
-def _typings(rule: Rule) -> Typings | None:
-    """The ways in which each side is typed; None where that is not known."""
-    try:
-        return typed_sides(rule.left, rule.right)
-    except (OperatorError, ValueError, Undecided):
-        return None
 
 
 def created(rule: Rule) -> tuple[Created, ...]:
     """The values of the right side that the left does not have and that read fewer inputs than the
     whole; of these, the ones that are no part of another. Cuts and copies alone are none."""
+    known = _Known.of(rule)
+    return _created(rule, tuple(_origins(rule, known)) if known else ())
+
+
+def _created(rule: Rule, origins: Sequence[Origin]) -> tuple[Created, ...]:
     found = tuple(_partial_values(rule))
-    if not found:
-        return ()
     kinds: dict[Value, set[Kind]] = {value: set() for value in found}
-    for origin in islice(_origins(rule), INSTANCES):
+    for origin in origins if found else ():
         symbols = {s: int(v) for s, v in origin.symbols.items() if s not in origin.reals}
         shapes = {
             name: tuple(symbols[input_size(name, dim)] for dim in range(rank))
@@ -155,17 +167,16 @@ def _computes(node: Node) -> bool:
     return any(not (n.is_leaf or n.is_parallel) for n in topological([node]))
 
 
-def _origins(rule: Rule) -> Iterator[Origin]:
-    """Values of the symbols of a rule at which both of its sides are typed alike."""
-    typings = _typings(rule)
-    if typings is None:
+def _origins(rule: Rule, known: _Known) -> Iterator[Origin]:
+    """Some values of the symbols of a rule at which both of its sides are typed alike, if either
+    direction creates anything."""
+    if not any(any(_partial_values(way)) for way in (rule, rule.reversed)):
         return
     try:
         sizes, _ = pair_sizes(rule.left, rule.right, rule.requirements)
     except (OperatorError, Undecided, Unsolvable):
         return
-    found = agree(*typings)
+    found = agree(known.lefts, known.rights)
     degrees = found[1] if found is not None else {}
-    for instance in instances(rule.left, rule.right, sizes, degrees):
-        if instance.origin is not None:
-            yield instance.origin
+    made = (instance.origin for instance in instances(rule.left, rule.right, sizes, degrees))
+    yield from islice((origin for origin in made if origin is not None), INSTANCES)

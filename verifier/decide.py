@@ -8,9 +8,10 @@ the types agree, what is left is that the composed equations are equal (``truste
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from pcg.errors import OperatorError
 from pcg.graph import Graph, Node, Value
@@ -75,27 +76,44 @@ class _Stop(Exception):
         self.decision = decision
 
 
+class _Refuted(Exception):
+    """An instance on which a pair differs, not yet made small."""
+
+    def __init__(self, reason: str, instance: Instance, found: Counterexample) -> None:
+        super().__init__(reason)
+        self.reason, self.instance, self.found = reason, instance, found
+
+    def decision(self, *, brief: bool) -> Decision:
+        found = self.found if brief else shrink(self.instance, self.found)
+        return Decision(Verdict.REFUTED, self.reason, counterexample=found)
+
+
 def decide(
     left: Sequence[Value],
     right: Sequence[Value],
     equal: Sequence[SizeEquation] = (),
     *,
     whole: bool = False,
+    brief: bool = False,
 ) -> Decision:
     """Decide whether two graphs over the same inputs, with paired outputs, are equal, for all
     sizes for which the equations in ``equal`` hold; with ``whole``, for tensors that are neither
-    cut nor copied, and graphs without parallel operators."""
+    cut nor copied, and graphs without parallel operators. ``brief``: of what is false, the first
+    instance that is tried shows it or none does, and it is not made small."""
     pair = (tuple(left), tuple(right))
     try:
         try:
             sizes, conditions = _sizes(*pair, equal)
         except Undecided as error:
-            raise _Stop(_beyond_substitution(*pair, equal, str(error), whole=whole)) from None
+            alike = partial(decide, *pair, whole=whole, brief=brief)
+            raise _Stop(_beyond_substitution(*pair, equal, str(error), alike)) from None
         agreement, degrees = (WHOLE, {}) if whole else _agreement(*pair, sizes)
         conditions += agreement.conditions
-        proof, origin = _value(*pair, sizes, degrees, whole=whole)
+        proof, origin = _value(*pair, sizes, degrees, whole=whole, brief=brief)
     except _Stop as stop:
         return stop.decision
+    except _Refuted as refuted:
+        return refuted.decision(brief=brief)
     evidence = Evidence(tuple(equal), conditions, agreement.numbers, origin, whole)
     shown = tuple(sorted(degrees.items()))
     return Decision(Verdict.PROVED, "", conditions, shown, proof, evidence=evidence)
@@ -141,11 +159,10 @@ def _beyond_substitution(
     right: tuple[Value, ...],
     equal: Sequence[SizeEquation],
     reason: str,
-    *,
-    whole: bool,
+    decided: Callable[[Sequence[SizeEquation]], Decision],
 ) -> Decision:
     """What can be said where sizes are not solved for: refuted, if it is false for inputs of the
-    same shape; else unknown."""
+    same shape; else unknown. ``decided``: the pair, for some equations of sizes."""
     by_rank: dict[int, list[str]] = {}
     for node in Graph((*left, *right)).leaves:
         by_rank.setdefault(node.leaf.rank, []).append(node.leaf.name)
@@ -156,7 +173,7 @@ def _beyond_substitution(
         for dim in range(rank)
     )
     if extra and not set(extra) <= set(equal):
-        decision = decide(left, right, (*equal, *extra), whole=whole)
+        decision = decided((*equal, *extra))
         if decision.verdict is Verdict.REFUTED:
             return decision
     return Decision(Verdict.UNKNOWN, f"sizes: {reason}")
@@ -204,13 +221,8 @@ def _types_differ(
                 continue
             for instance in instances(left, right, sizes, degrees):
                 if found := replay(instance):
-                    return _refuted("the types differ", instance, found)
+                    raise _Refuted("the types differ", instance, found)
     return Decision(Verdict.VACUOUS, "no degrees fit both sides")
-
-
-def _refuted(reason: str, instance: Instance, found: Counterexample) -> Decision:
-    """Refuted, by the smallest counterexample found around one."""
-    return Decision(Verdict.REFUTED, reason, counterexample=shrink(instance, found))
 
 
 def _value(
@@ -220,6 +232,7 @@ def _value(
     degrees: Mapping[str, int],
     *,
     whole: bool,
+    brief: bool,
 ) -> tuple[Proof, Origin]:
     """Prove the outputs equal, or find inputs on which they are not.
 
@@ -231,15 +244,15 @@ def _value(
     if first is None or first.origin is None:
         raise _Stop(Decision(Verdict.UNKNOWN, "no small sizes fit the degrees"))
     if found := replay(first):
-        raise _Stop(_refuted("the values differ", first, found))
+        raise _Refuted("the values differ", first, found)
     try:
         if not whole:
             _check_typings(Graph((*left, *right)).nodes)
         return _prove(left, right, sizes), first.origin
     except (Unproved, TooLarge) as error:
-        for instance in concrete:
+        for instance in () if brief else concrete:
             if found := replay(instance):
-                raise _Stop(_refuted("the values differ", instance, found)) from None
+                raise _Refuted("the values differ", instance, found) from None
         raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None
 
 

@@ -8,7 +8,7 @@ whenever the operators are typed is linear algebra, exact over the rationals.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, reduce
@@ -25,33 +25,41 @@ from pcg.tensor import Degrees, Halos
 from verifier.trusted.errors import Undecided
 
 
+Exponent = Fraction | int
+
+
 @dataclass(frozen=True)
 class Monomial:
     """A product of powers of symbols and of primes (written as digits), exponents non-zero."""
 
-    powers: tuple[tuple[str, Fraction], ...] = ()
+    powers: tuple[tuple[str, Exponent], ...] = ()
 
     @staticmethod
     def of(symbol: str) -> Monomial:
-        return Monomial(((symbol, Fraction(1)),))
+        return Monomial(((symbol, 1),))
+
+    @staticmethod
+    def collect(powers: Mapping[str, Exponent]) -> Monomial:
+        """The product of some powers, of which exponents may be 0."""
+        return Monomial(tuple(sorted((s, e) for s, e in powers.items() if e)))
 
     @staticmethod
     def number(value: int) -> Monomial:
         """A positive integer as the product of its primes."""
-        powers: dict[str, Fraction] = {}
+        powers: dict[str, Exponent] = {}
         prime = 2
         while value > 1:
             while value % prime == 0:
-                powers[str(prime)] = powers.get(str(prime), Fraction(0)) + 1
+                powers[str(prime)] = powers.get(str(prime), 0) + 1
                 value //= prime
             prime += 1
-        return Monomial(tuple(sorted(powers.items())))
+        return Monomial.collect(powers)
 
-    def times(self, other: Monomial, power: Fraction | int = 1) -> Monomial:
+    def times(self, other: Monomial, power: Exponent = 1) -> Monomial:
         total = dict(self.powers)
         for symbol, exponent in other.powers:
-            total[symbol] = total.get(symbol, Fraction(0)) + exponent * power
-        return Monomial(tuple(sorted((s, e) for s, e in total.items() if e)))
+            total[symbol] = total.get(symbol, 0) + exponent * power
+        return Monomial.collect(total)
 
     def over(self, other: Monomial) -> Monomial:
         return self.times(other, -1)
@@ -208,9 +216,6 @@ def entries(degrees: Degrees[Monomial]) -> tuple[Monomial, ...]:
     return (*degrees.dims, *degrees.slices, degrees.copies, degrees.partials)
 
 
-Row = dict[str, Fraction]
-
-
 @dataclass(frozen=True)
 class Basis:
     """The consequences of some equations, as a reduced linear system in logarithms.
@@ -232,10 +237,13 @@ class Basis:
     def reduce(self, monomial: Monomial) -> Monomial:
         """The same number in terms of symbols that are not solved for."""
         powers = dict(monomial.powers)
-        for symbol, value in self.rows:
-            if exponent := powers.get(symbol):
-                monomial = monomial.times(Monomial.of(symbol), -exponent).times(value, exponent)
-        return monomial
+        if powers.keys().isdisjoint(symbol for symbol, _ in self.rows):
+            return monomial
+        for symbol, value in self.rows:  # no value has a symbol that is solved for
+            if exponent := powers.pop(symbol, None):
+                for name, power in value.powers:
+                    powers[name] = powers.get(name, 0) + power * exponent
+        return Monomial.collect(powers)
 
     def implies(self, equation: Monomial) -> bool:
         """Whether ``equation`` is 1 wherever the rows hold."""
@@ -250,7 +258,7 @@ class Basis:
             return Basis((*self.rows, ("0", equation)))
         exponent = dict(equation.powers)[symbol]
         rest = equation.times(Monomial.of(symbol), -exponent)
-        value = ONE.times(rest, -1 / exponent)
+        value = ONE.times(rest, Fraction(-1) / exponent)
         rows = [(s, _replaced(v, symbol, value)) for s, v in self.rows]
         return Basis(tuple(sorted([*rows, (symbol, value)], key=lambda row: _rank_of(row[0]))))
 
