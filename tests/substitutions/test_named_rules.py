@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from pcg.ops import OPERATORS
+from substitutions.decompose import decompositions
 from substitutions.general import General, is_instance
 from substitutions.rule import parse_rule
 from substitutions.store import Library, load_library
@@ -70,6 +72,22 @@ NAMED: dict[str, tuple[dict[str, int], str, str]] = {
         {"x": 4, "y": 4},
         f"conv2d(x, y, {WINDOW})",
         f"combine(conv2d(replicate(x, {K}), partition(y, dim=0, {K}), {WINDOW}), dim=1, {K})",
+    ),
+    "spatial cut of a convolution, with halo": (
+        {"x": 4, "y": 4},
+        "conv2d(x, y, " + WINDOW + ")",
+        (
+            f"combine(conv2d(partition(x, dim=2, {K}, before=before, after=after),"
+            f" replicate(y, {K}), {WINDOW}), dim=2, {K})"
+        ),
+    ),
+    "spatial cut of a pooling, with halo": (
+        {"x": 4},
+        f"max_pool2d(x, {POOL})",
+        (
+            f"combine(max_pool2d(partition(x, dim=3, {K}, before=before, after=after),"
+            f" {POOL}), dim=3, {K})"
+        ),
     ),
     "softmax along a free axis": (
         {"x": 3},
@@ -140,6 +158,21 @@ NAMED: dict[str, tuple[dict[str, int], str, str]] = {
         f"replicate(partition(x, dim=0, degree=k2), {K})",
         f"partition(replicate(x, {K}), dim=0, degree=k2)",
     ),
+    "replicates merge": (
+        {"x": 2},
+        f"replicate(replicate(x, {K}), degree=k2)",
+        "replicate(x, degree=k*k2)",
+    ),
+    "reduces merge": (
+        {"x": 2},
+        f"reduce(reduce(x, {K}), degree=k2)",
+        "reduce(x, degree=k*k2)",
+    ),
+    "replicate and reduce commute": (
+        {"x": 2},
+        f"replicate(reduce(x, degree=k2), {K})",
+        f"reduce(replicate(x, {K}), degree=k2)",
+    ),
     "matmul is associative": (
         {"x": 2, "y": 2, "z": 2},
         "matmul(matmul(x, y), z)",
@@ -160,3 +193,18 @@ def test_is_in_the_library(library: Library, name: str) -> None:
     wanted = General(stated.left, stated.right)
     rules = (General(rule.left, rule.right, rule.runs) for rule in library.rules)
     assert any(is_instance(wanted, rule) for rule in rules), stated.text
+
+
+@pytest.mark.parametrize(
+    "name", ["softmax", "cross_entropy", "batch_norm", "layer_norm", "attention", "max_axis"]
+)
+def test_what_a_cut_along_a_reduced_axis_takes_is_in_the_library(
+    library: Library, name: str
+) -> None:
+    """The vocabulary of a cross-entropy, the batch of a batch norm, the axis of a softmax, the keys
+    of attention: the operator as its primitive steps, whose sums may be cut. That these lead to
+    such a cut is replayed with the decompositions themselves (``test_decompose``)."""
+    found = decompositions(OPERATORS[name])
+    rules = [General(rule.left, rule.right, rule.runs) for rule in library.rules]
+    wanted = [General(pair.left, pair.right) for pair in found]
+    assert any(is_instance(pair, rule) for pair in wanted for rule in rules)
