@@ -166,7 +166,10 @@ class Moves:
 
 
 def is_usable(rule: Rule) -> bool:
-    """Whether a direction of a rule can be applied: all that the right side has is determined."""
+    """Whether a direction of a rule can be applied: all that the right side has is determined.
+    What takes two steps with other rules is left to these."""
+    if rule.derived:
+        return False
     nodes = Graph((*rule.left, *rule.right)).nodes
     calls = [n.operator_call for n in nodes if not n.is_leaf]
     if any(call.name in NOT_EXECUTED or states_halo(call) for call in calls):

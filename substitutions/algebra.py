@@ -6,6 +6,7 @@ which crosses between processes.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,9 +14,10 @@ from itertools import combinations
 
 from pcg.graph import Graph, Value
 from pcg.ring import PrimeField
-from substitutions.candidate import NAME, Candidate, Enumerated
+from substitutions.candidate import Candidate, Enumerated
 from substitutions.pairs import Placed, Search
 from substitutions.table import Table
+from substitutions.terms import INPUTS
 from substitutions.worlds import World
 
 FIELD = PrimeField(generic=True)
@@ -30,15 +32,17 @@ def algebra(world: World, size: int) -> Enumerated:
     search = Search(Table(world, FIELD), min(size, world.most))
     found: dict[Candidate, None] = {}
     for candidate in _candidates(search):
-        if _has_one_rank(candidate) and _binds(candidate.parse()):
-            found.setdefault(candidate)
+        if _has_one_rank(candidate) and _reads(candidate) <= INPUTS:
+            if _binds(candidate.parse()):
+                found.setdefault(candidate)
     return Enumerated(search.graphs, search.distinct, tuple(_distinct(found)))
 
 
 def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
     """Those that are no other with inputs or symbols renamed, or taken to be equal."""
     seen: dict[tuple[int, str, bool], list[tuple[str, ...]]] = defaultdict(list)
-    named = [(c, c.outline, _names_in(c)) for c in candidates]
+    texts = ((candidate, f"{candidate.left} == {candidate.right}") for candidate in candidates)
+    named = [(c, _NAME.sub("_", text), tuple(_NAME.findall(text))) for c, text in texts]
     for candidate, shape, names in sorted(named, key=lambda n: (-len(set(n[2])), n[0].steps)):
         known = seen[candidate.steps, shape, bool(candidate.ones)]
         if not any(_renames(other, names) for other in known):
@@ -46,8 +50,8 @@ def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
             yield candidate
 
 
-def _names_in(candidate: Candidate) -> tuple[str, ...]:
-    return tuple(NAME.findall(f"{candidate.left} == {candidate.right}"))
+_NAME = re.compile(r"(?<![\w*])(?:[a-z]\b(?![(=])|(?<==)[a-z][\w*]*)")
+"""The name of an input, or the symbols of an attribute."""
 
 
 def _renames(general: Sequence[str], special: Sequence[str]) -> bool:
@@ -59,14 +63,13 @@ def _renames(general: Sequence[str], special: Sequence[str]) -> bool:
 def _candidates(search: Search) -> Iterator[Candidate]:
     for group in search.groups():
         least, *others = group
-        direct = [_candidate(search, member, least) for member in others]
-        yield from direct
+        for member in others:
+            yield _candidate(search, member, least)
         if not least.size or len(others) > MOST:
             continue
         for i, j in combinations(range(len(others)), 2):
             # By way of the least term it takes two steps, if both are rules.
-            found = _candidate(search, others[j], others[i])
-            yield replace(found, steps=2, via=(direct[i].outline, direct[j].outline))
+            yield replace(_candidate(search, others[j], others[i]), steps=2)
     for pair in (*search.mirrored(), *search.several()):
         yield Candidate.of(pair, "algebra")
 
@@ -79,6 +82,19 @@ def _candidate(search: Search, left: Placed, right: Placed) -> Candidate:
 def _has_one_rank(candidate: Candidate) -> bool:
     """Whether every input has one rank on both sides."""
     return len({name for name, _ in candidate.inputs}) == len(candidate.inputs)
+
+
+def _reads(candidate: Candidate) -> int:
+    """How often a side reads one input, a shared operator counted for each of its users. Beyond
+    four, as in powers of a matrix, a proof has to try too many orders of equal factors."""
+    return max(
+        (
+            len(re.findall(rf"\b{name}\b", side))
+            for name, _ in candidate.inputs
+            for side in (candidate.left, candidate.right)
+        ),
+        default=0,
+    )
 
 
 def _binds(pair: Pair) -> bool:

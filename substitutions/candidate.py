@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from pcg.graph import Value
@@ -12,15 +11,11 @@ from substitutions.rule import Family, input_ranks, side_text
 Side = tuple[Value, ...]
 Pair = tuple[Side, Side]
 
-NAME = re.compile(r"(?<![\w*])(?:[a-z]\b(?![(=])|(?<==)[a-z][\w*]*)")
-"""The name of an input, or the symbols of an attribute."""
-
 
 @dataclass(frozen=True)
 class Candidate:
     """A pair of graphs as text. ``steps``: by how many rewriting steps it is known to follow from
-    smaller rules; 0 if by none. ``family``: who found it. ``via``: the outlines of the candidates
-    that it follows from, if that is by way of a third graph: unless they are proved, it does not.
+    smaller rules; 0 if by none. ``family``: who found it.
     ``ones``: the axes of inputs that had one element where both graphs were seen to be equal.
     """
 
@@ -29,13 +24,7 @@ class Candidate:
     right: str
     family: Family
     steps: int = 0
-    via: tuple[str, ...] = ()
     ones: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def outline(self) -> str:
-        """Its text without names: alike for all candidates that only differ in these."""
-        return NAME.sub("_", f"{self.left} == {self.right}")
 
     @staticmethod
     def of(pair: Pair, family: Family, steps: int = 0) -> Candidate:

@@ -65,7 +65,7 @@ class Report:
 
     ``typings``: theorems behind parallel types that were proved. ``graphs``: enumerated, of
     ``values`` different values. ``candidates``: pairs that may be rules, of which ``derived`` are
-    known to follow from smaller ones; ``duplicates`` of those to be proved are renamings and
+    known to follow from smaller ones in one step; ``duplicates`` of those to be proved are renamings and
     instances of others. ``verdicts``: of the rest. ``seconds`` by phase; ``megabytes``: the peak
     of all processes.
     """
@@ -113,7 +113,7 @@ def generate(
     """Generate and prove the library of some computing operators (all, by default).
 
     ``max_ops``: operators a side in the algebraic enumeration. ``jobs`` worker processes share the
-    work (by default one a core). ``derived``: keep rules that follow from smaller ones too. Raises
+    work (by default one a core). ``derived``: keep rules that follow from smaller ones in one step too. Raises
     NegativeAnswer where an operator's parallel type is not proved.
     """
     chosen = list(computing() if operators is None else operators)
@@ -128,15 +128,13 @@ def generate(
     found = dict.fromkeys(candidate for part in parts for candidate in part.candidates)
     clock.lap("enumeration")
     prover = _Prover(jobs, progress)
-    prover.run([candidate for candidate in found if derived or not candidate.steps])
-    rejected = {candidate.outline for candidate, _ in prover.rejected}
-    stranded = [c for c in found if c.steps and not rejected.isdisjoint(c.via)]
-    if not derived:
-        prover.run([replace(candidate, steps=0, via=()) for candidate in stranded])
+    for steps in (0, 2, 1) if derived else (0, 2):
+        # What follows from others is proved after them, and where they leave it to be proved.
+        prover.run([candidate for candidate in found if candidate.steps == steps])
     clock.lap("proofs")
     counts = Counter(str(decision.verdict) for _, decision in prover.rejected)
     counts["proved"] = len(prover.proved)
-    follow = sum(candidate.steps > 0 for candidate in found) - len(stranded)
+    follow = sum(candidate.steps == 1 for candidate in found)
     asked = len(found) if derived else len(found) - follow
     report = Report(
         typings,

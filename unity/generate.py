@@ -48,7 +48,7 @@ def command(
         int, typer.Option(min=1, max=4, help="Operators a side in the algebraic enumeration.")
     ] = MAX_OPS,
     derived: Annotated[
-        bool, typer.Option("--derived", help="Keep rules that follow from smaller ones too.")
+        bool, typer.Option("--derived", help="Keep rules that follow from smaller ones in one step too.")
     ] = False,
     certificates: Annotated[
         bool, typer.Option("--certificates", help="Write what each proof rests on, too.")
@@ -134,7 +134,7 @@ def _print_report(found: Generated, path: Path, seconds: float, *, show_rejected
     table.add_row("renamings and instances of others", f"{report.duplicates:,}")
     for verdict, count in report.verdicts.items():
         table.add_row(verdict, f"{count:,}")
-    table.add_row("of these derived", f"{report.derived:,}")
+    table.add_row("follow from others in one step", f"{report.derived:,}")
     for phase, used in report.seconds.items():
         table.add_row(f"seconds for {phase}", f"{used:.1f}")
     table.add_row("peak memory, MB", f"{report.megabytes:,}")
