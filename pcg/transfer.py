@@ -86,6 +86,48 @@ class Transfer:
         return tuple(sorted(found))
 
     @cached_property
+    def gathers(self) -> tuple[tuple[int, ...], ...] | None:
+        """Groups of devices for all_gather, when that is what the transfer amounts to: each group
+        puts the blocks of its devices together on all of them."""
+        return None if self.group > 1 else _gathers(self.source, self.target)
+
+    @cached_property
+    def scatters(self) -> tuple[tuple[int, ...], ...] | None:
+        """Groups of devices for reduce_scatter, when that is what the transfer amounts to: each
+        group sums the partials of its devices, and each of these keeps a part of the sum."""
+        if self.group == 1:
+            return None
+        # What is summed is what would be copied the other way: the adjoint gathers.
+        found: list[tuple[int, ...]] = []
+        wanted: dict[tuple[int, tuple[int, ...]], dict[int, Piece]] = {}
+        inner = self._inner_blocks()
+        if inner is None:
+            return None
+        for device, piece in self.target.pieces:
+            outer = tuple(b // n for b, n in zip(piece.block, inner, strict=True))
+            wanted.setdefault((piece.partial, outer), {})[device] = piece
+        for (partial, block), kept in wanted.items():
+            parts = [
+                self.source.holders.get(Piece(partial * self.group + j, block), ())
+                for j in range(self.group)
+            ]
+            if len({len(part) for part in parts}) > 1:
+                return None
+            if sorted(device for part in parts for device in part) != sorted(kept):
+                return None
+            for group in zip(*parts, strict=True):
+                if len({kept[device] for device in group}) != self.group or prod(inner) != len(group):
+                    return None
+                found.append(tuple(sorted(group)))
+        return tuple(sorted(found))
+
+    def _inner_blocks(self) -> tuple[int, ...] | None:
+        """Into how many blocks each block of the source is cut, if it is cut further."""
+        pairs = zip(self.source.type.degrees.dims, self.target.type.degrees.dims, strict=True)
+        found = [(b // a, b % a) for a, b in pairs]
+        return None if any(rest for _, rest in found) else tuple(times for times, _ in found)
+
+    @cached_property
     def kind(self) -> Kind:
         if self.group == 1 and set(self.source.pieces) == set(self.target.pieces):
             same = self.source.type.degrees.dims == self.target.type.degrees.dims
@@ -107,6 +149,23 @@ class Transfer:
             block = prod(self.source.type.block)
             return sum(2 * (len(group) - 1) * block for group in self.groups)
         return sum(m.elements for m in self.messages if m.source != m.target)
+
+
+def _gathers(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...] | None:
+    found: list[tuple[int, ...]] = []
+    cuts = list(zip(source.type.degrees.dims, target.type.degrees.dims, strict=True))
+    if any(a % b for a, b in cuts) or all(a == b for a, b in cuts):
+        return None
+    inner = [a // b for a, b in cuts]
+    for piece, devices in target.holders.items():
+        blocks = product(*(range(b * n, (b + 1) * n) for b, n in zip(piece.block, inner, strict=True)))
+        parts = [source.holders.get(Piece(piece.partial, block), ()) for block in blocks]
+        if len({len(part) for part in parts}) > 1:
+            return None
+        if sorted(device for part in parts for device in part) != list(devices):
+            return None
+        found += [tuple(sorted(group)) for group in zip(*parts, strict=True)]
+    return tuple(sorted(found))
 
 
 @lru_cache(maxsize=65536)

@@ -136,7 +136,17 @@ class CostModel:
             case "local":
                 return self._copies(transfer)
             case "messages":
-                return self._messages(transfer)
+                return self._collective(transfer) or self._messages(transfer)
+
+    def _collective(self, transfer: Transfer) -> Duration | None:
+        """An all_gather or reduce_scatter as a ring passes it on; None for any other transfer."""
+        if (groups := transfer.gathers) is not None:
+            block = prod(transfer.target.type.block) * self.itemsize
+        elif (groups := transfer.scatters) is not None:
+            block = prod(transfer.source.type.block) * self.itemsize
+        else:
+            return None
+        return _duration(groups, (self._ring(group, block) / 2 for group in groups))
 
     def _link(self, devices: tuple[int, ...]) -> Link:
         found = self._links.get(devices)

@@ -1,0 +1,98 @@
+"""The library's rules that cut an operator along one of its indices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pcg.graph import Graph, Leaf, Node, Value
+from pcg.halo import states_halo
+from pcg.operator import Call
+from pcg.schedule import trace
+from pcg.tensor import ParallelTensor
+from substitutions.match import build, matches_at
+from substitutions.rule import Rule
+
+_Key = tuple[Call, tuple[ParallelTensor, ...]]
+_CUTTING = frozenset({"partition", "combine", "replicate", "reduce"})
+
+
+@dataclass
+class Cuts:
+    """Rules that turn an operator on its own into one of blocks, by operator."""
+
+    rules: Iterable[Rule]
+    _by_operator: dict[str, list[Rule]] = field(init=False)
+    _known: dict[_Key, Mapping[str, Rule]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._by_operator = defaultdict(list)
+        self._known = {}
+        for rule in (way for both in self.rules for way in (both, both.reversed)):
+            name = _operator_alone(rule)
+            if name is not None:
+                self._by_operator[name].append(rule)
+
+    def of(self, node: Node) -> Mapping[str, Rule]:
+        """For each index of a whole operator along which some rule cuts it, that rule."""
+        key = (node.operator_call, tuple(value.type for value in node.inputs))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = dict(self._of(node))
+        return found
+
+    def _of(self, node: Node) -> Iterator[tuple[str, Rule]]:
+        seen: set[str] = set()
+        for rule in self._by_operator.get(node.name, ()):
+            for degree in (2, 3, 5, 7):
+                made = applied(rule, node, degree)
+                if made is None:
+                    continue
+                name = _cut_index(made[0])
+                if name is not None and name not in seen:
+                    seen.add(name)
+                    yield name, rule
+                break
+
+
+def applied(rule: Rule, node: Node, degree: int) -> tuple[Value, ...] | None:
+    """What a rule makes of all outputs of an operator at some degree; None where it doesn't fit."""
+    graph = Graph(tuple(node.value(port) for port in range(len(node.types))))
+    match = next(matches_at(rule, node, graph), None)
+    if match is None or match.outputs != graph.outputs:
+        return None
+    return build(rule, match, dict.fromkeys(rule.free_symbols, degree))
+
+
+def _cut_index(value: Value) -> str | None:
+    """The one index of the operator behind a value that is cut; None if there are more or none."""
+    node = trace(value)[0].node
+    typing = node.operator_call.typing(tuple(v.type.rank for v in node.inputs))
+    cut: list[str] = []
+    for axis in typing.axes:
+        operand, dim = next((o, d) for o, d in enumerate(axis.operands) if d is not None)
+        if node.inputs[operand].type.degrees.dims[dim] > 1:
+            cut.append(axis.name)
+    return cut[0] if len(cut) == 1 else None
+
+
+def _operator_alone(rule: Rule) -> str | None:
+    """The operator of a left side that is one on inputs alone, if the right side is the same on
+    inputs that are cut or copied, and joined or reduced afterwards."""
+    left = {value.node for value in rule.left}
+    node = rule.left[0].node
+    if len(left) > 1 or node.is_leaf or node.operator_call.operator.parallel is not None:
+        return None
+    if len(rule.left) != len(node.ranks) or not rule.is_applicable:
+        return None
+    if not all(isinstance(value.node.call, Leaf) for value in node.inputs):
+        return None
+    others = [n for n in Graph(rule.right).nodes if not n.is_leaf]
+    computing = [n for n in others if not n.is_parallel]
+    if len(computing) != 1 or computing[0].name != node.name or len(others) == 1:
+        return None
+    moves = {n.name for n in others if n.is_parallel}
+    if not moves <= _CUTTING or any(states_halo(n.operator_call) for n in others):
+        return None
+    return node.name if rule.free_symbols else None

@@ -1,0 +1,89 @@
+"""The digits of device numbers, and what communication along some of them costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+from pcg.machine import Link, Machine
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """How devices reach those that differ from them in some digits.
+
+    ``latency`` and ``inverse_bandwidth`` are means over the peers of a device, in seconds and
+    seconds a byte; ``ring`` is the link of a ring through all of them.
+    """
+
+    members: int
+    latency: float
+    inverse_bandwidth: float
+    ring: Link
+
+
+@dataclass
+class Digits:
+    """The devices of a machine as digits; ``primes`` lists their bases, slowest first."""
+
+    machine: Machine
+    primes: tuple[int, ...] = field(init=False)
+    strides: tuple[int, ...] = field(init=False)
+    """How many devices a step of each digit is."""
+    _pairs: dict[int, Pairs] = field(init=False, default_factory=dict[int, Pairs])
+
+    def __post_init__(self) -> None:
+        self.primes = _primes(self.machine)
+        self.strides = tuple(prod(self.primes[i + 1 :]) for i in range(len(self.primes)))
+
+    def __len__(self) -> int:
+        return len(self.primes)
+
+    def pairs(self, mask: int) -> Pairs:
+        """Of the group of devices that differ in the digits of a mask (bit i: digit i) only. All
+        groups are alike; this one holds device 0."""
+        found = self._pairs.get(mask)
+        if found is None:
+            found = self._pairs[mask] = self._measured(self._group(mask))
+        return found
+
+    def _group(self, mask: int) -> list[int]:
+        free = [i for i in range(len(self)) if mask >> i & 1]
+        ranges = [range(self.primes[i]) for i in free]
+        return sorted(
+            sum(value * self.strides[i] for i, value in zip(free, values, strict=True))
+            for values in product(*ranges)
+        )
+
+    def _measured(self, group: list[int]) -> Pairs:
+        links = [self.machine.link(group[0], other) for other in group[1:]]
+        if not links:
+            return Pairs(1, 0.0, 0.0, self.machine.group_link(group))
+        latency = sum(link.latency for link in links) / len(links)
+        inverse = sum(1 / link.bandwidth for link in links) / len(links)
+        return Pairs(len(group), latency, inverse, self.machine.group_link(group))
+
+
+def _primes(machine: Machine) -> tuple[int, ...]:
+    """Prime factors of the number of devices, level by level where whole units take part."""
+    rest = machine.devices
+    found: list[int] = []
+    for level in machine.levels[:-1]:
+        if rest % level.count == 0:
+            found = [*_factors(level.count), *found]
+            rest //= level.count
+        else:
+            break
+    return (*_factors(rest), *found)
+
+
+def _factors(number: int) -> list[int]:
+    found: list[int] = []
+    prime = 2
+    while number > 1:
+        while number % prime == 0:
+            found.append(prime)
+            number //= prime
+        prime += 1
+    return found

@@ -1,0 +1,213 @@
+"""Finds the best strategies for all operators of a graph together, and the plan that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pcg.graph import Graph, Node, Value
+from pcg.operator import Call
+from pcg.plan import Application
+from pcg.tensor import ParallelTensor
+from pcg.view import MachineView
+from pcg.work import gradient_nodes
+from search.cost import CostModel
+from search.mesh.costs import OwnCosts, lengths, own_costs
+from search.mesh.cuts import Cuts, applied
+from search.mesh.digits import Digits
+from search.mesh.edges import Seconds, transfer_seconds
+from search.mesh.factors import Factor, kept, least, restricted
+from search.mesh.strategies import IDLE, Codes, Space, space, view
+from substitutions.rule import Rule
+
+MOST_CUT = 2
+"""Indices of an operator that are cut at once."""
+MOST_STRATEGIES = 128
+"""Strategies of an operator that are looked at beside its neighbours'."""
+
+_Kind = tuple[Call, tuple[ParallelTensor, ...]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A strategy for every operator of a whole graph, as codes by digit, and what is estimated."""
+
+    graph: Graph
+    codes: Mapping[Node, tuple[int, ...]]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A graph that is cut, its views, and the rules that led to it."""
+
+    graph: Graph
+    views: Mapping[Node, MachineView]
+    applied: tuple[Application, ...]
+
+
+@dataclass
+class Engine:
+    """Chooses strategies on one machine by the rules of one library; remembers what it learnt."""
+
+    cost: CostModel
+    cuts: Cuts
+    most: int = MOST_STRATEGIES
+    digits: Digits = field(init=False)
+    _spaces: dict[_Kind, Space] = field(init=False, default_factory=dict[_Kind, Space])
+    _own: dict[object, OwnCosts] = field(init=False, default_factory=dict[object, OwnCosts])
+    _edges: dict[object, Seconds] = field(init=False, default_factory=dict[object, Seconds])
+
+    def __post_init__(self) -> None:
+        self.digits = Digits(self.cost.machine)
+
+    # -- choosing -----------------------------------------------------------------------------
+
+    def choose(self, graph: Graph, byte_price: float = 0.0) -> Choice:
+        """The best strategies of a whole graph. ``byte_price``: seconds that a byte of memory on a
+        device is taken to cost."""
+        nodes = [node for node in graph.nodes if not node.is_leaf]
+        number = {node: i for i, node in enumerate(nodes)}
+        spaces = [self.space(node) for node in nodes]
+        factors = list(self._factors(graph, nodes, number, byte_price))
+        sizes = [len(s) for s in spaces]
+        values = kept(sizes, factors, self.most)
+        seconds, chosen = least([len(v) for v in values], restricted(factors, values))
+        codes = {
+            node: tuple(int(c) for c in spaces[i].codes[values[i][chosen[i]]])
+            for i, node in enumerate(nodes)
+        }
+        return Choice(graph, codes, seconds)
+
+    def space(self, node: Node) -> Space:
+        kind = _kind(node)
+        found = self._spaces.get(kind)
+        if found is None:
+            rules = self.cuts.of(node)
+            cuttable = {name: n for name, n in lengths(node).items() if name in rules}
+            found = self._spaces[kind] = space(node, cuttable, self.digits, MOST_CUT)
+        return found
+
+    def _factors(
+        self, graph: Graph, nodes: Sequence[Node], number: Mapping[Node, int], byte_price: float
+    ):
+        trained = gradient_nodes(graph)
+        seen: set[Node] = set()
+        for i, node in enumerate(nodes):
+            needs = frozenset(
+                p for p, value in enumerate(node.inputs) if value.node in trained
+            )
+            weights: list[int] = []
+            for position, value in enumerate(node.inputs):
+                if value.node.is_leaf:
+                    if value.node.leaf.kind == "weight" and value.node not in seen:
+                        seen.add(value.node)
+                        weights.append(position)
+                    continue
+                yield self._edge(number, value, node, position, position in needs)
+            own = self._own_costs(node, needs, tuple(weights))
+            yield Factor((i,), own.seconds + byte_price * own.memory)
+        for value in graph.outputs:
+            if not value.node.is_leaf:
+                whole = np.full((1, len(self.digits)), IDLE, np.int8)
+                out = self.space(value.node).output(value.port)
+                back = 2.0 if value.node in trained else 1.0
+                yield Factor((number[value.node],), back * self._transfer(out, whole, value)[:, 0])
+
+    def _own_costs(
+        self, node: Node, needs: frozenset[int], weights: tuple[int, ...]
+    ) -> OwnCosts:
+        key = (_kind(node), needs, weights)
+        found = self._own.get(key)
+        if found is None:
+            found = own_costs(node, self.space(node), needs, weights, self.cost, self.digits)
+            self._own[key] = found
+        return found
+
+    def _edge(
+        self, number: Mapping[Node, int], value: Value, node: Node, position: int, back: bool
+    ) -> Factor:
+        source, target = number[value.node], number[node]
+        key = (_kind(value.node), value.port, _kind(node), position)
+        seconds = self._edges.get(key)
+        if seconds is None:
+            out = self.space(value.node).output(value.port)
+            wanted = self.space(node).operand(position)
+            seconds = self._edges[key] = self._transfer(out, wanted, value)
+        seconds = seconds * (2.0 if back else 1.0)
+        if source < target:
+            return Factor((source, target), seconds)
+        return Factor((target, source), seconds.T)
+
+    def _transfer(self, sources: Codes, targets: Codes, value: Value) -> Seconds:
+        """Between all pairs of rows, each different pair worked out once."""
+        a, where_a = np.unique(sources, axis=0, return_inverse=True)
+        b, where_b = np.unique(targets, axis=0, return_inverse=True)
+        found = transfer_seconds(a, b, value.type.shape, self.cost.itemsize, self.digits)
+        return found[np.ix_(where_a.ravel(), where_b.ravel())]
+
+    # -- building -----------------------------------------------------------------------------
+
+    def cut(self, choice: Choice) -> Cut:
+        """The graph in which every operator is cut as chosen, one rule application an index."""
+        new: dict[Value, Value] = {}
+        views: dict[Node, MachineView] = {}
+        steps: list[Application] = []
+        for node in choice.graph.nodes:
+            if node.is_leaf:
+                new[node.value()] = node.value()
+                continue
+            inputs = tuple(new[value] for value in node.inputs)
+            found = self._cut_node(node, Node(node.call, inputs), choice.codes[node], views, steps)
+            new.update({node.value(port): value for port, value in enumerate(found)})
+        outputs = tuple(new[value] for value in choice.graph.outputs)
+        return Cut(Graph(outputs), views, tuple(steps))
+
+    def _cut_node(
+        self,
+        whole: Node,
+        node: Node,
+        codes: tuple[int, ...],
+        views: dict[Node, MachineView],
+        steps: list[Application],
+    ) -> tuple[Value, ...]:
+        own, rules = self.space(whole), self.cuts.of(whole)
+        outer = [node.value(port) for port in range(len(node.types))]
+        inner = node
+        for place in dict.fromkeys(code for code in codes if code != IDLE):
+            degree = int(np.prod([p for p, c in zip(self.digits.primes, codes, strict=True) if c == place]))
+            rule = rules[own.axes[place].name]
+            made = applied(rule, inner, degree)
+            assert made is not None
+            steps.append(_application(rule, inner, degree))
+            replaced = {inner.value(port): value for port, value in enumerate(made)}
+            outer = list(Graph(tuple(outer)).replace(replaced).outputs)
+            inner = _behind(made[0], inner.name)
+        views[inner] = view(codes, self._places(inner, own), self.digits)
+        return tuple(outer)
+
+    def _places(self, node: Node, own: Space) -> list[int]:
+        """For each axis of the task grid, its place in the space; partials and copies are none."""
+        names = [axis.name for axis in own.axes]
+        ranks = tuple(value.type.rank for value in node.inputs)
+        axes = [axis.name for axis in node.operator_call.typing(ranks).axes]
+        return [*(names.index(a) if a in names else IDLE for a in axes), IDLE, IDLE]
+
+
+def _kind(node: Node) -> _Kind:
+    return node.operator_call, tuple(value.type for value in node.inputs)
+
+
+def _behind(value: Value, name: str) -> Node:
+    """The operator behind the parallel operators of what a rule has made of it."""
+    while value.node.is_parallel:
+        value = value.node.inputs[0]
+    assert value.node.name == name
+    return value.node
+
+
+def _application(rule: Rule, node: Node, degree: int) -> Application:
+    names = ", ".join(v.node.leaf.name if v.node.is_leaf else v.node.name for v in node.inputs)
+    return Application(rule=rule.name, text=rule.text, at=f"{node.name}({names}) k={degree}")

@@ -1,0 +1,104 @@
+"""The strategies of an operator: which of its indices each digit of the devices cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, permutations
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.graph import Node
+from pcg.local import Axis
+from pcg.view import MachineView
+from search.mesh.digits import Digits
+
+IDLE = -1
+"""The code of a digit along which only the first device takes part."""
+PARTIAL = -2
+"""The code of a digit along which a tensor is in partial sums."""
+COPY = -3
+"""The code of a digit along which a tensor is copied."""
+
+Codes = NDArray[np.int8]
+"""[strategies, digits]: of an operator, the place of an axis, or IDLE; of a tensor, a dimension,
+or one of the codes above."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The strategies of an operator. ``codes[s, d]`` is the place in ``axes`` of the axis that
+    digit d cuts, or IDLE."""
+
+    axes: tuple[Axis, ...]
+    codes: Codes
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def operand(self, position: int) -> Codes:
+        """How each strategy needs an operand: an index that the operand lacks copies it."""
+        table = [axis.operands[position] for axis in self.axes]
+        return self._placed([COPY if at is None else at for at in table])
+
+    def output(self, port: int) -> Codes:
+        """How each strategy leaves an output: an index that is summed away leaves partials."""
+        table = [axis.outputs[port] for axis in self.axes]
+        return self._placed([PARTIAL if at is None else at for at in table])
+
+    def _placed(self, table: Sequence[int]) -> Codes:
+        # The last entry is found at place -1, which is IDLE.
+        return np.array([*table, IDLE], np.int8)[self.codes]
+
+    def degrees(self, primes: Sequence[int]) -> NDArray[np.int64]:
+        """[strategies, axes]"""
+        found = np.ones((len(self.codes), len(self.axes)), np.int64)
+        for axis in range(len(self.axes)):
+            for digit, prime in enumerate(primes):
+                found[:, axis] *= np.where(self.codes[:, digit] == axis, prime, 1)
+        return found
+
+
+def space(node: Node, axes: Mapping[str, int], digits: Digits, most: int) -> Space:
+    """The strategies of a whole operator. ``axes``: the lengths of the indices that may be cut.
+
+    Digits in a row cut one index; at most ``most`` indices are cut.
+    """
+    ranks = tuple(value.type.rank for value in node.inputs)
+    typing = [a for a in node.operator_call.typing(ranks).axes if a.name in axes]
+    lengths = [axes[axis.name] for axis in typing]
+    rows = dict.fromkeys(_rows(lengths, digits.primes, most))
+    return Space(tuple(typing), np.array(list(rows), np.int8).reshape(len(rows), len(digits)))
+
+
+def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    count = len(primes)
+    yield (IDLE,) * count
+    for cut in range(1, most + 1):
+        for order in permutations(range(len(lengths)), cut):
+            for idle in (0, 1):
+                # Idle digits, if any, come first: the devices of some nodes, or of some sockets.
+                for ends in combinations(range(idle, count), cut):
+                    if not idle and ends[0] != 0:
+                        continue
+                    bounds = (*ends, count)
+                    degrees = [prod(primes[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+                    if all(lengths[axis] % d == 0 for axis, d in zip(order, degrees, strict=True)):
+                        row = [IDLE] * ends[0]
+                        for axis, a, b in zip(order, bounds, bounds[1:], strict=False):
+                            row += [axis] * (b - a)
+                        yield tuple(row)
+
+
+def view(codes: Sequence[int], places: Sequence[int], digits: Digits) -> MachineView:
+    """The machine view of a strategy. ``places``: for each axis of the operator's task grid, its
+    place among the axes of the space, or IDLE for one that is not cut."""
+    shape: list[int] = []
+    strides: list[int] = []
+    for place in places:
+        own = [d for d, code in enumerate(codes) if place != IDLE and code == place]
+        shape.append(prod(digits.primes[d] for d in own))
+        strides.append(digits.strides[own[-1]] if own else 0)
+    return MachineView(0, tuple(shape), tuple(strides))
