@@ -30,6 +30,9 @@ class Captured:
     graph: Graph
     weights: tuple[Weight, ...]
     """In the order of the module's ``state_dict``; parameters that no output needs are left out."""
+    inputs: tuple[str | None, ...]
+    """The leaves that the module's inputs feed, lists of tensors taken apart; None for one that no
+    output needs."""
     buffers: Mapping[str, str]
     """By the name of an input of the graph: the buffer, or constant of the module, that feeds it.
     Statistics that a batch norm keeps for later are none, as training does not read them."""
@@ -68,7 +71,8 @@ def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Ca
         raise InputError(where, str(problem))
     read = {node.leaf.name for node in graph.leaves}
     buffers = {name: origin for name, origin in leaves.buffers.items() if name in read}
-    return Captured(graph, leaves.weights, buffers)
+    inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
+    return Captured(graph, leaves.weights, inputs_read, buffers)
 
 
 def _returned(graph: fx.Graph) -> list[fx.Node]:

@@ -17,7 +17,9 @@ PLACES = frozenset({"device", "layout", "pin_memory", "memory_format"})
 """Arguments that say where and how a tensor is stored, which is for the plan to say."""
 
 
-def kept_whole(node: fx.Node, value: Callable[[fx.Node], Value], where: str) -> tuple[Value, ...]:
+def kept_whole(
+    node: fx.Node, value: Callable[[fx.Node], Value], where: str
+) -> Value | tuple[Value, ...]:
     """The results of a call as one operator that is never cut. Raises InputError for one that draws
     random numbers, since copies of a tensor have to be equal, or is none of torch's own."""
     target: Any = node.target
@@ -35,7 +37,9 @@ def kept_whole(node: fx.Node, value: Callable[[fx.Node], Value], where: str) -> 
         [_type(result) for result in _results(node)],
     )
     made = Node(call(), tuple(value(operand) for operand in operands))
-    return tuple(Value(made, port) for port in range(len(call.outputs)))
+    if not isinstance(node.meta["val"], (tuple, list)):
+        return made.value()
+    return tuple(made.value(port) for port in range(len(call.outputs)))
 
 
 def _results(node: fx.Node) -> list[Any]:

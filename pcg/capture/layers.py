@@ -50,19 +50,14 @@ def _addmm(call: AtenCall) -> Value:
 
 def _softmax(call: AtenCall) -> Value:
     x = call.value("self")
-    _same_format(call)
+    call.expect(dtype=None)
     return apply(layers.softmax(axis=call.axis("dim", x.rank)), x)
 
 
 def _log_softmax(call: AtenCall) -> Value:
     x = call.value("self")
-    _same_format(call)
+    call.expect(dtype=None)
     return apply(reductions.log_softmax(axis=call.axis("dim", x.rank)), x)
-
-
-def _same_format(call: AtenCall) -> None:
-    if call.arguments.get("dtype") is not None or call.arguments.get("half_to_float"):
-        raise Unsupported("dtype")
 
 
 def _layer_norm(call: AtenCall) -> Value:
@@ -157,9 +152,7 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.linear.default": _linear,
     "aten.addmm.default": _addmm,
     "aten.softmax.int": _softmax,
-    "aten._softmax.default": _softmax,
     "aten.log_softmax.int": _log_softmax,
-    "aten._log_softmax.default": _log_softmax,
     "aten.layer_norm.default": _layer_norm,
     "aten._native_batch_norm_legit_functional.default": _batch_norm,
     "aten._native_batch_norm_legit.no_stats": _batch_norm,

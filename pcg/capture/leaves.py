@@ -26,10 +26,10 @@ other argument they number."""
 SAME_ELEMENTS = frozenset(
     f"aten.{name}"
     for name in (
-        *("view.default", "reshape.default", "flatten.using_ints", "_unsafe_view.default"),
+        *("view.default", "_unsafe_view.default"),
         *("squeeze.dim", "squeeze.dims", "squeeze.default", "unsqueeze.default", "slice.Tensor"),
         *("transpose.int", "permute.default", "select.int", "expand.default", "clone.default"),
-        *("split.Tensor", "split_with_sizes.default", "unbind.int", "alias.default"),
+        *("split.Tensor", "split_with_sizes.default", "unbind.int"),
     )
 )
 
@@ -75,6 +75,7 @@ class Leaves:
         self._made: dict[str, tuple[Value, Weight]] = {}
         self._names: set[str] = {"return"}
         self.buffers: dict[str, str] = {}
+        self.inputs: dict[object, str] = {}
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -92,6 +93,8 @@ class Leaves:
         name = self._fresh(origin or node.name)
         if origin is not None:
             self.buffers[name] = origin
+        else:
+            self.inputs[node.name] = name
         return leaf("input", name, tuple(tensor.shape), below=self._below(node, tensor))
 
     def _parameter(self, node: fx.Node, qualified: str) -> Value:

@@ -118,9 +118,6 @@ _SUM = _reduce(sum_axis, sum_loss)
 ENTRIES: Mapping[str, Entry] = {
     "aten.view.default": _reshape,
     "aten._unsafe_view.default": _reshape,
-    "aten.reshape.default": _reshape,
-    "aten.flatten.using_ints": _reshape,
-    "aten.unflatten.int": _reshape,
     "aten.unsqueeze.default": _reshape,
     "aten.squeeze.dim": _reshape,
     "aten.squeeze.dims": _reshape,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import pi, sqrt
 
-from pcg.capture.call import AtenCall, Entry, Unsupported
+from pcg.capture.call import AtenCall, Entry
 from pcg.capture.shapes import broadcast
 from pcg.graph import Value, apply
 from pcg.operator import Call
@@ -34,7 +34,11 @@ def _binary(made: Callable[[], Call]) -> Entry:
 
 def _sum(call: AtenCall, sign: float) -> Value:
     """self + sign * alpha * other."""
-    x, alpha = call.value("self"), sign * call.number("alpha")
+    alpha = sign * call.number("alpha")
+    if _is_number(call, "self"):
+        scaled_other = scaled(call.value("other"), alpha)
+        return apply(elementwise.shift(offset=call.number("self")), scaled_other)
+    x = call.value("self")
     if _is_number(call, "other"):
         return apply(elementwise.shift(offset=alpha * call.number("other")), x)
     x, y = broadcast(x, call.value("other"), call.shape)
@@ -85,13 +89,6 @@ def _same(call: AtenCall) -> Value:
     return call.value("self")
 
 
-def _dropout(call: AtenCall) -> Value:
-    """Only where it drops nothing; else it is drawn at random, which an operator cannot be."""
-    if call.arguments["train"] and call.number("p"):
-        raise Unsupported("p")
-    return call.value("input")
-
-
 ENTRIES: Mapping[str, Entry] = {
     "aten.relu.default": _unary(algebra.relu),
     "aten.neg.default": _unary(elementwise.negate),
@@ -113,6 +110,4 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.pow.Tensor_Scalar": _power,
     "aten.clamp.default": _clamp,
     "aten.clone.default": _same,
-    "aten.alias.default": _same,
-    "aten.dropout.default": _dropout,
 }
