@@ -3,7 +3,7 @@
 Nothing is known of what they compute, so nothing may be cut: no index of theirs is an axis and no
 partial sum passes. They are declared where they are used, in the graph's own text:
 
-    opaque aten_topk_3f2a91c0 = aten.topk.default(x0, 2) : [8, 16] float32 -> [8, 2] float32, ...
+    opaque topk_default_3f2a91c0 = aten.topk.default(x0, 2) : [8, 16] float32 -> [8, 2] float32, ...
 
 The equation of one tells shapes, and what it reads and writes (which its cost follows from). What
 it says about values is not meant: reference evaluation refuses it, and no rule knows its name.
@@ -52,6 +52,11 @@ class Opaque(Operator):
     function: str = ""
     reads: tuple[TensorType, ...] = ()
     writes: tuple[TensorType, ...] = ()
+
+    @property
+    def target(self) -> str:
+        """Torch's name of the function, such as ``aten.topk.default``."""
+        return self.function.partition("(")[0]
 
     @property
     def declaration(self) -> str:

@@ -16,7 +16,7 @@ from pcg.check import check_graph
 from pcg.errors import InputError, OperatorError
 from pcg.graph import Graph, Value
 from pcg.lazy import torch
-from pcg.opaque import opaque_nodes
+from pcg.opaque import Opaque, opaque_nodes
 
 if TYPE_CHECKING:
     from torch import fx
@@ -40,8 +40,8 @@ class Captured:
     @property
     def opaque(self) -> tuple[str, ...]:
         """The torch functions that are kept whole for lack of an equation, once for each call."""
-        called = (node.operator_call.name for node in opaque_nodes(self.graph))
-        return tuple(name.rpartition("_")[0] for name in called)
+        operators = (node.operator_call.operator for node in opaque_nodes(self.graph))
+        return tuple(o.target for o in operators if isinstance(o, Opaque))
 
 
 Known = Value | tuple[Value, ...]

@@ -86,7 +86,7 @@ def capture_model(name: str, batch: int | None, devices: int) -> Captured:
     return _of_zoo(name, model.batch_per_device * devices if batch is None else batch)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _of_zoo(name: str, batch: int) -> Captured:
     with torch.device("meta"):
         module, inputs = MODELS[name].make(batch)

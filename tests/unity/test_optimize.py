@@ -43,7 +43,8 @@ def test_json_has_the_figures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("resnet",), "model resnet: unknown, expected one of"),
+        (("resnet",), "model resnet: unknown, expected FILE.py:FUNCTION or one of mlp, "),
+        (("missing.py:make_model",), "missing.py: no such file"),
         (("mlp-tiny", "--machine", "cray"), "no such machine"),
         (("mlp-tiny", "--machine", "missing.toml"), "missing.toml: no such file"),
         (("mlp-tiny", "--nodes", "0"), "expected 1 node or more"),
