@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 PLACES = frozenset({"device", "layout", "pin_memory", "memory_format"})
 """Arguments that say where and how a tensor is stored, which is for the plan to say."""
 
+ATTENTION = "aten.scaled_dot_product_attention.default"
+"""Torch says that it draws random numbers; without dropout it does not."""
+
 
 def kept_whole(
     node: fx.Node, value: Callable[[fx.Node], Value], where: str
@@ -23,7 +26,7 @@ def kept_whole(
     """The results of a call as one operator that is never cut. Raises InputError for one that draws
     random numbers, since copies of a tensor have to be equal, or is none of torch's own."""
     target: Any = node.target
-    if torch.Tag.nondeterministic_seeded in target.tags:
+    if _draws(node):
         raise InputError(where, f"{target} draws random numbers, which no plan can repeat")
     if target.namespace != NAMESPACE:
         raise InputError(where, f"{target} has no equation, and is no function of torch's own")
@@ -40,6 +43,15 @@ def kept_whole(
     if not isinstance(node.meta["val"], (tuple, list)):
         return made.value()
     return tuple(made.value(port) for port in range(len(call.outputs)))
+
+
+def _draws(node: fx.Node) -> bool:
+    """Whether a call's result depends on random numbers."""
+    target: Any = node.target
+    if str(target) == ATTENTION:
+        dropped = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p")
+        return bool(dropped)
+    return torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _results(node: fx.Node) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isclose, prod, sqrt
+from math import prod, sqrt
 
 from pcg.capture.call import AtenCall, Entry, Unsupported
 from pcg.capture.pointwise import scaled
@@ -85,9 +85,8 @@ def _attention(call: AtenCall) -> Value:
     call.expect(dropout_p=0.0, enable_gqa=False)
     if not shape_of(q)[:-2] == shape_of(k)[:-2] == shape_of(v)[:-2]:
         raise Unsupported("ranks")
-    scale = call.arguments["scale"]
-    if scale is not None and not isclose(scale, 1 / sqrt(shape_of(q)[-1])):
-        raise Unsupported("scale")
+    if call.arguments["scale"] is not None:
+        q = scaled(q, call.number("scale") * sqrt(shape_of(q)[-1]))  # the operator divides by it
     mask = call.maybe("attn_mask")
     if call.arguments["is_causal"]:
         return apply(attention.causal_attention(), q, k, v)

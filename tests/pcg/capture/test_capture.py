@@ -6,6 +6,7 @@ import pytest
 import torch
 from capturing import assert_agrees
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention as attend
 
 from pcg.capture import Weight, capture
 from pcg.errors import InputError
@@ -105,6 +106,7 @@ def fails(x: Tensor, w: Tensor) -> Tensor:
         (lambda x, w: (x @ w).sum(), ROWS, "torch.export: "),
         (fails, ROWS, "torch.export: "),
         (lambda x, w: (x * torch.rand_like(w)).sum(), ROWS, "draws random numbers"),
+        (lambda x, w: attend(x, w, w, dropout_p=0.1).sum(), ROWS, "draws random numbers"),
     ],
 )
 def test_what_cannot_be_captured_is_one_line(function, x: Tensor, problem: str) -> None:

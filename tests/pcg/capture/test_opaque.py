@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from capturing import assert_agrees
 from torch import Tensor, nn
+from torch.nn import functional as f
 from torch_functions import default_dtype
 
 from pcg.capture import capture
@@ -141,3 +144,48 @@ class Random(nn.Module):
 def test_random_numbers_are_refused() -> None:
     with pytest.raises(InputError, match=r"^model: aten.native_dropout.default draws random"):
         capture(Random(), (torch.ones(4),))
+
+
+class Given(nn.Module):
+    """A function of a parameter and an input of labels, summed under weights."""
+
+    def __init__(self, function: Callable[..., Tensor], shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.function = function
+        self.operand = nn.Parameter(torch.randn(shape))
+        self.slope = nn.Parameter(torch.randn(()))
+
+    def forward(self, labels: Tensor) -> Tensor:
+        table = torch.nn.functional.embedding(labels, self.slope.expand(5, 1))
+        result = self.function(self.operand, labels)
+        return (result * result * self.slope).sum() + table.sum()
+
+
+BEYOND: dict[str, tuple[Callable[..., Tensor], tuple[int, ...]]] = {
+    "avg_pool2d.default": (
+        lambda x, y: f.avg_pool2d(x, 2, 2, 1, ceil_mode=True),
+        (2, 4, 5, 5),
+    ),
+    "adaptive_avg_pool2d.default": (lambda x, y: f.adaptive_avg_pool2d(x, 2), (2, 4, 5, 5)),
+    "cross_entropy_loss.default": (
+        lambda x, y: f.cross_entropy(x, y, label_smoothing=0.1),
+        (3, 5),
+    ),
+    "layer_norm.default": (lambda x, y: f.layer_norm(x, (3, 4)), (2, 3, 4)),
+    "max_pool2d.default": (lambda x, y: f.max_pool2d(x, 2, dilation=2), (2, 4, 5, 5)),
+    "embedding.default": (lambda x, y: f.embedding(y, x, padding_idx=0), (5, 4)),
+    "scaled_dot_product_attention.default": (
+        lambda x, y: f.scaled_dot_product_attention(x, x[:, :2], x[:, 2:], enable_gqa=True),
+        (2, 4, 3, 4),
+    ),
+    "matmul.default": (lambda x, y: x @ x, (5,)),
+}
+"""What the equations of an operator do not cover, by its name."""
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_arguments_that_no_equation_covers(name: str) -> None:
+    torch.manual_seed(0)
+    module = Given(*BEYOND[name])
+    captured = assert_agrees(module, (torch.tensor([1, 0, 4]),))
+    assert captured.opaque == (f"aten.{name}",)

@@ -145,6 +145,9 @@ CASES = {
     "batch_norm of rows": case(batch_normed, (5, 4), (4,), (4,)),
     "embedding": case(lambda table, ids: f.embedding(ids, table), (5, 4), buffers=("ids",)),
     "attention": case(f.scaled_dot_product_attention, *((2, 3, 5, 4),) * 3),
+    "attention of another scale": case(
+        partial(f.scaled_dot_product_attention, scale=0.3), *((2, 3, 5, 4),) * 3
+    ),
     "causal attention": case(
         partial(f.scaled_dot_product_attention, is_causal=True), *((2, 3, 5, 4),) * 3
     ),
