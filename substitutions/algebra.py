@@ -98,9 +98,12 @@ def _reads(candidate: Candidate) -> int:
 
 
 def _binds(pair: Pair) -> bool:
-    """Whether one side has all inputs, of which there are some, and the other none of its own."""
+    """Whether one side has all inputs, of which there are some, and the other none of its own; and
+    no side has an output twice."""
     left, right = (_names(side) for side in pair)
-    return pair[0] != pair[1] and bool(left | right) and (left <= right or right <= left)
+    apart = all(len(set(side)) == len(side) for side in pair)
+    different = pair[0] != pair[1] and bool(left | right)
+    return apart and different and (left <= right or right <= left)
 
 
 def _names(side: tuple[Value, ...]) -> frozenset[str]:

@@ -180,8 +180,8 @@ class _Prover:
         self.rejected: list[tuple[Candidate, Decision]] = []
 
     def run(self, candidates: Sequence[Candidate]) -> None:
+        known, done = len(self.proved), 0
         forms = self._uncovered(_forms(candidates, self._jobs))
-        done = 0
         while forms:
             best = most_general(list(forms))
             work = [forms.pop(form) for form in best]
@@ -195,6 +195,9 @@ class _Prover:
                 done += 1
                 self._progress("proofs", done, done + len(forms))
             forms = self._uncovered(forms)
+        # Of what was proved together, the form in the end may be an instance of another's.
+        general = set(most_general([p.rule for p in self.proved]))
+        self.proved[known:] = [p for p in self.proved[known:] if p.rule in general]
 
     def _keep(self, entry: RuleFile) -> None:
         left, right = (parse_values(side, entry.inputs) for side in (entry.left, entry.right))

@@ -319,8 +319,12 @@ def examine_mutants(
 def _mismatch(verdict: Verdict, reason: str, judgement: Judgement) -> str:
     """What is wrong with a verdict, in the light of the judgement."""
     match judgement:
-        case Judgement.VALUE | Judgement.DEGREES:
+        case Judgement.VALUE:
             wrong = verdict is not Verdict.REFUTED
+        case Judgement.DEGREES:
+            # The widths of halos are sizes: where they are never equal, that is said of sizes.
+            halos = verdict is Verdict.VACUOUS and reason.startswith("sizes")
+            wrong = verdict is not Verdict.REFUTED and not halos
         case Judgement.SHAPE | Judgement.UNTYPED:
             wrong = verdict is Verdict.PROVED
         case Judgement.SAME:
