@@ -87,13 +87,13 @@ def _attention(call: AtenCall) -> Value:
         raise Unsupported("ranks")
     if call.arguments["scale"] is not None:
         q = scaled(q, call.number("scale") * sqrt(shape_of(q)[-1]))  # the operator divides by it
+    if "attn_mask" in call.choices:
+        raise Unsupported("attn_mask")  # it chooses scores, and is not added to them
     mask = call.maybe("attn_mask")
     if call.arguments["is_causal"]:
         return apply(attention.causal_attention(), q, k, v)
     if mask is None:
         return apply(attention.attention(), q, k, v)
-    if mask.node.is_leaf and mask.node.leaf.below is not None:
-        raise Unsupported("attn_mask")  # chooses, and is not added
     scores = (*shape_of(q)[:-1], shape_of(k)[-2])
     return apply(attention.masked_attention(), q, k, v, spread(mask, scores))
 
