@@ -17,6 +17,7 @@ from pcg.expr import Access, Add, Apply, Expr, Guard, IndexValue, Mul, children,
 from pcg.graph import Graph, Node, Value
 from pcg.halo import states_halo
 from pcg.layout import NOT_LAID_OUT, grid
+from pcg.opaque import Opaque
 from pcg.operator import PARALLEL_ATTRIBUTES, Call
 from pcg.poly import Poly
 from pcg.schedule import PLACING
@@ -211,6 +212,8 @@ def _integers(graph: Graph) -> Iterator[Finding]:
         if node.inputs and whole.issuperset(node.inputs) and _moves(node.operator_call, ranks):
             whole |= {node.value(port) for port in range(len(node.types))}
             continue
+        if isinstance(node.operator_call.operator, Opaque):
+            continue  # its kernel knows which of its operands are integers
         for operand, value in enumerate(node.inputs):
             name = node.operator_call.operator.operand_names[operand]
             if operand in indices and value not in whole:

@@ -22,6 +22,7 @@ from pcg.halo import open_typing
 from pcg.infer import bind_sizes, carriers_of
 from pcg.language import Output
 from pcg.local import LocalTyping
+from pcg.opaque import refuse_opaque
 from pcg.operator import Attributes, Call
 from pcg.poly import Poly
 from pcg.ring import Array, IndexArray, Ring
@@ -213,7 +214,8 @@ def concrete(call: Call, values: Mapping[str, int]) -> Call:
 
 
 def evaluate_call(call: Call, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]:
-    """An operator on whole tensors, by its equation."""
+    """An operator on whole tensors, by its equation. Raises OperatorError for an opaque one."""
+    refuse_opaque(call.operator)
     equation = call.instance(tuple(x.ndim for x in inputs))
     sizes = bind_sizes(call, equation, [tuple(x.shape) for x in inputs])
     blocks = [Block(x, (0,) * x.ndim) for x in inputs]
@@ -258,6 +260,7 @@ def _shards_of(node: Node, inputs: Sequence[Array], ring: Ring) -> tuple[Array, 
 def _tasks(node: Node, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]:
     """Run every task of a compute operator on its own blocks."""
     call = node.operator_call
+    refuse_opaque(call.operator)
     types = [value.type for value in node.inputs]
     equation = call.instance(tuple(t.rank for t in types))
     sizes = bind_sizes(call, equation, [t.shape for t in types])

@@ -8,7 +8,8 @@
 
 Calls may be nested, and ``.1`` picks an output: ``split(t0, axis=1, at=256).1``. In a rule, inputs
 are known by rank (``x = tensor[_, _]``) and attributes may be symbols (``degree=k``). A halo stands
-behind its dimension, ``[8, 3, 64/2(1,1), 64]``.
+behind its dimension, ``[8, 3, 64/2(1,1), 64]``. Lines that begin with ``opaque`` declare operators
+without an equation (``pcg.opaque``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from math import isfinite
 
 from pcg.errors import InputError, OperatorError
 from pcg.graph import Graph, Leaf, LeafKind, Node, Value, tensor
+from pcg.opaque import Opaque, opaque_nodes, parse_opaque
 from pcg.operator import Operator
 from pcg.operator import Value as AttributeValue
 from pcg.ops import OPERATORS
@@ -45,7 +47,9 @@ MAX_DEPTH = 200
 def print_graph(graph: Graph) -> str:
     """The graph as text, one node a line, operands before users."""
     names = node_names(graph)
-    lines = [_line(node, names) for node in graph.nodes]
+    operators = [node.operator_call.operator for node in opaque_nodes(graph)]
+    lines = [o.declaration for o in dict.fromkeys(operators) if isinstance(o, Opaque)]
+    lines += [_line(node, names) for node in graph.nodes]
     returned = ", ".join(_reference(value, names) for value in graph.outputs)
     return "\n".join([*lines, f"return {returned}"]) + "\n"
 
@@ -103,11 +107,21 @@ def parse_graph(
         here = f"{where}: line {number}"
         if not line:
             continue
+        if (declared := _opaque(line, here)) is not None:
+            operators = {**operators, declared.name: declared}
+            continue
         if line.startswith("return ") or line == "return":
             reader = _Reader(line.removeprefix("return"), here, values, operators)
             return Graph(tuple(reader.list()))
         _statement(line, here, values, operators)
     raise InputError(where, "expected a last line 'return VALUE, ...'")
+
+
+def _opaque(line: str, here: str) -> Opaque | None:
+    try:
+        return parse_opaque(line)
+    except ValueError as error:
+        raise InputError(here, str(error)) from error
 
 
 def parse_values(

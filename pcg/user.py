@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 
 from pcg.errors import InputError
 from pcg.files import read_text
@@ -66,9 +67,9 @@ def add_operators(operators: Sequence[Operator]) -> None:
     OPERATORS.update({operator.name: operator for operator in operators})
 
 
-def _declared(path: Path) -> tuple[Operator, ...]:
-    """The operators among a file's own names, in order."""
-    name = f"user_operators_{path.stem}"
+def run_file(path: Path, prefix: str) -> ModuleType:
+    """Run a user's Python file as a module of its own. Raises InputError with the line at fault."""
+    name = f"{prefix}_{path.stem}"
     loader = SourceFileLoader(name, str(path))
     spec = spec_from_loader(name, loader)
     assert spec is not None
@@ -78,16 +79,23 @@ def _declared(path: Path) -> tuple[Operator, ...]:
         loader.exec_module(module)
     except EquationError as error:
         # It names the operator, and the index or the token at fault.
-        raise InputError(_where(path, error), str(error)) from error
+        raise InputError(line_at_fault(path, error), str(error)) from error
     except (Exception, SystemExit) as error:
-        raise InputError(_where(path, error), f"{type(error).__name__}: {error}") from error
+        problem = f"{type(error).__name__}: {error}"
+        raise InputError(line_at_fault(path, error), problem) from error
+    return module
+
+
+def _declared(path: Path) -> tuple[Operator, ...]:
+    """The operators among a file's own names, in order."""
+    module = run_file(path, "user_operators")
     # By identity: a file read twice declares equal operators, an imported one is the same object.
     imported = {id(operator) for operator in OPERATORS.values()}
     values = (value for key, value in vars(module).items() if not key.startswith("_"))
     return tuple(v for v in values if isinstance(v, Operator) and id(v) not in imported)
 
 
-def _where(path: Path, error: BaseException) -> str:
+def line_at_fault(path: Path, error: BaseException) -> str:
     """The file with the line of it that was running last."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return f"{path}: line {error.lineno}"

@@ -2,6 +2,7 @@
 
 python -m unity.optimize mlp-tiny --machine local -o plan.json
 python -m unity.optimize mlp --machine summit --nodes 2 -o plan.json
+python -m unity.optimize my_model.py:make_model --batch 64
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.table import Table
 from pcg.errors import InputError
 from pcg.machine import load_machine
 from pcg.models import MODELS, build_model
+from pcg.opaque import opaque_nodes
 from pcg.plan import save_plan
 from search.describe import rows, rules_used
 from search.optimizer import Optimized, Optimizer, Settings
@@ -29,7 +31,10 @@ from unity.declarations import load_user_operators
 MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
 
-MODEL_HELP = "; ".join(f"{model.name}: {model.summary}" for model in MODELS.values())
+MODEL_HELP = (
+    "FILE.py:FUNCTION, a function that returns a torch module and example inputs; or one of "
+    + "; ".join(f"{model.name}: {model.summary}" for model in MODELS.values())
+)
 
 app = new_app()
 
@@ -107,6 +112,7 @@ def _print_json(found: Optimized) -> None:
         "stop_reason": found.report.stop,
         "candidates": found.report.candidates,
         "rules_applied": len(found.plan.derivation),
+        "opaque": [node.name for node in opaque_nodes(found.plan.model)],
     }
     print(json.dumps(content, indent=1))
 
@@ -129,6 +135,8 @@ def _print_report(found: Optimized, out: Path) -> None:
     for name, text, count in rules_used(plan.derivation):
         used.add_row(name, str(count), escape(text))
     console.print(used)
+    if whole := [node.name for node in opaque_nodes(plan.model)]:
+        console.print(f"without an equation, hence kept whole: {', '.join(whole)}", soft_wrap=True)
     estimates = plan.estimates
     console.print(
         f"predicted {estimates.step_seconds * 1e3:.3g} ms a step,"

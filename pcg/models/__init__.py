@@ -1,59 +1,93 @@
-"""The model zoo: names, what they build, and the batch of one device."""
+"""The models that can be planned: those of the zoo by name, and a user's own from a file.
+
+Each is a PyTorch module that returns its training loss, captured as a graph (``pcg.capture``). It
+is built on the meta device: parameters have shapes and no memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
 
+from pcg.capture import Captured, capture
 from pcg.errors import InputError
 from pcg.graph import Graph
-from pcg.models.mlp import mlp
+from pcg.lazy import torch
+from pcg.models.file import from_file
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the zoo. ``build`` takes the global batch and returns the training graph, whose
-    first output is the loss."""
+    """A model of the zoo. ``file`` is the module of ``pcg.models`` that makes it: its function
+    ``make`` takes the name and a batch, and returns a torch module and example inputs."""
 
     name: str
     summary: str
     batch_per_device: int
-    build: Callable[[int], Graph]
+    file: str
+
+    def make(self, batch: int) -> tuple[Any, tuple[Any, ...]]:
+        """The torch module, and inputs of a global batch."""
+        # Here because torch takes seconds to load, and a list of the models needs none.
+        return import_module(f"pcg.models.{self.file}").make(self.name, batch)
 
 
 MODELS: dict[str, Model] = {
     model.name: model
     for model in (
-        Model(
-            "mlp",
-            "16 dense layers of 8192 (Unity, section 6)",
-            256,
-            lambda batch: mlp(batch, (8192,) * 17),
-        ),
-        Model(
-            "mlp-tiny",
-            "4 dense layers of 512, for tests and local runs",
-            128,
-            lambda batch: mlp(batch, (512,) * 5, prediction=True),
-        ),
+        Model("mlp", "16 dense layers of 8192 (Unity, section 6)", 256, "mlp"),
+        Model("mlp-tiny", "4 dense layers of 512, for tests and local runs", 128, "mlp"),
         Model(
             "mlp-mnist",
             "the two layers 784-512-10 of the Unity paper's worked example (section 1)",
             32,
-            lambda batch: mlp(batch, (784, 512, 10)),
+            "mlp",
         ),
+        Model("resnext50", "ResNeXt-50 32x4d on 224x224 images", 64, "resnext"),
+        Model("resnext50-tiny", "one block a stage, on 64x64", 8, "resnext"),
+        Model("inception-v3", "Inception-v3 without auxiliary head, on 299x299", 64, "inception"),
+        Model("inception-v3-tiny", "an eighth of the channels, on 75x75", 8, "inception"),
+        Model("bert-large", "24 layers of 1024, sequences of 512", 4, "bert"),
+        Model("bert-large-tiny", "2 layers of 96, sequences of 24", 8, "bert"),
+        Model("dlrm", "8 tables of a million rows, dense layers of 1024", 1024, "recommend"),
+        Model("dlrm-tiny", "4 tables of 480 rows, dense layers of 48", 48, "recommend"),
+        Model("xdl", "4 tables of a million rows, dense layers of 256", 1024, "recommend"),
+        Model("xdl-tiny", "4 tables of 480 rows, dense layers of 48", 48, "recommend"),
+        Model("candle-uno", "five towers of 8 dense layers of 4192", 256, "candle"),
+        Model("candle-uno-tiny", "five towers of 2 dense layers of 48", 48, "candle"),
     )
 }
 
 
 def build_model(name: str, batch: int | None, devices: int) -> Graph:
-    """The graph of a model of the zoo. ``batch`` is global; by default it grows with devices.
+    """The training graph of a model, whose first output is the loss. ``name`` and ``batch`` are as
+    in ``capture_model``."""
+    return capture_model(name, batch, devices).graph
 
-    Raises InputError for a name that is not in the zoo or a batch below 1.
+
+def capture_model(name: str, batch: int | None, devices: int) -> Captured:
+    """A model as a graph, with the parameters that its weights are.
+
+    ``name`` is one of the zoo, or ``FILE.py:FUNCTION`` with a function that returns a module and
+    example inputs. ``batch`` is global; by default it grows with the devices. Raises InputError for
+    a name that is neither, a function that fails or returns something else, a batch below 1, and
+    a module that cannot be captured.
     """
-    if name not in MODELS:
-        raise InputError(f"model {name}", f"unknown, expected one of {', '.join(MODELS)}")
     if batch is not None and batch < 1:
         raise InputError("batch", f"expected 1 or more, got {batch}")
+    if ".py" in name:
+        return capture(*from_file(name, batch, devices), name)
+    if name not in MODELS:
+        known = ", ".join(MODELS)
+        raise InputError(f"model {name}", f"unknown, expected FILE.py:FUNCTION or one of {known}")
     model = MODELS[name]
-    return model.build(model.batch_per_device * devices if batch is None else batch)
+    return _of_zoo(name, model.batch_per_device * devices if batch is None else batch)
+
+
+@lru_cache(maxsize=16)
+def _of_zoo(name: str, batch: int) -> Captured:
+    with torch.device("meta"):
+        module, inputs = MODELS[name].make(batch)
+    return capture(module, inputs, f"model {name}")

@@ -2,30 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
-from pcg.graph import Graph, Value, apply, leaf
-from pcg.ops.algebra import add, matmul, multiply, relu, scale
-from pcg.ops.layers import mean_loss
+import torch
+from torch import Tensor, nn
+
+from pcg.capture import capture
+from pcg.graph import Graph
+
+
+@dataclass(frozen=True)
+class MlpSize:
+    """The width of the input and of each layer; ``prediction``: whether the model returns what the
+    last layer gives besides the loss."""
+
+    widths: tuple[int, ...]
+    prediction: bool = False
+
+
+SIZES = {
+    "mlp": MlpSize((8192,) * 17),
+    "mlp-tiny": MlpSize((512,) * 5, prediction=True),
+    "mlp-mnist": MlpSize((784, 512, 10)),
+}
+
+
+class Mlp(nn.Module):
+    """Dense layers without bias, [batch, widths[0]] to [batch, widths[-1]], and ReLU between them;
+    the loss is the mean squared error. Weights are ``w1``, ``w2``, ..., [in, out]."""
+
+    def __init__(self, size: MlpSize) -> None:
+        super().__init__()
+        self.prediction = size.prediction
+        for i, (fan_in, fan_out) in enumerate(pairwise(size.widths)):
+            weight = nn.Parameter(torch.randn(fan_in, fan_out) / fan_in**0.5)
+            self.register_parameter(f"w{i + 1}", weight)
+
+    def forward(self, x: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+        for i, weight in enumerate(self.parameters()):
+            x = (torch.relu(x) if i else x) @ weight
+        loss = nn.functional.mse_loss(x, target)
+        return (loss, x) if self.prediction else (loss,)
+
+
+def make(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The module of a size, and example inputs."""
+    return sized(SIZES[name], batch)
+
+
+def sized(size: MlpSize, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A perceptron of these widths, and example inputs."""
+    return Mlp(size), (torch.empty(batch, size.widths[0]), torch.empty(batch, size.widths[-1]))
 
 
 def mlp(batch: int, widths: tuple[int, ...], *, prediction: bool = False) -> Graph:
-    """Dense layers without bias, [batch, widths[0]] to [batch, widths[-1]], and ReLU between them.
-
-    The loss is the mean squared error against the input ``target``; with ``prediction`` the
-    graph returns the last layer's output as well.
-    """
-    value = leaf("input", "x", (batch, widths[0]))
-    for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
-        if i:
-            value = apply(relu(), value)
-        value = apply(matmul(), value, leaf("weight", f"w{i + 1}", (fan_in, fan_out)))
-    target = leaf("input", "target", (batch, widths[-1]))
-    loss = squared_error(value, target)
-    return Graph((loss, value) if prediction else (loss,))
-
-
-def squared_error(value: Value, target: Value) -> Value:
-    """The mean of (value - target) squared."""
-    error = apply(add(), value, apply(scale(factor=-1.0), target))
-    return apply(mean_loss(), apply(multiply(), error, error))
+    """The graph of a perceptron."""
+    with torch.device("meta"):
+        module, inputs = sized(MlpSize(widths, prediction), batch)
+    return capture(module, inputs, "mlp").graph

@@ -45,7 +45,7 @@ def test_training_graphs_pass(graph: Graph):
     assert check_graph(graph, training=True) == []
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("-tiny")])
 def test_models_pass(name: str):
     assert check_graph(build_model(name, None, 2), training=True) == []
 

@@ -54,9 +54,9 @@ def test_round_trip(graph: Graph):
     assert [v.type for v in parsed.outputs] == [v.type for v in graph.outputs]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("-tiny")])
 def test_models_round_trip(name: str):
-    graph = build_model(name, None, 4)
+    graph = build_model(name, None, 2)
     assert parse_graph(print_graph(graph)) == graph
 
 

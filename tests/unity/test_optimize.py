@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pcg.plan import load_plan
+from runtime.lower import Lowering
 from substitutions.store import default_path
 from unity.__main__ import main
 from unity.optimize import app
@@ -40,10 +41,39 @@ def test_json_has_the_figures(tmp_path: Path) -> None:
     assert content["stop_reason"] in ("exhausted", "budget", "time")
 
 
+MODEL = """\
+import torch
+from torch import nn
+
+class Ranked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return torch.topk(torch.relu(self.layer(x)), 4).values.square().mean()
+
+def make_model():
+    return Ranked(), (torch.zeros(8, 16),)
+"""
+
+
+def test_a_model_from_a_file_is_planned_with_what_has_no_equation(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODEL)
+    name, out = f"{tmp_path}/mine.py:make_model", tmp_path / "plan.json"
+    result = optimize(name, "--devices", "2", "--budget", "5", "-o", str(out))
+    assert result.exit_code == 0, result.output
+    assert "hence kept whole: topk_default_" in result.output
+    lowering = Lowering(load_plan(out))  # the file says what the function is
+    assert lowering.plan.model_name == name
+    assert any("topk" in str(lowering.program(rank)) for rank in range(2))
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("resnet",), "model resnet: unknown, expected one of"),
+        (("resnet",), "model resnet: unknown, expected FILE.py:FUNCTION or one of mlp, "),
+        (("missing.py:make_model",), "missing.py: no such file"),
         (("mlp-tiny", "--machine", "cray"), "no such machine"),
         (("mlp-tiny", "--machine", "missing.toml"), "missing.toml: no such file"),
         (("mlp-tiny", "--nodes", "0"), "expected 1 node or more"),

@@ -16,6 +16,7 @@ import pytest
 
 from pcg.layout import grid
 from pcg.machine import load_machine
+from pcg.opaque import TensorType, opaque
 from pcg.plan import EstimatesFile, Plan, machine_record, save_plan
 from pcg.text import parse_graph
 from pcg.view import MachineView
@@ -43,8 +44,39 @@ return mean_loss(multiply(y, y)), y
 """
 
 
+TOP = opaque(
+    "aten.topk.default(x0, 4)",
+    [TensorType((8, 16), "float32")],
+    [TensorType((8, 4), "float32"), TensorType((8, 4), "int64")],
+)
+RANKED = f"""
+{TOP.declaration}
+x = input[8, 12]
+w1 = weight[12, 16]
+w2 = weight[4, 8]
+y = matmul({TOP.name}(matmul(x, w1)), w2)
+return mean_loss(multiply(y, y)), y
+"""
+
+CUT_AROUND = f"""
+{TOP.declaration}
+x = input[8, 12]
+w1 = weight[12, 16]
+w2 = weight[4, 8]
+h = combine(matmul(partition(x, dim=0, degree=2), replicate(w1, degree=2)), dim=0, degree=2)
+best = {TOP.name}(replicate(h, degree=2))
+y = combine(matmul(best, partition(w2, dim=1, degree=2)), dim=1, degree=2)
+return mean_loss(multiply(y, y)), y
+"""
+
+
 def write_plan(folder, devices, function="relu"):
-    graph = parse_graph(PARALLEL.format(n=devices, function=function) if devices > 1 else MODEL)
+    text = PARALLEL.format(n=devices, function=function) if devices > 1 else MODEL
+    return write_plan_of(folder, devices, MODEL, text)
+
+
+def write_plan_of(folder, devices, model, text):
+    graph = parse_graph(text)
     nodes = [node for node in graph.nodes if not node.is_leaf and not node.is_parallel]
     views = {node: MachineView.packed(0, grid(node)) for node in nodes}
     machine = machine_record(load_machine("local").with_devices(devices))
@@ -52,7 +84,7 @@ def write_plan(folder, devices, function="relu"):
         step_seconds=0.125, one_device_seconds=1.0, communication_elements=0, search_seconds=0.0
     )
     path = folder / "plan.json"
-    save_plan(Plan("small", parse_graph(MODEL), graph, views, machine, "", (), estimates), path)
+    save_plan(Plan("small", parse_graph(model), graph, views, machine, "", (), estimates), path)
     return path
 
 
@@ -125,6 +157,14 @@ def test_four_processes_agree_with_one(tmp_path):
     names = {c["name"] for c in content["check"]["comparisons"] if c["kind"] == "weight"}
     assert names == {"w1", "w2"}
     assert gone(mark)
+
+
+@pytest.mark.distributed
+def test_copies_of_what_has_no_equation_agree_with_one(tmp_path):
+    plan = write_plan_of(tmp_path, 2, RANKED, CUT_AROUND)
+    status, out, err = finished("-m", "unity.run", plan, "--steps", "2", "--check", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["check"]["passes"]
 
 
 @pytest.mark.distributed

@@ -1,0 +1,11 @@
+"""From a PyTorch module and example inputs to a parallel computation graph.
+
+``torch.export`` gives the module as a program of ATen operators; a table (``table``) says how each
+becomes operators of the graph. No value is computed, so parameters may be on the meta device.
+"""
+
+from __future__ import annotations
+
+from pcg.capture.convert import Captured, Weight, capture
+
+__all__ = ["Captured", "Weight", "capture"]

@@ -1,0 +1,96 @@
+"""One call of an ATen operator, with graph values for its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pcg.graph import Value
+
+Shape = tuple[int, ...]
+
+
+class Unsupported(Exception):
+    """No equation fits a call with these arguments: it stays opaque."""
+
+
+@dataclass(frozen=True)
+class AtenCall:
+    """A call. ``arguments`` are by their names in the operator's schema, defaults included."""
+
+    name: str
+    """Such as ``aten.add.Tensor``."""
+    arguments: Mapping[str, Any]
+    shapes: tuple[Shape, ...]
+    """Of the results."""
+    choices: frozenset[str]
+    """The arguments that are tensors of truth values. To an equation these are the numbers 0 and 1,
+    which is not all that torch makes of them."""
+
+    def value(self, name: str) -> Value:
+        """An argument that is a tensor. Raises Unsupported where it is none."""
+        found = self.arguments[name]
+        if not isinstance(found, Value):
+            raise Unsupported(name)
+        return found
+
+    def maybe(self, name: str) -> Value | None:
+        """An argument that is a tensor or left out."""
+        return None if self.arguments[name] is None else self.value(name)
+
+    def values(self, name: str) -> list[Value]:
+        """An argument that is a list of tensors."""
+        found: Sequence[object] = self.arguments[name]
+        values = [value for value in found if isinstance(value, Value)]
+        if len(values) < len(found):
+            raise Unsupported(name)
+        return values
+
+    def number(self, name: str) -> float:
+        """An argument that is a number."""
+        found = self.arguments[name]
+        if isinstance(found, bool) or not isinstance(found, (int, float)):
+            raise Unsupported(name)
+        return float(found)
+
+    def integer(self, name: str) -> int:
+        """An argument that is a whole number."""
+        found = self.arguments[name]
+        if not isinstance(found, int):
+            raise Unsupported(name)
+        return found
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """An argument that is a list of whole numbers."""
+        found = self.arguments[name]
+        if not isinstance(found, (list, tuple)):
+            raise Unsupported(name)
+        return tuple(int(number) for number in found)
+
+    def pair(self, name: str) -> tuple[int, int]:
+        """One number for rows and columns, or one for each."""
+        found = self.integers(name)
+        if len(found) not in (1, 2):
+            raise Unsupported(name)
+        return found[0], found[-1]
+
+    def axis(self, name: str, rank: int) -> int:
+        """A dimension, which may be counted from the last."""
+        return self.integer(name) % rank
+
+    def expect(self, **given: object) -> None:
+        """Raise Unsupported unless arguments have these values."""
+        for name, wanted in given.items():
+            if self.arguments[name] != wanted:
+                raise Unsupported(name)
+
+    @property
+    def shape(self) -> Shape:
+        """Of the first result."""
+        return self.shapes[0]
+
+
+Entry = Callable[[AtenCall], Value | tuple[Value, ...]]
+"""How a call becomes values of the graph, one for each result that may be read. Raises
+Unsupported."""

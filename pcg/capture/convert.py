@@ -1,0 +1,172 @@
+"""The walk over a program of ATen operators that makes a graph of it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pcg.capture.call import AtenCall, Unsupported
+from pcg.capture.export import export
+from pcg.capture.fallback import kept_whole
+from pcg.capture.leaves import Leaves, Weight
+from pcg.capture.table import TABLE
+from pcg.check import check_graph
+from pcg.errors import InputError, OperatorError
+from pcg.graph import Graph, Value
+from pcg.lazy import torch
+from pcg.opaque import Opaque, opaque_nodes
+
+if TYPE_CHECKING:
+    from torch import fx
+    from torch.nn import Module
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A module as a graph, whose outputs are the module's, and where its leaves come from."""
+
+    graph: Graph
+    weights: tuple[Weight, ...]
+    """In the order of the module's ``state_dict``; parameters that no output needs are left out."""
+    inputs: tuple[str | None, ...]
+    """The leaves that the module's inputs feed, lists of tensors taken apart; None for one that no
+    output needs."""
+    buffers: Mapping[str, str]
+    """By the name of an input of the graph: the buffer, or constant of the module, that feeds it.
+    Statistics that a batch norm keeps for later are none, as training does not read them."""
+
+    @property
+    def opaque(self) -> tuple[str, ...]:
+        """The torch functions that are kept whole for lack of an equation, once for each call."""
+        operators = (node.operator_call.operator for node in opaque_nodes(self.graph))
+        return tuple(o.target for o in operators if isinstance(o, Opaque))
+
+
+Known = Value | tuple[Value, ...]
+
+
+def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Captured:
+    """The graph of a module called with these inputs. Its first output has to be the loss.
+
+    The module is exported as it is, so one in evaluation mode gives another graph. Raises
+    InputError, naming ``where``, for a module that cannot be exported, draws random numbers, or
+    is no training graph.
+    """
+    program = export(module, inputs, TABLE.keys(), where)
+    returned = _returned(program.graph)
+    signature = program.graph_signature
+    outputs = [node for node in returned if getattr(node, "name", "") in signature.user_outputs]
+    if not outputs or len(outputs) < len(signature.user_outputs):
+        raise InputError(where, "returns something that is no tensor, expected the loss")
+    live = _live(outputs)
+    leaves = Leaves(module, signature, live, where)
+    walk = _Walk(leaves, where, {})
+    for node in program.graph.nodes:
+        if node in live:
+            walk.visit(node)
+    graph = Graph(tuple(walk.value(node) for node in outputs))
+    for problem in check_graph(graph, training=True):
+        raise InputError(where, str(problem))
+    read = {node.leaf.name for node in graph.leaves}
+    buffers = {name: origin for name, origin in leaves.buffers.items() if name in read}
+    inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
+    return Captured(graph, leaves.weights, inputs_read, buffers)
+
+
+def _returned(graph: fx.Graph) -> list[fx.Node]:
+    (last,) = (node for node in graph.nodes if node.op == "output")
+    return list(last.args[0])
+
+
+def _live(outputs: list[fx.Node]) -> set[fx.Node]:
+    """The nodes that outputs depend on."""
+    found: set[fx.Node] = set()
+    pending = list(outputs)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += node.all_input_nodes
+    return found
+
+
+@dataclass
+class _Walk:
+    """Values of the graph for what the nodes of a program compute."""
+
+    leaves: Leaves
+    where: str
+    known: dict[fx.Node, Known]
+
+    def value(self, node: fx.Node) -> Value:
+        found = self.known[node]
+        if not isinstance(found, Value):
+            raise InputError(self.where, f"{node.name}: expected one tensor")
+        return found
+
+    def visit(self, node: fx.Node) -> None:
+        self.known[node] = self._converted(node)
+
+    def _converted(self, node: fx.Node) -> Known:
+        if node.op == "placeholder":
+            return self.leaves.value(node)
+        if node.target is operator.getitem:
+            source, at = node.args
+            return self._picked(source, at)
+        if node.op != "call_function" or not hasattr(node.target, "overloadpacket"):
+            raise InputError(self.where, f"{node.op} {node.target}: cannot be captured")
+        entry = TABLE.get(str(node.target))
+        if entry is not None:
+            try:
+                return _checked(node, entry(self._call(node)))
+            except (Unsupported, OperatorError):
+                pass
+        return kept_whole(node, self.value, self.where)
+
+    def _picked(self, source: Any, at: Any) -> Value:
+        found = self.known[source]
+        if isinstance(found, Value):
+            found = (found,)
+        if at >= len(found):
+            raise InputError(self.where, f"{source.target}: result {at} cannot be captured")
+        return found[at]
+
+    def _call(self, node: fx.Node) -> AtenCall:
+        given = _given(node)
+        arguments = {name: self._argument(value) for name, value in given.items()}
+        choices = frozenset(name for name, value in given.items() if _is_choice(value))
+        return AtenCall(str(node.target), arguments, _shapes(node), choices)
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._argument(part) for part in value]
+        return self.value(value) if isinstance(value, torch.fx.Node) else value
+
+
+def _given(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call by their names in the operator's schema, defaults included."""
+    target: Any = node.target
+    schema = target._schema.arguments
+    given = {argument.name: argument.default_value for argument in schema}
+    given |= {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
+    return given | dict(node.kwargs)
+
+
+def _is_choice(value: Any) -> bool:
+    return isinstance(value, torch.fx.Node) and value.meta["val"].dtype == torch.bool
+
+
+def _shapes(node: fx.Node) -> tuple[tuple[int, ...], ...]:
+    result = node.meta["val"]
+    parts = result if isinstance(result, (tuple, list)) else (result,)
+    return tuple(tuple(part.shape) for part in parts if part is not None)
+
+
+def _checked(node: fx.Node, found: Known) -> Known:
+    """Values of the shapes that torch gives them."""
+    values = (found,) if isinstance(found, Value) else found
+    for value, shape in zip(values, _shapes(node), strict=False):
+        assert value.type.shape == shape, f"{node.target}: {value.type} is not {shape}"
+    return found

@@ -1,0 +1,79 @@
+"""What becomes of a call that no entry of the table fits: an opaque operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pcg.errors import InputError
+from pcg.graph import Node, Value
+from pcg.lazy import torch
+from pcg.opaque import NAMESPACE, TensorType, opaque
+
+if TYPE_CHECKING:
+    from torch import Tensor, fx
+
+PLACES = frozenset({"device", "layout", "pin_memory", "memory_format"})
+"""Arguments that say where and how a tensor is stored, which is for the plan to say."""
+
+ATTENTION = "aten.scaled_dot_product_attention.default"
+"""Torch says that it draws random numbers; without dropout it does not."""
+
+
+def kept_whole(
+    node: fx.Node, value: Callable[[fx.Node], Value], where: str
+) -> Value | tuple[Value, ...]:
+    """The results of a call as one operator that is never cut. Raises InputError for one that draws
+    random numbers, since copies of a tensor have to be equal, or is none of torch's own."""
+    target: Any = node.target
+    if _draws(node):
+        raise InputError(where, f"{target} draws random numbers, which no plan can repeat")
+    if target.namespace != NAMESPACE:
+        raise InputError(where, f"{target} has no equation, and is no function of torch's own")
+    operands = list(dict.fromkeys(node.all_input_nodes))
+    args = [_text(arg, operands, where) for arg in node.args]
+    kwargs = node.kwargs.items()
+    args += [f"{k}={_text(arg, operands, where)}" for k, arg in kwargs if k not in PLACES]
+    call = opaque(
+        f"{target}({', '.join(args)})",
+        [_type(operand.meta["val"]) for operand in operands],
+        [_type(result) for result in _results(node)],
+    )
+    made = Node(call(), tuple(value(operand) for operand in operands))
+    if not isinstance(node.meta["val"], (tuple, list)):
+        return made.value()
+    return tuple(made.value(port) for port in range(len(call.outputs)))
+
+
+def _draws(node: fx.Node) -> bool:
+    """Whether a call's result depends on random numbers."""
+    target: Any = node.target
+    if str(target) == ATTENTION:
+        dropped = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p")
+        return bool(dropped)
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _results(node: fx.Node) -> list[Any]:
+    result = node.meta["val"]
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def _type(tensor: Tensor) -> TensorType:
+    return TensorType(tuple(tensor.shape), _name(tensor.dtype))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _text(arg: Any, operands: list[fx.Node], where: str) -> str:
+    if isinstance(arg, torch.fx.Node):
+        return f"x{operands.index(arg)}"
+    if isinstance(arg, (list, tuple)):
+        return f"[{', '.join(_text(part, operands, where) for part in arg)}]"
+    if isinstance(arg, torch.dtype):
+        return _name(arg)
+    if arg is None or isinstance(arg, (bool, int, float, str)):
+        return repr(arg)
+    raise InputError(where, f"an argument of type {type(arg).__name__} cannot be captured")

@@ -1,0 +1,202 @@
+"""ATen operators that are layers of a network, and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod, sqrt
+
+from pcg.capture.call import AtenCall, Entry, Unsupported
+from pcg.capture.pointwise import scaled
+from pcg.capture.shapes import broadcast, narrowed, reshaped, shape_of, spread, swapped
+from pcg.graph import Value, apply
+from pcg.operator import Call
+from pcg.ops import algebra, attention, layers, norms, reductions
+from pcg.ops.constants import position_ids
+from pcg.ops.elementwise import rsqrt, shift
+from pcg.ops.layout import expand_vector, permute
+
+EVERY = {0: "none", 1: "mean", 2: "sum"}
+"""Torch's numbers for what a loss does with its elements."""
+IGNORED = -100
+"""The label that torch leaves out of a loss unless told otherwise; labels are never negative."""
+
+
+def _product(x: Value, y: Value) -> Value:
+    """x @ y."""
+    if x.rank >= 1 and y.rank == 2:
+        return apply(algebra.matmul(), x, y)
+    if x.rank == y.rank > 2 and shape_of(x)[:-2] == shape_of(y)[:-2]:
+        return apply(algebra.batch_matmul(), x, y)
+    raise Unsupported("ranks")
+
+
+def _matmul(call: AtenCall) -> Value:
+    names = ("self", "mat2" if "mat2" in call.arguments else "other")
+    return _product(*(call.value(name) for name in names))
+
+
+def _biased(x: Value, bias: Value | None) -> Value:
+    if bias is None:
+        return x
+    return apply(algebra.add(), *broadcast(x, bias, shape_of(x)))
+
+
+def _linear(call: AtenCall) -> Value:
+    product = _product(call.value("input"), swapped(call.value("weight"), 0, 1))
+    return _biased(product, call.maybe("bias"))
+
+
+def _addmm(call: AtenCall) -> Value:
+    product = scaled(_product(call.value("mat1"), call.value("mat2")), call.number("alpha"))
+    return _biased(product, scaled(call.value("self"), call.number("beta")))
+
+
+def _softmax(call: AtenCall) -> Value:
+    x = call.value("self")
+    call.expect(dtype=None)
+    return apply(layers.softmax(axis=call.axis("dim", x.rank)), x)
+
+
+def _log_softmax(call: AtenCall) -> Value:
+    x = call.value("self")
+    call.expect(dtype=None)
+    return apply(reductions.log_softmax(axis=call.axis("dim", x.rank)), x)
+
+
+def _layer_norm(call: AtenCall) -> Value:
+    """Over the last axis only."""
+    if len(call.integers("normalized_shape")) != 1:
+        raise Unsupported("normalized_shape")
+    operator = layers.layer_norm(eps=call.number("eps"))
+    return apply(operator, call.value("input"), call.value("weight"), call.value("bias"))
+
+
+def _batch_norm(call: AtenCall) -> Value:
+    """By the statistics of the batch. Those that torch keeps of earlier ones have no part in it."""
+    call.expect(training=True)
+    operator = norms.batch_norm(eps=call.number("eps"))
+    return apply(operator, call.value("input"), call.value("weight"), call.value("bias"))
+
+
+def _normed_by_statistics(call: AtenCall) -> Value:
+    """A batch norm outside of training: each channel times a number, plus another."""
+    x, weight, bias = (call.value(name) for name in ("input", "weight", "bias"))
+    mean, variance = call.value("running_mean"), call.value("running_var")
+    inverse = apply(rsqrt(), apply(shift(offset=call.number("eps")), variance))
+    factor = apply(algebra.multiply(), weight, inverse)
+    moved = scaled(apply(algebra.multiply(), mean, factor), -1.0)
+    offset = apply(algebra.add(), bias, moved)
+    spread_factor, spread_offset = (apply(expand_vector(axis=1), x, v) for v in (factor, offset))
+    return apply(algebra.add(), apply(algebra.multiply(), x, spread_factor), spread_offset)
+
+
+def _embedding(call: AtenCall) -> Value:
+    call.expect(padding_idx=-1, scale_grad_by_freq=False, sparse=False)
+    ids, table = call.value("indices"), call.value("weight")
+    rows = _first_rows(ids, table)
+    return apply(layers.embedding(), ids, table) if rows is None else rows
+
+
+def _first_rows(ids: Value, table: Value) -> Value | None:
+    """What a look-up finds whose ids are 0, 1, 2, ..., as the places in a sequence are, perhaps
+    with dimensions before: the table's first rows. None if the ids are others."""
+    repeats: list[Call] = []
+    while ids.node.name == "expand" and ids.node.operator_call.integer("axis") < ids.rank - 1:
+        repeats.append(ids.node.operator_call)
+        ids = ids.node.inputs[0]
+    if ids.node.name != "position_ids":
+        return None
+    rows = narrowed(table, 0, 0, shape_of(ids)[0])
+    for call in reversed(repeats):
+        rows = apply(call, rows)
+    return rows
+
+
+def _count(call: AtenCall) -> Value:
+    """0, 1, 2, ..."""
+    call.expect(start=0, step=1)
+    return apply(position_ids(size=call.shape[0]))
+
+
+def _attention(call: AtenCall) -> Value:
+    q, k, v = (call.value(name) for name in ("query", "key", "value"))
+    call.expect(dropout_p=0.0, enable_gqa=False)
+    if not shape_of(q)[:-2] == shape_of(k)[:-2] == shape_of(v)[:-2]:
+        raise Unsupported("ranks")
+    if call.arguments["scale"] is not None:
+        q = scaled(q, call.number("scale") * sqrt(shape_of(q)[-1]))  # the operator divides by it
+    if "attn_mask" in call.choices:
+        raise Unsupported("attn_mask")  # it chooses scores, and is not added to them
+    mask = call.maybe("attn_mask")
+    if call.arguments["is_causal"]:
+        return apply(attention.causal_attention(), q, k, v)
+    if mask is None:
+        return apply(attention.attention(), q, k, v)
+    scores = (*shape_of(q)[:-1], shape_of(k)[-2])
+    return apply(attention.masked_attention(), q, k, v, spread(mask, scores))
+
+
+def _every(call: AtenCall, elements: Value) -> Value:
+    """What a loss does with its elements: their mean, their sum, or nothing."""
+    match EVERY[call.integer("reduction")]:
+        case "mean":
+            return apply(layers.mean_loss(), elements)
+        case "sum":
+            return apply(layers.sum_loss(), elements)
+        case _:
+            return elements
+
+
+def _squared_error(call: AtenCall) -> Value:
+    x, y = call.value("self"), call.value("target")
+    x, y = broadcast(x, y, _common(shape_of(x), shape_of(y)))
+    error = apply(algebra.add(), x, scaled(y, -1.0))
+    return _every(call, apply(algebra.multiply(), error, error))
+
+
+def _common(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that both fill when broadcast."""
+    rank = max(len(a), len(b))
+    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
+    return tuple(max(pair) for pair in pairs)
+
+
+def _cross_entropy(call: AtenCall) -> Value:
+    """Of classes given by number, over any further axes."""
+    logits, target = call.value("self"), call.value("target")
+    call.expect(weight=None, ignore_index=IGNORED, label_smoothing=0.0)
+    if target.rank != logits.rank - 1 or logits.rank < 2:
+        raise Unsupported("target")
+    if logits.rank > 2:
+        logits = permute(logits, (0, *range(2, logits.rank), 1))
+    rows, classes = prod(shape_of(target)), shape_of(logits)[-1]
+    mean = apply(
+        reductions.cross_entropy(), reshaped(logits, (rows, classes)), reshaped(target, (rows,))
+    )
+    match EVERY[call.integer("reduction")]:
+        case "mean":
+            return mean
+        case "sum":
+            return scaled(mean, float(rows))
+        case _:
+            raise Unsupported("reduction")
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "aten.mm.default": _matmul,
+    "aten.bmm.default": _matmul,
+    "aten.matmul.default": _matmul,
+    "aten.linear.default": _linear,
+    "aten.addmm.default": _addmm,
+    "aten.softmax.int": _softmax,
+    "aten.log_softmax.int": _log_softmax,
+    "aten.layer_norm.default": _layer_norm,
+    "aten._native_batch_norm_legit_functional.default": _batch_norm,
+    "aten._native_batch_norm_legit.no_stats": _batch_norm,
+    "aten._native_batch_norm_legit_no_training.default": _normed_by_statistics,
+    "aten.arange.start_step": _count,
+    "aten.embedding.default": _embedding,
+    "aten.scaled_dot_product_attention.default": _attention,
+    "aten.mse_loss.default": _squared_error,
+    "aten.cross_entropy_loss.default": _cross_entropy,
+}

@@ -1,0 +1,172 @@
+"""Leaves of a captured graph: the parameters and inputs of a module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pcg.capture.shapes import swapped
+from pcg.errors import InputError
+from pcg.graph import Value, leaf
+from pcg.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor, fx
+    from torch.export import ExportGraphSignature
+    from torch.nn import Module
+
+INDEXED: Mapping[str, tuple[int, int, int]] = {
+    "aten.embedding.default": (1, 0, 0),
+    "aten.cross_entropy_loss.default": (1, 0, 1),
+}
+"""Operators that read integers as indices: which argument these are, and which dimension of which
+other argument they number."""
+SAME_ELEMENTS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("view.default", "_unsafe_view.default"),
+        *("squeeze.dim", "squeeze.dims", "squeeze.default", "unsqueeze.default", "slice.Tensor"),
+        *("transpose.int", "permute.default", "select.int", "expand.default", "clone.default"),
+        *("split.Tensor", "split_with_sizes.default", "unbind.int"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight of the graph, by its leaf's name, and the parameter of the module that it is."""
+
+    leaf: str
+    parameter: str
+    """Fully qualified, as in the module's ``state_dict``."""
+    transposed: bool
+    """Whether the graph stores the transpose: torch's linear layers hold [out, in], and multiply
+    by what the graph then stores, [in, out]."""
+
+    def of(self, parameter: Tensor) -> Tensor:
+        """The weight from the parameter, or the parameter from the weight."""
+        return parameter.mT if self.transposed else parameter
+
+
+class Leaves:
+    """The leaves for the placeholders of a program. Those that outputs do not need get none."""
+
+    def __init__(
+        self,
+        module: Module,
+        signature: ExportGraphSignature,
+        live: set[fx.Node],
+        where: str,
+    ) -> None:
+        self._where = where
+        self._live = live
+        self._bounds = _bounds(live)
+        self._parameters = {
+            name: first for first, names in _shared(module).items() for name in names
+        }
+        self._order = list(module.state_dict(keep_vars=True))
+        self._parameter_of = dict(signature.inputs_to_parameters)
+        self._buffer_of = {
+            **signature.inputs_to_buffers,
+            **signature.inputs_to_lifted_tensor_constants,
+        }
+        self._made: dict[str, tuple[Value, Weight]] = {}
+        self._names: set[str] = {"return"}
+        self.buffers: dict[str, str] = {}
+        self.inputs: dict[object, str] = {}
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        weights = [weight for _, weight in self._made.values()]
+        return tuple(sorted(weights, key=lambda w: self._order.index(w.parameter)))
+
+    def value(self, node: fx.Node) -> Value:
+        """The value of a placeholder."""
+        if node.name in self._parameter_of:
+            return self._parameter(node, self._parameters[self._parameter_of[node.name]])
+        tensor = node.meta["val"]
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(self._where, f"input {node.name}: expected a tensor")
+        origin = self._buffer_of.get(node.name)
+        name = self._fresh(origin or node.name)
+        if origin is not None:
+            self.buffers[name] = origin
+        else:
+            self.inputs[node.name] = name
+        return leaf("input", name, tuple(tensor.shape), below=self._below(node, tensor))
+
+    def _parameter(self, node: fx.Node, qualified: str) -> Value:
+        if qualified not in self._made:
+            shape = tuple(node.meta["val"].shape)
+            turned = len(shape) == 2 and self._is_turned(node)
+            name = self._fresh(qualified)
+            value = leaf("weight", name, shape[::-1] if turned else shape)
+            value = swapped(value, 0, 1) if turned else value
+            self._made[qualified] = (value, Weight(name, qualified, turned))
+        return self._made[qualified][0]
+
+    def _is_turned(self, node: fx.Node) -> bool:
+        """Whether all that is read of a matrix is its transpose."""
+        users = [user for user in node.users if user in self._live]
+        return all(_transposes(user, node) for user in users)
+
+    def _below(self, node: fx.Node, tensor: Tensor) -> int | None:
+        if tensor.dtype == torch.bool:
+            return 2
+        if tensor.is_floating_point():
+            return None
+        if node not in self._bounds:
+            problem = "integers that are neither ids of an embedding nor labels of a loss"
+            raise InputError(self._where, f"input {node.name}: {problem}")
+        return self._bounds[node]
+
+    def _fresh(self, name: str) -> str:
+        """A name that graphs can print, and that no other leaf has."""
+        plain = re.sub(r"\W", "_", name)
+        plain = plain if plain.isidentifier() else f"_{plain}"
+        found, number = plain, 1
+        while found in self._names:
+            number += 1
+            found = f"{plain}_{number}"
+        self._names.add(found)
+        return found
+
+
+def _shared(module: Module) -> dict[str, list[str]]:
+    """All names of each parameter, by the first of them."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {found[0]: found for found in names.values()}
+
+
+def _transposes(user: fx.Node, matrix: fx.Node) -> bool:
+    match str(user.target):
+        case "aten.linear.default":
+            return user.args[1] is matrix and user.args[0] is not matrix
+        case "aten.t.default" | "aten.transpose.int":
+            return True
+        case "aten.permute.default":
+            return user.args[1] == [1, 0]
+        case _:
+            return False
+
+
+def _bounds(live: set[fx.Node]) -> dict[fx.Node, int]:
+    """What integers stay below, by what reads them."""
+    found: dict[fx.Node, int] = {}
+    pending: list[tuple[fx.Node, int]] = []
+    for node in live:
+        if str(node.target) in INDEXED:
+            index, other, dim = INDEXED[str(node.target)]
+            ids: Any = node.args[index]
+            numbered: Any = node.args[other]
+            pending.append((ids, numbered.meta["val"].shape[dim]))
+    while pending:
+        node, size = pending.pop()
+        found[node] = min(size, found.get(node, size))
+        if str(node.target) in SAME_ELEMENTS or "getitem" in str(node.target):
+            pending += [(source, found[node]) for source in node.all_input_nodes]
+    return found

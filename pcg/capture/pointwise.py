@@ -1,0 +1,114 @@
+"""ATen operators that compute element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import pi, sqrt
+
+from pcg.capture.call import AtenCall, Entry
+from pcg.capture.shapes import broadcast
+from pcg.graph import Value, apply
+from pcg.operator import Call
+from pcg.ops import algebra, elementwise
+from pcg.ops.groups import times_scalar
+
+
+def _is_number(call: AtenCall, name: str) -> bool:
+    return not isinstance(call.arguments[name], Value)
+
+
+def scaled(value: Value, factor: float) -> Value:
+    """``factor`` times a value."""
+    return value if factor == 1.0 else apply(algebra.scale(factor=factor), value)
+
+
+def _unary(made: Callable[[], Call]) -> Entry:
+    return lambda call: apply(made(), call.value("self"))
+
+
+def _binary(made: Callable[[], Call]) -> Entry:
+    return lambda call: apply(
+        made(), *broadcast(call.value("self"), call.value("other"), call.shape)
+    )
+
+
+def _sum(call: AtenCall, sign: float) -> Value:
+    """self + sign * alpha * other."""
+    alpha = sign * call.number("alpha")
+    if _is_number(call, "self"):
+        scaled_other = scaled(call.value("other"), alpha)
+        return apply(elementwise.shift(offset=call.number("self")), scaled_other)
+    x = call.value("self")
+    if _is_number(call, "other"):
+        return apply(elementwise.shift(offset=alpha * call.number("other")), x)
+    x, y = broadcast(x, call.value("other"), call.shape)
+    return apply(algebra.add(), x, scaled(y, alpha))
+
+
+def _multiply(call: AtenCall) -> Value:
+    x = call.value("self")
+    if _is_number(call, "other"):
+        return scaled(x, call.number("other"))
+    y = call.value("other")
+    for one, other in ((x, y), (y, x)):
+        if other.rank == 0 < one.rank:
+            return apply(times_scalar(), one, other)
+    return apply(algebra.multiply(), *broadcast(x, y, call.shape))
+
+
+def _divide(call: AtenCall) -> Value:
+    x = call.value("self")
+    if _is_number(call, "other"):
+        return scaled(x, 1.0 / call.number("other"))
+    return apply(elementwise.divide(), *broadcast(x, call.value("other"), call.shape))
+
+
+def _power(call: AtenCall) -> Value:
+    x, exponent = call.value("self"), call.number("exponent")
+    if exponent == 2.0:
+        return apply(algebra.multiply(), x, x)
+    return apply(elementwise.power(exponent=exponent), x)
+
+
+def _clamp(call: AtenCall) -> Value:
+    low, high = call.number("min"), call.number("max")
+    return apply(elementwise.clamp(low=low, high=high), call.value("self"))
+
+
+def _gelu(call: AtenCall) -> Value:
+    x = call.value("self")
+    if call.arguments["approximate"] == "none":
+        return apply(algebra.gelu(), x)
+    cube = apply(algebra.multiply(), x, apply(algebra.multiply(), x, x))
+    inner = scaled(apply(algebra.add(), x, scaled(cube, 0.044715)), sqrt(2.0 / pi))
+    share = apply(elementwise.shift(offset=1.0), apply(elementwise.tanh(), inner))
+    return scaled(apply(algebra.multiply(), x, share), 0.5)
+
+
+def _same(call: AtenCall) -> Value:
+    return call.value("self")
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "aten.relu.default": _unary(algebra.relu),
+    "aten.neg.default": _unary(elementwise.negate),
+    "aten.reciprocal.default": _unary(elementwise.reciprocal),
+    "aten.exp.default": _unary(elementwise.exp),
+    "aten.log.default": _unary(elementwise.log),
+    "aten.sqrt.default": _unary(elementwise.sqrt),
+    "aten.rsqrt.default": _unary(elementwise.rsqrt),
+    "aten.sigmoid.default": _unary(elementwise.sigmoid),
+    "aten.tanh.default": _unary(elementwise.tanh),
+    "aten.silu.default": _unary(elementwise.silu),
+    "aten.gelu.default": _gelu,
+    "aten.add.Tensor": lambda call: _sum(call, 1.0),
+    "aten.add.Scalar": lambda call: _sum(call, 1.0),
+    "aten.sub.Tensor": lambda call: _sum(call, -1.0),
+    "aten.mul.Tensor": _multiply,
+    "aten.div.Tensor": _divide,
+    "aten.maximum.default": _binary(elementwise.maximum),
+    "aten.minimum.default": _binary(elementwise.minimum),
+    "aten.pow.Tensor_Scalar": _power,
+    "aten.clamp.default": _clamp,
+    "aten.clone.default": _same,
+}

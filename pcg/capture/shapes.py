@@ -1,0 +1,125 @@
+"""Reshaping and broadcasting, made of operators that name the dimensions they change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from pcg.capture.call import Shape
+from pcg.graph import Value, apply
+from pcg.ops.algebra import scale
+from pcg.ops.elementwise import shift
+from pcg.ops.groups import times_scalar
+from pcg.ops.layout import expand, expand_as, expand_vector, flatten, transpose, unflatten
+from pcg.ops.layout import slice as narrow
+from pcg.ops.reductions import sum_axis
+
+
+def shape_of(value: Value) -> Shape:
+    return value.type.shape
+
+
+def swapped(value: Value, dim0: int, dim1: int) -> Value:
+    """Two dimensions swapped; of the same swap, what it was made of."""
+    low, high = sorted((dim0, dim1))
+    if low == high:
+        return value
+    call = transpose(dim0=low, dim1=high)
+    return value.node.inputs[0] if value.node.call == call else apply(call, value)
+
+
+def narrowed(value: Value, axis: int, start: int, size: int) -> Value:
+    """``size`` elements of an axis, from ``start`` on."""
+    if (start, size) == (0, shape_of(value)[axis]):
+        return value
+    return apply(narrow(axis=axis, start=start, size=size), value)
+
+
+def reshaped(value: Value, shape: Sequence[int]) -> Value:
+    """The elements in the same order in another shape.
+
+    Dimensions that stay are left alone: the others are merged, and split again, in the smallest
+    groups that hold the same number of elements.
+    """
+    groups = _groups(shape_of(value), tuple(shape))
+    # From the last one on, so that positions before it stay as they are.
+    for start, old, new in reversed(groups):
+        if old == new:
+            continue
+        if not old:
+            value = apply(expand(axis=start, size=1), value)
+        elif not new:
+            value = _without(value, start)
+        else:
+            value = _regrouped(value, start, len(old), new)
+    return value
+
+
+def _groups(old: Shape, new: Shape) -> list[tuple[int, Shape, Shape]]:
+    """Runs of dimensions that hold the same elements: where they begin in ``old``, and their sizes
+    before and after."""
+    found: list[tuple[int, Shape, Shape]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        a, b = i, j
+        here, there = old[i : i + 1], new[j : j + 1]
+        if here == there:
+            i, j = i + 1, j + 1
+        elif here == (1,) or not there:
+            i += 1
+        elif there == (1,) or not here:
+            j += 1
+        else:
+            i, j = i + 1, j + 1
+            while (left := prod(old[a:i])) != (right := prod(new[b:j])):
+                i, j = (i + 1, j) if left < right else (i, j + 1)
+        found.append((a, old[a:i], new[b:j]))
+    return found
+
+
+def _without(value: Value, axis: int) -> Value:
+    """A dimension of size 1 left out: merged into the one before it, which may still be cut then,
+    or summed where there is none."""
+    if axis:
+        return apply(flatten(axis=axis - 1), value)
+    return apply(sum_axis(axis=axis), value)
+
+
+def _regrouped(value: Value, start: int, count: int, new: Shape) -> Value:
+    for _ in range(count - 1):
+        value = apply(flatten(axis=start), value)
+    for at in range(len(new) - 1):
+        outer, inner = new[at], prod(new[at + 1 :])
+        value = apply(unflatten(axis=start + at, outer=outer, inner=inner), value)
+    return value
+
+
+def broadcast(a: Value, b: Value, shape: Shape) -> tuple[Value, Value]:
+    """Two operands, each with its elements repeated to fill ``shape``."""
+    return spread(a, shape, b), spread(b, shape, a)
+
+
+def spread(value: Value, shape: Shape, like: Value | None = None) -> Value:
+    """The elements repeated to fill ``shape``, as torch does it.
+
+    Where ``like`` has that shape the result is cut as it is, so that a bias, say, follows the batch
+    that it is added to.
+    """
+    own = shape_of(value)
+    if own == shape:
+        return value
+    first = len(shape) - len(own)
+    kept = [i for i, size in enumerate(shape) if i >= first and own[i - first] == size]
+    lacking = [i for i in range(len(shape)) if i not in kept]
+    value = reshaped(value, [shape[i] for i in kept])
+    if like is not None and shape_of(like) == shape:
+        if not kept:
+            ones = apply(shift(offset=1.0), apply(scale(factor=0.0), like))
+            return apply(times_scalar(), ones, value)
+        if len(kept) == 1:
+            return apply(expand_vector(axis=kept[0]), like, value)
+        if len(lacking) == 1:
+            return apply(expand_as(axis=lacking[0]), like, value)
+    for axis in lacking:
+        value = apply(expand(axis=axis, size=shape[axis]), value)
+    return value

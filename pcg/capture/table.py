@@ -1,0 +1,17 @@
+"""The table of ATen operators that have an index equation, or are made of some that have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pcg.capture import layers, moves, pointwise, windows
+from pcg.capture.call import Entry
+
+TABLE: Mapping[str, Entry] = {
+    **pointwise.ENTRIES,
+    **moves.ENTRIES,
+    **layers.ENTRIES,
+    **windows.ENTRIES,
+}
+"""By torch's name of the operator. What is not here is taken apart by torch's own decompositions,
+and what is left then, and what an entry does not support, is opaque."""

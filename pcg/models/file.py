@@ -1,0 +1,89 @@
+"""A user's own model, given as ``path/to/file.py:make_model``.
+
+The function takes nothing, and returns a torch module, whose output is its training loss, and a
+tuple of example inputs. The first dimension of the first input is the batch of one device.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pcg.errors import InputError
+from pcg.files import read_text
+from pcg.lazy import torch
+from pcg.user import line_at_fault, run_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+EXPECTED = "expected FILE.py:FUNCTION"
+
+
+def from_file(name: str, batch: int | None, devices: int) -> tuple[Module, tuple[Any, ...]]:
+    """The module on the meta device, and inputs of a global batch; by default that of the examples
+    for each device.
+
+    All tensors among the inputs whose first dimension is the batch follow it. Raises InputError,
+    naming the file and where it can the line, for whatever is wrong with it.
+    """
+    path, colon, function = name.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise InputError(f"model {name}", EXPECTED)
+    module, inputs = _made(Path(path), function)
+    first = next(iter(_tensors(inputs)), None)
+    if first is None or not first.dim():
+        raise InputError(name, "example inputs have no batch, expected a tensor with a dimension")
+    own = first.shape[0]
+    wanted = own * devices if batch is None else batch
+    try:
+        return module.to("meta"), tuple(_resized(part, own, wanted) for part in inputs)
+    except (RuntimeError, NotImplementedError) as error:
+        raise InputError(name, f"{type(error).__name__}: {error}") from error
+
+
+def _made(path: Path, function: str) -> tuple[Module, tuple[Any, ...]]:
+    read_text(path, "a Python file that makes a model")
+    where = f"{path}:{function}"
+    # On the meta device, where parameters take no memory.
+    with torch.device("meta"):
+        make = getattr(run_file(path, "user_model"), function, None)
+        if not callable(make):
+            raise InputError(where, "no such function")
+        try:
+            made: Any = make()
+        except (Exception, SystemExit) as error:
+            problem = f"{function} raised {type(error).__name__}: {error}"
+            raise InputError(line_at_fault(path, error), problem) from error
+    match made:
+        case (module, tuple() | list() as inputs) if isinstance(module, torch.nn.Module):
+            return module, tuple(inputs)
+        case _:
+            given = type(made).__name__
+            problem = f"returned {given}, expected a torch module and a tuple of example inputs"
+            raise InputError(where, problem)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return _tensors(list(value.values()))
+    if isinstance(value, (list, tuple)):
+        return [tensor for part in value for tensor in _tensors(part)]
+    return []
+
+
+def _resized(value: Any, own: int, wanted: int) -> Any:
+    """Inputs on the meta device, with a batch of ``wanted`` in place of ``own``."""
+    if isinstance(value, torch.Tensor):
+        shape = list(value.shape)
+        if shape and shape[0] == own:
+            shape[0] = wanted
+        return torch.empty(shape, dtype=value.dtype, device="meta")
+    if isinstance(value, dict):
+        return {key: _resized(part, own, wanted) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_resized(part, own, wanted) for part in value)
+    return value

@@ -1,0 +1,189 @@
+"""Opaque operators: torch functions without an index equation, kept whole.
+
+Nothing is known of what they compute, so nothing may be cut: no index of theirs is an axis and no
+partial sum passes. They are declared where they are used, in the graph's own text:
+
+    opaque topk_default_3f2a91c0 = aten.topk.default(x0, 2) : [8, 16] float32 -> [8, 2] float32, ...
+
+The equation of one tells shapes, and what it reads and writes (which its cost follows from). What
+it says about values is not meant: reference evaluation refuses it, and no rule knows its name.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from pcg.errors import OperatorError
+from pcg.graph import Graph, Node
+from pcg.lazy import torch
+from pcg.operator import Kernel, Operator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pcg.task import Task
+
+NAMESPACE = "aten"
+"""Torch's own functions; a file that names others is refused."""
+DECLARATION = re.compile(r"^opaque (\w+) = (.+) : (.*?) ?-> (.+)$")
+TENSOR = re.compile(r"\[([\d, ]*)\] (\w+)")
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A shape and torch's name of a number format."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} {self.dtype}"
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque(Operator):
+    """A torch function of whole tensors. ``function`` calls it on ``x0``, ``x1``, ..."""
+
+    function: str = ""
+    reads: tuple[TensorType, ...] = ()
+    writes: tuple[TensorType, ...] = ()
+
+    @property
+    def target(self) -> str:
+        """Torch's name of the function, such as ``aten.topk.default``."""
+        return self.function.partition("(")[0]
+
+    @property
+    def declaration(self) -> str:
+        """The line of a graph's text that declares it."""
+        reads, writes = (", ".join(map(str, types)) for types in (self.reads, self.writes))
+        return f"opaque {self.name} = {self.function} : {reads} -> {writes}"
+
+
+def opaque(function: str, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> Opaque:
+    """The operator of a function, such as ``aten.topk.default(x0, 2)``, for operands and results of
+    these types. Raises ValueError where ``function`` is no call of a function of torch's own."""
+    target, _ = _parse(function)
+    spec = f"{function} {list(map(str, reads))} {list(map(str, writes))}"
+    digest = blake2b(spec.encode(), digest_size=4).hexdigest()
+    return Opaque(
+        f"{target[0]}_{target[1]}_{digest}",
+        _equation(reads, writes),
+        kernel=_kernel(function, tuple(reads)),
+        function=function,
+        reads=tuple(reads),
+        writes=tuple(writes),
+    )
+
+
+def parse_opaque(line: str) -> Opaque | None:
+    """The operator that a line of a graph's text declares; None if the line is of another kind.
+
+    Raises ValueError, saying what is wrong, for a declaration that cannot be read."""
+    match = DECLARATION.match(line)
+    if match is None:
+        return None
+    name, function, reads, writes = match.groups()
+    found = opaque(function, _types(reads), _types(writes))
+    if found.name != name:
+        raise ValueError(f"{name} does not name this function, expected {found.name}")
+    return found
+
+
+def opaque_nodes(graph: Graph) -> tuple[Node, ...]:
+    """The nodes of a graph that are kept whole, for lack of an equation."""
+    nodes = (node for node in graph.nodes if not node.is_leaf)
+    return tuple(node for node in nodes if isinstance(node.operator_call.operator, Opaque))
+
+
+def refuse_opaque(operator: Operator) -> None:
+    """Raise OperatorError for an operator whose equation does not tell its values."""
+    if isinstance(operator, Opaque):
+        raise OperatorError(operator.name, "*", None, "has no equation to evaluate")
+
+
+def _types(text: str) -> tuple[TensorType, ...]:
+    if TENSOR.sub("", text).strip(", "):
+        raise ValueError(f"expected SHAPE and FORMAT of tensors, got {text!r}")
+    return tuple(
+        TensorType(tuple(int(size) for size in re.findall(r"\d+", shape)), dtype)
+        for shape, dtype in TENSOR.findall(text)
+    )
+
+
+def _equation(reads: Sequence[TensorType], writes: Sequence[TensorType]) -> str:
+    """Every element of every operand is read, under a function that hides how."""
+    operands: list[str] = []
+    terms: list[str] = []
+    for i, read in enumerate(reads):
+        names = [f"i{i}_{dim}" for dim in range(len(read.shape))]
+        sizes = [f"{name} < {size}" for name, size in zip(names, read.shape, strict=True)]
+        operands.append(f"x{i}[{', '.join(sizes)}]")
+        read_all = f"x{i}[{', '.join(names)}]"
+        terms.append(f"(sum {', '.join(names)}: {read_all})" if names else read_all)
+    value = f"any1({' + '.join(terms) or '1'})"
+    outputs: list[str] = []
+    for o, written in enumerate(writes):
+        sizes = [f"o{o}_{dim} < {size}" for dim, size in enumerate(written.shape)]
+        outputs.append(f"out{o}[{', '.join(sizes)}] = {value}")
+    operands_first = f"{', '.join(operands)} -> " if operands else ""
+    return operands_first + "; ".join(outputs)
+
+
+def _kernel(function: str, reads: tuple[TensorType, ...]) -> Kernel:
+    """The torch function, on tensors that hold whole numbers as real ones."""
+
+    def run(task: Task, *blocks: Tensor) -> tuple[Tensor, ...]:
+        (name, overload), call = _parse(function)
+        given = [_as(block, read.dtype) for block, read in zip(blocks, reads, strict=True)]
+        args = [_argument(arg, given) for arg in call.args]
+        kwargs = {key.arg: _argument(key.value, given) for key in call.keywords if key.arg}
+        result = getattr(getattr(torch.ops.aten, name), overload)(*args, **kwargs)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        number = blocks[0].dtype if blocks else torch.get_default_dtype()
+        return tuple(tensor.to(number) for tensor in results)
+
+    return run
+
+
+def _as(block: Tensor, dtype: str) -> Tensor:
+    """Real numbers keep the format that the run computes in."""
+    wanted: Any = getattr(torch, dtype)
+    return block if wanted.is_floating_point else block.to(wanted)
+
+
+def _parse(function: str) -> tuple[tuple[str, str], ast.Call]:
+    try:
+        call = ast.parse(function, mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{function[:40]!r} is no call") from error
+    match call:
+        case ast.Call(ast.Attribute(ast.Attribute(ast.Name(space), name), overload)):
+            if space == NAMESPACE:
+                return (name, overload), call
+        case _:
+            pass
+    raise ValueError(f"expected {NAMESPACE}.NAME.OVERLOAD(...), got {function[:40]!r}")
+
+
+def _argument(node: ast.expr, operands: Sequence[Tensor]) -> Any:
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_argument(operand, operands)
+        case ast.List(parts):
+            return [_argument(part, operands) for part in parts]
+        case ast.Name(name) if re.fullmatch(r"x\d+", name) and int(name[1:]) < len(operands):
+            return operands[int(name[1:])]
+        case ast.Name("inf" | "nan" as name):
+            return float(name)
+        case ast.Name(name) if isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        case _:
+            raise ValueError(f"unknown argument {ast.unparse(node)}")

@@ -1,0 +1,125 @@
+"""From modules to graphs: the map of parameters, leaves, and what cannot be captured."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from capturing import assert_agrees
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention as attend
+
+from pcg.capture import Weight, capture
+from pcg.errors import InputError
+from pcg.text import print_graph
+
+ROWS = torch.empty(4, 6)
+
+
+class Tied(nn.Module):
+    """A table that is also the weight of the last layer, under two names; and a parameter that
+    nothing needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.randn(3))
+        self.hidden = nn.Linear(6, 6)
+        self.table = nn.Embedding(10, 6)
+        self.last = nn.Linear(6, 10, bias=False)
+        self.last.weight = self.table.weight
+
+    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.last(self.hidden(self.table(ids))), labels)
+
+
+def test_weights_are_named_after_parameters() -> None:
+    torch.manual_seed(0)
+    ids = torch.tensor([3, 0, 9, 9])
+    captured = assert_agrees(Tied(), (ids, ids.flip(0)))
+    assert captured.weights == (
+        Weight("hidden_weight", "hidden.weight", transposed=True),
+        Weight("hidden_bias", "hidden.bias", transposed=False),
+        Weight("table_weight", "table.weight", transposed=False),
+    )
+    assert captured.inputs == ("ids", "labels")
+    assert print_graph(captured.graph).splitlines()[:3] == [
+        "ids = input[4] below 10",
+        "table_weight = weight[10, 6]",
+        "t0 = embedding(ids, table_weight)",
+    ]
+
+
+class Leaves(nn.Module):
+    """Names that collide once dots are gone, a buffer that is read, and inputs in a list."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x_weight = nn.Parameter(torch.randn(6))
+        self.x = nn.Linear(6, 6)
+        self.register_buffer("scale", torch.tensor(2.0))
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x: list[Tensor], unread: Tensor) -> Tensor:
+        return (self.norm(self.x(x[1])) * self.x_weight * self.scale).square().sum()
+
+
+def test_leaves_have_names_of_their_own() -> None:
+    torch.manual_seed(0)
+    rows = torch.randn(4, 6, dtype=torch.float64)
+    captured = assert_agrees(Leaves(), ([rows, rows + 1], rows))
+    names = {weight.parameter: weight.leaf for weight in captured.weights}
+    assert names == {
+        "x_weight": "x_weight",
+        "x.weight": "x_weight_2",
+        "x.bias": "x_bias",
+        "norm.weight": "norm_weight",
+        "norm.bias": "norm_bias",
+    }
+    assert captured.inputs == (None, "x_1", None)
+    assert captured.buffers == {"scale": "scale"}
+
+
+class Given(nn.Module):
+    """A parameter and a function of it and the inputs."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.ones(4, 6))
+
+    def forward(self, x: Tensor):
+        return self.function(x, self.weight)
+
+
+def fails(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w).sum() if x.sum() > 0 else w.sum()
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "problem"),
+    [
+        (lambda x, w: x * w, ROWS, "expected a scalar, got shape [4, 6]"),
+        (lambda x, w: x.sum(), ROWS, "the loss depends on no weight"),
+        (lambda x, w: (x * w).sum(), ROWS.long(), "input x: integers that are neither ids"),
+        (lambda x, w: 3, ROWS, "returns something that is no tensor"),
+        (lambda x, w: (x @ w).sum(), ROWS, "torch.export: "),
+        (fails, ROWS, "torch.export: "),
+        (lambda x, w: (x * torch.rand_like(w)).sum(), ROWS, "draws random numbers"),
+        (lambda x, w: attend(x, w, w, dropout_p=0.1).sum(), ROWS, "draws random numbers"),
+    ],
+)
+def test_what_cannot_be_captured_is_one_line(function, x: Tensor, problem: str) -> None:
+    with pytest.raises(InputError) as raised:
+        capture(Given(function), (x,), "model my.py:make")
+    assert str(raised.value).startswith("model my.py:make: ")
+    assert problem in str(raised.value)
+
+
+def test_values_are_not_computed() -> None:
+    """Parameters and inputs without memory give the same graph."""
+    ids = torch.tensor([3, 0, 9, 9])
+    with torch.device("meta"):
+        shapes = Tied()
+    graph = capture(shapes, (ids.to("meta"), ids.to("meta"))).graph
+    assert graph == capture(Tied(), (ids, ids.clone())).graph

@@ -1,0 +1,210 @@
+"""Functions without an equation: kept whole, declared in the text, and run by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from capturing import assert_agrees
+from torch import Tensor, nn
+from torch.nn import functional as f
+from torch_functions import default_dtype
+
+from pcg.capture import capture
+from pcg.errors import InputError, OperatorError
+from pcg.evaluate import evaluate_shards, evaluate_whole
+from pcg.graph import Graph, Node, apply, leaf
+from pcg.opaque import Opaque, TensorType, opaque, opaque_nodes
+from pcg.ops.parallel import partition, replicate
+from pcg.ring import Reals
+from pcg.text import parse_graph, print_graph
+from pcg.work import work
+
+
+class Ranked(nn.Module):
+    """Weighs the greatest two of each row, and the rows by their order; one part is a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+        self.scales = nn.Parameter(torch.randn(2))
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        values, order = torch.topk(x @ self.weight, 2)
+        late = torch.where(order > 2, values, values.detach())
+        picked = x.index_select(0, ids).sum() * self.scales.cumsum(0)[1]
+        return (
+            (late * self.scales).sum()
+            + picked
+            + torch.nn.functional.embedding(ids, x @ self.weight).sum()
+        )
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with default_dtype(torch.float64):
+        yield
+
+
+def ranked() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    torch.manual_seed(3)
+    return Ranked(), (torch.randn(4, 6), torch.tensor([0, 3, 1]))
+
+
+def sorted_rows() -> Opaque:
+    types = TensorType((4, 6), "float32"), TensorType((4, 6), "int64")
+    return opaque("aten.sort.default(x0, -1, True)", types[:1], types)
+
+
+def test_what_has_no_equation_is_kept_and_listed() -> None:
+    captured = assert_agrees(*ranked())
+    assert set(captured.opaque) == {
+        *("aten.topk.default", "aten.gt.Scalar", "aten.detach.default"),
+        *("aten.where.self", "aten.index_select.default", "aten.cumsum.default"),
+    }
+    assert len(opaque_nodes(captured.graph)) == 6
+
+
+def test_text_declares_them() -> None:
+    graph = capture(*ranked()).graph
+    text = print_graph(graph)
+    assert "= aten.topk.default(x0, 2) : [4, 6] float64 -> [4, 2] float64, [4, 2] int64\n" in text
+    parsed = parse_graph(text)
+    assert parsed == graph
+    assert parsed.digest == graph.digest
+    assert print_graph(parsed) == text
+
+
+def test_nothing_is_cut_and_copies_pass() -> None:
+    call = sorted_rows()()
+    x = leaf("input", "x", (4, 6))
+    for dim in (0, 1):
+        cut = apply(call, apply(partition(dim=dim, degree=2), x))
+        with pytest.raises(OperatorError, match="degree 2, expected 1"):
+            _ = cut.type
+    values = Node(call, (apply(replicate(degree=3), x),)).types
+    assert [str(t) for t in values] == ["[4, 6] copies=3", "[4, 6] copies=3"]
+
+
+def test_partial_sums_do_not_pass() -> None:
+    text = "x = input[4, 6] partials=2\nreturn x"
+    partial = parse_graph(text).outputs[0]
+    with pytest.raises(OperatorError, match="partial sums cannot pass"):
+        _ = apply(sorted_rows()(), partial).type
+
+
+def test_cost_is_what_it_reads_and_writes() -> None:
+    node = Node(sorted_rows()(), (leaf("weight", "x", (4, 6)),))
+    assert work(node, frozenset({0}), 4).bytes_forward == 4 * 3 * 24
+
+
+def test_reference_evaluation_refuses() -> None:
+    graph = Graph((apply(sorted_rows()(), leaf("input", "x", (4, 6))),))
+    ring = Reals()
+    with pytest.raises(OperatorError, match="has no equation"):
+        evaluate_whole(graph, {"x": np.zeros((4, 6))}, ring)
+    with pytest.raises(OperatorError, match="has no equation"):
+        evaluate_shards(graph, {"x": np.zeros((1, 4, 6))}, ring)
+
+
+def test_other_functions_are_other_operators() -> None:
+    types = (TensorType((4, 6), "float32"),)
+    up, down = (opaque(f"aten.tril.default(x0, {k})", types, types) for k in (0, 1))
+    assert up.name != down.name
+    x = leaf("input", "x", (4, 6))
+    assert apply(up(), x) != apply(down(), x)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("opaque f = aten.tril.default(x0) : [4] float32 -> [4] float32", "does not name"),
+        ("opaque f = os.system.default(x0) : [4] float32 -> [4] float32", "expected aten.NAME"),
+        ("opaque f = aten.tril : [4] float32 -> [4] float32", "expected aten.NAME"),
+        ("opaque f = ) : [4] float32 -> [4] float32", "is no call"),
+        ("opaque f = aten.tril.default(x0) : 4 -> [4] float32", "expected SHAPE"),
+    ],
+)
+def test_wrong_declarations(line: str, problem: str) -> None:
+    with pytest.raises(InputError, match=f"graph: line 1: .*{problem}"):
+        parse_graph(f"{line}\nx = input[4]\nreturn x")
+
+
+class Random(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x * self.weight, 0.5).sum()
+
+
+def test_random_numbers_are_refused() -> None:
+    with pytest.raises(InputError, match=r"^model: aten.native_dropout.default draws random"):
+        capture(Random(), (torch.ones(4),))
+
+
+class Given(nn.Module):
+    """A function of a parameter and an input of labels, summed under weights."""
+
+    def __init__(self, function: Callable[..., Tensor], shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.function = function
+        self.operand = nn.Parameter(torch.randn(shape))
+        self.slope = nn.Parameter(torch.randn(()))
+
+    def forward(self, labels: Tensor) -> Tensor:
+        table = torch.nn.functional.embedding(labels, self.slope.expand(5, 1))
+        result = self.function(self.operand, labels)
+        return (result * result * self.slope).sum() + table.sum()
+
+
+BEYOND: dict[str, tuple[Callable[..., Tensor], tuple[int, ...]]] = {
+    "avg_pool2d.default": (
+        lambda x, y: f.avg_pool2d(x, 2, 2, 1, ceil_mode=True),
+        (2, 4, 5, 5),
+    ),
+    "adaptive_avg_pool2d.default": (lambda x, y: f.adaptive_avg_pool2d(x, 2), (2, 4, 5, 5)),
+    "cross_entropy_loss.default": (
+        lambda x, y: f.cross_entropy(x, y, label_smoothing=0.1),
+        (3, 5),
+    ),
+    "layer_norm.default": (lambda x, y: f.layer_norm(x, (3, 4)), (2, 3, 4)),
+    "max_pool2d.default": (lambda x, y: f.max_pool2d(x, 2, dilation=2), (2, 4, 5, 5)),
+    "embedding.default": (lambda x, y: f.embedding(y, x, padding_idx=0), (5, 4)),
+    "scaled_dot_product_attention.default": (
+        lambda x, y: f.scaled_dot_product_attention(x, x[:, :2], x[:, 2:], enable_gqa=True),
+        (2, 4, 3, 4),
+    ),
+    "matmul.default": (lambda x, y: x @ x, (5,)),
+}
+"""What the equations of an operator do not cover, by its name."""
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_arguments_that_no_equation_covers(name: str) -> None:
+    torch.manual_seed(0)
+    module = Given(*BEYOND[name])
+    captured = assert_agrees(module, (torch.tensor([1, 0, 4]),))
+    assert captured.opaque == (f"aten.{name}",)
+
+
+def test_constants_may_be_opaque() -> None:
+    torch.manual_seed(0)
+    module = Given(lambda x, _: x * torch.full((3,), 0.5), (2, 3))
+    captured = assert_agrees(module, (torch.tensor([1, 0, 4]),))
+    assert captured.opaque == ("aten.full.default",)
+    assert parse_graph(print_graph(captured.graph)) == captured.graph
+
+
+def test_a_mask_that_chooses_is_not_added() -> None:
+    def function(x: Tensor, _: Tensor) -> Tensor:
+        mask = (x @ x.mT).square().tril() > 0
+        return f.scaled_dot_product_attention(x, x, x, mask)
+
+    torch.manual_seed(0)
+    captured = assert_agrees(Given(function, (2, 3, 4)), (torch.tensor([1, 0, 4]),))
+    assert "aten.scaled_dot_product_attention.default" in captured.opaque
+    assert parse_graph(print_graph(captured.graph)) == captured.graph

@@ -1,0 +1,267 @@
+"""Every entry of the table against torch: values and gradients of small modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+from capturing import NEAR, leaves_for
+from torch import Tensor, nn
+from torch.nn import functional as f
+from torch_functions import default_dtype
+
+from pcg.capture import Captured, capture
+from pcg.capture.export import export
+from pcg.capture.table import TABLE
+from runtime.check import evaluate
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function of tensors of these shapes, and of some of ``BUFFERS``; ``positive``: of positive
+    numbers."""
+
+    function: Callable[..., Tensor]
+    shapes: tuple[tuple[int, ...], ...]
+    buffers: tuple[str, ...] = ()
+    positive: bool = False
+
+
+def case(
+    function: Callable[..., Tensor],
+    *shapes: tuple[int, ...],
+    buffers: tuple[str, ...] = (),
+    positive: bool = False,
+) -> Case:
+    return Case(function, shapes, buffers, positive)
+
+
+BUFFERS = {
+    "ids": torch.tensor([[1, 0, 3], [2, 2, 4]]),
+    "labels": torch.tensor([1, 0, 3]),
+    "mean": torch.zeros(4, dtype=torch.float64),
+    "variance": torch.ones(4, dtype=torch.float64),
+}
+
+
+X, IMAGE = (4, 6), (2, 4, 7, 9)
+WIDE, TALL = (3, 1), (1, 4)
+
+
+def batch_normed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return f.batch_norm(x, None, None, w, b, training=True)
+
+
+def with_statistics(x: Tensor, w: Tensor, b: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    return f.batch_norm(x, mean, variance, w, b, training=True)
+
+
+def convolved(x: Tensor, k: Tensor, b: Tensor | None = None, **options: object) -> Tensor:
+    return f.conv2d(x, k, b, **options)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+CASES = {
+    "relu": case(torch.relu, X),
+    "neg": case(torch.neg, X),
+    "reciprocal": case(torch.reciprocal, X, positive=True),
+    "exp": case(torch.exp, X),
+    "log": case(torch.log, X, positive=True),
+    "sqrt": case(torch.sqrt, X, positive=True),
+    "rsqrt": case(torch.rsqrt, X, positive=True),
+    "sigmoid": case(torch.sigmoid, X),
+    "tanh": case(torch.tanh, X),
+    "silu": case(f.silu, X),
+    "gelu": case(f.gelu, X),
+    "gelu by tanh": case(partial(f.gelu, approximate="tanh"), X),
+    "add": case(lambda x, y: torch.add(x, y, alpha=3), X, X),
+    "add a number": case(lambda x: x + 0.5, X),
+    "subtract": case(lambda x, y: x - y, X, X),
+    "subtract from a number": case(lambda x: 2 - x, X),
+    "add rows": case(lambda x, y: x + y, X, (6,)),
+    "add columns": case(lambda x, y: y + x, X, (4, 1)),
+    "add channels": case(lambda x, y: x + y, IMAGE, (4, 1, 1)),
+    "add without the batch": case(lambda x, y: x + y, (2, 3, 4), (3, 4)),
+    "add outer": case(lambda x, y: x + y, WIDE, TALL),
+    "add to two axes": case(lambda x, y: x + y, (2, 3, 4, 5), (2, 1, 1, 5)),
+    "add one number to all": case(lambda x, y: x + y, X, ()),
+    "multiply": case(lambda x, y: x * y, X, X),
+    "multiply by a number": case(lambda x: 3 * x, X),
+    "multiply by one element": case(lambda x, y: x * y, (), X),
+    "divide": case(lambda x, y: x / y, X, X, positive=True),
+    "divide by a number": case(lambda x: x / 3, X),
+    "maximum": case(torch.maximum, X, X),
+    "minimum": case(torch.minimum, X, (6,)),
+    "square": case(lambda x: x**2, X),
+    "power": case(lambda x: x**2.5, X, positive=True),
+    "clamp": case(lambda x: x.clamp(-0.5, 0.7), X),
+    "clone": case(torch.clone, X),
+    "dropout of nothing": case(partial(f.dropout, p=0.0), X),
+    "split a dimension": case(lambda x: x.unflatten(1, (2, 3)), X),
+    "merge dimensions": case(lambda x: x.flatten(1, 2), (2, 3, 4, 5)),
+    "merge and split": case(lambda x: x.reshape(4, 6, 5), (2, 3, 4, 5)),
+    "merge what was swapped": case(lambda x: x.mT.flatten(), X),
+    "reshape around ones": case(lambda x: x.reshape(1, 3, 2, 1, 1), (2, 1, 3)),
+    "squeeze": case(lambda x: x.squeeze(1), (3, 1, 4)),
+    "squeeze several": case(lambda x: x.squeeze((0, 2)), (1, 3, 1, 4)),
+    "squeeze all": case(torch.squeeze, (1, 3, 1, 4)),
+    "unsqueeze": case(lambda x: x.unsqueeze(-1), X),
+    "transpose": case(lambda x: x.transpose(0, -1), (2, 3, 4)),
+    "transpose a matrix": case(torch.t, X),
+    "swap in a permutation": case(lambda x: x.permute(0, 2, 1), (2, 3, 4)),
+    "permute": case(lambda x: x.permute(1, 2, 0), (2, 3, 4)),
+    "expand": case(lambda x: x.expand(2, 3, 4), (3, 1)),
+    "concat": case(lambda x, y, z: torch.cat((x, y, z), -1), X, (4, 1), (4, 2)),
+    "stack": case(lambda x, y, z: torch.stack((x, y, z), -1), X, X, X),
+    "slice": case(lambda x: x[1:3, -4:], X),
+    "select": case(lambda x: x[:, -2], (2, 3, 4)),
+    "chunk": case(lambda x: torch.cat(x.chunk(4, 1)[::-1], 1), (2, 7)),
+    "split by sizes": case(lambda x: torch.cat(x.split([1, 3, 2], 1)[::-1], 1), X),
+    "unbind": case(lambda x: x.unbind(1)[0] * x.unbind(1)[2], (2, 3, 4)),
+    "mean": case(torch.mean, X),
+    "mean of an axis": case(lambda x: x.mean(1), X),
+    "mean kept": case(lambda x: x.mean((0, 2), keepdim=True), (2, 3, 4)),
+    "sum": case(torch.sum, X),
+    "sum of axes": case(lambda x: x.sum((0, -1)), (2, 3, 4)),
+    "greatest": case(lambda x: x.amax(1), X),
+    "matmul": case(torch.matmul, (2, 3, 4), (4, 5)),
+    "mm": case(torch.mm, X, (6, 3)),
+    "matmul in batches": case(torch.matmul, (2, 3, 4), (2, 4, 5)),
+    "bmm": case(torch.bmm, (2, 3, 4), (2, 4, 5)),
+    "addmm": case(lambda b, x, y: torch.addmm(b, x, y, beta=2, alpha=3), (3,), X, (6, 3)),
+    "linear": case(f.linear, (2, 4, 6), (3, 6), (3,)),
+    "linear without bias": case(f.linear, X, (3, 6)),
+    "linear by itself": case(lambda x: f.linear(x, x), (3, 3)),
+    "matrix read both ways": case(lambda x, w: f.linear(x, w) @ w, X, (5, 6)),
+    "softmax": case(partial(f.softmax, dim=1), (2, 3, 4)),
+    "log_softmax": case(partial(f.log_softmax, dim=-1), X),
+    "layer_norm": case(lambda x, w, b: f.layer_norm(x, (6,), w, b), (2, 4, 6), (6,), (6,)),
+    "batch_norm": case(batch_normed, IMAGE, (4,), (4,)),
+    "batch_norm with statistics": case(
+        with_statistics, IMAGE, (4,), (4,), buffers=("mean", "variance")
+    ),
+    "batch_norm by statistics": case(
+        lambda x, w, b, mean, variance: f.batch_norm(x, mean, variance, w, b),
+        *(IMAGE, (4,), (4,)),
+        buffers=("mean", "variance"),
+    ),
+    "batch_norm of rows": case(batch_normed, (5, 4), (4,), (4,)),
+    "embedding": case(lambda table, ids: f.embedding(ids, table), (5, 4), buffers=("ids",)),
+    "embedding of places": case(lambda table: f.embedding(torch.arange(3), table), (5, 4)),
+    "embedding of places in each sample": case(
+        lambda table: f.embedding(torch.arange(3).expand(2, 1, 3), table), (5, 4)
+    ),
+    "numbers of places": case(lambda x: x * torch.arange(6.0), X),
+    "rms_norm": case(lambda x, w: f.rms_norm(x, (6,), w), X, (6,)),
+    "attention": case(f.scaled_dot_product_attention, *((2, 3, 5, 4),) * 3),
+    "attention of another scale": case(
+        partial(f.scaled_dot_product_attention, scale=0.3), *((2, 3, 5, 4),) * 3
+    ),
+    "causal attention": case(
+        partial(f.scaled_dot_product_attention, is_causal=True), *((2, 3, 5, 4),) * 3
+    ),
+    "masked attention": case(f.scaled_dot_product_attention, *((2, 3, 5, 4),) * 3, (2, 1, 1, 5)),
+    "mse_loss": case(f.mse_loss, X, X),
+    "mse_loss summed": case(partial(f.mse_loss, reduction="sum"), X, X),
+    "mse_loss of each": case(partial(f.mse_loss, reduction="none"), X, X),
+    "cross_entropy": case(f.cross_entropy, (3, 5), buffers=("labels",)),
+    "cross_entropy summed": case(
+        partial(f.cross_entropy, reduction="sum"), (3, 5), buffers=("labels",)
+    ),
+    "cross_entropy of sequences": case(f.cross_entropy, (2, 5, 3), buffers=("ids",)),
+    "conv2d": case(
+        partial(convolved, stride=(2, 1), padding=(1, 2), dilation=(1, 2)), IMAGE, (3, 4, 3, 2)
+    ),
+    "conv2d with a bias": case(convolved, IMAGE, (3, 4, 3, 2), (3,)),
+    "conv2d in groups": case(partial(convolved, groups=2, padding=1), IMAGE, (6, 2, 3, 3)),
+    "conv2d by channel": case(partial(convolved, groups=4), IMAGE, (8, 1, 3, 3)),
+    "conv2d, same size": case(partial(convolved, padding="same"), IMAGE, (3, 4, 3, 3), (3,)),
+    "max_pool2d": case(partial(f.max_pool2d, kernel_size=3, stride=2, padding=1), IMAGE),
+    "max_pool2d, ceiling": case(partial(f.max_pool2d, kernel_size=2, ceil_mode=True), IMAGE),
+    "avg_pool2d": case(partial(f.avg_pool2d, kernel_size=3, stride=2, padding=1), IMAGE),
+    "avg_pool2d inside": case(
+        partial(f.avg_pool2d, kernel_size=3, padding=1, count_include_pad=False), IMAGE
+    ),
+    "adaptive_avg_pool2d": case(partial(f.adaptive_avg_pool2d, output_size=(2, 3)), (2, 4, 6, 9)),
+    "adaptive to one": case(partial(f.adaptive_avg_pool2d, output_size=1), IMAGE),
+    # Taken apart by torch's own decompositions.
+    "root of squares": case(lambda x: x.square().sum().sqrt(), X),
+    "einsum": case(partial(torch.einsum, "bij,bjk->bik"), (2, 3, 4), (2, 4, 5)),
+    "in place": case(lambda x: (x * 1).mul_(2).add_(1).relu_(), X),
+}
+
+
+class Applied(nn.Module):
+    """A case on parameters, and the sum of its result under random weights."""
+
+    def __init__(self, given: Case) -> None:
+        super().__init__()
+        self.function = given.function
+        values = [torch.randn(shape) for shape in given.shapes]
+        values = [value.abs() + 0.1 if given.positive else value for value in values]
+        self.operands = nn.ParameterList(values)
+        for name in given.buffers:
+            self.register_buffer(name, BUFFERS[name].clone())
+        self.weights = nn.Parameter(torch.randn(self.result().shape))
+
+    def result(self) -> Tensor:
+        buffers = {n: b for n, b in self.named_buffers() if n != "weights"}
+        return self.function(*self.operands, *buffers.values())
+
+    def forward(self) -> Tensor:
+        return (self.result() * self.weights).sum()
+
+
+class All(nn.Module):
+    """All cases, since torch takes long to begin an export, and little for each operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cases = nn.ModuleList(Applied(given) for given in CASES.values())
+
+    def forward(self) -> tuple[Tensor, ...]:
+        return tuple(each() for each in self.cases)
+
+
+@dataclass(frozen=True)
+class Both:
+    """What torch and the graph compute, case by case."""
+
+    module: All
+    captured: Captured
+    expected: tuple[Tensor, ...]
+    found: tuple[Tensor, ...]
+
+
+@pytest.fixture(scope="module")
+def both() -> Both:
+    torch.manual_seed(0)
+    with default_dtype(torch.float64):
+        module = All()
+        captured = capture(module, ())
+        found = evaluate(captured.graph, leaves_for(captured, module, ()))
+        return Both(module, captured, module(), found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_torch(both: Both, name: str) -> None:
+    at = list(CASES).index(name)
+    expected, found = both.expected[at], both.found[at]
+    torch.testing.assert_close(found, expected, rtol=NEAR, atol=NEAR)
+    parameters = list(both.module.cases[at].parameters())
+    for a, b in zip(
+        *(torch.autograd.grad(loss, parameters, retain_graph=True) for loss in (found, expected)),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=NEAR, atol=NEAR)
+
+
+def test_nothing_is_opaque(both: Both) -> None:
+    assert both.captured.opaque == ()
+
+
+def test_every_entry_is_tried(both: Both) -> None:
+    graph = export(both.module, (), TABLE.keys(), "cases").graph
+    assert set(TABLE) - {str(node.target) for node in graph.nodes} == set[str]()
