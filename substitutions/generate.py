@@ -65,8 +65,8 @@ class Report:
 
     ``typings``: theorems behind parallel types that were proved. ``graphs``: enumerated, of
     ``values`` different values. ``candidates``: pairs that may be rules, of which ``derived`` are
-    known to follow from smaller ones in one step; ``duplicates`` of those to be proved are renamings and
-    instances of others. ``verdicts``: of the rest. ``seconds`` by phase; ``megabytes``: the peak
+    known to follow from smaller ones in one step; ``duplicates`` of those to be proved are
+    renamings and instances of others. ``verdicts``: of the rest. ``seconds`` by phase; ``megabytes``: the peak
     of all processes.
     """
 
@@ -113,8 +113,8 @@ def generate(
     """Generate and prove the library of some computing operators (all, by default).
 
     ``max_ops``: operators a side in the algebraic enumeration. ``jobs`` worker processes share the
-    work (by default one a core). ``derived``: keep rules that follow from smaller ones in one step too. Raises
-    NegativeAnswer where an operator's parallel type is not proved.
+    work (by default one a core). ``derived``: keep rules that follow from smaller ones in one step
+    too. Raises NegativeAnswer where an operator's parallel type is not proved.
     """
     chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1

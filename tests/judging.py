@@ -322,8 +322,10 @@ def _mismatch(verdict: Verdict, reason: str, judgement: Judgement) -> str:
         case Judgement.VALUE:
             wrong = verdict is not Verdict.REFUTED
         case Judgement.DEGREES:
-            # The widths of halos are sizes: where they are never equal, that is said of sizes.
-            halos = verdict is Verdict.VACUOUS and reason.startswith("sizes")
+            # Halos are part of a type, but no degree: where they are never equal, that is said.
+            halos = verdict in (Verdict.VACUOUS, Verdict.ILL_TYPED) and (
+                "halo" in reason or reason.startswith("sizes")
+            )
             wrong = verdict is not Verdict.REFUTED and not halos
         case Judgement.SHAPE | Judgement.UNTYPED:
             wrong = verdict is Verdict.PROVED
