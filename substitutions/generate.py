@@ -66,8 +66,8 @@ class Report:
     ``typings``: theorems behind parallel types that were proved. ``graphs``: enumerated, of
     ``values`` different values. ``candidates``: pairs that may be rules, of which ``derived`` are
     known to follow from smaller ones in one step; ``duplicates`` of those to be proved are
-    renamings and instances of others. ``verdicts``: of the rest. ``seconds`` by phase; ``megabytes``: the peak
-    of all processes.
+    renamings and instances of others. ``verdicts``: of the rest. ``seconds`` by phase;
+    ``megabytes``: the peak of all processes.
     """
 
     typings: int
