@@ -131,7 +131,8 @@ def _equation(reads: Sequence[TensorType], writes: Sequence[TensorType]) -> str:
     for o, written in enumerate(writes):
         sizes = [f"o{o}_{dim} < {size}" for dim, size in enumerate(written.shape)]
         outputs.append(f"out{o}[{', '.join(sizes)}] = {value}")
-    return f"{', '.join(operands)} -> {'; '.join(outputs)}"
+    operands_first = f"{', '.join(operands)} -> " if operands else ""
+    return operands_first + "; ".join(outputs)
 
 
 def _kernel(function: str, reads: tuple[TensorType, ...]) -> Kernel:

@@ -15,7 +15,7 @@ from itertools import combinations
 from pcg.graph import Graph, Value
 from pcg.ring import PrimeField
 from substitutions.candidate import Candidate, Enumerated
-from substitutions.pairs import Placed, Search
+from substitutions.pairs import Pair, Placed, Search
 from substitutions.table import Table
 from substitutions.terms import INPUTS
 from substitutions.worlds import World
@@ -32,9 +32,9 @@ def algebra(world: World, size: int) -> Enumerated:
     search = Search(Table(world, FIELD), min(size, world.most))
     found: dict[Candidate, None] = {}
     for candidate in _candidates(search):
-        if _has_one_rank(candidate) and _reads(candidate) <= INPUTS:
-            if _binds(candidate.parse()):
-                found.setdefault(candidate)
+        few = _has_one_rank(candidate) and _reads(candidate) <= INPUTS
+        if few and _binds(candidate.parse()):
+            found.setdefault(candidate)
     return Enumerated(search.graphs, search.distinct, tuple(_distinct(found)))
 
 
@@ -98,9 +98,12 @@ def _reads(candidate: Candidate) -> int:
 
 
 def _binds(pair: Pair) -> bool:
-    """Whether one side has all inputs, of which there are some, and the other none of its own."""
+    """Whether one side has all inputs, of which there are some, and the other none of its own; and
+    no side has an output twice."""
     left, right = (_names(side) for side in pair)
-    return pair[0] != pair[1] and bool(left | right) and (left <= right or right <= left)
+    apart = all(len(set(side)) == len(side) for side in pair)
+    different = pair[0] != pair[1] and bool(left | right)
+    return apart and different and (left <= right or right <= left)
 
 
 def _names(side: tuple[Value, ...]) -> frozenset[str]:

@@ -123,9 +123,7 @@ def _at_counts(
 
 def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[Pair]:
     """The form at all numbers of axes that give its inputs some ranks."""
-    missing = {
-        name: ranks.get(name, rank) - rank for name, rank in input_ranks(form.both)
-    }
+    missing = {name: ranks.get(name, rank) - rank for name, rank in input_ranks(form.both)}
     own = [Counter(name for name, _ in group) for group in form.runs]
     for name in {name for counter in own for name in counter}:
         missing[name] += sum(counter[name] for counter in own)

@@ -65,9 +65,9 @@ class Report:
 
     ``typings``: theorems behind parallel types that were proved. ``graphs``: enumerated, of
     ``values`` different values. ``candidates``: pairs that may be rules, of which ``derived`` are
-    known to follow from smaller ones in one step; ``duplicates`` of those to be proved are renamings and
-    instances of others. ``verdicts``: of the rest. ``seconds`` by phase; ``megabytes``: the peak
-    of all processes.
+    known to follow from smaller ones in one step; ``duplicates`` of those to be proved are
+    renamings and instances of others. ``verdicts``: of the rest. ``seconds`` by phase;
+    ``megabytes``: the peak of all processes.
     """
 
     typings: int
@@ -113,8 +113,8 @@ def generate(
     """Generate and prove the library of some computing operators (all, by default).
 
     ``max_ops``: operators a side in the algebraic enumeration. ``jobs`` worker processes share the
-    work (by default one a core). ``derived``: keep rules that follow from smaller ones in one step too. Raises
-    NegativeAnswer where an operator's parallel type is not proved.
+    work (by default one a core). ``derived``: keep rules that follow from smaller ones in one step
+    too. Raises NegativeAnswer where an operator's parallel type is not proved.
     """
     chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1
@@ -180,8 +180,8 @@ class _Prover:
         self.rejected: list[tuple[Candidate, Decision]] = []
 
     def run(self, candidates: Sequence[Candidate]) -> None:
+        known, done = len(self.proved), 0
         forms = self._uncovered(_forms(candidates, self._jobs))
-        done = 0
         while forms:
             best = most_general(list(forms))
             work = [forms.pop(form) for form in best]
@@ -195,6 +195,9 @@ class _Prover:
                 done += 1
                 self._progress("proofs", done, done + len(forms))
             forms = self._uncovered(forms)
+        # Of what was proved together, the form in the end may be an instance of another's.
+        general = set(most_general([p.rule for p in self.proved]))
+        self.proved[known:] = [p for p in self.proved[known:] if p.rule in general]
 
     def _keep(self, entry: RuleFile) -> None:
         left, right = (parse_values(side, entry.inputs) for side in (entry.left, entry.right))

@@ -154,7 +154,7 @@ class Search:
             return  # an output that is nothing less
         if self._operators(found) > self.size:
             return
-        names = sorted({v for _, own in parts for v in own})
+        names = tuple(sorted({v for _, own in parts for v in own}))
         for part, other in zip(found, terms, strict=True):
             if (self._confirmation.part(part) != self._confirmation.value(other, names)).any():
                 return

@@ -83,9 +83,7 @@ class _Known:
             return None
 
 
-def _direction(
-    rule: Rule, way: Way, known: _Known | None, origins: Sequence[Origin]
-) -> Direction:
+def _direction(rule: Rule, way: Way, known: _Known | None, origins: Sequence[Origin]) -> Direction:
     return Direction(
         way,
         rule.is_applicable,

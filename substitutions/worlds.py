@@ -30,6 +30,9 @@ from substitutions.batched import Evaluate, Shape, compile_call
 PADDED = ("enlarge", "pad")
 """Operators that add zeros, as they should."""
 
+DRAWS = 32
+"""An element that is 0 on so many random operands is taken to be 0 always."""
+
 Choice = int | str
 """A size; or a polynomial of the symbols of real attributes, as text."""
 
@@ -140,8 +143,8 @@ def _reads_nothing(
     if call.name in PADDED or not given:
         return False
     rng = np.random.default_rng(0)
-    operands = [rng.integers(1, prime_field.prime, (1, prod(shape))) for shape in given]
-    return not evaluate(operands).all()
+    operands = [rng.integers(1, prime_field.prime, (DRAWS, prod(shape))) for shape in given]
+    return not evaluate(operands).any(axis=0).all()
 
 
 def _placements(operator: Operator, ranks: tuple[int, ...]) -> Iterator[dict[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import lcm, prod
 from random import Random
 
@@ -11,12 +12,12 @@ from pcg.errors import OperatorError
 from pcg.evaluate import evaluate_shards, meaning
 from pcg.graph import Graph, Value
 from pcg.poly import Poly
-from pcg.ring import PrimeField
+from pcg.ring import PrimeField, Reals
 from verifier import counterexample
 from verifier.counterexample import Instance, random_leaves
 from verifier.trusted.degrees import Monomial, Typing, typings
 from verifier.trusted.errors import Undecided, Unsolvable
-from verifier.trusted.sizes import Sizes, input_size
+from verifier.trusted.sizes import SizeEquation, Sizes, input_size
 from verifier.trusted.types import differences
 from verifier.witness import solve
 
@@ -29,8 +30,15 @@ MAX_ELEMENTS = 30_000
 FIELD = PrimeField(generic=True)
 
 
-def random_instance(left: Side, right: Side, random: Random, tries: int = 5) -> Instance | None:
-    """The pair at some types at which both sides have equal types; None if none was met.
+def random_instance(
+    left: Side,
+    right: Side,
+    random: Random,
+    tries: int = 5,
+    equal: Sequence[SizeEquation] = (),
+) -> Instance | None:
+    """The pair at some types at which both sides have equal types, and the sizes in ``equal`` are
+    equal; None if none was met.
 
     ``tries`` degrees, copies or partials are set
     to 2 or 3 at random, or fewer where that is too many; the others follow, or are 1. That the
@@ -40,7 +48,7 @@ def random_instance(left: Side, right: Side, random: Random, tries: int = 5) -> 
         return None
     try:
         sides = [list(typings(Graph(side).nodes, side)) for side in (left, right)]
-        sizes = Sizes()
+        sizes = Sizes.where(equal)
         for node in Graph((*left, *right)).nodes:
             sizes.visit(node)
         for a, b in zip(left, right, strict=True):
@@ -48,7 +56,7 @@ def random_instance(left: Side, right: Side, random: Random, tries: int = 5) -> 
                 sizes.equal(x, y)
     except (OperatorError, ValueError, Unsolvable, Undecided):
         return None
-    for pins in range(tries, -1, -1):
+    for pins in range(tries, -1, -1) if all(sides) else ():
         a, b = (random.choice(side) for side in sides)
         degrees = _degrees(a, b, random, pins)
         if degrees is None:
@@ -111,4 +119,21 @@ def agree(instance: Instance, seed: int) -> bool:
     return all(
         np.array_equal(meaning(a, FIELD), meaning(b, FIELD))
         for a, b in zip(left, right, strict=True)
+    )
+
+
+def agree_nearly(instance: Instance, seed: int) -> bool:
+    """Whether both sides mean the same real numbers, where these are finite: for what holds by the
+    laws of scalar functions, which are no more than names to the field."""
+    leaves = random_leaves(instance, Reals(), np.random.default_rng(seed))
+    with np.errstate(all="ignore"):
+        left = evaluate_shards(instance.left, leaves, Reals())
+        right = evaluate_shards(instance.right, leaves, Reals())
+        pairs = [
+            (meaning(a, Reals()), meaning(b, Reals())) for a, b in zip(left, right, strict=True)
+        ]
+    return all(
+        np.allclose(a[fine], b[fine], rtol=1e-6, atol=1e-9)
+        for a, b in pairs
+        for fine in [np.isfinite(a) & np.isfinite(b)]
     )

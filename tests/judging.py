@@ -319,8 +319,14 @@ def examine_mutants(
 def _mismatch(verdict: Verdict, reason: str, judgement: Judgement) -> str:
     """What is wrong with a verdict, in the light of the judgement."""
     match judgement:
-        case Judgement.VALUE | Judgement.DEGREES:
+        case Judgement.VALUE:
             wrong = verdict is not Verdict.REFUTED
+        case Judgement.DEGREES:
+            # Halos are part of a type, but no degree: where they are never equal, that is said.
+            halos = verdict in (Verdict.VACUOUS, Verdict.ILL_TYPED) and (
+                "halo" in reason or reason.startswith("sizes")
+            )
+            wrong = verdict is not Verdict.REFUTED and not halos
         case Judgement.SHAPE | Judgement.UNTYPED:
             wrong = verdict is Verdict.PROVED
         case Judgement.SAME:

@@ -48,7 +48,8 @@ def command(
         int, typer.Option(min=1, max=4, help="Operators a side in the algebraic enumeration.")
     ] = MAX_OPS,
     derived: Annotated[
-        bool, typer.Option("--derived", help="Keep rules that follow from smaller ones in one step too.")
+        bool,
+        typer.Option("--derived", help="Keep rules that follow from smaller ones in one step too."),
     ] = False,
     certificates: Annotated[
         bool, typer.Option("--certificates", help="Write what each proof rests on, too.")

@@ -24,6 +24,9 @@ class AtenCall:
     arguments: Mapping[str, Any]
     shapes: tuple[Shape, ...]
     """Of the results."""
+    choices: frozenset[str]
+    """The arguments that are tensors of truth values. To an equation these are the numbers 0 and 1,
+    which is not all that torch makes of them."""
 
     def value(self, name: str) -> Value:
         """An argument that is a tensor. Raises Unsupported where it is none."""

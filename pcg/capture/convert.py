@@ -134,21 +134,28 @@ class _Walk:
         return found[at]
 
     def _call(self, node: fx.Node) -> AtenCall:
-        return AtenCall(str(node.target), self._arguments(node), _shapes(node))
-
-    def _arguments(self, node: fx.Node) -> dict[str, Any]:
-        """The arguments by name, with values for tensors."""
-        schema: Any = node.target
-        given = dict(node.kwargs)
-        arguments = schema._schema.arguments
-        for argument, value in zip(arguments, node.args, strict=False):
-            given[argument.name] = value
-        return {a.name: self._argument(given.get(a.name, a.default_value)) for a in arguments}
+        given = _given(node)
+        arguments = {name: self._argument(value) for name, value in given.items()}
+        choices = frozenset(name for name, value in given.items() if _is_choice(value))
+        return AtenCall(str(node.target), arguments, _shapes(node), choices)
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [self._argument(part) for part in value]
         return self.value(value) if isinstance(value, torch.fx.Node) else value
+
+
+def _given(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call by their names in the operator's schema, defaults included."""
+    target: Any = node.target
+    schema = target._schema.arguments
+    given = {argument.name: argument.default_value for argument in schema}
+    given |= {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
+    return given | dict(node.kwargs)
+
+
+def _is_choice(value: Any) -> bool:
+    return isinstance(value, torch.fx.Node) and value.meta["val"].dtype == torch.bool
 
 
 def _shapes(node: fx.Node) -> tuple[tuple[int, ...], ...]:

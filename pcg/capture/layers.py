@@ -7,10 +7,13 @@ from math import prod, sqrt
 
 from pcg.capture.call import AtenCall, Entry, Unsupported
 from pcg.capture.pointwise import scaled
-from pcg.capture.shapes import broadcast, reshaped, shape_of, spread, swapped
+from pcg.capture.shapes import broadcast, narrowed, reshaped, shape_of, spread, swapped
 from pcg.graph import Value, apply
+from pcg.operator import Call
 from pcg.ops import algebra, attention, layers, norms, reductions
-from pcg.ops.layout import permute
+from pcg.ops.constants import position_ids
+from pcg.ops.elementwise import rsqrt, shift
+from pcg.ops.layout import expand_vector, permute
 
 EVERY = {0: "none", 1: "mean", 2: "sum"}
 """Torch's numbers for what a loss does with its elements."""
@@ -75,9 +78,44 @@ def _batch_norm(call: AtenCall) -> Value:
     return apply(operator, call.value("input"), call.value("weight"), call.value("bias"))
 
 
+def _normed_by_statistics(call: AtenCall) -> Value:
+    """A batch norm outside of training: each channel times a number, plus another."""
+    x, weight, bias = (call.value(name) for name in ("input", "weight", "bias"))
+    mean, variance = call.value("running_mean"), call.value("running_var")
+    inverse = apply(rsqrt(), apply(shift(offset=call.number("eps")), variance))
+    factor = apply(algebra.multiply(), weight, inverse)
+    moved = scaled(apply(algebra.multiply(), mean, factor), -1.0)
+    offset = apply(algebra.add(), bias, moved)
+    spread_factor, spread_offset = (apply(expand_vector(axis=1), x, v) for v in (factor, offset))
+    return apply(algebra.add(), apply(algebra.multiply(), x, spread_factor), spread_offset)
+
+
 def _embedding(call: AtenCall) -> Value:
     call.expect(padding_idx=-1, scale_grad_by_freq=False, sparse=False)
-    return apply(layers.embedding(), call.value("indices"), call.value("weight"))
+    ids, table = call.value("indices"), call.value("weight")
+    rows = _first_rows(ids, table)
+    return apply(layers.embedding(), ids, table) if rows is None else rows
+
+
+def _first_rows(ids: Value, table: Value) -> Value | None:
+    """What a look-up finds whose ids are 0, 1, 2, ..., as the places in a sequence are, perhaps
+    with dimensions before: the table's first rows. None if the ids are others."""
+    repeats: list[Call] = []
+    while ids.node.name == "expand" and ids.node.operator_call.integer("axis") < ids.rank - 1:
+        repeats.append(ids.node.operator_call)
+        ids = ids.node.inputs[0]
+    if ids.node.name != "position_ids":
+        return None
+    rows = narrowed(table, 0, 0, shape_of(ids)[0])
+    for call in reversed(repeats):
+        rows = apply(call, rows)
+    return rows
+
+
+def _count(call: AtenCall) -> Value:
+    """0, 1, 2, ..."""
+    call.expect(start=0, step=1)
+    return apply(position_ids(size=call.shape[0]))
 
 
 def _attention(call: AtenCall) -> Value:
@@ -87,13 +125,13 @@ def _attention(call: AtenCall) -> Value:
         raise Unsupported("ranks")
     if call.arguments["scale"] is not None:
         q = scaled(q, call.number("scale") * sqrt(shape_of(q)[-1]))  # the operator divides by it
+    if "attn_mask" in call.choices:
+        raise Unsupported("attn_mask")  # it chooses scores, and is not added to them
     mask = call.maybe("attn_mask")
     if call.arguments["is_causal"]:
         return apply(attention.causal_attention(), q, k, v)
     if mask is None:
         return apply(attention.attention(), q, k, v)
-    if mask.node.is_leaf and mask.node.leaf.below is not None:
-        raise Unsupported("attn_mask")  # chooses, and is not added
     scores = (*shape_of(q)[:-1], shape_of(k)[-2])
     return apply(attention.masked_attention(), q, k, v, spread(mask, scores))
 
@@ -155,6 +193,8 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.layer_norm.default": _layer_norm,
     "aten._native_batch_norm_legit_functional.default": _batch_norm,
     "aten._native_batch_norm_legit.no_stats": _batch_norm,
+    "aten._native_batch_norm_legit_no_training.default": _normed_by_statistics,
+    "aten.arange.start_step": _count,
     "aten.embedding.default": _embedding,
     "aten.scaled_dot_product_attention.default": _attention,
     "aten.mse_loss.default": _squared_error,

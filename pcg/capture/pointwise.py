@@ -102,6 +102,7 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.silu.default": _unary(elementwise.silu),
     "aten.gelu.default": _gelu,
     "aten.add.Tensor": lambda call: _sum(call, 1.0),
+    "aten.add.Scalar": lambda call: _sum(call, 1.0),
     "aten.sub.Tensor": lambda call: _sum(call, -1.0),
     "aten.mul.Tensor": _multiply,
     "aten.div.Tensor": _divide,

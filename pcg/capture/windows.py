@@ -14,8 +14,9 @@ from pcg.ops.layout import expand_vector
 
 
 def _conv2d(call: AtenCall) -> Value:
+    """In two dimensions, and not transposed."""
     x, kernel, bias = call.value("input"), call.value("weight"), call.maybe("bias")
-    if x.rank != 4:
+    if x.rank != 4 or call.arguments.get("transposed"):
         raise Unsupported("input")
     height, width = call.shape[2:]
     stride, padding, dilation = (call.pair(n) for n in ("stride", "padding", "dilation"))
@@ -96,6 +97,7 @@ def _adaptive_avg_pool2d(call: AtenCall) -> Value:
 
 ENTRIES: Mapping[str, Entry] = {
     "aten.conv2d.default": _conv2d,
+    "aten.convolution.default": _conv2d,
     "aten.max_pool2d.default": _max_pool2d,
     "aten.avg_pool2d.default": _avg_pool2d,
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,

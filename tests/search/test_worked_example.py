@@ -44,7 +44,7 @@ def cut_axes(node: Node) -> set[str]:
 
 
 def data_parallel(node: Node) -> bool:
-    return cut_axes(node) <= {"a0", "i0"}
+    return node.name != "join" and cut_axes(node) <= {"a0", "i0"}
 
 
 def paper_family(node: Node) -> bool:

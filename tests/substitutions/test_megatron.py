@@ -7,6 +7,7 @@ looked up, in both directions of every rule.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -106,11 +107,12 @@ def attention() -> Iterator[str]:
             now[place] = step
             yield block(*now)
     parts = [cut(heads, 1) for heads in now]
-    for place in range(4):
+    for place, weight in enumerate("qkv"):
         made = f"attention({', '.join(parts)})"
         yield f"matmul({flat(turned(joined(made, 1)))}, o)"
-        if place < 3:
-            parts[place] = turned(divided(column("x", "qkv"[place])))
+        parts[place] = turned(divided(column("x", weight)))
+    made = f"attention({', '.join(parts)})"
+    yield f"matmul({flat(turned(joined(made, 1)))}, o)"
     yield f"matmul({flat(joined(turned(cut(joined(made, 1), 1)), 2))}, o)"
     yield f"matmul({flat(joined(turned(made), 2))}, o)"
     yield f"matmul({joined(flat(cut(joined(turned(made), 2), 2)), 2)}, o)"
@@ -142,7 +144,7 @@ def rule_between(library: Library, before: Graph, after: Graph) -> Rule | None:
 )
 def test_every_step_is_an_application_of_a_library_rule(library, leaves, steps):
     graphs = [parse_graph(leaves.format(text)) for text in steps()]
-    for before, after in zip(graphs, graphs[1:], strict=False):
+    for before, after in itertools.pairwise(graphs):
         rule = rule_between(library, before, after)
         assert rule is not None, f"{before.outputs[0]} to {after.outputs[0]}"
     parts = parts_of_leaves(graphs[0], 1, Reals())

@@ -115,7 +115,7 @@ def test_rules_that_differ_in_it_alone_are_two():
     made = expand([ONE, other, replace(ONE, name="again")], graph)
     names = {rule.name.split("[")[0] for rule in made}
     assert names == {"rule", "other"}
-    assert len({(rule.text, rule.requires) for rule in made}) == len(made)
+    assert len({(rule.inputs, rule.text, rule.requires) for rule in made}) == len(made)
 
 
 def test_a_file_tells_it():

@@ -64,7 +64,7 @@ def _double(node: Node, random: Random) -> Node:
 
 def _mutated(side: Side, random: Random) -> Side:
     """The graph with one operator changed, dropped or doubled, or one input replaced."""
-    nodes = _operators(side)
+    nodes = [node for node in _operators(side) if node.inputs]
     if not nodes:
         return side
     node = random.choice(nodes)

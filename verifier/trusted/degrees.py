@@ -24,7 +24,6 @@ from pcg.poly import Poly
 from pcg.tensor import Degrees, Halos
 from verifier.trusted.errors import Undecided
 
-
 Exponent = Fraction | int
 
 

@@ -189,3 +189,22 @@ def test_arguments_that_no_equation_covers(name: str) -> None:
     module = Given(*BEYOND[name])
     captured = assert_agrees(module, (torch.tensor([1, 0, 4]),))
     assert captured.opaque == (f"aten.{name}",)
+
+
+def test_constants_may_be_opaque() -> None:
+    torch.manual_seed(0)
+    module = Given(lambda x, _: x * torch.full((3,), 0.5), (2, 3))
+    captured = assert_agrees(module, (torch.tensor([1, 0, 4]),))
+    assert captured.opaque == ("aten.full.default",)
+    assert parse_graph(print_graph(captured.graph)) == captured.graph
+
+
+def test_a_mask_that_chooses_is_not_added() -> None:
+    def function(x: Tensor, _: Tensor) -> Tensor:
+        mask = (x @ x.mT).square().tril() > 0
+        return f.scaled_dot_product_attention(x, x, x, mask)
+
+    torch.manual_seed(0)
+    captured = assert_agrees(Given(function, (2, 3, 4)), (torch.tensor([1, 0, 4]),))
+    assert "aten.scaled_dot_product_attention.default" in captured.opaque
+    assert parse_graph(print_graph(captured.graph)) == captured.graph

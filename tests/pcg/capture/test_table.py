@@ -142,8 +142,19 @@ CASES = {
     "batch_norm with statistics": case(
         with_statistics, IMAGE, (4,), (4,), buffers=("mean", "variance")
     ),
+    "batch_norm by statistics": case(
+        lambda x, w, b, mean, variance: f.batch_norm(x, mean, variance, w, b),
+        *(IMAGE, (4,), (4,)),
+        buffers=("mean", "variance"),
+    ),
     "batch_norm of rows": case(batch_normed, (5, 4), (4,), (4,)),
     "embedding": case(lambda table, ids: f.embedding(ids, table), (5, 4), buffers=("ids",)),
+    "embedding of places": case(lambda table: f.embedding(torch.arange(3), table), (5, 4)),
+    "embedding of places in each sample": case(
+        lambda table: f.embedding(torch.arange(3).expand(2, 1, 3), table), (5, 4)
+    ),
+    "numbers of places": case(lambda x: x * torch.arange(6.0), X),
+    "rms_norm": case(lambda x, w: f.rms_norm(x, (6,), w), X, (6,)),
     "attention": case(f.scaled_dot_product_attention, *((2, 3, 5, 4),) * 3),
     "attention of another scale": case(
         partial(f.scaled_dot_product_attention, scale=0.3), *((2, 3, 5, 4),) * 3
@@ -166,6 +177,7 @@ CASES = {
     "conv2d with a bias": case(convolved, IMAGE, (3, 4, 3, 2), (3,)),
     "conv2d in groups": case(partial(convolved, groups=2, padding=1), IMAGE, (6, 2, 3, 3)),
     "conv2d by channel": case(partial(convolved, groups=4), IMAGE, (8, 1, 3, 3)),
+    "conv2d, same size": case(partial(convolved, padding="same"), IMAGE, (3, 4, 3, 3), (3,)),
     "max_pool2d": case(partial(f.max_pool2d, kernel_size=3, stride=2, padding=1), IMAGE),
     "max_pool2d, ceiling": case(partial(f.max_pool2d, kernel_size=2, ceil_mode=True), IMAGE),
     "avg_pool2d": case(partial(f.avg_pool2d, kernel_size=3, stride=2, padding=1), IMAGE),
