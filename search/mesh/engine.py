@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from pcg.tensor import ParallelTensor
 from pcg.view import MachineView
 from pcg.work import gradient_nodes
 from search.cost import CostModel
+from search.mesh.allow import Allowed, everything
 from search.mesh.costs import OwnCosts, lengths, own_costs
 from search.mesh.cuts import Cuts, applied
 from search.mesh.digits import Digits
@@ -65,16 +67,19 @@ class Engine:
 
     # -- choosing -----------------------------------------------------------------------------
 
-    def choose(self, graph: Graph, byte_price: float = 0.0) -> Choice:
+    def choose(
+        self, graph: Graph, byte_price: float = 0.0, allowed: Allowed = everything
+    ) -> Choice:
         """The best strategies of a whole graph. ``byte_price``: seconds that a byte of memory on a
-        device is taken to cost."""
+        device is taken to cost. ``allowed``: which may be used."""
         nodes = [node for node in graph.nodes if not node.is_leaf]
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.space(node) for node in nodes]
-        factors = list(self._factors(graph, nodes, number, byte_price))
-        sizes = [len(s) for s in spaces]
-        values = kept(sizes, factors, self.most)
-        seconds, chosen = least([len(v) for v in values], restricted(factors, values))
+        masks = [np.flatnonzero(allowed(node, s)) for node, s in zip(nodes, spaces, strict=True)]
+        factors = restricted(list(self._factors(graph, nodes, number, byte_price)), masks)
+        some = kept([len(mask) for mask in masks], factors, self.most)
+        values = [mask[few] for mask, few in zip(masks, some, strict=True)]
+        seconds, chosen = least([len(few) for few in some], restricted(factors, some))
         codes = {
             node: tuple(int(c) for c in spaces[i].codes[values[i][chosen[i]]])
             for i, node in enumerate(nodes)
@@ -92,7 +97,7 @@ class Engine:
 
     def _factors(
         self, graph: Graph, nodes: Sequence[Node], number: Mapping[Node, int], byte_price: float
-    ):
+    ) -> Iterator[Factor]:
         trained = gradient_nodes(graph)
         seen: set[Node] = set()
         for i, node in enumerate(nodes):
@@ -177,7 +182,8 @@ class Engine:
         outer = [node.value(port) for port in range(len(node.types))]
         inner = node
         for place in dict.fromkeys(code for code in codes if code != IDLE):
-            degree = int(np.prod([p for p, c in zip(self.digits.primes, codes, strict=True) if c == place]))
+            mine = zip(self.digits.primes, codes, strict=True)
+            degree = prod(prime for prime, code in mine if code == place)
             rule = rules[own.axes[place].name]
             made = applied(rule, inner, degree)
             assert made is not None

@@ -1,0 +1,92 @@
+"""Which strategies a planner may use: all of them, or those of a family known by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.graph import Graph, Node, Value
+from search.mesh.strategies import IDLE, Space
+
+Mask = NDArray[np.bool_]
+Allowed = Callable[[Node, Space], Mask]
+"""Of the strategies of an operator, which may be used; one at least."""
+
+
+def everything(node: Node, space: Space) -> Mask:
+    """Allow all."""
+    return np.ones(len(space), bool)
+
+
+def data_parallel(graph: Graph) -> Allowed:
+    """Every operator cut along the batch alone, and weights copied."""
+    batch = batch_axes(graph)
+
+    def allowed(node: Node, space: Space) -> Mask:
+        return _only(space, {batch[node]} if node in batch else set[str]())
+
+    return allowed
+
+
+def expert(graph: Graph) -> Allowed:
+    """Data parallelism, but tables of embeddings cut along anything but the batch: what experts do
+    for recommendation models (Unity, section 6.2)."""
+    batch = batch_axes(graph)
+
+    def allowed(node: Node, space: Space) -> Mask:
+        own = batch.get(node)
+        if node.name.startswith("embedding"):
+            return _only(space, {axis.name for axis in space.axes} - {own})
+        return _only(space, {own} if own is not None else set[str]())
+
+    return allowed
+
+
+def tensor_parallel(graph: Graph, digits: int, inner: int) -> Allowed:
+    """The batch cut along the outer digits, one other index along the ``inner`` last ones (Megatron:
+    data x tensor parallelism, tensor within a node)."""
+    batch = batch_axes(graph)
+    outer = digits - inner
+
+    def allowed(node: Node, space: Space) -> Mask:
+        own = batch.get(node)
+        names = [axis.name for axis in space.axes]
+        place = names.index(own) if own in names else IDLE
+        first = (space.codes[:, :outer] == place).all(axis=1)
+        last = space.codes[:, outer:]
+        one = (last == last[:, :1]).all(axis=1) if inner else np.ones(len(space), bool)
+        mask = first & one
+        return mask if mask.any() else _only(space, {own} if own is not None else set[str]())
+
+    return allowed
+
+
+def batch_axes(graph: Graph) -> Mapping[Node, str]:
+    """The index of each operator that runs over the samples: the first dimension of every input of
+    the model, and what becomes of it."""
+    samples: dict[Value, int] = {}
+    found: dict[Node, str] = {}
+    for node in graph.nodes:
+        if node.is_leaf:
+            if node.leaf.kind == "input" and node.leaf.rank:
+                samples[node.value()] = 0
+            continue
+        ranks = tuple(value.rank for value in node.inputs)
+        for axis in node.operator_call.typing(ranks).axes:
+            reads = zip(axis.operands, node.inputs, strict=True)
+            if any(dim is not None and samples.get(value) == dim for dim, value in reads):
+                found[node] = axis.name
+                for port, dim in enumerate(axis.outputs):
+                    if dim is not None:
+                        samples[node.value(port)] = dim
+                break
+    return found
+
+
+def _only(space: Space, names: Collection[str | None]) -> Mask:
+    """The strategies that cut indices of some names only; the uncut one at least."""
+    places = [i for i, axis in enumerate(space.axes) if axis.name in names]
+    return np.isin(space.codes, [*places, IDLE]).all(axis=1)
+
