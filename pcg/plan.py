@@ -65,10 +65,12 @@ class EstimatesFile(FileModel):
     one_device_seconds: Annotated[float, Field(ge=0)]
     communication_elements: Annotated[int, Field(ge=0)]
     search_seconds: Annotated[float, Field(ge=0)]
+    peak_memory_bytes: Annotated[int, Field(ge=0)]
+    """On the device that holds most."""
 
 
 class PlanFile(FileModel):
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     model: ModelFile
     machine: MachineFile
     library_hash: str
@@ -115,7 +117,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         if (v := plan.views.get(node)) is not None
     }
     content = PlanFile(
-        schema_version=1,
+        schema_version=2,
         model=ModelFile(name=plan.model_name, graph=_lines(plan.model), hash=plan.model.digest),
         machine=plan.machine,
         library_hash=plan.library_hash,

@@ -116,7 +116,9 @@ class Transfer:
             if sorted(device for part in parts for device in part) != sorted(kept):
                 return None
             for group in zip(*parts, strict=True):
-                if len({kept[device] for device in group}) != self.group or prod(inner) != len(group):
+                if len({kept[device] for device in group}) != self.group or prod(inner) != len(
+                    group
+                ):
                     return None
                 found.append(tuple(sorted(group)))
         return tuple(sorted(found))
@@ -158,7 +160,9 @@ def _gathers(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...] | No
         return None
     inner = [a // b for a, b in cuts]
     for piece, devices in target.holders.items():
-        blocks = product(*(range(b * n, (b + 1) * n) for b, n in zip(piece.block, inner, strict=True)))
+        blocks = product(
+            *(range(b * n, (b + 1) * n) for b, n in zip(piece.block, inner, strict=True))
+        )
         parts = [source.holders.get(Piece(piece.partial, block), ()) for block in blocks]
         if len({len(part) for part in parts}) > 1:
             return None

@@ -21,6 +21,8 @@ from pcg.schedule import schedule
 from search.backtrack import Found, Observer, Space, backtrack
 from search.cost import CostModel, communication_elements
 from search.mapping import Mapper
+from search.memory import peak_bytes
+from search.mesh import planner
 from search.moves import Allow, Keys, Moves, Option, anything, is_usable
 from search.split import Part, parts, renamed, shape_key, stitch
 from substitutions.rule import Rule
@@ -112,16 +114,24 @@ class Optimizer:
         if mapped is None:
             raise NegativeAnswer(f"{name} does not fit {self.machine.name}")
         seconds = perf_counter() - start
+        steps = schedule(tidy, mapped.views)
         estimates = EstimatesFile(
             step_seconds=mapped.seconds,
             one_device_seconds=alone,
-            communication_elements=communication_elements(schedule(tidy, mapped.views)),
+            communication_elements=communication_elements(steps),
             search_seconds=seconds,
+            peak_memory_bytes=peak_bytes(steps, self._cost.itemsize),
         )
         derivation = (*applied, *final.applied, *shortened)
         machine, rules = machine_record(self.machine), self.library.hash
         plan = Plan(name, graph, tidy, mapped.views, machine, rules, derivation, estimates)
         return Optimized(plan, self._report(len(pieces), seconds))
+
+    def planned(self, name: str, graph: Graph) -> planner.Planned:
+        """What ``optimize`` finds, reported as all planners do."""
+        found = self.optimize(name, graph)
+        priced = found.report.candidates
+        return planner.Planned(found.plan, planner.Report(priced, priced, found.report.stop, {}))
 
     def _use_rules(self, graph: Graph) -> None:
         """Take the rules that concern a graph; what was learnt with others is forgotten."""

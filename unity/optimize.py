@@ -8,6 +8,7 @@ python -m unity.optimize my_model.py:make_model --batch 64
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,8 @@ from pcg.models import MODELS, build_model
 from pcg.opaque import opaque_nodes
 from pcg.plan import save_plan
 from search.describe import rows, rules_used
-from search.optimizer import Optimized, Optimizer, Settings
+from search.mesh.planner import PLANNERS, MeshPlanner, Planned
+from search.optimizer import Optimizer, Settings
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
@@ -37,6 +39,13 @@ MODEL_HELP = (
 )
 
 app = new_app()
+
+
+class Engine(StrEnum):
+    """How to search."""
+
+    STRATEGIES = "strategies"
+    BACKTRACKING = "backtracking"
 
 
 @app.command()
@@ -59,9 +68,17 @@ def optimize(
     operators: Annotated[
         Path | None, typer.Option(help="A Python file that declares further operators.")
     ] = None,
+    planner: Annotated[
+        str, typer.Option(help=f"What plans may be made of: one of {', '.join(PLANNERS)}.")
+    ] = "joint",
+    engine: Annotated[
+        Engine,
+        typer.Option(help="How to search: all operators' strategies together, or as in the paper."),
+    ] = Engine.STRATEGIES,
     budget: Annotated[float, typer.Option(min=0.0, help="Seconds to search at most.")] = 600.0,
     threshold: Annotated[
-        float, typer.Option(min=1.0, help="How much worse than the best a step may be.")
+        float,
+        typer.Option(min=1.0, help="Backtracking: how much worse than the best a step may be."),
     ] = 1.05,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -89,8 +106,13 @@ def optimize(
         def show(what: str, done: int, total: int) -> None:
             progress.update(bar, description=f"searching {what}", completed=done, total=total)
 
-        settings = Settings(threshold=threshold, seconds=budget)
-        found = Optimizer(target, library, settings, progress=show).optimize(model, graph)
+        if engine is Engine.STRATEGIES:
+            found = MeshPlanner(target, library, planner, budget).plan(model, graph)
+        elif planner != "joint":
+            raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
+        else:
+            settings = Settings(threshold=threshold, seconds=budget)
+            found = Optimizer(target, library, settings, progress=show).planned(model, graph)
     save_plan(found.plan, out)
     if as_json:
         _print_json(found)
@@ -98,7 +120,7 @@ def optimize(
         _print_report(found, out)
 
 
-def _print_json(found: Optimized) -> None:
+def _print_json(found: Planned) -> None:
     estimates = found.plan.estimates
     content = {
         "model": found.plan.model_name,
@@ -106,18 +128,26 @@ def _print_json(found: Optimized) -> None:
         "devices": found.plan.machine.devices,
         "predicted_seconds": estimates.step_seconds,
         "one_device_seconds": estimates.one_device_seconds,
-        "speedup": estimates.one_device_seconds / estimates.step_seconds,
+        "data_parallel_seconds": found.data_parallel_seconds,
+        "speedup": _speedup(found),
+        "peak_memory_bytes": estimates.peak_memory_bytes,
         "communication_elements": estimates.communication_elements,
         "search_seconds": estimates.search_seconds,
         "stop_reason": found.report.stop,
-        "candidates": found.report.candidates,
+        "candidates": found.report.strategies,
         "rules_applied": len(found.plan.derivation),
         "opaque": [node.name for node in opaque_nodes(found.plan.model)],
     }
     print(json.dumps(content, indent=1))
 
 
-def _print_report(found: Optimized, out: Path) -> None:
+def _speedup(found: Planned) -> float | None:
+    """Over data parallelism, where that was priced."""
+    data = found.data_parallel_seconds
+    return None if data is None else data / found.plan.estimates.step_seconds
+
+
+def _print_report(found: Planned, out: Path) -> None:
     plan, report = found.plan, found.report
     console = Console()
     table = Table(title=f"{plan.model_name} on {plan.machine.devices} x {plan.machine.name}")
@@ -142,12 +172,15 @@ def _print_report(found: Optimized, out: Path) -> None:
         f"predicted {estimates.step_seconds * 1e3:.3g} ms a step,"
         f" {estimates.one_device_seconds / estimates.step_seconds:.2f} times as fast as one device"
         f" ({estimates.one_device_seconds * 1e3:.3g} ms);"
-        f" {estimates.communication_elements:,} elements communicated"
+        f" {estimates.communication_elements:,} elements communicated,"
+        f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device",
+        soft_wrap=True,
     )
+    if (speedup := _speedup(found)) is not None:
+        console.print(f"{speedup:.2f} times as fast as data parallelism")
     console.print(
-        f"searched {report.candidates} candidates in {report.seconds:.1f} s"
-        f" ({report.parts} parts, {report.distinct_parts} ways to enter them,"
-        f" stopped: {report.stop}); plan written to {out}",
+        f"chose among {report.strategies:,} strategies in {estimates.search_seconds:.1f} s,"
+        f" simulated {report.simulated} plans (stopped: {report.stop}); plan written to {out}",
         soft_wrap=True,
     )
 

@@ -25,7 +25,7 @@ def data_parallel(graph: Graph) -> Allowed:
     batch = batch_axes(graph)
 
     def allowed(node: Node, space: Space) -> Mask:
-        return _only(space, {batch[node]} if node in batch else set[str]())
+        return _fully(space, batch.get(node))
 
     return allowed
 
@@ -39,7 +39,7 @@ def expert(graph: Graph) -> Allowed:
         own = batch.get(node)
         if node.name.startswith("embedding"):
             return _only(space, {axis.name for axis in space.axes} - {own})
-        return _only(space, {own} if own is not None else set[str]())
+        return _fully(space, own)
 
     return allowed
 
@@ -58,7 +58,7 @@ def tensor_parallel(graph: Graph, digits: int, inner: int) -> Allowed:
         last = space.codes[:, outer:]
         one = (last == last[:, :1]).all(axis=1) if inner else np.ones(len(space), bool)
         mask = first & one
-        return mask if mask.any() else _only(space, {own} if own is not None else set[str]())
+        return mask if mask.any() else _fully(space, own)
 
     return allowed
 
@@ -85,8 +85,17 @@ def batch_axes(graph: Graph) -> Mapping[Node, str]:
     return found
 
 
+def _fully(space: Space, name: str | None) -> Mask:
+    """The strategy that cuts one index along all digits; where none does, those that cut no other."""
+    names = [axis.name for axis in space.axes]
+    if name in names:
+        full = (space.codes == names.index(name)).all(axis=1)
+        if full.any():
+            return full
+    return _only(space, {name})
+
+
 def _only(space: Space, names: Collection[str | None]) -> Mask:
     """The strategies that cut indices of some names only; the uncut one at least."""
     places = [i for i, axis in enumerate(space.axes) if axis.name in names]
     return np.isin(space.codes, [*places, IDLE]).all(axis=1)
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pcg.graph import Graph, Leaf, Node, Value
@@ -63,6 +63,26 @@ def applied(rule: Rule, node: Node, degree: int) -> tuple[Value, ...] | None:
     if match is None or match.outputs != graph.outputs:
         return None
     return build(rule, match, dict.fromkeys(rule.free_symbols, degree))
+
+
+def unfolded(
+    rules: Iterable[Rule],
+) -> Callable[[Node], Iterator[tuple[Rule, tuple[Value, ...]]]]:
+    """A function that gives an operator as graphs of simpler ones, by the rules that say so."""
+    known: dict[str, list[Rule]] = defaultdict(list)
+    for rule in (way for both in rules for way in (both, both.reversed)):
+        node = rule.left[0].node
+        alone = len(rule.left) == 1 and all(v.node.is_leaf for v in node.inputs)
+        if rule.family == "decomposition" and alone and not node.is_leaf and rule.is_applicable:
+            known[node.name].append(rule)
+
+    def of(node: Node) -> Iterator[tuple[Rule, tuple[Value, ...]]]:
+        for rule in known.get(node.name, ()):
+            made = None if rule.free_symbols else applied(rule, node, 1)
+            if made is not None:
+                yield rule, made
+
+    return of
 
 
 def _cut_index(value: Value) -> str | None:

@@ -101,9 +101,7 @@ class Engine:
         trained = gradient_nodes(graph)
         seen: set[Node] = set()
         for i, node in enumerate(nodes):
-            needs = frozenset(
-                p for p, value in enumerate(node.inputs) if value.node in trained
-            )
+            needs = frozenset(p for p, value in enumerate(node.inputs) if value.node in trained)
             weights: list[int] = []
             for position, value in enumerate(node.inputs):
                 if value.node.is_leaf:
@@ -121,9 +119,7 @@ class Engine:
                 back = 2.0 if value.node in trained else 1.0
                 yield Factor((number[value.node],), back * self._transfer(out, whole, value)[:, 0])
 
-    def _own_costs(
-        self, node: Node, needs: frozenset[int], weights: tuple[int, ...]
-    ) -> OwnCosts:
+    def _own_costs(self, node: Node, needs: frozenset[int], weights: tuple[int, ...]) -> OwnCosts:
         key = (_kind(node), needs, weights)
         found = self._own.get(key)
         if found is None:
@@ -155,11 +151,12 @@ class Engine:
 
     # -- building -----------------------------------------------------------------------------
 
-    def cut(self, choice: Choice) -> Cut:
-        """The graph in which every operator is cut as chosen, one rule application an index."""
+    def cut(self, choice: Choice, before: tuple[Application, ...] = ()) -> Cut:
+        """The graph in which every operator is cut as chosen, one rule application an index.
+        ``before``: what led to the graph."""
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
-        steps: list[Application] = []
+        steps = list(before)
         for node in choice.graph.nodes:
             if node.is_leaf:
                 new[node.value()] = node.value()
@@ -187,7 +184,7 @@ class Engine:
             rule = rules[own.axes[place].name]
             made = applied(rule, inner, degree)
             assert made is not None
-            steps.append(_application(rule, inner, degree))
+            steps.append(application(rule, inner, dict.fromkeys(rule.free_symbols, degree)))
             replaced = {inner.value(port): value for port, value in enumerate(made)}
             outer = list(Graph(tuple(outer)).replace(replaced).outputs)
             inner = _behind(made[0], inner.name)
@@ -214,6 +211,8 @@ def _behind(value: Value, name: str) -> Node:
     return value.node
 
 
-def _application(rule: Rule, node: Node, degree: int) -> Application:
+def application(rule: Rule, node: Node, free: Mapping[str, int]) -> Application:
+    """The record of a rule applied to an operator."""
     names = ", ".join(v.node.leaf.name if v.node.is_leaf else v.node.name for v in node.inputs)
-    return Application(rule=rule.name, text=rule.text, at=f"{node.name}({names}) k={degree}")
+    chosen = "".join(f" {symbol}={value}" for symbol, value in free.items())
+    return Application(rule=rule.name, text=rule.text, at=f"{node.name}({names}){chosen}")

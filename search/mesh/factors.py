@@ -108,4 +108,6 @@ def kept(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[NDA
 
 def restricted(factors: Sequence[Factor], values: Sequence[NDArray[np.intp]]) -> list[Factor]:
     """The factors over some values of each variable."""
-    return [Factor(f.variables, f.values[np.ix_(*(values[v] for v in f.variables))]) for f in factors]
+    return [
+        Factor(f.variables, f.values[np.ix_(*(values[v] for v in f.variables))]) for f in factors
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 from math import prod
 
 import numpy as np
@@ -84,7 +84,7 @@ def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[
                     if not idle and ends[0] != 0:
                         continue
                     bounds = (*ends, count)
-                    degrees = [prod(primes[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+                    degrees = [prod(primes[a:b]) for a, b in pairwise(bounds)]
                     if all(lengths[axis] % d == 0 for axis, d in zip(order, degrees, strict=True)):
                         row = [IDLE] * ends[0]
                         for axis, a, b in zip(order, bounds, bounds[1:], strict=False):
