@@ -127,10 +127,15 @@ def test_a_pair_is_an_instance_of_its_general_form(text: str):
 def test_rules_of_the_library_are_proved_at_other_ranks(number: int, count: int):
     rules = load_library().rules
     rule = rules[number % len(rules)]
-    found = general(rule.left, rule.right)
-    pair = at_counts(found, (count,) * len(found.runs))
-    assert pair is not None
-    decision = decide(*pair)
+    if rule.requires:
+        wider = rule.at([count] * len(rule.runs))
+        assert wider is not None
+        decision = decide(wider.left, wider.right, wider.requirements)
+    else:
+        found = general(rule.left, rule.right)
+        pair = at_counts(found, (count,) * len(found.runs))
+        assert pair is not None
+        decision = decide(*pair)
     if decision.reason != "no small sizes fit the degrees":
         assert decision.verdict is Verdict.PROVED, decision.reason
 
