@@ -2,6 +2,6 @@
 
 A device's number is written in digits, prime by prime, outermost level first. A *strategy* of an
 operator gives each digit an index of the operator to cut, or leaves it idle; so it fixes degrees
-and machine view at once. What an edge costs follows from the strategies at both of its ends, and the
-cheapest choice for all operators together is found by variable elimination.
+and machine view at once. What an edge costs follows from the strategies at both of its ends, and
+the cheapest choice for all operators together is found by variable elimination.
 """

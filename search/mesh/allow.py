@@ -45,8 +45,8 @@ def expert(graph: Graph) -> Allowed:
 
 
 def tensor_parallel(graph: Graph, digits: int, inner: int) -> Allowed:
-    """The batch cut along the outer digits, one other index along the ``inner`` last ones (Megatron:
-    data x tensor parallelism, tensor within a node)."""
+    """The batch cut along the outer digits, one other index along the ``inner`` last ones, which is
+    data x tensor parallelism in Megatron's manner."""
     batch = batch_axes(graph)
     outer = digits - inner
 
@@ -86,7 +86,8 @@ def batch_axes(graph: Graph) -> Mapping[Node, str]:
 
 
 def _fully(space: Space, name: str | None) -> Mask:
-    """The strategy that cuts one index along all digits; where none does, those that cut no other."""
+    """The strategy that cuts one index along all digits; where none does, those that cut no other
+    index."""
     names = [axis.name for axis in space.axes]
     if name in names:
         full = (space.codes == names.index(name)).all(axis=1)
@@ -98,4 +99,4 @@ def _fully(space: Space, name: str | None) -> Mask:
 def _only(space: Space, names: Collection[str | None]) -> Mask:
     """The strategies that cut indices of some names only; the uncut one at least."""
     places = [i for i, axis in enumerate(space.axes) if axis.name in names]
-    return np.isin(space.codes, [*places, IDLE]).all(axis=1)
+    return np.asarray(np.isin(space.codes, [*places, IDLE]).all(axis=1))

@@ -78,18 +78,17 @@ def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[
     yield (IDLE,) * count
     for cut in range(1, most + 1):
         for order in permutations(range(len(lengths)), cut):
-            for idle in (0, 1):
-                # Idle digits, if any, come first: the devices of some nodes, or of some sockets.
-                for ends in combinations(range(idle, count), cut):
-                    if not idle and ends[0] != 0:
-                        continue
-                    bounds = (*ends, count)
-                    degrees = [prod(primes[a:b]) for a, b in pairwise(bounds)]
-                    if all(lengths[axis] % d == 0 for axis, d in zip(order, degrees, strict=True)):
-                        row = [IDLE] * ends[0]
-                        for axis, a, b in zip(order, bounds, bounds[1:], strict=False):
-                            row += [axis] * (b - a)
-                        yield tuple(row)
+            # Idle digits are the outermost (some nodes, or sockets, take part) or the innermost
+            # (one device of each group does).
+            for bounds in combinations(range(count + 1), cut + 1):
+                if bounds[0] and bounds[-1] < count:
+                    continue
+                degrees = [prod(primes[a:b]) for a, b in pairwise(bounds)]
+                if all(lengths[axis] % d == 0 for axis, d in zip(order, degrees, strict=True)):
+                    row = [IDLE] * bounds[0]
+                    for axis, (a, b) in zip(order, pairwise(bounds), strict=True):
+                        row += [axis] * (b - a)
+                    yield (*row, *[IDLE] * (count - bounds[-1]))
 
 
 def view(codes: Sequence[int], places: Sequence[int], digits: Digits) -> MachineView:

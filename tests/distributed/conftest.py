@@ -104,7 +104,11 @@ def make_plan(model: Graph, graph: Graph, devices: int, views: Views) -> Plan:
     assert not left, f"no such operators: {left}"
     machine = machine_record(load_machine("local").with_devices(devices))
     estimates = EstimatesFile(
-        step_seconds=0.5, one_device_seconds=1.0, communication_elements=0, search_seconds=0.0
+        step_seconds=0.5,
+        one_device_seconds=1.0,
+        communication_elements=0,
+        search_seconds=0.0,
+        peak_memory_bytes=0,
     )
     return Plan("test", model, graph, chosen, machine, "", (), estimates)
 

@@ -28,7 +28,11 @@ def plan():
     nodes = [node for node in graph.nodes if not node.is_leaf]
     views = {node: MachineView.packed(0, (1,) * len(grid(node))) for node in nodes}
     estimates = EstimatesFile(
-        step_seconds=1.0, one_device_seconds=1.0, communication_elements=0, search_seconds=0.0
+        step_seconds=1.0,
+        one_device_seconds=1.0,
+        communication_elements=0,
+        search_seconds=0.0,
+        peak_memory_bytes=0,
     )
     machine = machine_record(load_machine("local").with_devices(1))
     return Plan("mlp", graph, graph, views, machine, "", (), estimates)

@@ -36,7 +36,11 @@ def plan_of(graph: str, devices: int = 2, model: str = MODEL, start: int = 0) ->
     views = {node: MachineView.packed(start, grid(node)) for node in nodes}
     machine = machine_record(load_machine("local").with_devices(devices))
     estimates = EstimatesFile(
-        step_seconds=1.0, one_device_seconds=1.0, communication_elements=0, search_seconds=0.0
+        step_seconds=1.0,
+        one_device_seconds=1.0,
+        communication_elements=0,
+        search_seconds=0.0,
+        peak_memory_bytes=0,
     )
     return Plan("test", parse_graph(model), cut, views, machine, "", (), estimates)
 

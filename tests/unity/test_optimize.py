@@ -38,7 +38,36 @@ def test_json_has_the_figures(tmp_path: Path) -> None:
     content = json.loads(result.stdout)
     assert content["devices"] == 2
     assert content["speedup"] >= 1
+    assert content["predicted_seconds"] <= content["data_parallel_seconds"]
+    assert content["peak_memory_bytes"] > 0
     assert content["stop_reason"] in ("exhausted", "budget", "time")
+
+
+def test_the_papers_engine_is_kept_to_compare(tmp_path: Path) -> None:
+    arguments = ["mlp-tiny", "--devices", "2", "-o", str(tmp_path / "plan.json"), "--json"]
+    found = {
+        engine: json.loads(optimize(*arguments, "--engine", engine).stdout)
+        for engine in ("strategies", "backtracking")
+    }
+    assert found["backtracking"]["rules_applied"] > 0
+    ours, theirs = (found[e]["predicted_seconds"] for e in ("strategies", "backtracking"))
+    # Backtracking may let several devices compute the same, which is no strategy yet.
+    assert ours <= 1.1 * theirs
+
+
+def test_a_plan_that_does_not_fit_is_a_negative_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "sys.argv",
+        [*["unity", "optimize", "dlrm", "--machine", "summit", "--planner", "data-parallel"]],
+    )
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 1
+    assert "does not fit summit" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 MODEL = """\
@@ -75,6 +104,8 @@ def test_a_model_from_a_file_is_planned_with_what_has_no_equation(tmp_path: Path
         (("resnet",), "model resnet: unknown, expected FILE.py:FUNCTION or one of mlp, "),
         (("missing.py:make_model",), "missing.py: no such file"),
         (("mlp-tiny", "--machine", "cray"), "no such machine"),
+        (("mlp-tiny", "--planner", "alpa"), "planner alpa: unknown, expected one of joint, "),
+        (("mlp-tiny", "--planner", "expert", "--engine", "backtracking"), "expected joint"),
         (("mlp-tiny", "--machine", "missing.toml"), "missing.toml: no such file"),
         (("mlp-tiny", "--nodes", "0"), "expected 1 node or more"),
         (("mlp-tiny", "--devices", "9"), "expected 1 to 4 devices"),

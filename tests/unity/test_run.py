@@ -81,7 +81,11 @@ def write_plan_of(folder, devices, model, text):
     views = {node: MachineView.packed(0, grid(node)) for node in nodes}
     machine = machine_record(load_machine("local").with_devices(devices))
     estimates = EstimatesFile(
-        step_seconds=0.125, one_device_seconds=1.0, communication_elements=0, search_seconds=0.0
+        step_seconds=0.125,
+        one_device_seconds=1.0,
+        communication_elements=0,
+        search_seconds=0.0,
+        peak_memory_bytes=0,
     )
     path = folder / "plan.json"
     save_plan(Plan("small", parse_graph(model), graph, views, machine, "", (), estimates), path)
@@ -246,7 +250,7 @@ def test_a_missing_plan(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('"schema_version": 1', '"schema_version": 9', "at schema_version: expected 1, got 9"),
+        ('"schema_version": 2', '"schema_version": 9', "at schema_version: expected 2, got 9"),
         ("{", "", "not JSON"),
         ("matmul(x, w1)", "matmul(w1, x)", "model.graph"),
     ],

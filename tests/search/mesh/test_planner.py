@@ -18,6 +18,7 @@ from pcg.ring import Reals
 from pcg.schedule import schedule
 from pcg.text import parse_graph
 from search.cost import CostModel
+from search.memory import peak_bytes
 from search.mesh.cuts import Cuts
 from search.mesh.engine import Choice, Engine
 from search.mesh.planner import PLANNERS, MeshPlanner
@@ -101,7 +102,7 @@ def test_a_plan_computes_what_the_model_does(model, family):
     machine = load_machine("dgx-a100").with_devices(4)
     graph = build_model(model, 4, machine.devices)
     plan = MeshPlanner(machine, load_library(), family).plan(model, graph).plan
-    assert family == "joint" or plan.derivation
+    assert plan.derivation or family != "data-parallel"
     parts = parts_of_leaves(graph, 3, Reals())
     before, after = (
         [meaning(found, Reals()) for found in evaluate_shards(g, parts, Reals())]
@@ -111,21 +112,29 @@ def test_a_plan_computes_what_the_model_does(model, family):
         np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
 
 
-def test_a_plan_is_made_to_fit_or_refused_with_what_it_misses_by():
-    machine = load_machine("summit").with_nodes(1)
-    graph = build_model("mlp", None, machine.devices)
-    free = MeshPlanner(machine, load_library()).plan("mlp", graph).plan.estimates
+def test_a_price_of_memory_makes_plans_that_take_less():
+    machine = load_machine("dgx-a100").with_nodes(1)
+    less = 0
+    for text in SMALL.values():
+        graph = parse_graph(text.format(b=4096, h=1536, o=384))
+        engine = engine_of(machine, graph)
+        free, dear = (
+            peak_bytes(schedule(cut.graph, cut.views), 4)
+            for cut in (engine.cut(engine.choose(graph, price)) for price in (0.0, 1e-3))
+        )
+        # The estimate counts what operators make, and not what is moved to where it is wanted.
+        assert dear <= 1.1 * free
+        less += dear < free
+    assert less
 
-    def limited(memory: int) -> Machine:
-        device = machine.device.model_copy(update={"memory_bytes": memory})
-        return machine.model_copy(update={"device": device})
 
-    limit = int(free.peak_memory_bytes * 0.9)
-    tight = MeshPlanner(limited(limit), load_library()).plan("mlp", graph).plan.estimates
-    assert tight.peak_memory_bytes <= limit
-    assert tight.step_seconds >= free.step_seconds
+def test_a_plan_that_does_not_fit_is_refused_with_what_it_misses_by():
+    machine = load_machine("summit").with_nodes(32)
+    graph = build_model("dlrm", None, machine.devices)
+    joint = MeshPlanner(machine, load_library()).plan("dlrm", graph).plan.estimates
+    assert joint.peak_memory_bytes <= machine.device.memory_bytes
     with pytest.raises(NegativeAnswer, match=r"misses by \d+\.\d\d GB a device"):
-        MeshPlanner(limited(10**8), load_library()).plan("mlp", graph)
+        MeshPlanner(machine, load_library(), "data-parallel").plan("dlrm", graph)
 
 
 def test_an_unknown_planner_is_refused():

@@ -1,0 +1,58 @@
+"""How long plans for the paper's seven models take, and how they compare: `make bench`.
+
+Throughput by planner, as in the Unity paper's figures 14 and 15, predicted on ``summit``; on one
+machine in one run, so that ratios are those of plans and not of measurements.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import pytest
+
+from pcg.errors import NegativeAnswer
+from pcg.machine import load_machine
+from pcg.models import build_model
+from search.mesh.planner import MeshPlanner
+from substitutions.store import load_library
+
+MODELS = ("mlp", "dlrm", "xdl", "candle-uno", "bert-large", "resnext50", "inception-v3")
+PLANNERS = ("joint", "data-parallel", "expert", "megatron")
+NODES = (1, 32)
+
+pytestmark = pytest.mark.benchmark
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("model", MODELS)
+def test_plans_of_the_papers_models(model, nodes):
+    machine, library = load_machine("summit").with_nodes(nodes), load_library()
+    start = perf_counter()
+    graph = build_model(model, None, machine.devices)
+    captured = perf_counter() - start
+    shown: list[str] = []
+    seconds: dict[str, float] = {}
+    for planner in PLANNERS:
+        start = perf_counter()
+        try:
+            found = MeshPlanner(machine, library, planner).plan(model, graph)
+        except NegativeAnswer:
+            shown.append(f"{planner} does not fit ({perf_counter() - start:.1f} s)")
+            continue
+        seconds[planner] = found.plan.estimates.step_seconds
+        memory = found.plan.estimates.peak_memory_bytes / 1e9
+        shown.append(
+            f"{planner} {seconds[planner] * 1e3:.1f} ms, {memory:.1f} GB"
+            f" ({perf_counter() - start:.1f} s)"
+        )
+    print(f"\n{model} on {machine.devices}: captured in {captured:.1f} s; {'; '.join(shown)}")
+    assert not seconds or seconds["joint"] == min(seconds.values())
+
+
+@pytest.mark.parametrize(("machine", "nodes"), [("dgx-h100", n) for n in (1, 8, 32, 128)])
+def test_time_against_devices(machine, nodes):
+    target, library = load_machine(machine).with_nodes(nodes), load_library()
+    graph = build_model("bert-large", 4096, target.devices)
+    found = MeshPlanner(target, library).plan("bert-large", graph)
+    phases = ", ".join(f"{name} {used:.1f}" for name, used in found.report.phases.items())
+    print(f"\nbert-large on {target.devices}: {found.report.seconds:.1f} s ({phases})")
