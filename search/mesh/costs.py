@@ -65,7 +65,9 @@ def own_costs(
             flops / tasks / rate, read / max(whole, 1) * moved / device.memory_bandwidth
         )
         seconds += kernels * device.kernel_latency + busy
-    memory = sum(outputs, np.zeros(len(space))) * cost.itemsize
+    # Operands are counted where they are wanted, though some lie there already.
+    wanted = [block for position, block in enumerate(operands) if position not in weights]
+    memory = sum([*outputs, *wanted], np.zeros(len(space))) * cost.itemsize
     for position in weights:
         block = operands[position] * cost.itemsize
         seconds += _exchange(space.operand(position), block, digits)
