@@ -108,13 +108,15 @@ def generate(
     max_ops: int = MAX_OPS,
     jobs: int | None = None,
     derived: bool = False,
+    parallel: bool = True,
     progress: Progress = no_progress,
 ) -> Generated:
     """Generate and prove the library of some computing operators (all, by default).
 
     ``max_ops``: operators a side in the algebraic enumeration. ``jobs`` worker processes share the
     work (by default one a core). ``derived``: keep rules that follow from smaller ones in one step
-    too. Raises NegativeAnswer where an operator's parallel type is not proved.
+    too. ``parallel``: without it, rules of the algebraic enumeration alone. Raises NegativeAnswer
+    where an operator's parallel type is not proved.
     """
     chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1
@@ -122,7 +124,7 @@ def generate(
     around = [instance for operator in chosen for instance in instances(operator)]
     typings = sum(_watched(parallel_map(_typings, around, jobs), "typings", len(around), progress))
     clock.lap("typings")
-    tasks = _tasks(chosen, max_ops)
+    tasks = _tasks(chosen, max_ops, parallel=parallel)
     found_parts = parallel_map(_run, tasks, jobs, chunk=1)
     parts = list(_watched(found_parts, "enumeration", len(tasks), progress))
     found = dict.fromkeys(candidate for part in parts for candidate in part.candidates)
@@ -154,10 +156,12 @@ def generate(
 Task = Callable[[], Enumerated]
 
 
-def _tasks(chosen: Sequence[Operator], max_ops: int) -> list[Task]:
+def _tasks(chosen: Sequence[Operator], max_ops: int, *, parallel: bool) -> list[Task]:
     """The parts of the enumeration, the longest first."""
     names = frozenset(operator.name for operator in chosen)
     found: list[Task] = [partial(algebra, world, max_ops) for world in worlds(names)]
+    if not parallel:
+        return found
     found.append(move_rules)
     found += [partial(cut_rules, o) for o in (*STAND_INS.values(), *chosen)]
     return found + [partial(_decomposed, operator) for operator in chosen]

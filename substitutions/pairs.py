@@ -70,7 +70,11 @@ class Search:
         return len(self.table.classes) + len(np.setdiff1d(keys, self._known_keys()))
 
     def _all_keys(self) -> np.ndarray:
-        return np.unique(np.concatenate([large.keys for large in self.large]))
+        return np.unique(self._large_keys())
+
+    def _large_keys(self) -> np.ndarray:
+        """Of the terms of the greatest size, of which there may be none."""
+        return np.concatenate([np.zeros(0, np.uint64), *(large.keys for large in self.large)])
 
     def _known_keys(self) -> np.ndarray:
         return np.array(self.table.known_keys(), np.uint64)
@@ -107,7 +111,7 @@ class Search:
     def _large_terms(self) -> tuple[dict[int, list[Placed]], list[list[Placed]]]:
         """The terms of the greatest size that no smaller ones explain: those of known classes, and
         those that are equal to one another."""
-        keys = np.concatenate([large.keys for large in self.large])
+        keys = self._large_keys()
         unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
         wanted = ((counts > 1) | np.isin(unique, self._known_keys()))[inverse]
         known: dict[int, dict[Term, Placed]] = defaultdict(dict)

@@ -54,6 +54,10 @@ def command(
     certificates: Annotated[
         bool, typer.Option("--certificates", help="Write what each proof rests on, too.")
     ] = False,
+    parallel: Annotated[
+        bool,
+        typer.Option("--parallel/--algebra", help="Rules about cuts too, or algebraic ones alone."),
+    ] = True,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default all cores.")
     ] = None,
@@ -76,7 +80,7 @@ def command(
         explain_file(explain, library.concrete, jobs=jobs or 1, as_json=as_json)
         return
     another = {"--only": only, "--operators": operators, "--derived": derived}
-    another["--max-ops"] = max_ops != MAX_OPS
+    another["--max-ops"], another["--algebra"] = max_ops != MAX_OPS, not parallel
     for option, given in another.items():
         if given and out is None:
             raise InputError(option, "makes another library, expected --out FOLDER for it")
@@ -94,7 +98,14 @@ def command(
                 bars[phase] = progress.add_task(phase, total=None)
             progress.update(bars[phase], completed=done, total=total or None)
 
-        found = generate(chosen, max_ops=max_ops, jobs=jobs, derived=derived, progress=show)
+        found = generate(
+            chosen,
+            max_ops=max_ops,
+            jobs=jobs,
+            derived=derived,
+            parallel=parallel,
+            progress=show,
+        )
     save_library(found.library, path)
     write_companions(found.library, path.parent)
     if certificates:

@@ -12,6 +12,7 @@ from pcg.evaluate import evaluate_values
 from pcg.graph import Graph, Node, Value, tensor
 from pcg.ops import OPERATORS
 from pcg.ring import PrimeField
+from substitutions.algebra import algebra
 from substitutions.pairs import Search
 from substitutions.table import Table
 from substitutions.worlds import World
@@ -135,3 +136,11 @@ def test_what_everyone_knows_is_among_the_candidates() -> None:
     back = of(OPERATORS["transpose"](dim0=0, dim1=1), twice)
     assert f"{Graph((back,)).digest}{Graph((x,)).digest}" in texts
     assert add.operator.commutative
+
+
+def test_a_world_may_have_no_graphs_of_the_greatest_size() -> None:
+    """Its shapes leave no room for three concats in a row."""
+    world = World("one", ("concat",), ((1, 4),), ((1, 8),))
+    found = algebra(world, 3)
+    assert found.graphs > 0
+    assert all(candidate.inputs for candidate in found.candidates)

@@ -32,6 +32,14 @@ def test_a_part_of_the_library_is_what_the_library_has(tmp_path: Path) -> None:
     assert all(committed[rule.name] == rule.text for rule in made)
 
 
+def test_algebra_alone_has_no_cuts(tmp_path: Path) -> None:
+    options = ["--only", "matmul", "--only", "add", "--max-ops", "2", "--jobs", "1", "--algebra"]
+    result = runner.invoke(app, [*options, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    rules = load_library(tmp_path / "rules.json").rules
+    assert {rule.family for rule in rules} == {"algebra"}
+
+
 def test_the_report_is_a_table(tmp_path: Path) -> None:
     result = runner.invoke(app, ["--only", "relu", "--out", str(tmp_path), "--jobs", "1"])
     assert result.exit_code == 0, result.output
@@ -61,6 +69,7 @@ def test_interrupted_it_leaves_the_old_library_whole(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("--only", "relu"), "expected --out FOLDER"),
+        (("--algebra",), "expected --out FOLDER"),
         (("--only", "nosuch", "--out", "."), "no such operator"),
         (("--out", "missing"), "missing: no such folder"),
     ],
