@@ -19,7 +19,7 @@ from pcg.poly import Poly
 from pcg.tensor import Degrees, ParallelTensor
 from verifier.agreement import agree, typed_sides
 from verifier.concrete import degree_choices, real_symbols
-from verifier.counterexample import instances
+from verifier.counterexample import instances, size_attributes
 from verifier.trusted.errors import Undecided
 from verifier.trusted.sizes import SizeEquation, Sizes, input_size, pair_sizes
 
@@ -109,14 +109,7 @@ def _at_primes(
 
 def _attribute_symbols(pair: Pair, sizes: Sizes) -> set[str]:
     """The symbols of sizes and of whole attributes that do not follow from others."""
-    attributes = (
-        value
-        for node in Graph((*pair[0], *pair[1])).nodes
-        if isinstance(node.call, Call)
-        for name in node.call.operator.sizes
-        if isinstance(value := node.call.values[name], Poly)
-    )
-    return {s for v in (*attributes, *sizes.naturals) for s in sizes.resolve(v).symbols}
+    return {s for v in (*size_attributes(pair), *sizes.naturals) for s in sizes.resolve(v).symbols}
 
 
 def _fits(sizes: Sizes, values: Mapping[str, int]) -> bool:

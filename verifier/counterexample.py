@@ -358,16 +358,19 @@ def type_difference(instance: Instance) -> Difference | None:
     return None
 
 
+def size_attributes(pair: Pair) -> Iterator[Poly]:
+    """The sizes among the attributes of both sides."""
+    for node in Graph((*pair[0], *pair[1])).nodes:
+        if isinstance(node.call, Call):
+            for name in node.call.operator.sizes:
+                value = node.call.values[name]
+                if isinstance(value, Poly):
+                    yield value
+
+
 def _free_symbols(pair: Pair, sizes: Sizes) -> list[str]:
     """The symbols of sizes and of whole attributes that do not follow from others."""
-    attributes = (
-        value
-        for node in Graph((*pair[0], *pair[1])).nodes
-        if isinstance(node.call, Call)
-        for name in node.call.operator.sizes
-        if isinstance(value := node.call.values[name], Poly)
-    )
-    known = (*sizes.positive, *sizes.naturals, *attributes)
+    known = (*sizes.positive, *sizes.naturals, *size_attributes(pair))
     return sorted({s for size in known for s in sizes.resolve(size).symbols})
 
 

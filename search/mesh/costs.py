@@ -83,11 +83,7 @@ def _cut(degrees: Vector, concerned: Sequence[bool]) -> Vector:
 def _exchange(codes: Codes, block: Vector, digits: Digits) -> Vector:
     """Seconds of a ring all_reduce among the copies of a weight."""
     mask = ((codes == COPY) * (1 << np.arange(len(digits)))).sum(axis=1)
-    pairs = [digits.pairs(int(m)) for m in mask]
-    members = np.array([p.members for p in pairs])
-    latency = np.array([p.ring.latency for p in pairs])
-    slowness = np.array([1 / p.ring.bandwidth for p in pairs])
-    return 2 * (members - 1) * (latency + block / members * slowness)
+    return digits.ring_seconds(mask, block, 2)
 
 
 def lengths(node: Node) -> dict[str, int]:

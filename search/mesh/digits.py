@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pcg.machine import Link, Machine
+
+Masks = NDArray[np.int64]
+"""Sets of digits, bit i for digit i."""
+Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,29 @@ class Digits:
         if found is None:
             found = self._pairs[mask] = self._measured(self._group(mask))
         return found
+
+    def ring_seconds(self, masks: Masks, volume: Seconds, passes: Seconds | float) -> Seconds:
+        """Seconds of a ring in each group of a mask, in which a device passes on (n - 1) / n of a
+        volume of bytes, as often as ``passes`` says."""
+        found, inverse = self._each(masks)
+        members = np.array([p.members for p in found])[inverse]
+        latency = np.array([p.ring.latency for p in found])[inverse]
+        slowness = np.array([1 / p.ring.bandwidth for p in found])[inverse]
+        return passes * (members - 1) * (latency + volume / members * slowness)
+
+    def message_seconds(self, masks: Masks, volume: Seconds, messages: Seconds) -> Seconds:
+        """Seconds in which a device gets a volume of bytes, in so many messages, from its peers in
+        the group of a mask."""
+        found, inverse = self._each(masks)
+        latency = np.array([p.latency for p in found])[inverse]
+        slowness = np.array([p.inverse_bandwidth for p in found])[inverse]
+        peers = np.array([p.members - 1 for p in found])[inverse]
+        return latency * np.minimum(messages, peers) + slowness * volume
+
+    def _each(self, masks: Masks) -> tuple[list[Pairs], NDArray[np.intp]]:
+        """The groups of some masks, each different mask measured once, and which each one has."""
+        known, inverse = np.unique(masks, return_inverse=True)
+        return [self.pairs(int(mask)) for mask in known], inverse.reshape(masks.shape)
 
     def _group(self, mask: int) -> list[int]:
         free = [i for i in range(len(self)) if mask >> i & 1]

@@ -7,10 +7,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from search.mesh.digits import Digits
+from search.mesh.digits import Digits, Seconds
 from search.mesh.strategies import COPY, IDLE, PARTIAL, Codes
-
-Seconds = NDArray[np.float64]
 
 
 def transfer_seconds(
@@ -35,9 +33,9 @@ def transfer_seconds(
     messages = group * np.maximum(inner_a / inner_b, 1.0) * np.maximum(served, 1.0)
     shifted = _shifted(sources, targets, len(shape))
     mask = ((moved | shifted) * (1 << np.arange(len(primes)))).sum(axis=2)
-    seconds = _general(mask, busiest, messages, digits)
+    seconds = digits.message_seconds(mask, busiest, messages)
     ring = _Rings(a, b, shifted, mask, elements / (cell * inner_a), elements / (cell * inner_b))
-    seconds = np.where(ring.applies, _ring_seconds(mask, ring, digits), seconds)
+    seconds = np.where(ring.applies, digits.ring_seconds(mask, ring.volume, ring.passes), seconds)
     # A device that has all it needs copies it within its memory, which is left out here.
     seconds = np.where(received <= 0, 0.0, seconds)
     vanishing = ((a == COPY) & (b != COPY)).any(axis=2)
@@ -77,17 +75,6 @@ def _shifted(sources: Codes, targets: Codes, rank: int) -> NDArray[np.bool_]:
     return found
 
 
-def _general(
-    mask: NDArray[np.int64], busiest: Seconds, messages: Seconds, digits: Digits
-) -> Seconds:
-    known, inverse = np.unique(mask, return_inverse=True)
-    pairs = [digits.pairs(int(m)) for m in known]
-    latency = np.array([p.latency for p in pairs])[inverse].reshape(mask.shape)
-    slowness = np.array([p.inverse_bandwidth for p in pairs])[inverse].reshape(mask.shape)
-    peers = np.array([p.members - 1 for p in pairs])[inverse].reshape(mask.shape)
-    return latency * np.minimum(messages, peers) + slowness * busiest
-
-
 class _Rings:
     """Where a transfer is one collective among the devices that differ in the moved digits: its
     volume on each device, and how often a ring of n devices passes (n - 1) / n of it on."""
@@ -109,12 +96,3 @@ class _Rings:
         self.applies = plain & (reduced | scattered | gathered)
         self.passes = np.where(reduced, 2.0, 1.0)
         self.volume = np.where(gathered, after, before)
-
-
-def _ring_seconds(mask: NDArray[np.int64], ring: _Rings, digits: Digits) -> Seconds:
-    known, inverse = np.unique(mask, return_inverse=True)
-    pairs = [digits.pairs(int(m)) for m in known]
-    members = np.array([p.members for p in pairs])[inverse].reshape(mask.shape)
-    latency = np.array([p.ring.latency for p in pairs])[inverse].reshape(mask.shape)
-    slowness = np.array([1 / p.ring.bandwidth for p in pairs])[inverse].reshape(mask.shape)
-    return ring.passes * (members - 1) * (latency + ring.volume / members * slowness)

@@ -11,6 +11,7 @@ import numpy as np
 from pcg.graph import Graph, Node, Value
 from pcg.operator import Call
 from pcg.plan import Application
+from pcg.schedule import trace
 from pcg.tensor import ParallelTensor
 from pcg.view import MachineView
 from pcg.work import gradient_nodes
@@ -18,8 +19,8 @@ from search.cost import CostModel
 from search.mesh.allow import Allowed, everything
 from search.mesh.costs import OwnCosts, lengths, own_costs
 from search.mesh.cuts import Cuts, applied
-from search.mesh.digits import Digits
-from search.mesh.edges import Seconds, transfer_seconds
+from search.mesh.digits import Digits, Seconds
+from search.mesh.edges import transfer_seconds
 from search.mesh.factors import Factor, kept, least, restricted
 from search.mesh.strategies import IDLE, Codes, Space, space, view
 from substitutions.rule import Rule
@@ -187,7 +188,7 @@ class Engine:
             steps.append(application(rule, inner, dict.fromkeys(rule.free_symbols, degree)))
             replaced = {inner.value(port): value for port, value in enumerate(made)}
             outer = list(Graph(tuple(outer)).replace(replaced).outputs)
-            inner = _behind(made[0], inner.name)
+            inner = trace(made[0])[0].node
         views[inner] = view(codes, self._places(inner, own), self.digits)
         return tuple(outer)
 
@@ -201,14 +202,6 @@ class Engine:
 
 def _kind(node: Node) -> _Kind:
     return node.operator_call, tuple(value.type for value in node.inputs)
-
-
-def _behind(value: Value, name: str) -> Node:
-    """The operator behind the parallel operators of what a rule has made of it."""
-    while value.node.is_parallel:
-        value = value.node.inputs[0]
-    assert value.node.name == name
-    return value.node
 
 
 def application(rule: Rule, node: Node, free: Mapping[str, int]) -> Application:

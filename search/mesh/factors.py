@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-MOST_ENTRIES = 1 << 25
-"""No table is larger: values of its variables that look worst are given up instead."""
-
 
 @dataclass(frozen=True, eq=False)
 class Factor:
@@ -38,10 +35,8 @@ class _Best:
 def least(sizes: Sequence[int], factors: Sequence[Factor]) -> tuple[float, list[int]]:
     """The least sum over all variables, and a choice that has it. ``sizes``: values of each."""
     tables: dict[int, dict[int, Factor]] = {v: {} for v in range(len(sizes))}
-    alive: dict[int, Factor] = {}
     constant = 0.0
     for factor in _merged(factors):
-        alive[id(factor)] = factor
         for v in factor.variables:
             tables[v][id(factor)] = factor
     order: list[_Best] = []
@@ -56,7 +51,6 @@ def least(sizes: Sequence[int], factors: Sequence[Factor]) -> tuple[float, list[
             total = total + _spread(factor, scope)
             for v in factor.variables:
                 del tables[v][id(factor)]
-            alive.pop(id(factor), None)
         full = np.broadcast_to(total, [sizes[v] for v in scope])
         axis = scope.index(variable)
         rest = tuple(v for v in scope if v != variable)
@@ -65,7 +59,6 @@ def least(sizes: Sequence[int], factors: Sequence[Factor]) -> tuple[float, list[
         if not rest:
             constant += float(made.values)
             continue
-        alive[id(made)] = made
         for v in rest:
             tables[v][id(made)] = made
     chosen: dict[int, int] = {}
