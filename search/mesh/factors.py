@@ -7,14 +7,19 @@ table is least; along chains and branches that join again, tables stay small.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from heapq import heapify, heappop, heappush
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
+UNIT = 1e-12
+"""Seconds that sums are counted in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,65 +32,121 @@ class Factor:
 
 @dataclass(frozen=True, eq=False)
 class _Best:
+    """The best value of a variable for every choice of others, and the sum with it."""
+
     variable: int
     given: tuple[int, ...]
-    choice: NDArray[np.intp]
+    choice: NDArray[np.int16]
 
 
 def least(sizes: Sequence[int], factors: Sequence[Factor]) -> tuple[float, list[int]]:
     """The least sum over all variables, and a choice that has it. ``sizes``: values of each."""
-    tables: dict[int, dict[int, Factor]] = {v: {} for v in range(len(sizes))}
-    constant = 0.0
-    for factor in _merged(factors):
-        for v in factor.variables:
-            tables[v][id(factor)] = factor
-    order: list[_Best] = []
-    left = set(range(len(sizes)))
-    while left:
-        variable = min(left, key=lambda v: (_entries(v, tables, sizes), v))
-        left.remove(variable)
-        own = list(tables[variable].values())
-        scope = tuple(sorted({v for factor in own for v in factor.variables} | {variable}))
-        total = np.zeros(())
-        for factor in own:
-            total = total + _spread(factor, scope)
-            for v in factor.variables:
-                del tables[v][id(factor)]
-        full = np.broadcast_to(total, [sizes[v] for v in scope])
-        axis = scope.index(variable)
+    elimination = _Elimination(sizes, factors)
+    elimination.run()
+    return elimination.constant * UNIT, elimination.chosen()
+
+
+class _Elimination:
+    """Variables going one after the other, the one with the least table first.
+
+    What is added for one variable is often added for another: blocks of a model are alike. Tables
+    of equal content are one table here, and a sum of the same tables in the same arrangement is
+    worked out once. Each table has 0 as its least entry; what that takes off goes to the constant.
+    So what is left of all blocks before one comes to be the same table for every block. Seconds are
+    whole numbers of picoseconds, which add up exactly in any order.
+    """
+
+    def __init__(self, sizes: Sequence[int], factors: Sequence[Factor]) -> None:
+        self._sizes = sizes
+        self._known: dict[object, Values] = {}
+        self._sums: dict[object, tuple[NDArray[np.int16], Values, float]] = {}
+        self._tables: dict[int, dict[tuple[int, ...], list[Values]]] = {
+            v: defaultdict(list) for v in range(len(sizes))
+        }
+        self._order: list[_Best] = []
+        self.constant = 0.0
+        for factor in factors:
+            self._add(factor.variables, *self._one(np.rint(factor.values / UNIT)))
+
+    def run(self) -> None:
+        entries = {v: self._entries(v) for v in self._tables}
+        waiting = [(count, v) for v, count in entries.items()]
+        heapify(waiting)
+        while waiting:
+            count, variable = heappop(waiting)
+            if entries.get(variable) != count:
+                continue  # its table has changed since, or it is gone
+            del entries[variable]
+            for v in self._eliminate(variable):
+                entries[v] = self._entries(v)
+                heappush(waiting, (entries[v], v))
+
+    def chosen(self) -> list[int]:
+        """The best value of each variable, once all are gone."""
+        found: dict[int, int] = {}
+        for best in reversed(self._order):
+            found[best.variable] = int(best.choice[tuple(found[v] for v in best.given)])
+        return [found[v] for v in range(len(self._sizes))]
+
+    def _one(self, values: Values) -> tuple[Values, float]:
+        """The array that stands for all of this content but for a constant, and the constant."""
+        least = float(values.min(initial=np.inf))
+        values = values - least if np.isfinite(least) else values
+        content = blake2b(np.ascontiguousarray(values).tobytes(), digest_size=16).digest()
+        return self._known.setdefault((values.shape, content), values), least
+
+    def _add(self, variables: tuple[int, ...], values: Values, least: float) -> None:
+        self.constant += least
+        for v in variables:
+            self._tables[v][variables].append(values)
+
+    def _entries(self, v: int) -> int:
+        return prod(self._sizes[u] for u in {u for scope in self._tables[v] for u in scope} | {v})
+
+    def _eliminate(self, variable: int) -> tuple[int, ...]:
+        """Take a variable out. Those whose tables have changed."""
+        own = self._tables.pop(variable)
+        scope = tuple(sorted({v for variables in own for v in variables} | {variable}))
         rest = tuple(v for v in scope if v != variable)
-        order.append(_Best(variable, rest, full.argmin(axis=axis)))
-        made = Factor(rest, full.min(axis=axis))
-        if not rest:
-            constant += float(made.values)
-            continue
-        for v in rest:
-            tables[v][id(made)] = made
-    chosen: dict[int, int] = {}
-    for best in reversed(order):
-        chosen[best.variable] = int(best.choice[tuple(chosen[v] for v in best.given)])
-    return constant, [chosen[v] for v in range(len(sizes))]
+        for variables in own:
+            for v in variables:
+                if v != variable:
+                    del self._tables[v][variables]
+        choice, left, least = self._summed(own, scope, scope.index(variable))
+        self._order.append(_Best(variable, rest, choice))
+        self._add(rest, left, least)
+        return rest
+
+    def _summed(
+        self, own: Mapping[tuple[int, ...], Sequence[Values]], scope: tuple[int, ...], axis: int
+    ) -> tuple[NDArray[np.int16], Values, float]:
+        """The best places along an axis of a sum of tables, and the sum there, as a table and a
+        constant."""
+        place = {v: i for i, v in enumerate(scope)}
+        parts = [
+            (tuple(place[v] for v in variables), values)
+            for variables, tables in own.items()
+            for values in tables
+        ]
+        shape = tuple(self._sizes[v] for v in scope)
+        key = (shape, axis, tuple(sorted((places, id(values)) for places, values in parts)))
+        found = self._sums.get(key)
+        if found is None:
+            total = np.zeros(shape)
+            for places, values in parts:
+                total += _spread(values, places, len(scope))
+            choice = total.argmin(axis=axis)
+            left = np.take_along_axis(total, np.expand_dims(choice, axis), axis).squeeze(axis)
+            found = self._sums[key] = (choice.astype(np.int16), *self._one(left))
+        return found
 
 
-def _merged(factors: Sequence[Factor]) -> list[Factor]:
-    """Factors over the same variables, added."""
-    found: dict[tuple[int, ...], Values] = {}
-    for factor in factors:
-        known = found.get(factor.variables)
-        found[factor.variables] = factor.values if known is None else known + factor.values
-    return [Factor(variables, values) for variables, values in found.items()]
-
-
-def _entries(v: int, tables: Mapping[int, Mapping[int, Factor]], sizes: Sequence[int]) -> int:
-    return prod(sizes[u] for u in {u for f in tables[v].values() for u in f.variables} | {v})
-
-
-def _spread(factor: Factor, scope: tuple[int, ...]) -> Values:
-    """The factor with an axis for every variable of a scope."""
-    shape = [1] * len(scope)
-    for v, size in zip(factor.variables, factor.values.shape, strict=True):
-        shape[scope.index(v)] = size
-    return factor.values.reshape(shape)
+def _spread(values: Values, places: Sequence[int], rank: int) -> Values:
+    """A table with axes at these places among so many."""
+    shape = [1] * rank
+    for place, size in zip(places, values.shape, strict=True):
+        shape[place] = size
+    return values.reshape(shape)
 
 
 def kept(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[NDArray[np.intp]]:
@@ -97,6 +158,15 @@ def kept(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[NDA
             others = tuple(i for i in range(len(factor.variables)) if i != axis)
             bounds[v] = bounds[v] + factor.values.min(axis=others)
     return [np.sort(np.argsort(bound, kind="stable")[:most]) for bound in bounds]
+
+
+def _merged(factors: Sequence[Factor]) -> list[Factor]:
+    """Factors over the same variables, added."""
+    found: dict[tuple[int, ...], Values] = {}
+    for factor in factors:
+        known = found.get(factor.variables)
+        found[factor.variables] = factor.values if known is None else known + factor.values
+    return [Factor(variables, values) for variables, values in found.items()]
 
 
 def restricted(factors: Sequence[Factor], values: Sequence[NDArray[np.intp]]) -> list[Factor]:
