@@ -7,10 +7,12 @@ library that it was made from. All is checked on load.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
@@ -44,20 +46,84 @@ class MachineFile(FileModel):
     hash: str
 
 
-class Application(FileModel):
-    """One rule application of the derivation, in order."""
+Symbol = int | float
+"""The value of a rule's symbol: a degree or size, or a real attribute."""
+
+
+class RuleFile(FileModel):
+    """A rule of the library in the form in which steps apply it."""
 
     rule: str
+    """Its name in the library."""
+    axes: tuple[Annotated[int, Field(ge=0)], ...] = Field(strict=False)
+    """How many axes stand in the place of each of its runs; none where it is taken as written."""
+    operators: tuple[str, ...] = Field(strict=False)
+    """The operators in the place of its stand-ins."""
+    reversed: bool
+    """Whether it is read from right to left."""
     text: str
-    """The rule itself, so that a plan can be read without the library."""
-    at: str
-    """The value that the rule replaced, as text, and the degrees that were chosen."""
+    """The form itself, so that a plan can be read without the library."""
+
+
+class StepFile(FileModel):
+    """One step of the derivation (``Application``)."""
+
+    rule: str
+    at: tuple[str, ...] = Field(strict=False)
+    inputs: tuple[str, ...] = Field(strict=False)
+    symbols: dict[str, Symbol]
 
 
 class DecisionsFile(FileModel):
     graph: tuple[str, ...] = Field(strict=False)
     views: dict[str, ViewFile]
-    derivation: tuple[Application, ...] = Field(strict=False)
+    rules: dict[str, RuleFile]
+    derivation: tuple[StepFile, ...] = Field(strict=False)
+
+
+@dataclass(frozen=True)
+class AppliedRule:
+    """A rule of a library as a plan applies it (``RuleFile``). ``name``: that of the form."""
+
+    name: str
+    rule: str
+    axes: tuple[int, ...]
+    operators: tuple[str, ...]
+    reversed: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Application:
+    """One rule application of a derivation: a value is replaced wherever it is read.
+
+    Values are known by id. One of the model's graph has the name that it is printed with. Operator
+    ``j`` of the rule's right side (operands before users, from 0) as made by step ``i`` of the
+    derivation is ``"i.j"``, its further outputs ``"i.j.1"`` and so on.
+    """
+
+    applied: AppliedRule
+    at: tuple[str, ...]
+    """The values that the outputs of the rule's left side are, which are replaced."""
+    inputs: tuple[str, ...]
+    """The values that the rule's inputs are, in its order."""
+    symbols: tuple[tuple[str, Symbol], ...] = ()
+    """The values of all its symbols, those that were free to choose among them."""
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule's form."""
+        return self.applied.name
+
+    @property
+    def text(self) -> str:
+        """The rule itself."""
+        return self.applied.text
+
+
+def made_id(step: int, operator: int, port: int) -> str:
+    """The id of a value that a step makes (``Application``)."""
+    return f"{step}.{operator}" + (f".{port}" if port else "")
 
 
 class EstimatesFile(FileModel):
@@ -70,12 +136,14 @@ class EstimatesFile(FileModel):
 
 
 class PlanFile(FileModel):
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     model: ModelFile
     machine: MachineFile
     library_hash: str
     decisions: DecisionsFile
     estimates: EstimatesFile
+    hashes: dict[str, str]
+    """Of each part of the file as it was written, by its place (``altered_parts``)."""
 
 
 @dataclass(frozen=True)
@@ -116,21 +184,88 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         for node in plan.graph.nodes
         if (v := plan.views.get(node)) is not None
     }
+    rules = {step.rule: _rule_file(step.applied) for step in plan.derivation}
+    steps = tuple(
+        StepFile(rule=s.rule, at=s.at, inputs=s.inputs, symbols=dict(s.symbols))
+        for s in plan.derivation
+    )
     content = PlanFile(
-        schema_version=2,
+        schema_version=3,
         model=ModelFile(name=plan.model_name, graph=_lines(plan.model), hash=plan.model.digest),
         machine=plan.machine,
         library_hash=plan.library_hash,
-        decisions=DecisionsFile(graph=_lines(plan.graph), views=views, derivation=plan.derivation),
+        decisions=DecisionsFile(
+            graph=_lines(plan.graph), views=views, rules=rules, derivation=steps
+        ),
         estimates=plan.estimates,
+        hashes={},
     )
-    write_text_atomic(path, content.model_dump_json(indent=1) + "\n")
+    write_plan(content.model_copy(update={"hashes": part_hashes(content)}), path)
+
+
+def write_plan(content: PlanFile, path: str | Path) -> None:
+    """Write the content of a plan file as it is, with a line for each line of a graph, view, rule
+    and step."""
+    write_text_atomic(path, _expanded(content.model_dump(mode="json"), EXPANDED) + "\n")
+
+
+EXPANDED = 3
+"""How many levels of a plan file have a line for each entry."""
+
+
+def _expanded(value: Any, levels: int, indent: str = "") -> str:
+    """JSON with a line for each entry of the outermost levels."""
+    if not levels or not value or not isinstance(value, (dict, list)):
+        return json.dumps(value)
+    inner = indent + " "
+    if isinstance(value, list):
+        parts = [_expanded(part, levels - 1, inner) for part in cast(list[Any], value)]
+    else:
+        entries = cast(dict[str, Any], value).items()
+        parts = [f"{json.dumps(k)}: {_expanded(v, levels - 1, inner)}" for k, v in entries]
+    first, last = "[]" if isinstance(value, list) else "{}"
+    return f"{first}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{last}"
+
+
+def part_hashes(content: PlanFile) -> dict[str, str]:
+    """A hash of each part of a plan file but the hashes, by its place."""
+    dumped = content.model_dump(mode="json", exclude={"hashes"})
+    parts = {name: part for name, part in dumped.items() if name != "decisions"}
+    parts |= {f"decisions.{name}": part for name, part in dumped["decisions"].items()}
+    return {
+        name: sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:16]
+        for name, part in parts.items()
+    }
+
+
+def altered_parts(content: PlanFile) -> tuple[str, ...]:
+    """The parts of a plan file that are not what was written. It tells of slips and of edits, not
+    of forgery: who alters a part can write its hash too."""
+    found = part_hashes(content)
+    return tuple(
+        part
+        for part in sorted(found.keys() | content.hashes.keys())
+        if found.get(part) != content.hashes.get(part)
+    )
+
+
+def _rule_file(applied: AppliedRule) -> RuleFile:
+    return RuleFile(
+        rule=applied.rule,
+        axes=applied.axes,
+        operators=applied.operators,
+        reversed=applied.reversed,
+        text=applied.text,
+    )
 
 
 def load_plan(path: str | Path) -> Plan:
     """Read and check a plan. Raises InputError naming the file and the place in it."""
-    where = str(path)
-    content = read_json(path, PlanFile)
+    return plan_of(read_json(path, PlanFile), str(path))
+
+
+def plan_of(content: PlanFile, where: str) -> Plan:
+    """The plan that a file holds, checked. Raises InputError naming the file and the place."""
     model = _graph(content.model.graph, f"{where}: model.graph")
     if model.digest != content.model.hash:
         raise InputError(where, "model.hash is not that of model.graph, the file was altered")
@@ -146,9 +281,27 @@ def load_plan(path: str | Path) -> Plan:
         views,
         content.machine,
         content.library_hash,
-        content.decisions.derivation,
+        _derivation(content.decisions, f"{where}: decisions"),
         content.estimates,
     )
+
+
+def _derivation(decisions: DecisionsFile, where: str) -> tuple[Application, ...]:
+    rules = {
+        name: AppliedRule(name, r.rule, r.axes, r.operators, r.reversed, r.text)
+        for name, r in decisions.rules.items()
+    }
+    used = {step.rule for step in decisions.derivation}
+    if unused := sorted(rules.keys() - used):
+        raise InputError(f"{where}.rules.{unused[0]}", "no step applies it")
+    steps: list[Application] = []
+    for number, step in enumerate(decisions.derivation):
+        if step.rule not in rules:
+            problem = f"rule {step.rule} is none of decisions.rules"
+            raise InputError(f"{where}.derivation[{number}]", problem)
+        symbols = tuple(step.symbols.items())
+        steps.append(Application(rules[step.rule], step.at, step.inputs, symbols))
+    return tuple(steps)
 
 
 def _lines(graph: Graph) -> tuple[str, ...]:

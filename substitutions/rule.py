@@ -39,6 +39,21 @@ of parallel operators, operators as graphs of simpler ones."""
 
 
 @dataclass(frozen=True)
+class Form:
+    """Which form of a library's rule a rule is.
+
+    ``rule``: the name in the library. ``axes``: how many axes stand in the place of each run; none
+    where the rule is taken as written. ``operators``: the element-wise operators in the place of
+    its stand-ins, in the order of these. ``reversed``: read from right to left.
+    """
+
+    rule: str
+    axes: tuple[int, ...] = ()
+    operators: tuple[str, ...] = ()
+    reversed: bool = False
+
+
+@dataclass(frozen=True)
 class Rule:
     """``left`` may be replaced by ``right``. Outputs are paired in order."""
 
@@ -55,6 +70,8 @@ class Rule:
     """By how many rewriting steps it is known to follow from smaller rules; 0 if by none."""
     requires: tuple[str, ...] = ()
     """Equations of sizes for which alone it is proved, such as ``|x.0| = 1``."""
+    made_from: Form | None = None
+    """Of what it is a form; None for a rule as a library has it."""
 
     def __post_init__(self) -> None:
         if not self.left or len(self.left) != len(self.right):
@@ -101,7 +118,19 @@ class Rule:
     @cached_property
     def reversed(self) -> Rule:
         """The same equality read from right to left."""
-        return replace(self, name=f"{self.name}~", left=self.right, right=self.left)
+        form = replace(self.form, reversed=not self.form.reversed)
+        name = f"{self.name}~"
+        return replace(self, name=name, left=self.right, right=self.left, made_from=form)
+
+    @property
+    def form(self) -> Form:
+        """Which form of a library's rule it is."""
+        return self.made_from or Form(self.name)
+
+    @cached_property
+    def created(self) -> tuple[Node, ...]:
+        """The operators of the right side, operands before users: what an application makes."""
+        return tuple(node for node in Graph(self.right).nodes if not node.is_leaf)
 
     @cached_property
     def free_symbols(self) -> frozenset[str]:
@@ -142,7 +171,8 @@ class Rule:
         ranks = dict(input_ranks((*pair[0], *pair[1])))
         inputs = tuple((name, ranks.get(name, rank)) for name, rank in self.inputs)
         texts = tuple(requirement_text(equation) for equation in self._required_at(counts))
-        return Rule(name, inputs, *pair, (), (), self.family, self.derived, texts)
+        form = replace(self.form, axes=tuple(counts))
+        return Rule(name, inputs, *pair, (), (), self.family, self.derived, texts, form)
 
     @property
     def _sides(self) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
@@ -165,7 +195,8 @@ class Rule:
         left, right = (_with_call(side, covering, call) for side in (self.left, self.right))
         head, bracket, _ = self.name.rpartition("]")
         name = f"{head};{call.name}]" if bracket else f"{self.name}[{call.name}]"
-        return replace(self, name=name, left=left, right=right)
+        form = replace(self.form, operators=(*self.form.operators, call.name))
+        return replace(self, name=name, left=left, right=right, made_from=form)
 
 
 def open_call(operator: Operator, taken: Iterable[str]) -> Call:

@@ -11,7 +11,7 @@ from pcg.halo import states_halo
 from pcg.operator import Call
 from pcg.schedule import trace
 from pcg.tensor import ParallelTensor
-from substitutions.match import build, matches_at
+from substitutions.match import Match, build, matches_at
 from substitutions.rule import Rule
 
 _Key = tuple[Call, tuple[ParallelTensor, ...]]
@@ -49,25 +49,35 @@ class Cuts:
                 made = applied(rule, node, degree)
                 if made is None:
                     continue
-                name = _cut_index(made[0])
+                name = _cut_index(made.made[0])
                 if name is not None and name not in seen:
                     seen.add(name)
                     yield name, rule
                 break
 
 
-def applied(rule: Rule, node: Node, degree: int) -> tuple[Value, ...] | None:
-    """What a rule makes of all outputs of an operator at some degree; None where it doesn't fit."""
+@dataclass(frozen=True)
+class Applied:
+    """A rule as applied to all outputs of an operator, and what it made of them."""
+
+    rule: Rule
+    match: Match
+    free: Mapping[str, int]
+    made: tuple[Value, ...]
+
+
+def applied(rule: Rule, node: Node, degree: int) -> Applied | None:
+    """A rule applied to all outputs of an operator at some degree; None where it doesn't fit."""
     graph = Graph(tuple(node.value(port) for port in range(len(node.types))))
     match = next(matches_at(rule, node, graph), None)
     if match is None or match.outputs != graph.outputs:
         return None
-    return build(rule, match, dict.fromkeys(rule.free_symbols, degree))
+    free = dict.fromkeys(rule.free_symbols, degree)
+    made = build(rule, match, free)
+    return None if made is None else Applied(rule, match, free, made)
 
 
-def unfolded(
-    rules: Iterable[Rule],
-) -> Callable[[Node], Iterator[tuple[Rule, tuple[Value, ...]]]]:
+def unfolded(rules: Iterable[Rule]) -> Callable[[Node], Iterator[Applied]]:
     """A function that gives an operator as graphs of simpler ones, by the rules that say so."""
     known: dict[str, list[Rule]] = defaultdict(list)
     for rule in (way for both in rules for way in (both, both.reversed)):
@@ -76,11 +86,11 @@ def unfolded(
         if rule.family == "decomposition" and alone and not node.is_leaf and rule.is_applicable:
             known[node.name].append(rule)
 
-    def of(node: Node) -> Iterator[tuple[Rule, tuple[Value, ...]]]:
+    def of(node: Node) -> Iterator[Applied]:
         for rule in known.get(node.name, ()):
             made = None if rule.free_symbols else applied(rule, node, 1)
             if made is not None:
-                yield rule, made
+                yield made
 
     return of
 

@@ -16,6 +16,7 @@ from pcg.tensor import ParallelTensor
 from pcg.view import MachineView
 from pcg.work import gradient_nodes
 from search.cost import CostModel
+from search.derivation import Derivation, Scribe
 from search.mesh.allow import Allowed, everything
 from search.mesh.costs import OwnCosts, lengths, own_costs
 from search.mesh.cuts import Cuts, applied
@@ -23,7 +24,6 @@ from search.mesh.digits import Digits, Seconds
 from search.mesh.edges import transfer_seconds
 from search.mesh.factors import Factor, kept, least, restricted
 from search.mesh.strategies import IDLE, Codes, Space, space, view
-from substitutions.rule import Rule
 
 MOST_CUT = 2
 """Indices of an operator that are cut at once."""
@@ -44,11 +44,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Cut:
-    """A graph that is cut, its views, and the rules that led to it."""
+    """A graph that is cut, its views, and the steps that led to it."""
 
     graph: Graph
     views: Mapping[Node, MachineView]
-    applied: tuple[Application, ...]
+    steps: tuple[Application, ...]
 
 
 @dataclass
@@ -152,21 +152,22 @@ class Engine:
 
     # -- building -----------------------------------------------------------------------------
 
-    def cut(self, choice: Choice, before: tuple[Application, ...] = ()) -> Cut:
+    def cut(self, choice: Choice, before: Derivation | None = None) -> Cut:
         """The graph in which every operator is cut as chosen, one rule application an index.
-        ``before``: what led to the graph."""
+        ``before``: what led to the graph of the choice, if that is no model's."""
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
-        steps = list(before)
+        scribe = Scribe.after(before or Derivation.start(choice.graph))
         for node in choice.graph.nodes:
             if node.is_leaf:
                 new[node.value()] = node.value()
                 continue
-            inputs = tuple(new[value] for value in node.inputs)
-            found = self._cut_node(node, Node(node.call, inputs), choice.codes[node], views, steps)
+            made = Node(node.call, tuple(new[value] for value in node.inputs))
+            scribe.rename({node.value(p): made.value(p) for p in range(len(node.types))})
+            found = self._cut_node(node, made, choice.codes[node], views, scribe)
             new.update({node.value(port): value for port, value in enumerate(found)})
         outputs = tuple(new[value] for value in choice.graph.outputs)
-        return Cut(Graph(outputs), views, tuple(steps))
+        return Cut(Graph(outputs), views, tuple(scribe.steps))
 
     def _cut_node(
         self,
@@ -174,7 +175,7 @@ class Engine:
         node: Node,
         codes: tuple[int, ...],
         views: dict[Node, MachineView],
-        steps: list[Application],
+        scribe: Scribe,
     ) -> tuple[Value, ...]:
         own, rules = self.space(whole), self.cuts.of(whole)
         outer = [node.value(port) for port in range(len(node.types))]
@@ -182,13 +183,16 @@ class Engine:
         for place in dict.fromkeys(code for code in codes if code != IDLE):
             mine = zip(self.digits.primes, codes, strict=True)
             degree = prod(prime for prime, code in mine if code == place)
-            rule = rules[own.axes[place].name]
-            made = applied(rule, inner, degree)
-            assert made is not None
-            steps.append(application(rule, inner, dict.fromkeys(rule.free_symbols, degree)))
-            replaced = {inner.value(port): value for port, value in enumerate(made)}
-            outer = list(Graph(tuple(outer)).replace(replaced).outputs)
-            inner = trace(made[0])[0].node
+            found = applied(rules[own.axes[place].name], inner, degree)
+            assert found is not None
+            scribe.write(found.rule, found.match, found.free, found.made)
+            replaced = {inner.value(port): value for port, value in enumerate(found.made)}
+            wider = list(Graph(tuple(outer)).replace(replaced).outputs)
+            # Unless it was itself replaced, a value that is made of others than before stays
+            # the same one.
+            scribe.rename({a: b for a, b in zip(outer, wider, strict=True) if a not in replaced})
+            outer = wider
+            inner = trace(found.made[0])[0].node
         views[inner] = view(codes, self._places(inner, own), self.digits)
         return tuple(outer)
 
@@ -202,10 +206,3 @@ class Engine:
 
 def _kind(node: Node) -> _Kind:
     return node.operator_call, tuple(value.type for value in node.inputs)
-
-
-def application(rule: Rule, node: Node, free: Mapping[str, int]) -> Application:
-    """The record of a rule applied to an operator."""
-    names = ", ".join(v.node.leaf.name if v.node.is_leaf else v.node.name for v in node.inputs)
-    chosen = "".join(f" {symbol}={value}" for symbol, value in free.items())
-    return Application(rule=rule.name, text=rule.text, at=f"{node.name}({names}){chosen}")

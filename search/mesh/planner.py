@@ -10,9 +10,10 @@ from typing import Protocol, TypeVar
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph import Graph, Node, Value
 from pcg.machine import Machine
-from pcg.plan import Application, EstimatesFile, Plan, machine_record
+from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.schedule import Schedule, schedule
 from search.cost import CostModel, communication_elements
+from search.derivation import Derivation, Scribe
 from search.memory import peak_bytes
 from search.mesh.allow import (
     Allowed,
@@ -23,7 +24,7 @@ from search.mesh.allow import (
     tensor_parallel,
 )
 from search.mesh.cuts import Cuts, unfolded
-from search.mesh.engine import Choice, Cut, Engine, application
+from search.mesh.engine import Choice, Cut, Engine
 from search.simulate import simulate
 from substitutions.rule import Rule
 from substitutions.store import Library
@@ -142,13 +143,13 @@ class MeshPlanner:
         found: list[Candidate] = []
         data: list[float] = []
         stop = "exhausted"
-        for variant, applied in self._variants(graph):
+        for variant, before in self._variants(graph):
             engine = Engine(cost, self._cuts(variant))
             for allowed in PLANNERS[self.family](variant, engine):
                 if found and perf_counter() - start > self.seconds:
                     stop = "time"
                     break
-                made = list(self._fitting(engine, variant, allowed.mask, applied))
+                made = list(self._fitting(engine, variant, allowed.mask, before))
                 found += made
                 data += [made[0].seconds] if allowed.data_parallel else []
         fitting = [c for c in found if c.memory <= self.machine.device.memory_bytes]
@@ -164,23 +165,23 @@ class MeshPlanner:
     def _cuts(self, graph: Graph) -> Cuts:
         return self._timed("rules", lambda: Cuts(self.library.concrete(graph)))
 
-    def _variants(self, graph: Graph) -> Iterator[tuple[Graph, tuple[Application, ...]]]:
+    def _variants(self, graph: Graph) -> Iterator[tuple[Graph, Derivation]]:
         """The graph, and with the operators unfolded that stand in the way of a cut of the batch
         since they reduce along it, if there are any."""
-        yield graph, ()
+        yield graph, Derivation.start(graph)
         samples = batch_axes(graph)
         rules = self.library.concrete(graph)
         closed = [node for node in graph.nodes if _closed(node, samples)]
         if closed:
             opened = self._timed("rules", lambda: _unfolded(graph, closed, rules))
-            if opened[1]:
+            if opened[1].steps:
                 yield opened
 
     def _fitting(
-        self, engine: Engine, graph: Graph, allowed: Allowed, applied: tuple[Application, ...]
+        self, engine: Engine, graph: Graph, allowed: Allowed, before: Derivation
     ) -> Iterator[Candidate]:
         """The best plan, and where it takes too much memory, plans that take less."""
-        first = self._candidate(engine, graph, allowed, applied, 0.0)
+        first = self._candidate(engine, graph, allowed, before, 0.0)
         yield first
         limit = self.machine.device.memory_bytes
         if first.memory <= limit:
@@ -188,7 +189,7 @@ class MeshPlanner:
         low, high = 0.0, first.seconds / limit
         for _ in range(PRICES):
             price = high if low == 0.0 else (low + high) / 2
-            tried = self._candidate(engine, graph, allowed, applied, price)
+            tried = self._candidate(engine, graph, allowed, before, price)
             yield tried
             if tried.memory <= limit:
                 high = price
@@ -203,11 +204,11 @@ class MeshPlanner:
         engine: Engine,
         graph: Graph,
         allowed: Allowed,
-        applied: tuple[Application, ...],
+        before: Derivation,
         price: float,
     ) -> Candidate:
         choice: Choice = self._timed("choosing", lambda: engine.choose(graph, price, allowed))
-        cut = self._timed("building", lambda: engine.cut(choice, applied))
+        cut = self._timed("building", lambda: engine.cut(choice, before))
         steps = self._timed("scheduling", lambda: schedule(cut.graph, cut.views))
         seconds = self._timed("simulating", lambda: simulate(steps, engine.cost)).step_seconds
         memory = peak_bytes(steps, engine.cost.itemsize)
@@ -241,7 +242,7 @@ class MeshPlanner:
         )
         cut, machine = best.cut, machine_record(self.machine)
         rules = self.library.hash
-        return Plan(name, graph, cut.graph, cut.views, machine, rules, cut.applied, estimates)
+        return Plan(name, graph, cut.graph, cut.views, machine, rules, cut.steps, estimates)
 
 
 def _closed(node: Node, samples: Mapping[Node, str]) -> bool:
@@ -252,19 +253,20 @@ def _closed(node: Node, samples: Mapping[Node, str]) -> bool:
 
 def _unfolded(
     graph: Graph, closed: list[Node], rules: tuple[Rule, ...]
-) -> tuple[Graph, tuple[Application, ...]]:
+) -> tuple[Graph, Derivation]:
     """The graph with some operators as graphs of simpler ones, where rules say so."""
     new: dict[Value, Value] = {}
-    applied: list[Application] = []
+    scribe = Scribe.after(Derivation.start(graph))
     folded = set(closed)
     by_operator = unfolded(rules)
     for node in graph.nodes:
         made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))
         outputs = tuple(made.value(port) for port in range(len(node.types)))
+        scribe.rename({node.value(port): value for port, value in enumerate(outputs)})
         if node in folded:
-            for rule, opened in by_operator(made):
-                applied.append(application(rule, made, {}))
-                outputs = opened
+            for found in by_operator(made):
+                scribe.write(found.rule, found.match, found.free, found.made)
+                outputs = found.made
                 break
         new.update({node.value(port): value for port, value in enumerate(outputs)})
-    return Graph(tuple(new[value] for value in graph.outputs)), tuple(applied)
+    return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
