@@ -14,7 +14,7 @@ from math import inf
 from time import perf_counter
 
 from pcg.graph import Graph
-from pcg.plan import Application
+from search.derivation import Applied
 from search.moves import Keys, Moves
 
 Price = Callable[[Graph], float]
@@ -28,7 +28,7 @@ class Found:
 
     graph: Graph
     seconds: float
-    applied: tuple[Application, ...]
+    applied: tuple[Applied, ...]
     candidates: int
     stop: str
 
@@ -37,7 +37,7 @@ class Found:
 class _State:
     graph: Graph
     key: int
-    applied: tuple[Application, ...]
+    applied: tuple[Applied, ...]
 
 
 class Space:
@@ -62,12 +62,12 @@ class Space:
 
     def _expand(self, state: _State) -> list[_State]:
         found: dict[int, _State] = {}
-        for graph, application in self._moves.applications(state.graph):
+        for graph, step in self._moves.applications(state.graph):
             if _computing(graph) > self._limit:
                 continue
             key = self._keys.of(graph)
             if key not in self._known:
-                self._known[key] = _State(graph, key, (*state.applied, application))
+                self._known[key] = _State(graph, key, (*state.applied, step))
             found[key] = self._known[key]
         return list(found.values())
 

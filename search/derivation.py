@@ -10,7 +10,7 @@ from collections.abc import Mapping, MutableMapping, MutableSequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pcg.graph import Graph, Leaf, Node, Value
+from pcg.graph import Graph, Leaf, Node, Value, rebuild
 from pcg.plan import Application, AppliedRule, Symbol, made_id
 from pcg.poly import Poly
 from pcg.text import node_names
@@ -35,6 +35,21 @@ class Derivation:
 
 
 @dataclass(frozen=True)
+class Applied:
+    """A rule as it was applied: where, with which values of free symbols, and what it made."""
+
+    rule: Rule
+    match: Match
+    free: Mapping[str, int]
+    made: tuple[Value, ...]
+
+    @property
+    def replaced(self) -> dict[Value, Value]:
+        """What stands in the place of each value that was replaced."""
+        return dict(zip(self.match.outputs, self.made, strict=True))
+
+
+@dataclass(frozen=True)
 class Scribe:
     """Writes down applications as they are made. ``ids``: of the values known so far."""
 
@@ -46,20 +61,19 @@ class Scribe:
         """To continue a derivation."""
         return Scribe(list(derivation.steps), dict(derivation.ids))
 
-    def write(
-        self, rule: Rule, match: Match, free: Mapping[str, int], made: tuple[Value, ...]
-    ) -> None:
-        """Note that a rule made ``made`` at a match, with values for its free symbols."""
+    def write(self, applied: Applied) -> None:
+        """Note that a rule was applied."""
+        rule, match = applied.rule, applied.match
         number = len(self.steps)
         self.steps.append(
             Application(
                 _applied(rule),
                 tuple(self.ids[value] for value in match.outputs),
                 tuple(self.ids[match.values[name]] for name, _ in rule.inputs),
-                tuple(sorted({**_numbers(match), **free}.items())),
+                tuple(sorted({**_numbers(match), **applied.free}.items())),
             )
         )
-        nodes = _instances(rule, made)
+        nodes = _instances(rule, applied.made)
         for operator, node in enumerate(nodes[pattern] for pattern in rule.created):
             for port in range(len(node.types)):
                 self.ids[node.value(port)] = made_id(number, operator, port)
@@ -67,6 +81,18 @@ class Scribe:
     def rename(self, same: Mapping[Value, Value]) -> None:
         """Note that values have become others by what was replaced in what they are made of."""
         self.ids.update({new: self.ids[old] for old, new in same.items() if old != new})
+
+    def follow(self, graph: Graph, applied: Applied) -> Graph:
+        """Note that a rule was applied to a graph all of whose values are known. The graph
+        afterwards."""
+        replaced = applied.replaced
+        values = [n.value(p) for n in graph.nodes for p in range(len(n.types))]
+        kept = [value for value in values if value not in replaced]
+        before = [self.ids[value] for value in kept]
+        self.write(applied)
+        images = zip(before, kept, rebuild(tuple(kept), replaced), strict=True)
+        self.ids.update({image: name for name, value, image in images if image != value})
+        return graph.replace(replaced)
 
     @property
     def derivation(self) -> Derivation:

@@ -10,10 +10,10 @@ from itertools import product
 from pcg.graph import Graph, Leaf, Node, Value, topological
 from pcg.halo import states_halo
 from pcg.operator import Call
-from pcg.plan import Application
 from pcg.poly import Poly
 from pcg.schedule import PLACING, trace
 from pcg.tensor import ParallelTensor
+from search.derivation import Applied
 from substitutions.match import Match, anchor, build, matches_at, rewrite
 from substitutions.rule import Rule, operators_in
 
@@ -39,7 +39,7 @@ class Option:
     type: ParallelTensor
     parts: tuple[Call, ...]
     joins: tuple[Call, ...]
-    applied: tuple[Application, ...]
+    applied: tuple[Applied, ...]
 
     def cut(self, value: Value) -> Value:
         """The value as it crosses."""
@@ -81,7 +81,7 @@ class Moves:
                 # change no cost, and serve to tidy up.
                 self._shortening[first.name, first.ranks[0]].append(rule)
 
-    def applications(self, graph: Graph) -> Iterator[tuple[Graph, Application]]:
+    def applications(self, graph: Graph) -> Iterator[tuple[Graph, Applied]]:
         """Every graph that one rule makes of this one, and what was done."""
         for node in graph.nodes:
             if node.is_leaf:
@@ -89,7 +89,7 @@ class Moves:
             for rule in self._by_root.get((node.name, node.types[0].rank), ()):
                 yield from self._apply(graph, rule, node)
 
-    def _apply(self, graph: Graph, rule: Rule, node: Node) -> Iterator[tuple[Graph, Application]]:
+    def _apply(self, graph: Graph, rule: Rule, node: Node) -> Iterator[tuple[Graph, Applied]]:
         for match in matches_at(rule, node, graph):
             for free in self._choices(rule):
                 outputs = build(rule, match, free)
@@ -97,7 +97,7 @@ class Moves:
                     continue
                 if not self._fits(outputs, match):
                     continue
-                yield rewrite(graph, match, outputs), _application(rule, node.value(), free)
+                yield rewrite(graph, match, outputs), Applied(rule, match, free, outputs)
 
     def _fits(self, outputs: tuple[Value, ...], match: Match) -> bool:
         """Whether what a rule made fits the machine and is allowed."""
@@ -113,15 +113,15 @@ class Moves:
         for values in product(self._degrees, repeat=len(symbols)):
             yield dict(zip(symbols, values, strict=True))
 
-    def tidied(self, graph: Graph) -> tuple[Graph, tuple[Application, ...]]:
+    def tidied(self, graph: Graph) -> tuple[Graph, tuple[Applied, ...]]:
         """The graph with chains of parallel operators shortened while a rule does so."""
-        applied: list[Application] = []
+        steps: list[Applied] = []
         while (found := self._shorter(graph)) is not None:
-            graph, application = found
-            applied.append(application)
-        return graph, tuple(applied)
+            graph, step = found
+            steps.append(step)
+        return graph, tuple(steps)
 
-    def _shorter(self, graph: Graph) -> tuple[Graph, Application] | None:
+    def _shorter(self, graph: Graph) -> tuple[Graph, Applied] | None:
         for node in graph.nodes:
             if node.is_parallel:
                 for rule in self._shortening.get((node.name, node.types[0].rank), ()):
@@ -161,7 +161,7 @@ class Moves:
                         cut.type,
                         (*option.parts, cut.node.operator_call),
                         (*option.joins, joined.operator_call),
-                        (*option.applied, _application(rule, value, free)),
+                        (*option.applied, Applied(rule, match, free, outputs)),
                     )
 
 
@@ -187,18 +187,6 @@ def _degree_symbols(values: tuple[Value, ...]) -> frozenset[str]:
         if name == "degree" and isinstance(value, Poly)
         for symbol in value.symbols
     )
-
-
-def _application(rule: Rule, at: Value, free: Mapping[str, int]) -> Application:
-    chosen = "".join(f" {symbol}={value}" for symbol, value in free.items())
-    return Application(rule=rule.name, text=rule.text, at=_short(at) + chosen)
-
-
-def _short(value: Value) -> str:
-    """An operator and what it reads, one level deep."""
-    sources = (trace(v)[0].node for v in value.node.inputs)
-    names = ", ".join(node.leaf.name if node.is_leaf else node.name for node in sources)
-    return f"{value.node.name}({names})"
 
 
 class Keys:

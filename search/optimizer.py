@@ -7,24 +7,25 @@ along the chain of parts picks the cuts. The stitched graph is searched once mor
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
 
 from pcg.errors import NegativeAnswer
-from pcg.graph import Graph
+from pcg.graph import Graph, Value
 from pcg.machine import Machine
-from pcg.plan import Application, EstimatesFile, Plan, machine_record
+from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.schedule import schedule
 from search.backtrack import Found, Observer, Space, backtrack
 from search.cost import CostModel, communication_elements
+from search.derivation import Derivation, Scribe
 from search.mapping import Mapper
 from search.memory import peak_bytes
 from search.mesh import planner
 from search.moves import Allow, Keys, Moves, Option, anything, is_usable
-from search.split import Part, parts, renamed, shape_key, stitch
+from search.split import Part, parts, renamed, shape_key
+from search.stitch import Leg, stitch
 from substitutions.rule import Rule
 from substitutions.store import Library
 
@@ -68,10 +69,6 @@ def no_progress(what: str, done: int, total: int) -> None:
     """Say nothing."""
 
 
-Leg = tuple[Part, Found, Option | None, Option | None]
-"""A part, the best of it, and how the tensors before and after it cross."""
-
-
 @dataclass
 class Optimizer:
     """Searches graphs for one machine with one library; remembers what it learnt."""
@@ -106,7 +103,7 @@ class Optimizer:
         self._use_rules(graph)
         alone = self._price(graph)
         pieces = parts(graph, self.settings.part)
-        best, applied = self._chain(graph, pieces)
+        best, derivation = self._chain(graph, pieces)
         space = Space(best, self._moves, self._keys, self.settings.growth)
         final = self._backtrack(space, self._price, self.settings.final_budget)
         tidy, shortened = self._moves.tidied(final.graph)
@@ -122,9 +119,12 @@ class Optimizer:
             search_seconds=seconds,
             peak_memory_bytes=peak_bytes(steps, self._cost.itemsize),
         )
-        derivation = (*applied, *final.applied, *shortened)
+        scribe = Scribe.after(derivation)
+        for step in (*final.applied, *shortened):
+            best = scribe.follow(best, step)
         machine, rules = machine_record(self.machine), self.library.hash
-        plan = Plan(name, graph, tidy, mapped.views, machine, rules, derivation, estimates)
+        applied = tuple(scribe.steps)
+        plan = Plan(name, graph, tidy, mapped.views, machine, rules, applied, estimates)
         return Optimized(plan, self._report(len(pieces), seconds))
 
     def planned(self, name: str, graph: Graph) -> planner.Planned:
@@ -166,39 +166,41 @@ class Optimizer:
         self._stops.add(found.stop)
         return found
 
-    def _chain(self, graph: Graph, pieces: Sequence[Part]) -> tuple[Graph, tuple[Application, ...]]:
+    def _chain(self, graph: Graph, pieces: Sequence[Part]) -> tuple[Graph, Derivation]:
         """Dynamic programming over how tensors cross from part to part."""
         enter: list[Option | None] = [None]
         costs = {0: 0.0}
         trails: dict[int, list[Leg]] = {0: []}
         for number, part in enumerate(pieces):
             self.progress("parts", number, len(pieces))
-            leave: list[Option | None] = [None]
-            if part.after is not None:
-                leave = list(self._moves.options(part.after))
+            leave = self._ways(part.after, graph)
             new_costs: dict[int, float] = {}
             new_trails: dict[int, list[Leg]] = {}
             for j, out in enumerate(leave):
                 for i, cost in costs.items():
-                    found = self._solve(part, enter[i], out)
-                    if cost + found.seconds < new_costs.get(j, inf):
-                        new_costs[j] = cost + found.seconds
-                        new_trails[j] = [*trails[i], (part, found, enter[i], out)]
+                    leg = self._solve(part, enter[i], out)
+                    if cost + leg.found.seconds < new_costs.get(j, inf):
+                        new_costs[j] = cost + leg.found.seconds
+                        new_trails[j] = [*trails[i], leg]
             costs, trails, enter = new_costs, new_trails, leave
         self.progress("parts", len(pieces), len(pieces))
         trail = trails[min(costs, key=lambda i: costs[i])] if costs else []
         if not trail:
-            return graph, ()
-        stitched = stitch([(p, f.graph, a, b) for p, f, a, b in trail], len(graph.outputs))
-        applied: list[Application] = []
-        for _, found, _, out in trail:
-            applied += found.applied
-            applied += out.applied if out is not None else ()
+            return graph, Derivation.start(graph)
+        stitched, derivation = stitch(graph, trail)
         if self._price(stitched) >= self._price(graph):
-            return graph, ()
-        return stitched, tuple(applied)
+            return graph, Derivation.start(graph)
+        return stitched, derivation
 
-    def _solve(self, part: Part, enter: Option | None, leave: Option | None) -> Found:
+    def _ways(self, value: Value | None, graph: Graph) -> list[Option | None]:
+        """How a tensor may cross from part to part. What the graph returns is left whole: it is
+        read outside of the parts."""
+        if value is None:
+            return [None]
+        options = self._moves.options(value)
+        return [*(options[:1] if value in graph.outputs else options)]
+
+    def _solve(self, part: Part, enter: Option | None, leave: Option | None) -> Leg:
         """The best of a part; parts that differ only in names are solved once."""
         whole = Option(part.after.type, (), (), ()) if part.after is not None else None
         start = part.graph(enter, whole)
@@ -213,17 +215,7 @@ class Optimizer:
             self._solved[key] = self._backtrack(
                 space, lambda graph: self._price(_leaving(graph, leave)), self.settings.budget
             )
-        found = self._solved[key]
-        back = {new: old for old, new in names.items()}
-        graph = renamed(_leaving(found.graph, leave), back)
-        applied = tuple(_renamed_step(step, back) for step in found.applied)
-        return Found(graph, found.seconds, applied, found.candidates, found.stop)
-
-
-def _renamed_step(step: Application, names: dict[str, str]) -> Application:
-    """The step with the leaves of a part named as in the model."""
-    at = re.sub(r"\bleaf\d+\b", lambda match: names.get(match.group(), match.group()), step.at)
-    return step.model_copy(update={"at": at})
+        return Leg(part, enter, leave, names, self._solved[key])
 
 
 def _leaving(graph: Graph, leave: Option | None) -> Graph:

@@ -1,4 +1,4 @@
-"""Splitting a graph at post-dominators (Unity, section 5.3), and stitching the parts again.
+"""Splitting a graph at post-dominators (Unity, section 5.3).
 
 A cut is a value through which everything before it reaches everything after it. A part between two
 cuts is searched with the crossing tensors in every useful partitioning; a crossing tensor is a
@@ -124,22 +124,6 @@ def _part_of(value: Value, inside: Sequence[frozenset[Node]]) -> int:
         if value.node in nodes:
             return i
     return len(inside)
-
-
-def stitch(found: Sequence[tuple[Part, Graph, Option | None, Option | None]], count: int) -> Graph:
-    """The whole graph from the graphs of its parts, in order; ``count`` outputs."""
-    outputs: dict[int, Value] = {}
-    crossing: Value | None = None
-    for part, graph, enter, _ in found:
-        values: Mapping[Value, Value] = {}
-        if crossing is not None and enter is not None:
-            values = {crossing_leaf(enter): crossing}
-        made = rebuild(graph.outputs, values)
-        for (position, _), value in zip(part.outputs, made, strict=False):
-            outputs[position] = value
-        if part.after is not None:
-            crossing = made[-1]
-    return Graph(tuple(outputs[i] for i in range(count)))
 
 
 def shape_key(graph: Graph) -> tuple[str, dict[str, str]]:

@@ -15,6 +15,7 @@ COMMANDS = {
     "generate": "Generate and prove the library of substitutions",
     "verify": "Prove or refute substitutions",
     "recheck": "Check certificates of proofs with other solvers",
+    "audit": "Check that a plan follows from its model by proved rules",
     "run": "Train by a plan",
 }
 """Each command with its help; its module is `unity.<command>`, which holds a typer `app`."""

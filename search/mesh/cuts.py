@@ -11,7 +11,8 @@ from pcg.halo import states_halo
 from pcg.operator import Call
 from pcg.schedule import trace
 from pcg.tensor import ParallelTensor
-from substitutions.match import Match, build, matches_at
+from search.derivation import Applied
+from substitutions.match import build, matches_at
 from substitutions.rule import Rule
 
 _Key = tuple[Call, tuple[ParallelTensor, ...]]
@@ -54,16 +55,6 @@ class Cuts:
                     seen.add(name)
                     yield name, rule
                 break
-
-
-@dataclass(frozen=True)
-class Applied:
-    """A rule as applied to all outputs of an operator, and what it made of them."""
-
-    rule: Rule
-    match: Match
-    free: Mapping[str, int]
-    made: tuple[Value, ...]
 
 
 def applied(rule: Rule, node: Node, degree: int) -> Applied | None:

@@ -185,8 +185,8 @@ class Engine:
             degree = prod(prime for prime, code in mine if code == place)
             found = applied(rules[own.axes[place].name], inner, degree)
             assert found is not None
-            scribe.write(found.rule, found.match, found.free, found.made)
-            replaced = {inner.value(port): value for port, value in enumerate(found.made)}
+            scribe.write(found)
+            replaced = found.replaced
             wider = list(Graph(tuple(outer)).replace(replaced).outputs)
             # Unless it was itself replaced, a value that is made of others than before stays
             # the same one.

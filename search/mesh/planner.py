@@ -265,7 +265,7 @@ def _unfolded(
         scribe.rename({node.value(port): value for port, value in enumerate(outputs)})
         if node in folded:
             for found in by_operator(made):
-                scribe.write(found.rule, found.match, found.free, found.made)
+                scribe.write(found)
                 outputs = found.made
                 break
         new.update({node.value(port): value for port, value in enumerate(outputs)})

@@ -17,6 +17,7 @@ from pcg.layout import grid
 from pcg.machine import load_machine
 from pcg.plan import (
     Application,
+    AppliedRule,
     EstimatesFile,
     MachineFile,
     Plan,
@@ -64,7 +65,8 @@ def packed(graph: Graph) -> dict[Node, MachineView]:
 def plan_of(
     model: Graph, graph: Graph, views: Mapping[Node, MachineView], machine: MachineFile
 ) -> Plan:
-    derivation = (Application(rule="row cut", text="x == x", at="matmul(x, w1)"),)
+    rule = AppliedRule("row cut~", "row cut", (), (), True, "x == x")
+    derivation = (Application(rule, ("t0",), ("x", "w1"), (("factor", 0.5), ("k", 2))),)
     return Plan("mlp-mnist", model, graph, views, machine, "0" * 64, derivation, ESTIMATES)
 
 
@@ -125,7 +127,7 @@ MATMUL = ("decisions", "views", "t2")
 @pytest.mark.parametrize(
     ("change", "place", "problem"),
     [
-        (set_in("schema_version", to=1), "", "at schema_version: expected 2, got 1"),
+        (set_in("schema_version", to=1), "", "at schema_version: expected 3, got 1"),
         (remove("library_hash"), "", "at library_hash: missing"),
         (set_in("more", to=1), "", "at more: unknown field"),
         (set_in("model", "hash", to="0"), "", "model.hash is not that of model.graph"),
@@ -158,6 +160,14 @@ MATMUL = ("decisions", "views", "t2")
         (set_in(*MATMUL, "start", to=-1), "", "at decisions.views.t2.start: expected"),
         (set_in(*MATMUL, "start", to=True), "", "at decisions.views.t2.start: expected integer"),
         (set_in("decisions", "derivation", to=[{}]), "", "at decisions.derivation[0].rule:"),
+        (set_in("decisions", "derivation", to=[]), ": decisions.rules.row cut~", "no step applies"),
+        (set_in("decisions", "derivation", 0, "rule", to="row cut"),
+         ": decisions.rules.row cut~", "no step applies"),
+        (set_in("decisions", "rules", to={}), ": decisions.derivation[0]", "rule row cut~ is none"),
+        (set_in("decisions", "derivation", 0, "symbols", "k", to="2"), "",
+         "at decisions.derivation[0].symbols.k"),
+        (set_in("decisions", "rules", "row cut~", "axes", to=[-1]), "",
+         "at decisions.rules.row cut~.axes[0]: expected"),
     ],
 )  # fmt: skip
 def test_altered_plans(path: Path, change: Callable[[Content], None], place: str, problem: str):

@@ -91,4 +91,4 @@ def test_a_derivation_has_a_step_for_each_rule(library: Library) -> None:
     assert found.graph.digest != graph.digest
     names = {rule.name for rule in library.concrete(graph)}
     assert found.applied
-    assert {step.rule.rstrip("~") for step in found.applied} <= names
+    assert {step.rule.name.rstrip("~") for step in found.applied} <= names

@@ -8,9 +8,11 @@ from strategies import graphs
 
 from pcg.graph import Graph
 from pcg.models.mlp import mlp
-from pcg.text import parse_graph
+from pcg.text import node_names, parse_graph
+from search.backtrack import Found
 from search.moves import Option
-from search.split import Part, cuts, parts, renamed, shape_key, stitch
+from search.split import Part, cuts, parts, renamed, shape_key
+from search.stitch import Leg, stitch
 
 
 def whole(part: Part) -> Option | None:
@@ -18,13 +20,19 @@ def whole(part: Part) -> Option | None:
 
 
 def rejoined(graph: Graph, size: int) -> Graph:
-    found: list[tuple[Part, Graph, Option | None, Option | None]] = []
+    found: list[Leg] = []
     enter: Option | None = None
     for part in parts(graph, size):
         leave = whole(part)
-        found.append((part, part.graph(enter, leave), enter, leave))
+        start = part.graph(enter, leave)
+        names = shape_key(start)[1]
+        found.append(Leg(part, enter, leave, names, Found(renamed(start, names), 0.0, (), 1, "")))
         enter = leave
-    return stitch(found, len(graph.outputs))
+    joined, derivation = stitch(graph, found)
+    names = node_names(graph)
+    known = {n.value(p): name for n in graph.nodes for p, name in enumerate(names[n])}
+    assert {value: derivation.ids[value] for value in known} == known
+    return joined
 
 
 @settings(max_examples=60, deadline=None)

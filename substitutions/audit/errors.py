@@ -1,0 +1,21 @@
+"""What an audit finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class Refused(Exception):
+    """A step that does not follow; the text says what was found and what was expected."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something in a plan that does not follow: where in the file, what is there, and what was
+    expected."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"

@@ -1,0 +1,54 @@
+"""The rules that a plan applies, made again from the library that they are said to come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pcg.errors import OperatorError
+from pcg.ops import OPERATORS
+from pcg.plan import AppliedRule
+from pcg.template import EquationError
+from substitutions.audit.errors import Refused
+from substitutions.rule import Rule, attribute_symbols, open_call
+
+
+def concrete(applied: AppliedRule, library: Mapping[str, Rule]) -> Rule:
+    """The form of a library's rule that a plan names. Raises Refused where there is none, or where
+    the plan says something else of it."""
+    general = library.get(applied.rule)
+    if general is None:
+        raise Refused(f"the library has no rule {applied.rule}")
+    rule = _with_operators(_with_axes(general, applied.axes), applied.operators)
+    if applied.reversed:
+        rule = rule.reversed
+    if rule.name != applied.name:
+        raise Refused(f"its form is {rule.name}, expected {applied.name}")
+    if rule.text != applied.text:
+        raise Refused(f"the rule says {rule.text!r}, not {applied.text!r}")
+    return rule
+
+
+def _with_axes(rule: Rule, axes: tuple[int, ...]) -> Rule:
+    if not axes:
+        return rule
+    if len(axes) != len(rule.runs):
+        problem = f"{len(axes)} numbers of axes for a rule with {len(rule.runs)} runs of them"
+        raise Refused(problem)
+    found = rule.at(axes)
+    if found is None:
+        raise Refused(f"the rule has no form with {axes} axes")
+    return found
+
+
+def _with_operators(rule: Rule, operators: tuple[str, ...]) -> Rule:
+    for name in operators:
+        if name not in OPERATORS:
+            raise Refused(f"unknown operator {name}")
+        taken = attribute_symbols((*rule.left, *rule.right))
+        try:
+            rule = rule.with_operator(open_call(OPERATORS[name], taken))
+        except (ValueError, OperatorError, EquationError) as error:
+            raise Refused(str(error)) from None
+    if rule.stand_ins:
+        raise Refused(f"it names no operator in the place of {rule.stand_ins[0]}")
+    return rule

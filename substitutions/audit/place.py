@@ -1,0 +1,98 @@
+"""Whether a rule stands where a step says, for the inputs and symbols that it says.
+
+Nothing is searched for: each attribute of the rule is worked out from the symbols and from the
+sizes of the inputs, and has to be what it is in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isclose, prod
+
+from pcg.graph import Leaf, Value
+from pcg.operator import Call
+from pcg.operator import Value as Attribute
+from pcg.plan import Symbol
+from pcg.poly import Poly
+from substitutions.audit.errors import Refused
+from substitutions.audit.values import Port
+
+
+def numbers(inputs: Mapping[str, Port], symbols: Mapping[str, Symbol]) -> dict[str, Symbol]:
+    """The symbols of a rule with their values, and the sizes of its inputs."""
+    sizes = {
+        f"|{name}.{dim}|": size
+        for name, port in inputs.items()
+        for dim, size in enumerate(port.type.shape)
+    }
+    if known := sorted(sizes.keys() & symbols.keys()):
+        raise Refused(f"{known[0]} is the size of an input, and no symbol")
+    return {**sizes, **symbols}
+
+
+def evaluated(value: Attribute, known: Mapping[str, Symbol]) -> Symbol:
+    """An attribute as a number. Raises Refused where a symbol has no value or a value is
+    too large."""
+    if not isinstance(value, Poly):
+        return value
+    if missing := sorted(value.symbols - known.keys()):
+        raise Refused(f"symbol {missing[0]} has no value")
+    try:
+        return sum(c * prod(known[symbol] for symbol in monomial) for monomial, c in value.terms)
+    except OverflowError:
+        raise Refused(f"{value} is too large") from None
+
+
+class Place:
+    """Where a rule is said to stand: what its inputs are, and the numbers for what is symbolic."""
+
+    def __init__(self, inputs: Mapping[str, Port], known: Mapping[str, Symbol]) -> None:
+        self._inputs, self._known = inputs, known
+
+    def check(self, pattern: Value, port: Port) -> None:
+        """Raises Refused unless a value of the graph is what an output of the rule's left side
+        says."""
+        problem = self._mismatch(pattern, port)
+        if problem:
+            raise Refused(problem)
+
+    def _mismatch(self, pattern: Value, port: Port) -> str:
+        """How a value differs from a pattern; empty where it does not."""
+        call, found = pattern.node.call, port.item.call
+        if isinstance(call, Leaf):
+            return "" if self._inputs[call.name] == port else f"input {call.name} is another value"
+        if isinstance(found, Leaf) or found.operator != call.operator:
+            return f"expected {call.name}, found {found.name}"
+        if pattern.port != port.number:
+            return f"expected output {pattern.port} of {call.name}, found output {port.number}"
+        problem = self._attributes(call, found)
+        if problem:
+            return problem
+        problem = self._operands(pattern.node.inputs, port.item.inputs)
+        if problem and call.operator.commutative:
+            return self._operands(pattern.node.inputs, port.item.inputs[::-1]) and problem
+        return problem
+
+    def _operands(self, patterns: Sequence[Value], ports: Sequence[Port]) -> str:
+        problems = (self._mismatch(a, b) for a, b in zip(patterns, ports, strict=True))
+        return next((problem for problem in problems if problem), "")
+
+    def _attributes(self, wanted: Call, found: Call) -> str:
+        """By their names: only a partition that states a halo has more than others."""
+        if [name for name, _ in wanted.attributes] != [name for name, _ in found.attributes]:
+            return f"expected {wanted}, found {found}"
+        for (name, value), (_, given) in zip(wanted.attributes, found.attributes, strict=True):
+            number = evaluated(value, self._known)
+            if isinstance(given, Poly) or not _equal(number, given):
+                return f"expected {wanted.name} with {name}={number}, found {given}"
+        return ""
+
+
+def _equal(a: Symbol, b: Symbol) -> bool:
+    """Whether numbers are equal: integers exactly, reals but for rounding."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    try:
+        return isclose(a, b, rel_tol=1e-12)
+    except OverflowError:
+        return False

@@ -1,0 +1,44 @@
+"""Whether the rules that a plan applies are proved: the certificate of each, checked again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from substitutions.audit.errors import Finding
+from substitutions.certificates import says
+from substitutions.rule import Rule
+from verifier.bundle import Bundle
+from verifier.recheck import Rechecker, Solvers
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """What came of checking certificates. ``conditions``: how many side conditions were solved."""
+
+    findings: tuple[Finding, ...]
+    conditions: int
+
+
+def check_proofs(rules: Mapping[str, Rule], bundle: Bundle, solvers: Solvers) -> Proofs:
+    """Check the certificate of each rule of a library, which has to be about just this rule.
+
+    A form of a rule needs no certificate of its own: one is about any number of axes in the place
+    of each run that it names, and a stand-in is a function of which nothing is known.
+    """
+    given = {file.rule: file for file in bundle.certificates}
+    rechecker = Rechecker(bundle.scripts, solvers)
+    findings: list[Finding] = []
+    conditions = 0
+    for name, rule in sorted(rules.items()):
+        where = f"rule {name}"
+        file = given.get(name)
+        if file is None:
+            findings.append(Finding(where, "has no certificate"))
+        elif not says(file, rule):
+            findings.append(Finding(where, f"its certificate is not about {rule.text!r}"))
+        elif not (checked := rechecker.check_file(file)).accepted:
+            findings.append(Finding(where, f"its certificate is rejected: {checked.reason}"))
+        else:
+            conditions += checked.conditions
+    return Proofs(tuple(findings), conditions)

@@ -1,0 +1,171 @@
+"""Follows the steps of a plan from its model's graph to the graph that it says it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pcg.errors import OperatorError
+from pcg.graph import Graph, Leaf, Node, Value
+from pcg.operator import Call
+from pcg.plan import Application, Plan, Symbol, made_id
+from pcg.text import print_graph
+from substitutions.audit.errors import Finding, Refused
+from substitutions.audit.forms import concrete
+from substitutions.audit.place import Place, evaluated, numbers
+from substitutions.audit.values import Item, Port, Values, draft
+from substitutions.rule import Rule, attribute_symbols, variables
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of following a plan. ``rules``: the rules of the library that it applies, by name;
+    ``conditions``: how many equations of sizes and types of values were checked on the way."""
+
+    findings: tuple[Finding, ...]
+    rules: Mapping[str, Rule]
+    steps: int
+    conditions: int
+
+
+def replay(plan: Plan, library: Sequence[Rule]) -> Replay:
+    """Follow a plan. It stops at the first step that does not follow, for what comes after rests on
+    it."""
+    by_name = {rule.name: rule for rule in library}
+    forms: dict[str, Rule] = {}
+    for applied in {step.applied.name: step.applied for step in plan.derivation}.values():
+        try:
+            forms[applied.name] = concrete(applied, by_name)
+        except Refused as error:
+            where = f"decisions.rules.{applied.name}"
+            return Replay((Finding(where, str(error)),), {}, 0, 0)
+    used = {step.applied.rule: by_name[step.applied.rule] for step in plan.derivation}
+    followed = Follower(Values(plan.model))
+    for number, step in enumerate(plan.derivation):
+        try:
+            followed.step(number, step, forms[step.rule])
+        except Refused as error:
+            found = Finding(f"decisions.derivation[{number}]", f"{step.rule}: {error}")
+            return Replay((found,), used, number, followed.conditions)
+    findings = tuple(differences(followed.values.graph(), plan.graph))
+    return Replay(findings, used, len(plan.derivation), followed.conditions)
+
+
+@dataclass
+class Follower:
+    """A graph, step by step."""
+
+    values: Values
+    conditions: int = field(default=0)
+
+    def step(self, number: int, step: Application, rule: Rule) -> None:
+        """Apply a rule as a step says. Raises Refused where it does not stand there, where what it
+        asks of sizes and types does not hold, or where a value would be made of itself."""
+        old = self._outputs(step, rule)
+        inputs = self._inputs(step, rule)
+        known = numbers(inputs, _symbols(step, rule))
+        place = Place(inputs, known)
+        for pattern, port in zip(rule.left, old, strict=True):
+            place.check(pattern, port)
+        self._check_requirements(rule, known)
+        _check_apart(rule, old, inputs)
+        made, new = _made(rule, inputs, known)
+        for before, after in zip(old, new, strict=True):
+            if before.type != after.type:
+                raise Refused(f"gives a tensor {after.type}, expected {before.type}")
+        self.conditions += len(made) + len(new)
+        for operator, item in enumerate(made):
+            ports = range(len(item.types))
+            self.values.name(item, (made_id(number, operator, port) for port in ports))
+        self.values.replace(old, new, made)
+
+    def _outputs(self, step: Application, rule: Rule) -> list[Port]:
+        if len(step.at) != len(rule.left):
+            raise Refused(f"is at {len(step.at)} values, expected {len(rule.left)}")
+        return [self.values.at(name) for name in step.at]
+
+    def _inputs(self, step: Application, rule: Rule) -> dict[str, Port]:
+        if len(step.inputs) != len(rule.inputs):
+            raise Refused(f"has {len(step.inputs)} inputs, expected {len(rule.inputs)}")
+        if unbound := sorted({name for name, _ in rule.inputs} - variables(rule.left)):
+            raise Refused(f"input {unbound[0]} is not on the rule's left side")
+        found: dict[str, Port] = {}
+        for (name, rank), given in zip(rule.inputs, step.inputs, strict=True):
+            port = found[name] = self.values.at(given)
+            if port.type.rank != rank:
+                raise Refused(f"input {name} has rank {port.type.rank}, expected {rank}")
+        return found
+
+    def _check_requirements(self, rule: Rule, known: Mapping[str, Symbol]) -> None:
+        for text, (left, right) in zip(rule.requires, rule.requirements, strict=True):
+            self.conditions += 1
+            sides = evaluated(left, known), evaluated(right, known)
+            if not all(isinstance(side, int) for side in sides) or sides[0] != sides[1]:
+                raise Refused(f"requires {text}, which is {sides[0]} = {sides[1]}")
+
+
+def _symbols(step: Application, rule: Rule) -> dict[str, Symbol]:
+    """The values of a rule's symbols, neither more nor less."""
+    given, wanted = dict(step.symbols), attribute_symbols((*rule.left, *rule.right))
+    if missing := sorted(wanted - given.keys()):
+        raise Refused(f"symbol {missing[0]} has no value")
+    if unknown := sorted(given.keys() - wanted):
+        raise Refused(f"the rule has no symbol {unknown[0]}")
+    return given
+
+
+def _check_apart(rule: Rule, old: Sequence[Port], inputs: Mapping[str, Port]) -> None:
+    """Of several values that are replaced, none may be what another is made of: the new ones are
+    made of the inputs, and what these are made of would be made of the new ones."""
+    if len(set(old)) < len(set(rule.left)):
+        raise Refused("different outputs of the rule are one value")
+    if len(old) == 1:
+        return
+    replaced = set(old)
+    pending = [port.item for port in inputs.values()]
+    seen: set[Item] = set()
+    while pending:
+        item = pending.pop()
+        if item not in seen:
+            seen.add(item)
+            if not replaced.isdisjoint(item.inputs):
+                raise Refused("would make a value of itself")
+            pending += (port.item for port in item.inputs)
+
+
+def _made(
+    rule: Rule, inputs: Mapping[str, Port], known: Mapping[str, Symbol]
+) -> tuple[list[Item], list[Port]]:
+    """The operators of the right side on the inputs, and its outputs."""
+    items: dict[Node, Item] = {}
+
+    def port(value: Value) -> Port:
+        call = value.node.call
+        return inputs[call.name] if isinstance(call, Leaf) else Port(items[value.node], value.port)
+
+    for node in rule.created:
+        call = node.operator_call
+        attributes = tuple((name, evaluated(value, known)) for name, value in call.attributes)
+        try:
+            made = draft(Call(call.operator, attributes), tuple(map(port, node.inputs)))
+        except OperatorError as error:
+            raise Refused(f"has no type there: {error}") from None
+        items[node] = made
+    return list(items.values()), [port(value) for value in rule.right]
+
+
+def differences(derived: Graph, graph: Graph) -> Iterator[Finding]:
+    """Where the graph of a plan is another than the one that its derivation leads to: the first of
+    its lines that is, and what is missing."""
+    if derived.outputs == graph.outputs:
+        return
+    lines, have = print_graph(graph).splitlines(), set(graph.nodes)
+    first = len(lines) - 1 - len(graph.nodes)
+    known = set(derived.nodes)
+    foreign = (i for i, node in enumerate(graph.nodes) if node not in known)
+    at = first + next(foreign, len(graph.nodes))
+    wanted = print_graph(derived).splitlines()
+    missing = (i for i, node in enumerate(derived.nodes) if node not in have)
+    expected = wanted[len(wanted) - 1 - len(derived.nodes) + next(missing, len(derived.nodes))]
+    problem = f"{lines[at]!r} is not what the derivation leads to, expected {expected!r}"
+    yield Finding(f"decisions.graph[{at}]", problem)

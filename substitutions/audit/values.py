@@ -1,0 +1,196 @@
+"""A graph whose values keep their ids while others are replaced.
+
+Nodes of equal structure are one, as in ``pcg.graph``: where a replacement makes two of them equal,
+they are merged, and the ids of both are then of the one that is left. A replacement concerns the
+nodes that read what is replaced, and no others, however large the graph is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pcg.graph import Graph, Leaf, Node, Value
+from pcg.infer import infer
+from pcg.operator import Call
+from pcg.tensor import ParallelTensor
+from pcg.text import node_names
+from substitutions.audit.errors import Refused
+
+
+@dataclass(eq=False)
+class Item:
+    """A node. ``readers``: the nodes that read it; ``kept``: how many outputs of the graph it
+    makes; ``same``: the node that it has been merged into."""
+
+    call: Call | Leaf
+    inputs: tuple[Port, ...]
+    types: tuple[ParallelTensor, ...]
+    readers: dict[Item, None] = field(default_factory=dict["Item", None])
+    kept: int = 0
+    same: Item | None = None
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.readers) or self.kept > 0
+
+
+@dataclass(frozen=True)
+class Port:
+    """One output of a node."""
+
+    item: Item
+    number: int = 0
+
+    @property
+    def type(self) -> ParallelTensor:
+        return self.item.types[self.number]
+
+    @property
+    def current(self) -> Port:
+        """What it is once nodes of equal structure are one."""
+        item = self.item
+        while item.same is not None:
+            item = item.same
+        return self if item is self.item else Port(item, self.number)
+
+
+def draft(call: Call, inputs: tuple[Port, ...]) -> Item:
+    """A node that is in no graph yet. Raises OperatorError where it has no type."""
+    return Item(call, inputs, infer(call, [port.type for port in inputs]))
+
+
+_Key = tuple[Call | Leaf, tuple[tuple[int, int], ...]]
+
+
+class Values:
+    """The values of a graph by id, at first those of a model by the names it is printed with."""
+
+    def __init__(self, model: Graph) -> None:
+        self._ids: dict[str, Port] = {}
+        self._known: dict[_Key, Item] = {}
+        items: dict[Node, Item] = {}
+        for node, names in node_names(model).items():
+            inputs = tuple(Port(items[v.node], v.port) for v in node.inputs)
+            item = items[node] = Item(node.call, inputs, node.types)
+            self._insert(item)
+            self.name(item, names)
+        self._outputs = [Port(items[v.node], v.port) for v in model.outputs]
+        for port in self._outputs:
+            port.item.kept += 1
+
+    def name(self, item: Item, names: Iterable[str]) -> None:
+        """Give the outputs of a node their ids."""
+        self._ids.update({name: Port(item, number) for number, name in enumerate(names)})
+
+    def at(self, name: str) -> Port:
+        """The value of an id. Raises Refused where there is none, or none any more."""
+        found = self._ids.get(name)
+        if found is None:
+            raise Refused(f"{name} is no value, expected one of the model or of an earlier step")
+        port = found.current
+        if self._known.get(_key(port.item)) is not port.item:
+            raise Refused(f"{name} is no longer part of the graph, a step before replaced it")
+        return port
+
+    def replace(self, old: Sequence[Port], new: Sequence[Port], made: Sequence[Item]) -> None:
+        """Let what reads ``old`` read ``new``, which ``made``, drafts with operands first, and the
+        values that they read are the makers of. The drafts themselves read ``old`` on."""
+        images = dict(zip(old, new, strict=True))
+        readers = {r: None for port in images for r in port.item.readers if _reads(r, images)}
+        for reader in readers:
+            del self._known[_key(reader)]
+        for item in made:
+            self._insert(item)
+        images = {port: image.current for port, image in images.items()}
+        self._redirect_outputs(images)
+        for reader in readers:
+            self._read(reader, [images.get(port, port) for port in reader.inputs])
+        self._settle(readers)
+        for item in (*(port.item for port in old), *made):
+            self._drop_unused(item)
+
+    def graph(self) -> Graph:
+        """The graph as it is now."""
+        done: dict[Item, Node] = {}
+        pending = [port.current.item for port in reversed(self._outputs)]
+        while pending:
+            item = pending[-1]
+            missing = [p.item for p in item.inputs if p.item not in done]
+            if missing and item not in done:
+                pending += missing
+                continue
+            pending.pop()
+            if item not in done:
+                inputs = tuple(Value(done[p.item], p.number) for p in item.inputs)
+                done[item] = Node(item.call, inputs)
+        return Graph(tuple(Value(done[p.item], p.number) for p in self._outputs))
+
+    def _insert(self, item: Item) -> None:
+        """Make a draft part of the graph, or one with the node that is equal to it."""
+        item.inputs = tuple(port.current for port in item.inputs)
+        known = self._known.setdefault(_key(item), item)
+        if known is not item:
+            item.same = known
+            return
+        for port in item.inputs:
+            port.item.readers[item] = None
+
+    def _redirect_outputs(self, images: dict[Port, Port]) -> None:
+        for i, port in enumerate(self._outputs):
+            image = images.get(port.current)
+            if image is not None:
+                port.current.item.kept -= 1
+                image.item.kept += 1
+                self._outputs[i] = image
+
+    def _read(self, reader: Item, ports: Sequence[Port]) -> None:
+        """Let a node read other values than it did."""
+        for port in reader.inputs:
+            port.item.readers.pop(reader, None)
+        reader.inputs = tuple(port.current for port in ports)
+        for port in reader.inputs:
+            port.item.readers[reader] = None
+
+    def _settle(self, changed: dict[Item, None]) -> None:
+        """Merge nodes that have changed with those that they have become equal to, which changes
+        what reads them, and so on upwards."""
+        pending = dict(changed)
+        while pending:
+            item, _ = pending.popitem()
+            self._read(item, item.inputs)
+            known = self._known.setdefault(_key(item), item)
+            if known is item:
+                continue
+            for reader in item.readers:
+                if reader not in pending:
+                    del self._known[_key(reader)]
+                    pending[reader] = None
+            known.kept, item.kept, item.same = known.kept + item.kept, 0, known
+            for port in item.inputs:
+                port.item.readers.pop(item, None)
+
+    def _drop_unused(self, item: Item) -> None:
+        """Take a node that nothing reads out of the graph, and what only it reads."""
+        pending = [item]
+        while pending:
+            item = pending.pop()
+            if item.same is not None or item.is_used:
+                continue
+            if self._known.get(_key(item)) is item:
+                del self._known[_key(item)]
+                for port in item.inputs:
+                    port.item.readers.pop(item, None)
+                    pending.append(port.item)
+
+
+def _reads(item: Item, values: dict[Port, Port]) -> bool:
+    return any(port in values for port in item.inputs)
+
+
+def _key(item: Item) -> _Key:
+    """What makes two nodes equal; the order of operands does not where that is commutative."""
+    inputs = [(id(port.item), port.number) for port in item.inputs]
+    if isinstance(item.call, Call) and item.call.operator.commutative:
+        inputs.sort()
+    return item.call, tuple(inputs)

@@ -1,0 +1,211 @@
+"""`unity audit`: check that a plan follows from its model by proved rules.
+
+python -m unity.optimize mlp-tiny -o plan.json
+python -m unity.audit plan.json
+python -m unity.audit plan.json --model my_model.py:make_model --machine my_machine.toml
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+
+from pcg.errors import NegativeAnswer
+from pcg.files import read_json
+from pcg.machine import load_machine, preset_names
+from pcg.models import MODELS
+from pcg.plan import Plan, PlanFile, altered_parts, plan_of
+from substitutions.audit.errors import Finding
+from substitutions.audit.proofs import check_proofs
+from substitutions.audit.replay import replay
+from substitutions.audit.sources import (
+    Captured,
+    batch_of,
+    captured,
+    check_library,
+    check_machine,
+    check_model,
+)
+from substitutions.rule import Rule
+from substitutions.store import default_path, load_library
+from unity.cli import new_app, run_app
+from unity.declarations import load_user_operators
+from verifier.bundle import read_bundle
+from verifier.solvers import SOLVERS, require
+
+CERTIFICATES = "certificates.jsonl.xz"
+"""The name of the certificates of a library, which lie beside it."""
+
+app = new_app()
+
+
+@dataclass
+class Audit:
+    """An audit as it goes on. ``done``: what was checked and what came of it, in words;
+    ``skipped``: what was not, and why; ``figures``: counts and seconds."""
+
+    plan: Plan
+    findings: list[Finding] = field(default_factory=list[Finding])
+    done: list[str] = field(default_factory=list[str])
+    skipped: list[str] = field(default_factory=list[str])
+    figures: dict[str, float] = field(default_factory=dict[str, float])
+
+
+@app.command()
+def audit(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    rules: Annotated[
+        Path | None, typer.Option(help="Rule library; by default the generated one.")
+    ] = None,
+    certificates: Annotated[
+        Path | None, typer.Option(help=f"By default {CERTIFICATES} beside the library.")
+    ] = None,
+    operators: Annotated[
+        Path | None, typer.Option(help="A Python file that declares further operators.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="What the plan has to be of: a model's name or FILE.py:FUNCTION, which is run."
+            " By default the name that the plan gives, where that is one of Unity's."
+        ),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(help="What it has to be for; by default the preset that the plan names."),
+    ] = None,
+    solver: Annotated[
+        list[str] | None,
+        typer.Option(help=f"One of {', '.join(SOLVERS)}; may be repeated. By default z3."),
+    ] = None,
+    capture: Annotated[bool, typer.Option(help="Capture the model again.")] = True,
+    proofs: Annotated[bool, typer.Option(help="Check the rules' certificates.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Replay how PLAN was derived, and check each rule's certificate and conditions."""
+    start = perf_counter()
+    if operators is not None:
+        load_user_operators(operators)
+    content = read_json(plan, PlanFile)
+    found = Audit(plan_of(content, str(plan)))
+    # Forked before there are threads, and beside the rest: it takes longest.
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        name = _model_name(found, model) if capture else None
+        again = name and pool.submit(
+            captured, name, batch_of(found.plan.model), found.plan.machine.devices
+        )
+        used = _check_derivation(found, rules)
+        if proofs:
+            _check_proofs(found, used, certificates or _beside(rules), solver or ["z3"])
+        _check_machine(found, machine)
+        if again and name:
+            _check_model(found, name, again)
+    if not proofs:
+        found.skipped.append("the proofs of the rules (--no-proofs)")
+    if not capture:
+        found.skipped.append("the model (--no-capture)")
+    problem = "is not as it was written, its hash is another"
+    found.findings += [Finding(part, problem) for part in altered_parts(content)]
+    found.figures["seconds"] = perf_counter() - start
+    (_print_json if as_json else _print)(found, plan)
+    if found.findings:
+        count = len(found.findings)
+        raise NegativeAnswer(f"{plan}: does not follow, {count} finding{'s' * (count > 1)}")
+
+
+def _beside(rules: Path | None) -> Path:
+    return (rules or default_path()).with_name(CERTIFICATES)
+
+
+def _check_derivation(found: Audit, rules: Path | None) -> dict[str, Rule]:
+    """Follow the derivation; the rules that it applies."""
+    library = load_library(rules)
+    found.findings += check_library(found.plan, library, str(rules or default_path()))
+    start = perf_counter()
+    followed = replay(found.plan, library.rules)
+    found.findings += followed.findings
+    found.figures |= {
+        "steps": followed.steps,
+        "rules": len(followed.rules),
+        "conditions": followed.conditions,
+        "replay_seconds": perf_counter() - start,
+    }
+    found.done.append(
+        f"{followed.steps:,} steps by {len(followed.rules)} rules, with {followed.conditions:,}"
+        " conditions on sizes and types"
+    )
+    return dict(followed.rules)
+
+
+def _check_proofs(
+    found: Audit, rules: dict[str, Rule], certificates: Path, solvers: list[str]
+) -> None:
+    chosen = {name: SOLVERS[name] for name in require(solvers)}
+    start = perf_counter()
+    checked = check_proofs(rules, read_bundle(certificates), chosen)
+    found.findings += checked.findings
+    found.figures |= {
+        "side_conditions": checked.conditions,
+        "proof_seconds": perf_counter() - start,
+    }
+    found.done.append(
+        f"the certificates of {len(rules)} rules, with {checked.conditions:,} side conditions that"
+        f" {' and '.join(chosen)} solved"
+    )
+
+
+def _check_machine(found: Audit, machine: str | None) -> None:
+    name = machine or found.plan.machine.name
+    if machine is None and name not in preset_names():
+        found.skipped.append(f"the machine, as {name} is no preset (--machine says which)")
+        return
+    found.findings += check_machine(found.plan, load_machine(name))
+    found.done.append(f"the machine, {found.plan.machine.devices} x {found.plan.machine.name}")
+
+
+def _model_name(found: Audit, model: str | None) -> str | None:
+    """The model to capture, if one is known. A file is only run if the caller names it."""
+    name = model or found.plan.model_name
+    if model is None and name not in MODELS:
+        found.skipped.append(f"the model, as {name} is none of Unity's (--model says which)")
+        return None
+    return name
+
+
+def _check_model(found: Audit, name: str, again: Future[Captured]) -> None:
+    found.findings += check_model(found.plan, name, again.result())
+    found.done.append(f"the model, captured again from {name}")
+
+
+def _print_json(found: Audit, path: Path) -> None:
+    content = {
+        "plan": str(path),
+        "model": found.plan.model_name,
+        "sound": not found.findings,
+        "findings": [{"where": f.where, "what": f.what} for f in found.findings],
+        "not_checked": found.skipped,
+        **found.figures,
+    }
+    print(json.dumps(content, indent=1))
+
+
+def _print(found: Audit, path: Path) -> None:
+    for finding in found.findings:
+        print(f"{path}: {finding}")
+    for line in found.done:
+        print(f"checked: {line}")
+    for line in found.skipped:
+        print(f"not checked: {line}")
+    if not found.findings:
+        print(f"{path}: follows from {found.plan.model_name}, {found.figures['seconds']:.1f} s")
+
+
+if __name__ == "__main__":
+    run_app(app, "audit")
