@@ -24,11 +24,11 @@ class Item:
     makes; ``same``: the node that it has been merged into."""
 
     call: Call | Leaf
-    inputs: tuple[Port, ...]
+    inputs: tuple[Port, ...] = field(repr=False)
     types: tuple[ParallelTensor, ...]
-    readers: dict[Item, None] = field(default_factory=dict["Item", None])
+    readers: dict[Item, None] = field(default_factory=dict["Item", None], repr=False)
     kept: int = 0
-    same: Item | None = None
+    same: Item | None = field(default=None, repr=False)
 
     @property
     def is_used(self) -> bool:
@@ -113,7 +113,8 @@ class Values:
     def graph(self) -> Graph:
         """The graph as it is now."""
         done: dict[Item, Node] = {}
-        pending = [port.current.item for port in reversed(self._outputs)]
+        outputs = [port.current for port in self._outputs]
+        pending = [port.item for port in reversed(outputs)]
         while pending:
             item = pending[-1]
             missing = [p.item for p in item.inputs if p.item not in done]
@@ -124,7 +125,7 @@ class Values:
             if item not in done:
                 inputs = tuple(Value(done[p.item], p.number) for p in item.inputs)
                 done[item] = Node(item.call, inputs)
-        return Graph(tuple(Value(done[p.item], p.number) for p in self._outputs))
+        return Graph(tuple(Value(done[p.item], p.number) for p in outputs))
 
     def _insert(self, item: Item) -> None:
         """Make a draft part of the graph, or one with the node that is equal to it."""
