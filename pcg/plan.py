@@ -291,9 +291,6 @@ def _derivation(decisions: DecisionsFile, where: str) -> tuple[Application, ...]
         name: AppliedRule(name, r.rule, r.axes, r.operators, r.reversed, r.text)
         for name, r in decisions.rules.items()
     }
-    used = {step.rule for step in decisions.derivation}
-    if unused := sorted(rules.keys() - used):
-        raise InputError(f"{where}.rules.{unused[0]}", "no step applies it")
     steps: list[Application] = []
     for number, step in enumerate(decisions.derivation):
         if step.rule not in rules:
@@ -301,6 +298,8 @@ def _derivation(decisions: DecisionsFile, where: str) -> tuple[Application, ...]
             raise InputError(f"{where}.derivation[{number}]", problem)
         symbols = tuple(step.symbols.items())
         steps.append(Application(rules[step.rule], step.at, step.inputs, symbols))
+    if unused := sorted(rules.keys() - {step.rule for step in steps}):
+        raise InputError(f"{where}.rules.{unused[0]}", "no step applies it")
     return tuple(steps)
 
 

@@ -8,7 +8,9 @@ python -m unity.audit plan.json --model my_model.py:make_model --machine my_mach
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -87,6 +89,7 @@ def audit(
     ] = None,
     capture: Annotated[bool, typer.Option(help="Capture the model again.")] = True,
     proofs: Annotated[bool, typer.Option(help="Check the rules' certificates.")] = True,
+    jobs: Annotated[int, typer.Option(min=1, max=2, help="Processes.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Replay how PLAN was derived, and check each rule's certificate and conditions."""
@@ -95,18 +98,15 @@ def audit(
         load_user_operators(operators)
     content = read_json(plan, PlanFile)
     found = Audit(plan_of(content, str(plan)))
-    # Forked before there are threads, and beside the rest: it takes longest.
-    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-        name = _model_name(found, model) if capture else None
-        again = name and pool.submit(
-            captured, name, batch_of(found.plan.model), found.plan.machine.devices
-        )
+    name = _model_name(found, model) if capture else None
+    with _capturing(found.plan, name, jobs) as again:
         used = _check_derivation(found, rules)
         if proofs:
             _check_proofs(found, used, certificates or _beside(rules), solver or ["z3"])
         _check_machine(found, machine)
-        if again and name:
-            _check_model(found, name, again)
+        if name is not None:
+            found.findings += check_model(found.plan, name, again())
+            found.done.append(f"the model, captured again from {name}")
     if not proofs:
         found.skipped.append("the proofs of the rules (--no-proofs)")
     if not capture:
@@ -179,9 +179,17 @@ def _model_name(found: Audit, model: str | None) -> str | None:
     return name
 
 
-def _check_model(found: Audit, name: str, again: Future[Captured]) -> None:
-    found.findings += check_model(found.plan, name, again.result())
-    found.done.append(f"the model, captured again from {name}")
+@contextmanager
+def _capturing(plan: Plan, name: str | None, jobs: int) -> Iterator[Callable[[], Captured]]:
+    """Capture a model beside the rest, which it takes longer than; in this process, afterwards,
+    where there is to be one only."""
+    given = (name or "", batch_of(plan.model), plan.machine.devices)
+    if jobs == 1 or name is None:
+        yield lambda: captured(*given)
+        return
+    # A process of its own, and not a fork of this one, which may have threads.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield pool.submit(captured, *given).result
 
 
 def _print_json(found: Audit, path: Path) -> None:

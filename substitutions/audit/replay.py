@@ -146,6 +146,8 @@ def _made(
     for node in rule.created:
         call = node.operator_call
         attributes = tuple((name, evaluated(value, known)) for name, value in call.attributes)
+        if (degree := dict(attributes).get("degree", 2)) < 2:
+            raise Refused(f"degree {degree}, expected 2 or more")
         try:
             made = draft(Call(call.operator, attributes), tuple(map(port, node.inputs)))
         except OperatorError as error:

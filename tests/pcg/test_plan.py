@@ -21,9 +21,12 @@ from pcg.plan import (
     EstimatesFile,
     MachineFile,
     Plan,
+    PlanFile,
+    altered_parts,
     check_plan,
     load_plan,
     machine_record,
+    made_id,
     save_plan,
 )
 from pcg.text import parse_graph
@@ -162,7 +165,7 @@ MATMUL = ("decisions", "views", "t2")
         (set_in("decisions", "derivation", to=[{}]), "", "at decisions.derivation[0].rule:"),
         (set_in("decisions", "derivation", to=[]), ": decisions.rules.row cut~", "no step applies"),
         (set_in("decisions", "derivation", 0, "rule", to="row cut"),
-         ": decisions.rules.row cut~", "no step applies"),
+         ": decisions.derivation[0]", "rule row cut is none of decisions.rules"),
         (set_in("decisions", "rules", to={}), ": decisions.derivation[0]", "rule row cut~ is none"),
         (set_in("decisions", "derivation", 0, "symbols", "k", to="2"), "",
          "at decisions.derivation[0].symbols.k"),
@@ -199,3 +202,26 @@ def test_a_failed_save_leaves_the_old_file(plan: Plan, path: Path):
         save_plan(plan, path / "below a file")
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_each_part_has_a_hash(plan: Plan, path: Path):
+    """An edit that fits is no reason not to run a plan, but it is told."""
+    content = json.loads(path.read_text())
+    assert altered_parts(PlanFile.model_validate_json(path.read_text())) == ()
+    content["decisions"]["views"]["t2"]["strides"] = [0, 0, 1, 0, 1]
+    content["estimates"]["step_seconds"] = 0.25
+    del content["hashes"]["machine"]
+    content["hashes"]["more"] = "0"
+    path.write_text(json.dumps(content))
+    assert load_plan(path).estimates.step_seconds == 0.25
+    altered = altered_parts(PlanFile.model_validate_json(path.read_text()))
+    assert altered == ("decisions.views", "estimates", "machine", "more")
+
+
+def test_an_entry_has_a_line(path: Path):
+    lines = path.read_text().splitlines()
+    assert '  "derivation": [' in lines
+    step = '{"rule": "row cut~", "at": ["t0"], "inputs": ["x", "w1"],'
+    assert f'   {step} "symbols": {{"factor": 0.5, "k": 2}}}}' in lines
+    assert made_id(17, 2, 0) == "17.2"
+    assert made_id(17, 2, 1) == "17.2.1"

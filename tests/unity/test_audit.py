@@ -1,0 +1,220 @@
+"""`unity audit`: plans of every planner follow, altered ones do not, and why is a line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pcg.errors import InputError, NegativeAnswer
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.plan import PlanFile, part_hashes, save_plan
+from pcg.text import parse_graph
+from search.mesh.planner import PLANNERS, MeshPlanner
+from substitutions.store import Library, default_path, load_library
+from unity.__main__ import main
+from unity.audit import app
+
+runner = CliRunner()
+Content = dict[str, Any]
+
+
+def audit(*arguments: str) -> Result:
+    return runner.invoke(app, list(arguments), catch_exceptions=True)
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+@pytest.fixture(autouse=True)
+def read_once(monkeypatch: pytest.MonkeyPatch, library: Library) -> None:
+    """Read the library that comes with Unity once for all tests."""
+    given = {None: library}
+    monkeypatch.setattr("unity.audit.load_library", lambda p=None: given.get(p) or load_library(p))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, library: Library) -> Path:
+    """A plan of a model of the zoo for two devices."""
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    machine = load_machine("local").with_devices(2)
+    graph = build_model("mlp-tiny", None, 2)
+    save_plan(MeshPlanner(machine, library).plan("mlp-tiny", graph).plan, path)
+    return path
+
+
+@pytest.fixture
+def plan(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(written, tmp_path / "plan.json"))
+
+
+def altered(path: Path, change: Callable[[Content], None], *, hashed: bool = True) -> None:
+    """Alter a plan file, and its hashes as if it had been written so."""
+    content = json.loads(path.read_text())
+    change(content)
+    if hashed:
+        content["hashes"] = part_hashes(PlanFile.model_validate_json(json.dumps(content)))
+    path.write_text(json.dumps(content))
+
+
+def test_a_plan_follows(plan: Path):
+    result = audit(str(plan), "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert f"{plan}: follows from mlp-tiny" in result.stdout
+    for said in ("steps by", "side conditions that z3 solved", "2 x local", "captured again"):
+        assert f"{said}" in result.stdout
+    assert "not checked" not in result.stdout
+
+
+def test_json_has_the_figures(plan: Path):
+    result = audit(str(plan), "--json", "--no-capture")
+    content = json.loads(result.stdout)
+    assert content["sound"] is True
+    assert content["findings"] == []
+    assert content["not_checked"] == ["the model (--no-capture)"]
+    steps = json.loads(plan.read_text())["decisions"]["derivation"]
+    assert content["steps"] == len(steps)
+    assert content["conditions"] > 2 * content["steps"]
+    assert content["side_conditions"] > 10 * content["rules"]
+
+
+@pytest.mark.parametrize("family", PLANNERS)
+def test_plans_of_every_planner_follow(family: str, tmp_path: Path, library: Library):
+    machine = load_machine("summit").with_devices(6)
+    graph = build_model("dlrm-tiny", 48, machine.devices)
+    path = tmp_path / "plan.json"
+    save_plan(MeshPlanner(machine, library, family).plan("dlrm-tiny", graph).plan, path)
+    result = audit(str(path), "--no-proofs", "--no-capture")
+    assert result.exit_code == 0, result.output
+    assert "not checked: the proofs of the rules (--no-proofs)" in result.stdout
+
+
+def relabelled(content: Content) -> None:
+    """The plan's own graph as it was, and another model to begin with."""
+    lines = content["model"]["graph"]
+    content["model"]["graph"] = [line.replace("relu(", "gelu(") for line in lines]
+    content["model"]["hash"] = parse_graph("\n".join(content["model"]["graph"])).digest
+
+
+def other_layer(content: Content) -> None:
+    for graph in (content["model"], content["decisions"]):
+        graph["graph"] = [line.replace("relu(", "gelu(") for line in graph["graph"]]
+    content["model"]["hash"] = parse_graph("\n".join(content["model"]["graph"])).digest
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda c: c.update(library_hash="0"), "library_hash: 0, expected"),
+        (lambda c: c["machine"].update(hash="0"), "machine.hash: 0, expected"),
+        (lambda c: c["machine"].update(kind="gpu"), "machine.kind: gpu, expected cpu"),
+        (lambda c: c["machine"].update(devices=3), "machine.hash: "),
+        (lambda c: c["decisions"]["derivation"].pop(0), "decisions.derivation[0]: "),
+        (lambda c: c["decisions"]["derivation"][1]["symbols"].update(k=4), "decisions.graph["),
+        (other_layer, "decisions.derivation["),
+        (relabelled, "decisions.derivation["),
+    ],
+)  # fmt: skip
+def test_what_does_not_follow_is_a_line(plan: Path, change: Callable[[Content], None], says: str):
+    altered(plan, change)
+    result = audit(str(plan), "--no-capture", "--no-proofs")
+    assert isinstance(result.exception, NegativeAnswer)
+    lines = [line for line in result.stdout.splitlines() if line.startswith(str(plan))]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{plan}: {says}")
+    assert str(result.exception) == f"{plan}: does not follow, 1 finding"
+
+
+def test_a_view_that_is_altered_is_told_by_its_hash(plan: Path):
+    def moved(content: Content) -> None:
+        view = next(v for v in content["decisions"]["views"].values() if 2 in v["shape"])
+        view["strides"] = [n if n else 2 for n in view["strides"]]  # of axes of one task
+
+    altered(plan, moved, hashed=False)
+    result = audit(str(plan), "--no-capture", "--no-proofs")
+    assert isinstance(result.exception, NegativeAnswer)
+    assert f"{plan}: decisions.views: is not as it was written, its hash is" in result.stdout
+
+
+def test_another_model_is_told_by_its_line(plan: Path):
+    altered(plan, lambda c: c["model"].update(name="mlp-mnist"))
+    result = audit(str(plan), "--no-proofs", "--jobs", "1")
+    assert isinstance(result.exception, NegativeAnswer)
+    assert f"{plan}: model.graph[0]: 'x = input[" in result.stdout
+    assert "as mlp-mnist is captured" in result.stdout
+
+
+MODEL = """\
+import torch
+from torch import nn
+
+def make_model():
+    class Small(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+        def forward(self, x):
+            return torch.relu(self.layer(x)).square().mean()
+    return Small(), (torch.zeros(64, 16),)
+"""
+
+
+def test_a_file_is_only_run_if_it_is_named(tmp_path: Path, library: Library):
+    source, path = tmp_path / "mine.py", tmp_path / "plan.json"
+    source.write_text(MODEL)
+    name = f"{source}:make_model"
+    machine = load_machine("summit").with_devices(2)
+    graph = build_model(name, None, 2)
+    save_plan(MeshPlanner(machine, library).plan(name, graph).plan, path)
+    source.write_text(MODEL.replace("relu", "tanh") + "\nopen(__file__ + '.ran', 'w').close()\n")
+    result = audit(str(path), "--no-proofs")
+    assert result.exit_code == 0, result.output
+    assert f"not checked: the model, as {name} is none of Unity's" in result.stdout
+    assert not source.with_name("mine.py.ran").exists()
+    other = audit(str(path), "--no-proofs", "--model", name, "--jobs", "1")
+    assert isinstance(other.exception, NegativeAnswer)
+    assert "relu(" in other.stdout
+    assert "tanh(" in other.stdout
+
+
+def test_rules_without_certificates_are_refused(plan: Path, tmp_path: Path):
+    rules = Path(shutil.copy(default_path(), tmp_path / "rules.json"))
+    missing = audit(str(plan), "--rules", str(rules), "--no-capture")
+    assert isinstance(missing.exception, InputError)
+    assert missing.exception.where == str(tmp_path / "certificates.jsonl.xz")
+    assert audit(str(plan), "--rules", str(rules), "--no-capture", "--no-proofs").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("missing.json",), "missing.json: no such file"),
+        (("plan.json", "--no-capture", "--solver", "mine"), "mine"),
+        (("plan.json", "--no-capture", "--no-proofs", "--machine", "cray"), "no such machine"),
+        (("plan.json", "--model", "cray", "--no-proofs", "--jobs", "1"), "model cray: unknown"),
+        (("plan.json", "--no-capture", "--rules", "missing.json"), "missing.json: no such file"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    plan: Path,
+    arguments: tuple[str, ...],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.chdir(plan.parent)
+    monkeypatch.setattr("sys.argv", ["unity", "audit", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.strip().splitlines()) == 1
