@@ -8,7 +8,7 @@ python -m unity.audit plan.json --model my_model.py:make_model --machine my_mach
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -180,7 +180,7 @@ def _model_name(found: Audit, model: str | None) -> str | None:
 
 
 @contextmanager
-def _capturing(plan: Plan, name: str | None, jobs: int) -> Iterator[Callable[[], Captured]]:
+def _capturing(plan: Plan, name: str | None, jobs: int) -> Generator[Callable[[], Captured]]:
     """Capture a model beside the rest, which it takes longer than; in this process, afterwards,
     where there is to be one only."""
     given = (name or "", batch_of(plan.model), plan.machine.devices)
