@@ -20,6 +20,7 @@ from pcg.files import FileModel, read_json, write_text_atomic
 from pcg.graph import Graph, Leaf, Node
 from pcg.machine import Machine
 from pcg.text import node_names, parse_graph, print_graph
+from pcg.training import Optimizer
 from pcg.view import MachineView
 
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -58,6 +59,9 @@ class DecisionsFile(FileModel):
     graph: tuple[str, ...] = Field(strict=False)
     views: dict[str, ViewFile]
     derivation: tuple[Application, ...] = Field(strict=False)
+    optimizer: Optimizer = "sgd"
+    recompute: tuple[str, ...] = Field(strict=False, default=())
+    """Operators whose results are not kept for the backward pass but computed again."""
 
 
 class EstimatesFile(FileModel):
@@ -90,6 +94,9 @@ class Plan:
     library_hash: str
     derivation: tuple[Application, ...]
     estimates: EstimatesFile
+    optimizer: Optimizer = "sgd"
+    recompute: frozenset[Node] = frozenset()
+    """The operators whose results are not kept for the backward pass but computed again."""
 
 
 def machine_record(machine: Machine) -> MachineFile:
@@ -121,7 +128,13 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         model=ModelFile(name=plan.model_name, graph=_lines(plan.model), hash=plan.model.digest),
         machine=plan.machine,
         library_hash=plan.library_hash,
-        decisions=DecisionsFile(graph=_lines(plan.graph), views=views, derivation=plan.derivation),
+        decisions=DecisionsFile(
+            graph=_lines(plan.graph),
+            views=views,
+            derivation=plan.derivation,
+            optimizer=plan.optimizer,
+            recompute=tuple(names[node][0] for node in plan.graph.nodes if node in plan.recompute),
+        ),
         estimates=plan.estimates,
     )
     write_text_atomic(path, content.model_dump_json(indent=1) + "\n")
@@ -148,6 +161,8 @@ def load_plan(path: str | Path) -> Plan:
         content.library_hash,
         content.decisions.derivation,
         content.estimates,
+        content.decisions.optimizer,
+        _recomputed(graph, content, where),
     )
 
 
@@ -172,6 +187,15 @@ def _views(graph: Graph, content: PlanFile, where: str) -> dict[Node, MachineVie
     for problem in check_placement(Placement(graph, views, content.machine.devices)):
         raise InputError(f"{where}: decisions.views.{problem.node}", problem.what)
     return views
+
+
+def _recomputed(graph: Graph, content: PlanFile, where: str) -> frozenset[Node]:
+    nodes = {names[0]: node for node, names in node_names(graph).items() if not node.is_leaf}
+    for name in content.decisions.recompute:
+        if name not in nodes or nodes[name].is_parallel:
+            problem = f"{name}: no computing operator in the graph"
+            raise InputError(f"{where}: decisions.recompute", problem)
+    return frozenset(nodes[name] for name in content.decisions.recompute)
 
 
 def _same_leaves(graph: Graph, model: Graph, where: str) -> None:

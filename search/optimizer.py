@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
 
+from pcg import training
 from pcg.errors import NegativeAnswer
 from pcg.graph import Graph
 from pcg.machine import Machine
@@ -21,7 +22,7 @@ from pcg.schedule import schedule
 from search.backtrack import Found, Observer, Space, backtrack
 from search.cost import CostModel, communication_elements
 from search.mapping import Mapper
-from search.memory import peak_bytes
+from search.memory import peak_memory
 from search.mesh import planner
 from search.moves import Allow, Keys, Moves, Option, anything, is_usable
 from search.split import Part, parts, renamed, shape_key, stitch
@@ -44,6 +45,7 @@ class Settings:
     budget: int = 2_000
     final_budget: int = 500
     seconds: float = 600.0
+    optimizer: training.Optimizer = "sgd"
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Optimizer:
     """Which operators, as they are cut, plans may have, for study."""
 
     def __post_init__(self) -> None:
-        self._cost = CostModel(self.machine)
+        self._cost = CostModel(self.machine, optimizer=self.settings.optimizer)
         self._mapper = Mapper(self.machine, self._cost)
         self._rules: tuple[Rule, ...] = ()
         self._moves = Moves((), self.machine.devices, self.allow)
@@ -115,16 +117,17 @@ class Optimizer:
             raise NegativeAnswer(f"{name} does not fit {self.machine.name}")
         seconds = perf_counter() - start
         steps = schedule(tidy, mapped.views)
+        kept_by = self._cost.optimizer
         estimates = EstimatesFile(
             step_seconds=mapped.seconds,
             one_device_seconds=alone,
             communication_elements=communication_elements(steps),
             search_seconds=seconds,
-            peak_memory_bytes=peak_bytes(steps, self._cost.itemsize),
+            peak_memory_bytes=peak_memory(steps, self._cost.itemsize, kept_by).total,
         )
         derivation = (*applied, *final.applied, *shortened)
         machine, rules = machine_record(self.machine), self.library.hash
-        plan = Plan(name, graph, tidy, mapped.views, machine, rules, derivation, estimates)
+        plan = Plan(name, graph, tidy, mapped.views, machine, rules, derivation, estimates, kept_by)
         return Optimized(plan, self._report(len(pieces), seconds))
 
     def planned(self, name: str, graph: Graph) -> planner.Planned:

@@ -15,6 +15,7 @@ COMMANDS = {
     "generate": "Generate and prove the library of substitutions",
     "verify": "Prove or refute substitutions",
     "recheck": "Check certificates of proofs with other solvers",
+    "simulate": "Predict the step of a plan, with a timeline",
     "run": "Train by a plan",
 }
 """Each command with its help; its module is `unity.<command>`, which holds a typer `app`."""
