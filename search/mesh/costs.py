@@ -20,6 +20,11 @@ from search.mesh.strategies import COPY, Codes, Space
 Vector = NDArray[np.float64]
 
 
+PASSING = 0.25
+"""How much of what an operator reads and makes counts as memory though it is held for a short while
+only. At the fullest time few operators have such, and which is unknown while bytes add up."""
+
+
 @dataclass(frozen=True)
 class OwnCosts:
     """Of each strategy: seconds of a step without the exchange of its weights' gradients, those of
@@ -69,7 +74,8 @@ def own_costs(
         seconds += kernels * device.kernel_latency + busy
     # Operands are counted where they are wanted, though some lie there already.
     held = [outputs[port] for port in kept.outputs] + [operands[i] for i in kept.operands]
-    memory = sum(held, np.zeros(len(space))) * cost.itemsize
+    passing = [*outputs, *(b for i, b in enumerate(operands) if i not in weights)]
+    memory = (sum(held, np.zeros(len(space))) + PASSING * sum(passing)) * cost.itemsize
     moves = update_bytes(cost.itemsize, cost.optimizer)
     holds = held_bytes(cost.itemsize, cost.optimizer)
     for position in weights:
