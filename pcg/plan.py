@@ -22,6 +22,7 @@ from pcg.files import FileModel, read_json, write_text_atomic
 from pcg.graph import Graph, Leaf, Node
 from pcg.machine import Machine
 from pcg.text import node_names, parse_graph, print_graph
+from pcg.training import Optimizer
 from pcg.view import MachineView
 
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -79,6 +80,9 @@ class DecisionsFile(FileModel):
     views: dict[str, ViewFile]
     rules: dict[str, RuleFile]
     derivation: tuple[StepFile, ...] = Field(strict=False)
+    optimizer: Optimizer = "sgd"
+    recompute: tuple[str, ...] = Field(strict=False, default=())
+    """Operators whose results are not kept for the backward pass but computed again."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,9 @@ class Plan:
     library_hash: str
     derivation: tuple[Application, ...]
     estimates: EstimatesFile
+    optimizer: Optimizer = "sgd"
+    recompute: frozenset[Node] = frozenset()
+    """The operators whose results are not kept for the backward pass but computed again."""
 
 
 def machine_record(machine: Machine) -> MachineFile:
@@ -195,7 +202,12 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         machine=plan.machine,
         library_hash=plan.library_hash,
         decisions=DecisionsFile(
-            graph=_lines(plan.graph), views=views, rules=rules, derivation=steps
+            graph=_lines(plan.graph),
+            views=views,
+            rules=rules,
+            derivation=steps,
+            optimizer=plan.optimizer,
+            recompute=tuple(names[node][0] for node in plan.graph.nodes if node in plan.recompute),
         ),
         estimates=plan.estimates,
         hashes={},
@@ -283,6 +295,8 @@ def plan_of(content: PlanFile, where: str) -> Plan:
         content.library_hash,
         _derivation(content.decisions, f"{where}: decisions"),
         content.estimates,
+        content.decisions.optimizer,
+        _recomputed(graph, content, where),
     )
 
 
@@ -324,6 +338,15 @@ def _views(graph: Graph, content: PlanFile, where: str) -> dict[Node, MachineVie
     for problem in check_placement(Placement(graph, views, content.machine.devices)):
         raise InputError(f"{where}: decisions.views.{problem.node}", problem.what)
     return views
+
+
+def _recomputed(graph: Graph, content: PlanFile, where: str) -> frozenset[Node]:
+    nodes = {names[0]: node for node, names in node_names(graph).items() if not node.is_leaf}
+    for name in content.decisions.recompute:
+        if name not in nodes or nodes[name].is_parallel:
+            problem = f"{name}: no computing operator in the graph"
+            raise InputError(f"{where}: decisions.recompute", problem)
+    return frozenset(nodes[name] for name in content.decisions.recompute)
 
 
 def _same_leaves(graph: Graph, model: Graph, where: str) -> None:

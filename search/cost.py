@@ -21,6 +21,7 @@ from pcg.graph import Node
 from pcg.layout import Layout
 from pcg.machine import DType, Link, Machine
 from pcg.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.training import Optimizer, update_bytes
 from pcg.transfer import Transfer
 from pcg.view import MachineView
 from pcg.work import work
@@ -65,8 +66,11 @@ _OnDevices = tuple[Node, frozenset[int], MachineView]
 class CostModel:
     """The costs of one machine for one number format; results are kept for all that ask again."""
 
-    def __init__(self, machine: Machine, dtype: DType = "float32") -> None:
+    def __init__(
+        self, machine: Machine, dtype: DType = "float32", optimizer: Optimizer = "sgd"
+    ) -> None:
         self.machine = machine
+        self.optimizer: Optimizer = optimizer
         self.dtype: DType = dtype
         self.itemsize = ITEMSIZE[dtype]
         self._rate = machine.device.flops.rate(dtype)
@@ -196,14 +200,16 @@ class CostModel:
     def weight(self, home: Layout) -> tuple[Duration, Duration]:
         """The all_reduce of a weight's gradient over the holders of each piece, and its update.
 
-        An SGD step reads the piece and its gradient and writes the piece.
+        An update reads the piece, its gradient and the optimizer's states, and writes the piece
+        and the states.
         """
         found = self._homes.get(home)
         if found is None:
             block = prod(home.type.block) * self.itemsize
             groups = tuple(group for group in home.holders.values() if len(group) > 1)
             sync = _duration(groups, (self._ring(group, block) for group in groups))
-            update = self._roofline(0, 3 * block, 1)
+            moved = prod(home.type.block) * update_bytes(self.itemsize, self.optimizer)
+            update = self._roofline(0, moved, 1)
             devices = [(device,) for device in home.devices]
             found = self._homes[home] = (sync, _duration(devices, [update] * len(devices)))
         return found

@@ -24,7 +24,7 @@ from pcg.view import MachineView
 from search.cost import CostModel
 from search.elimination import Decision, Elimination, Table, add_tables, aligned
 from search.network import Network, Pricer, network
-from search.simulate import run
+from search.simulate import price
 from search.tables import Tables
 from search.views import Range
 
@@ -76,7 +76,7 @@ class Mapper:
             reading.node: self._tables.views[number]
             for reading, number in zip(net.readings, numbers, strict=True)
         }
-        return Mapped(views, run(program, self._devices).step_seconds), side_by_side
+        return Mapped(views, price(program, self._devices).step_seconds), side_by_side
 
 
 Outer = Mapping[int, Range]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pcg.graph import Graph, Node
-from search.cost import NOTHING, Duration
-from search.simulate import Program
+from search.cost import NOTHING
+from search.program import Program, Step
 from search.tables import Flow, LeafUse, OutputUse, Profile, Reading, Share, Source, Tables
 
 
@@ -172,22 +172,22 @@ LOADED = -1
 
 @dataclass(eq=False)
 class Pricer:
-    """Makes the durations of a network's schedule, as ``pcg.schedule`` orders its steps."""
+    """Makes the program of a network's schedule, as ``pcg.schedule`` orders its steps."""
 
     network: Network
     tables: Tables
     views: Sequence[int]
     """The number of the view of every operator."""
-    _steps: list[tuple[Duration, Duration]] = field(default_factory=list[tuple[Duration, Duration]])
+    _steps: list[Step] = field(default_factory=list[Step])
     _moves: dict[tuple[Node, int, int], int] = field(
         default_factory=dict[tuple[Node, int, int], int]
     )
     """By tensor and layout, the step that moved it there, or LOADED."""
     _homes: dict[Node, int] = field(default_factory=dict[Node, int])
-    _layouts: dict[Node, int] = field(default_factory=dict[Node, int])
-    """The view of every operator so far."""
-    _trained: dict[Node, int] = field(default_factory=dict[Node, int])
-    """The weights that get a gradient, with their homes."""
+    _made: dict[Node, tuple[int, int]] = field(default_factory=dict[Node, tuple[int, int]])
+    """The view of every operator so far, and its step."""
+    _adds: dict[Node, set[int]] = field(default_factory=dict[Node, set[int]])
+    """The weights that get a gradient, with the steps that add to it."""
 
     def program(self) -> Program:
         """The same program as that of the schedule of the graph with these views."""
@@ -195,21 +195,38 @@ class Pricer:
         for reading, profile, view in zip(
             self.network.readings, self.network.profiles, self.views, strict=True
         ):
+            reads: dict[int, None] = {}
+            added: list[Node] = []
             for operand, source in enumerate(reading.sources):
                 back = profile.trained and source.gradient
-                self._fetch(source, tables.wanted(profile.kind, operand, view), back)
-            self._steps.append(tables.computation(profile, view))
-            self._layouts[reading.node] = view
+                step = self._fetch(source, tables.wanted(profile.kind, operand, view), back)
+                if step != LOADED:
+                    reads[step] = None
+                elif back and source.value.node.leaf.kind == "weight":
+                    added.append(source.value.node)
+            for node in added:
+                self._adds.setdefault(node, set()).add(len(self._steps))
+            self._made[reading.node] = (view, len(self._steps))
+            self._steps.append(Step(*tables.computation(profile, view), tuple(reads)))
         for source, layout, back in self.network.returned:
             self._fetch(source, layout, back)
-        order = [node for node in self._homes if node in self._trained]
-        return Program(self._steps, [tables.trained(self._trained[node]) for node in order])
+        return self._finished()
 
-    def _fetch(self, source: Source, wanted: int, back: bool) -> None:
+    def _finished(self) -> Program:
+        trained = [node for node in self._homes if node in self._adds]
+        for number, node in enumerate(trained):
+            for i in self._adds[node]:
+                step = self._steps[i]
+                self._steps[i] = step._replace(weights=(*step.weights, number))
+        return Program(self._steps, [self.tables.trained(self._homes[node]) for node in trained])
+
+    def _fetch(self, source: Source, wanted: int, back: bool) -> int:
+        """The step after which a tensor is where it is wanted, or LOADED."""
         node, port = source.value.node, source.value.port
+        reads: tuple[int, ...] = ()
         if source.chain < 0:
-            kind = self.tables.reading(node).kind
-            start = self.tables.produced(kind, port, self._layouts[node])
+            view, step = self._made[node]
+            start, reads = self.tables.produced(self.tables.reading(node).kind, port, view), (step,)
         elif node.leaf.kind == "input":
             start = self.tables.home(source.chain, wanted)
             self._moves.setdefault((node, port, start), LOADED)
@@ -217,13 +234,14 @@ class Pricer:
             if node not in self._homes:
                 self._homes[node] = self.tables.home(source.chain, wanted)
             start = self._homes[node]
-            if back and node.leaf.kind == "weight":
-                self._trained[node] = start
         moved = self.tables.moved(start, wanted)
         if moved is NOTHING:
-            return
+            return reads[0] if reads else LOADED
         step = self._moves.setdefault((node, port, wanted), len(self._steps))
         if step == len(self._steps):
-            self._steps.append((moved, moved if back else NOTHING))
+            self._steps.append(Step(moved, moved if back else NOTHING, reads, moves=True))
         elif back and step != LOADED:
-            self._steps[step] = (moved, moved)
+            self._steps[step] = self._steps[step]._replace(backward=moved)
+        if back and node.is_leaf and node.leaf.kind == "weight":
+            self._adds.setdefault(node, set()).add(step)
+        return step

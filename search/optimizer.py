@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
 
+from pcg import training
 from pcg.errors import NegativeAnswer
 from pcg.graph import Graph, Value
 from pcg.machine import Machine
@@ -21,7 +22,7 @@ from search.backtrack import Found, Observer, Space, backtrack
 from search.cost import CostModel, communication_elements
 from search.derivation import Derivation, Scribe
 from search.mapping import Mapper
-from search.memory import peak_bytes
+from search.memory import peak_memory
 from search.mesh import planner
 from search.moves import Allow, Keys, Moves, Option, anything, is_usable
 from search.split import Part, parts, renamed, shape_key
@@ -45,6 +46,7 @@ class Settings:
     budget: int = 2_000
     final_budget: int = 500
     seconds: float = 600.0
+    optimizer: training.Optimizer = "sgd"
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Optimizer:
     """Which operators, as they are cut, plans may have, for study."""
 
     def __post_init__(self) -> None:
-        self._cost = CostModel(self.machine)
+        self._cost = CostModel(self.machine, optimizer=self.settings.optimizer)
         self._mapper = Mapper(self.machine, self._cost)
         self._rules: tuple[Rule, ...] = ()
         self._moves = Moves((), self.machine.devices, self.allow)
@@ -112,19 +114,20 @@ class Optimizer:
             raise NegativeAnswer(f"{name} does not fit {self.machine.name}")
         seconds = perf_counter() - start
         steps = schedule(tidy, mapped.views)
+        kept_by = self._cost.optimizer
         estimates = EstimatesFile(
             step_seconds=mapped.seconds,
             one_device_seconds=alone,
             communication_elements=communication_elements(steps),
             search_seconds=seconds,
-            peak_memory_bytes=peak_bytes(steps, self._cost.itemsize),
+            peak_memory_bytes=peak_memory(steps, self._cost.itemsize, kept_by).total,
         )
         scribe = Scribe.after(derivation)
         for step in (*final.applied, *shortened):
             best = scribe.follow(best, step)
         machine, rules = machine_record(self.machine), self.library.hash
         applied = tuple(scribe.steps)
-        plan = Plan(name, graph, tidy, mapped.views, machine, rules, applied, estimates)
+        plan = Plan(name, graph, tidy, mapped.views, machine, rules, applied, estimates, kept_by)
         return Optimized(plan, self._report(len(pieces), seconds))
 
     def planned(self, name: str, graph: Graph) -> planner.Planned:

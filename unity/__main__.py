@@ -16,6 +16,7 @@ COMMANDS = {
     "verify": "Prove or refute substitutions",
     "recheck": "Check certificates of proofs with other solvers",
     "audit": "Check that a plan follows from its model by proved rules",
+    "simulate": "Predict the step of a plan, with a timeline",
     "run": "Train by a plan",
 }
 """Each command with its help; its module is `unity.<command>`, which holds a typer `app`."""

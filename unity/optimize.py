@@ -20,15 +20,18 @@ from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.machine import load_machine
-from pcg.models import MODELS, build_model
+from pcg.models import MODELS, build_model, default_optimizer
 from pcg.opaque import opaque_nodes
 from pcg.plan import save_plan
+from pcg.training import optimizer_of
 from search.describe import rows, rules_used
 from search.mesh.planner import PLANNERS, MeshPlanner, Planned
 from search.optimizer import Optimizer, Settings
+from search.trace import simulate_plan
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
+from unity.simulate import save_trace
 
 MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
@@ -80,13 +83,24 @@ def optimize(
         float,
         typer.Option(min=1.0, help="Backtracking: how much worse than the best a step may be."),
     ] = 1.05,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            help="sgd, momentum or adam; by default the model's own in the zoo, else sgd."
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the plan's timeline for Perfetto, too.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find the fastest plan for MODEL and write it to a file."""
     if operators is not None:
         load_user_operators(operators)
-    if not out.parent.is_dir():
-        raise InputError(str(out), "cannot be written, its folder does not exist")
+    for path in (out, trace):
+        if path is not None and not path.parent.is_dir():
+            raise InputError(str(path), "cannot be written, its folder does not exist")
+    kept_by = default_optimizer(model) if optimizer is None else optimizer_of(optimizer)
     target = load_machine(machine).with_nodes(nodes)
     if devices is not None:
         target = target.with_devices(devices)
@@ -107,13 +121,15 @@ def optimize(
             progress.update(bar, description=f"searching {what}", completed=done, total=total)
 
         if engine is Engine.STRATEGIES:
-            found = MeshPlanner(target, library, planner, budget).plan(model, graph)
+            found = MeshPlanner(target, library, planner, budget, kept_by).plan(model, graph)
         elif planner != "joint":
             raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
         else:
-            settings = Settings(threshold=threshold, seconds=budget)
+            settings = Settings(threshold=threshold, seconds=budget, optimizer=kept_by)
             found = Optimizer(target, library, settings, progress=show).planned(model, graph)
     save_plan(found.plan, out)
+    if trace is not None:
+        save_trace(simulate_plan(found.plan, target), trace)
     if as_json:
         _print_json(found)
     else:
@@ -130,6 +146,8 @@ def _print_json(found: Planned) -> None:
         "one_device_seconds": estimates.one_device_seconds,
         "data_parallel_seconds": found.data_parallel_seconds,
         "speedup": _speedup(found),
+        "optimizer": found.plan.optimizer,
+        "recomputed_operators": len(found.plan.recompute),
         "peak_memory_bytes": estimates.peak_memory_bytes,
         "communication_elements": estimates.communication_elements,
         "search_seconds": estimates.search_seconds,
@@ -173,7 +191,8 @@ def _print_report(found: Planned, out: Path) -> None:
         f" {estimates.one_device_seconds / estimates.step_seconds:.2f} times as fast as one device"
         f" ({estimates.one_device_seconds * 1e3:.3g} ms);"
         f" {estimates.communication_elements:,} elements communicated,"
-        f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device",
+        f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device with {plan.optimizer}"
+        + (f", {len(plan.recompute)} operators computed again" if plan.recompute else ""),
         soft_wrap=True,
     )
     if (speedup := _speedup(found)) is not None:

@@ -16,6 +16,7 @@ from pcg.errors import InputError
 from pcg.graph import Graph
 from pcg.lazy import torch
 from pcg.models.file import from_file
+from pcg.training import Optimizer
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Model:
     summary: str
     batch_per_device: int
     file: str
+    optimizer: Optimizer = "sgd"
+    """The one that the paper trains it by."""
 
     def make(self, batch: int) -> tuple[Any, tuple[Any, ...]]:
         """The torch module, and inputs of a global batch."""
@@ -49,8 +52,8 @@ MODELS: dict[str, Model] = {
         Model("resnext50-tiny", "one block a stage, on 64x64", 8, "resnext"),
         Model("inception-v3", "Inception-v3 without auxiliary head, on 299x299", 64, "inception"),
         Model("inception-v3-tiny", "an eighth of the channels, on 75x75", 8, "inception"),
-        Model("bert-large", "24 layers of 1024, sequences of 512", 4, "bert"),
-        Model("bert-large-tiny", "2 layers of 96, sequences of 24", 8, "bert"),
+        Model("bert-large", "24 layers of 1024, sequences of 512", 4, "bert", "adam"),
+        Model("bert-large-tiny", "2 layers of 96, sequences of 24", 8, "bert", "adam"),
         Model("dlrm", "8 tables of a million rows, dense layers of 1024", 1024, "recommend"),
         Model("dlrm-tiny", "4 tables of 480 rows, dense layers of 48", 48, "recommend"),
         Model("xdl", "4 tables of a million rows, dense layers of 256", 1024, "recommend"),
@@ -59,6 +62,11 @@ MODELS: dict[str, Model] = {
         Model("candle-uno-tiny", "five towers of 2 dense layers of 48", 48, "candle"),
     )
 }
+
+
+def default_optimizer(name: str) -> Optimizer:
+    """The optimizer of a model of the zoo; plain SGD for others."""
+    return MODELS[name].optimizer if name in MODELS else "sgd"
 
 
 def build_model(name: str, batch: int | None, devices: int) -> Graph:

@@ -85,6 +85,31 @@ def batch_axes(graph: Graph) -> Mapping[Node, str]:
     return found
 
 
+def closed(graph: Graph) -> list[Node]:
+    """The operators that read samples along which they can't be cut, such as a batch norm, which
+    reduces along the batch and keeps it."""
+    samples: dict[Value, int] = {}
+    found: list[Node] = []
+    for node in graph.nodes:
+        if node.is_leaf:
+            if node.leaf.kind == "input" and node.leaf.rank:
+                samples[node.value()] = 0
+            continue
+        ranks = tuple(value.rank for value in node.inputs)
+        equation = node.operator_call.instance(ranks)
+        read = [(i, samples[value]) for i, value in enumerate(node.inputs) if value in samples]
+        if not read:
+            continue
+        name = equation.operands[read[0][0]].dims[read[0][1]].names[0]
+        if all(axis.name != name for axis in node.operator_call.typing(ranks).axes):
+            found.append(node)
+        for port, output in enumerate(equation.outputs):
+            for position, dim in enumerate(output.dims):
+                if name in dim.names:
+                    samples[node.value(port)] = position
+    return found
+
+
 def _fully(space: Space, name: str | None) -> Mask:
     """The strategy that cuts one index along all digits; where none does, those that cut no other
     index."""

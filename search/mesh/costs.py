@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from pcg.graph import Node
 from pcg.infer import bind_sizes
+from pcg.kept import Reads
+from pcg.training import held_bytes, update_bytes
 from pcg.work import work
 from search.cost import CostModel
 from search.mesh.digits import Digits
@@ -17,16 +19,19 @@ from search.mesh.strategies import COPY, Codes, Space
 
 Vector = NDArray[np.float64]
 
-STATES = 3
-"""Tensors of a weight's size that training by SGD keeps or makes: weight, gradient, and one more
-while it is exchanged."""
+
+PASSING = 0.25
+"""How much of what an operator reads and makes counts as memory though it is held for a short while
+only. At the fullest time few operators have such, and which is unknown while bytes add up."""
 
 
 @dataclass(frozen=True)
 class OwnCosts:
-    """Of each strategy: seconds of a step, and bytes on a device."""
+    """Of each strategy: seconds of a step without the exchange of its weights' gradients, those of
+    each exchange, and bytes on a device."""
 
     seconds: Vector
+    exchanges: tuple[Vector, ...]
     memory: Vector
 
 
@@ -37,9 +42,10 @@ def own_costs(
     weights: Sequence[int],
     cost: CostModel,
     digits: Digits,
+    kept: Reads,
 ) -> OwnCosts:
     """Computation forward and, for the operands in ``needs``, backward; exchange and update of the
-    operands that are weights; what is kept for back-propagation."""
+    operands that are weights; what they take, and what is ``kept`` for back-propagation."""
     degrees = space.degrees(digits.primes).astype(float)
     types = [value.type for value in node.inputs]
     operands = [
@@ -57,6 +63,7 @@ def own_costs(
     device = cost.machine.device
     rate = device.flops.rate(cost.dtype)
     seconds = np.zeros(len(space))
+    exchanges: list[Vector] = []
     for flops, read, kernels in (
         (done.flops_forward, done.bytes_forward, done.kernels_forward),
         (done.flops_backward, done.bytes_backward, done.kernels_backward),
@@ -66,14 +73,17 @@ def own_costs(
         )
         seconds += kernels * device.kernel_latency + busy
     # Operands are counted where they are wanted, though some lie there already.
-    wanted = [block for position, block in enumerate(operands) if position not in weights]
-    memory = sum([*outputs, *wanted], np.zeros(len(space))) * cost.itemsize
+    held = [outputs[port] for port in kept.outputs] + [operands[i] for i in kept.operands]
+    passing = [*outputs, *(b for i, b in enumerate(operands) if i not in weights)]
+    memory = (sum(held, np.zeros(len(space))) + PASSING * sum(passing)) * cost.itemsize
+    moves = update_bytes(cost.itemsize, cost.optimizer)
+    holds = held_bytes(cost.itemsize, cost.optimizer)
     for position in weights:
         block = operands[position] * cost.itemsize
-        seconds += _exchange(space.operand(position), block, digits)
-        seconds += device.kernel_latency + 3 * block / device.memory_bandwidth
-        memory = memory + STATES * block
-    return OwnCosts(seconds, memory)
+        exchanges.append(_exchange(space.operand(position), block, digits))
+        seconds += device.kernel_latency + operands[position] * moves / device.memory_bandwidth
+        memory = memory + operands[position] * holds
+    return OwnCosts(seconds, tuple(exchanges), memory)
 
 
 def _cut(degrees: Vector, concerned: Sequence[bool]) -> Vector:

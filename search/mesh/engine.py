@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from pcg.graph import Graph, Node, Value
+from pcg.kept import Reads
 from pcg.operator import Call
 from pcg.plan import Application
 from pcg.schedule import trace
@@ -17,6 +18,7 @@ from pcg.view import MachineView
 from pcg.work import gradient_nodes
 from search.cost import CostModel
 from search.derivation import Derivation, Scribe
+from search.lives import kept_positions
 from search.mesh.allow import Allowed, everything
 from search.mesh.costs import OwnCosts, lengths, own_costs
 from search.mesh.cuts import Cuts, applied
@@ -31,6 +33,20 @@ MOST_STRATEGIES = 128
 """Strategies of an operator that are looked at beside its neighbours'."""
 
 _Kind = tuple[Call, tuple[ParallelTensor, ...]]
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """How much of communication counts, the rest being hidden behind computation: of the exchange
+    of weights' gradients, and of moves of tensors."""
+
+    exchange: float = 1.0
+    moves: float = 1.0
+    weights: Mapping[Node, float] = field(default_factory=dict[Node, float])
+    """Of the exchange of some weights, where more is known."""
+
+
+ALL = Exposed()
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,9 @@ class Engine:
     digits: Digits = field(init=False)
     _spaces: dict[_Kind, Space] = field(init=False, default_factory=dict[_Kind, Space])
     _own: dict[object, OwnCosts] = field(init=False, default_factory=dict[object, OwnCosts])
+    _kept: dict[Graph, Mapping[Node, Reads]] = field(
+        init=False, default_factory=dict[Graph, Mapping[Node, Reads]]
+    )
     _edges: dict[object, Seconds] = field(init=False, default_factory=dict[object, Seconds])
 
     def __post_init__(self) -> None:
@@ -69,15 +88,20 @@ class Engine:
     # -- choosing -----------------------------------------------------------------------------
 
     def choose(
-        self, graph: Graph, byte_price: float = 0.0, allowed: Allowed = everything
+        self,
+        graph: Graph,
+        byte_price: float = 0.0,
+        allowed: Allowed = everything,
+        exposed: Exposed = ALL,
     ) -> Choice:
         """The best strategies of a whole graph. ``byte_price``: seconds that a byte of memory on a
-        device is taken to cost. ``allowed``: which may be used."""
+        device is taken to cost. ``allowed``: which may be used. ``exposed``: how much of the
+        communication counts, the rest being hidden behind computation."""
         nodes = [node for node in graph.nodes if not node.is_leaf]
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.space(node) for node in nodes]
         masks = [np.flatnonzero(allowed(node, s)) for node, s in zip(nodes, spaces, strict=True)]
-        factors = restricted(list(self._factors(graph, nodes, number, byte_price)), masks)
+        factors = restricted(list(self._factors(graph, nodes, number, byte_price, exposed)), masks)
         some = kept([len(mask) for mask in masks], factors, self.most)
         values = [mask[few] for mask, few in zip(masks, some, strict=True)]
         seconds, chosen = least([len(few) for few in some], restricted(factors, some))
@@ -97,9 +121,15 @@ class Engine:
         return found
 
     def _factors(
-        self, graph: Graph, nodes: Sequence[Node], number: Mapping[Node, int], byte_price: float
+        self,
+        graph: Graph,
+        nodes: Sequence[Node],
+        number: Mapping[Node, int],
+        byte_price: float,
+        exposed: Exposed,
     ) -> Iterator[Factor]:
         trained = gradient_nodes(graph)
+        kept = self._kept_positions(graph) if byte_price else {}
         seen: set[Node] = set()
         for i, node in enumerate(nodes):
             needs = frozenset(p for p, value in enumerate(node.inputs) if value.node in trained)
@@ -110,9 +140,14 @@ class Engine:
                         seen.add(value.node)
                         weights.append(position)
                     continue
-                yield self._edge(number, value, node, position, position in needs)
-            own = self._own_costs(node, needs, tuple(weights))
-            yield Factor((i,), own.seconds + byte_price * own.memory)
+                times = exposed.moves * (2.0 if position in needs else 1.0)
+                yield self._edge(number, value, node, position, times)
+            own = self._own_costs(node, needs, tuple(weights), kept.get(node, Reads()))
+            seconds = own.seconds + byte_price * own.memory
+            for position, exchange in zip(weights, own.exchanges, strict=True):
+                leaf = node.inputs[position].node
+                seconds = seconds + exposed.weights.get(leaf, exposed.exchange) * exchange
+            yield Factor((i,), seconds)
         for value in graph.outputs:
             if not value.node.is_leaf:
                 whole = np.full((1, len(self.digits)), IDLE, np.int8)
@@ -120,16 +155,23 @@ class Engine:
                 back = 2.0 if value.node in trained else 1.0
                 yield Factor((number[value.node],), back * self._transfer(out, whole, value)[:, 0])
 
-    def _own_costs(self, node: Node, needs: frozenset[int], weights: tuple[int, ...]) -> OwnCosts:
-        key = (_kind(node), needs, weights)
+    def _kept_positions(self, graph: Graph) -> Mapping[Node, Reads]:
+        if graph not in self._kept:
+            self._kept[graph] = kept_positions(graph)
+        return self._kept[graph]
+
+    def _own_costs(
+        self, node: Node, needs: frozenset[int], weights: tuple[int, ...], kept: Reads
+    ) -> OwnCosts:
+        key = (_kind(node), needs, weights, kept)
         found = self._own.get(key)
         if found is None:
-            found = own_costs(node, self.space(node), needs, weights, self.cost, self.digits)
+            found = own_costs(node, self.space(node), needs, weights, self.cost, self.digits, kept)
             self._own[key] = found
         return found
 
     def _edge(
-        self, number: Mapping[Node, int], value: Value, node: Node, position: int, back: bool
+        self, number: Mapping[Node, int], value: Value, node: Node, position: int, times: float
     ) -> Factor:
         source, target = number[value.node], number[node]
         key = (_kind(value.node), value.port, _kind(node), position)
@@ -138,7 +180,7 @@ class Engine:
             out = self.space(value.node).output(value.port)
             wanted = self.space(node).operand(position)
             seconds = self._edges[key] = self._transfer(out, wanted, value)
-        seconds = seconds * (2.0 if back else 1.0)
+        seconds = seconds * times
         if source < target:
             return Factor((source, target), seconds)
         return Factor((target, source), seconds.T)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from time import perf_counter
 from typing import Protocol, TypeVar
 
@@ -12,20 +13,23 @@ from pcg.graph import Graph, Node, Value
 from pcg.machine import Machine
 from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.schedule import Schedule, schedule
+from pcg.training import Optimizer
 from search.cost import CostModel, communication_elements
 from search.derivation import Derivation, Scribe
-from search.memory import peak_bytes
+from search.lives import worth_remaking
+from search.memory import peak_memory
 from search.mesh.allow import (
     Allowed,
-    batch_axes,
+    closed,
     data_parallel,
     everything,
     expert,
     tensor_parallel,
 )
 from search.mesh.cuts import Cuts, unfolded
-from search.mesh.engine import Choice, Cut, Engine
-from search.simulate import simulate
+from search.mesh.engine import Cut, Engine
+from search.mesh.overlap import Trial, Tried
+from search.simulate import recomputing, simulate
 from substitutions.rule import Rule
 from substitutions.store import Library
 
@@ -87,6 +91,8 @@ class Candidate:
     seconds: float
     memory: int
     strategies: int
+    recompute: frozenset[Node] = frozenset()
+    """The operators whose results are computed again on the way back."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,11 @@ class MeshPlanner:
     library: Library
     family: str = "joint"
     seconds: float = 600.0
+    optimizer: Optimizer = "sgd"
     _phases: dict[str, float] = field(init=False, default_factory=dict[str, float])
+    _known: dict[Tried, list[Candidate]] = field(
+        init=False, default_factory=dict[Tried, list[Candidate]]
+    )
 
     def __post_init__(self) -> None:
         if self.family not in PLANNERS:
@@ -138,18 +148,19 @@ class MeshPlanner:
     def plan(self, name: str, graph: Graph) -> Planned:
         start = perf_counter()
         graph.check()
-        self._phases = {}
-        cost = CostModel(self.machine)
+        self._phases, self._known = {}, {}
+        cost = CostModel(self.machine, optimizer=self.optimizer)
         found: list[Candidate] = []
         data: list[float] = []
         stop = "exhausted"
         for variant, before in self._variants(graph):
             engine = Engine(cost, self._cuts(variant))
+            trial = Trial(engine, variant, before, self._phases)
             for allowed in PLANNERS[self.family](variant, engine):
                 if found and perf_counter() - start > self.seconds:
                     stop = "time"
                     break
-                made = list(self._fitting(engine, variant, allowed.mask, before))
+                made = list(self._fitting(trial, allowed.mask, found))
                 found += made
                 data += [made[0].seconds] if allowed.data_parallel else []
         fitting = [c for c in found if c.memory <= self.machine.device.memory_bytes]
@@ -158,7 +169,7 @@ class MeshPlanner:
         best = min(fitting, key=lambda c: c.seconds)
         return Planned(
             self._plan(name, graph, best, cost, perf_counter() - start),
-            Report(sum(c.strategies for c in found), len(found), stop, self._phases),
+            Report(sum(c.strategies for c in found), len(self._known), stop, self._phases),
             min(data, default=None),
         )
 
@@ -166,32 +177,33 @@ class MeshPlanner:
         return self._timed("rules", lambda: Cuts(self.library.concrete(graph)))
 
     def _variants(self, graph: Graph) -> Iterator[tuple[Graph, Derivation]]:
-        """The graph, and with the operators unfolded that stand in the way of a cut of the batch
-        since they reduce along it, if there are any."""
-        yield graph, Derivation.start(graph)
-        samples = batch_axes(graph)
+        """The graph with the operators unfolded that stand in the way of a cut of the batch since
+        they reduce along it, if there are any; and the graph as it is."""
         rules = self.library.concrete(graph)
-        closed = [node for node in graph.nodes if _closed(node, samples)]
-        if closed:
-            opened = self._timed("rules", lambda: _unfolded(graph, closed, rules))
+        if stand := closed(graph):
+            opened = self._timed("rules", lambda: _unfolded(graph, stand, rules))
             if opened[1].steps:
                 yield opened
+        yield graph, Derivation.start(graph)
 
     def _fitting(
-        self, engine: Engine, graph: Graph, allowed: Allowed, before: Derivation
+        self, trial: Trial, allowed: Allowed, before: Sequence[Candidate]
     ) -> Iterator[Candidate]:
-        """The best plan, and where it takes too much memory, plans that take less."""
-        first = self._candidate(engine, graph, allowed, before, 0.0)
-        yield first
+        """The best plans, and where they take too much memory, plans that take less; unless one
+        from ``before`` is as fast as they are."""
+        best = list(self._candidates(trial, allowed, 0.0))
+        yield from best
         limit = self.machine.device.memory_bytes
-        if first.memory <= limit:
+        fastest = min(found.seconds for found in best)
+        known = min((c.seconds for c in before if c.memory <= limit), default=inf)
+        if known <= fastest or any(found.memory <= limit for found in best):
             return
-        low, high = 0.0, first.seconds / limit
+        low, high = 0.0, best[0].seconds / limit
         for _ in range(PRICES):
             price = high if low == 0.0 else (low + high) / 2
-            tried = self._candidate(engine, graph, allowed, before, price)
-            yield tried
-            if tried.memory <= limit:
+            tried = list(self._candidates(trial, allowed, price))
+            yield from tried
+            if any(found.memory <= limit for found in tried):
                 high = price
                 if low > 0.0 and high < 1.5 * low:
                     return
@@ -199,21 +211,31 @@ class MeshPlanner:
             else:
                 low, high = price, high if high > price else price * 4
 
-    def _candidate(
-        self,
-        engine: Engine,
-        graph: Graph,
-        allowed: Allowed,
-        before: Derivation,
-        price: float,
-    ) -> Candidate:
-        choice: Choice = self._timed("choosing", lambda: engine.choose(graph, price, allowed))
-        cut = self._timed("building", lambda: engine.cut(choice, before))
-        steps = self._timed("scheduling", lambda: schedule(cut.graph, cut.views))
-        seconds = self._timed("simulating", lambda: simulate(steps, engine.cost)).step_seconds
-        memory = peak_bytes(steps, engine.cost.itemsize)
-        strategies = sum(len(engine.space(node)) for node in choice.codes)
-        return Candidate(cut, steps, seconds, memory, strategies)
+    def _candidates(self, trial: Trial, allowed: Allowed, price: float) -> Iterator[Candidate]:
+        """Plans at a price of memory; what doesn't fit is tried with computing again what takes
+        much memory and little time to make."""
+        for tried in trial.choices(price, allowed):
+            if tried not in self._known:
+                self._known[tried] = list(self._judged(trial.engine, tried))
+            yield from self._known[tried]
+
+    def _judged(self, engine: Engine, tried: Tried) -> Iterator[Candidate]:
+        cost, steps = engine.cost, tried.steps
+        strategies = sum(len(engine.space(node)) for node in tried.choice.codes)
+        held = self._memory(steps, cost, frozenset())
+        yield Candidate(tried.cut, steps, tried.seconds, held, strategies)
+        if held <= self.machine.device.memory_bytes:
+            return
+        again = self._timed("memory", lambda: worth_remaking(steps))
+        if again:
+            less = self._memory(steps, cost, again)
+            seconds = recomputing(steps, cost, again).simulation.step_seconds
+            yield Candidate(tried.cut, steps, seconds, less, strategies, again)
+
+    def _memory(self, steps: Schedule, cost: CostModel, again: frozenset[Node]) -> int:
+        return self._timed(
+            "memory", lambda: peak_memory(steps, cost.itemsize, cost.optimizer, again).total
+        )
 
     def _timed(self, phase: str, work: Callable[[], T]) -> T:
         start = perf_counter()
@@ -231,7 +253,8 @@ class MeshPlanner:
     def _plan(
         self, name: str, graph: Graph, best: Candidate, cost: CostModel, seconds: float
     ) -> Plan:
-        whole = Engine(CostModel(self.machine.with_devices(1)), Cuts(()))
+        one = CostModel(self.machine.with_devices(1), optimizer=self.optimizer)
+        whole = Engine(one, Cuts(()))
         alone = simulate(schedule(graph, whole.cut(whole.choose(graph)).views), whole.cost)
         estimates = EstimatesFile(
             step_seconds=best.seconds,
@@ -242,22 +265,25 @@ class MeshPlanner:
         )
         cut, machine = best.cut, machine_record(self.machine)
         rules = self.library.hash
-        return Plan(name, graph, cut.graph, cut.views, machine, rules, cut.steps, estimates)
+        return Plan(
+            name,
+            graph,
+            cut.graph,
+            cut.views,
+            machine,
+            rules,
+            cut.steps,
+            estimates,
+            self.optimizer,
+            best.recompute,
+        )
 
 
-def _closed(node: Node, samples: Mapping[Node, str]) -> bool:
-    """Whether an operator reads samples along which it can't be cut."""
-    reads = any(value.node in samples for value in node.inputs)
-    return not node.is_leaf and reads and node not in samples
-
-
-def _unfolded(
-    graph: Graph, closed: list[Node], rules: tuple[Rule, ...]
-) -> tuple[Graph, Derivation]:
+def _unfolded(graph: Graph, nodes: list[Node], rules: tuple[Rule, ...]) -> tuple[Graph, Derivation]:
     """The graph with some operators as graphs of simpler ones, where rules say so."""
     new: dict[Value, Value] = {}
     scribe = Scribe.after(Derivation.start(graph))
-    folded = set(closed)
+    folded = set(nodes)
     by_operator = unfolded(rules)
     for node in graph.nodes:
         made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))

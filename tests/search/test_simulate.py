@@ -1,4 +1,4 @@
-"""The simulated time of a step: clocks by device, branches at the same time, the phases' sum."""
+"""The simulated time of a step: streams by device, what overlaps, and changes of a program."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pcg.machine import load_machine
 from pcg.schedule import Move, schedule
 from pcg.text import parse_graph
 from pcg.view import MachineView
-from search.cost import CostModel, Duration
-from search.simulate import Clocks, Program, run, simulate
+from search.cost import NOTHING, CostModel, Duration
+from search.program import BACKWARD, SYNC, UPDATE, Program, Step, Task, program, tasks
+from search.simulate import SNAPSHOT, price, run, simulate
+from search.timeline import events, exposures, usage
 
 
 def cost_of(devices: int) -> CostModel:
@@ -103,25 +105,171 @@ def test_data_parallelism_exchanges_gradients():
     assert found.sync == pytest.approx(2 * (link.latency + 4 * 512 / link.bandwidth))
 
 
-durations = st.tuples(
-    st.permutations(range(4)), st.sampled_from([(1, 4), (2, 2), (4, 1), (1, 2), (1, 1)])
-)
+def data_parallel(widths: int) -> Graph:
+    """Dense layers of 512 on two devices, the batch cut."""
+    layers = "replicate(w{0}, degree=2)"
+    text = "x = input[4096/2, 512]\n"
+    value = "x"
+    for i in range(widths):
+        text += f"w{i} = weight[512, 512]\n"
+        value = f"matmul({value}, {layers.format(i)})"
+    return checked(f"{text}return reduce(mean_loss({value}), degree=2)")
 
 
-@given(st.lists(st.tuples(durations, st.integers(1, 5)), max_size=10))
-@settings(deadline=None)
-def test_clocks(steps):
-    """One number for all clocks, where they agree, makes no difference."""
-    clocks, plain = Clocks(4), [0.0] * 4
-    for (order, (groups, members)), seconds in steps:
-        devices = np.array(order[: groups * members], np.intp).reshape(groups, members)
-        clocks.advance(Duration(devices, np.full(groups, float(seconds))))
-        for group in devices:
-            end = max(plain[device] for device in group) + seconds
-            for device in group:
-                plain[device] = end
-    assert clocks.latest == max(plain)
+def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass():
+    """All but those of the first layer, which come last."""
+    graph, cost = data_parallel(3), cost_of(2)
+    steps = schedule(graph, views_at(graph, {}))
+    found, apart = simulate(steps, cost), simulate(steps, cost, overlap=False)
+    done = run(tasks(program(steps, cost)), 2)
+    syncs = [event for event in events(done, 1) if event.task.phase == SYNC]
+    assert len(syncs) == 3
+    back = [event for event in events(done, 1) if event.task.phase == BACKWARD]
+    assert [sync.start for sync in syncs] == pytest.approx([e.end for e in back[-3:]])
+    assert found.sync == pytest.approx(syncs[-1].seconds)
+    assert apart.sync == pytest.approx(3 * syncs[0].seconds)
+    assert (found.forward, found.backward) == pytest.approx((apart.forward, apart.backward))
+    used = usage(done, 0)
+    assert used.communicating == pytest.approx(used.hidden + used.exposed)
+    hidden = exposures(done, 0, SYNC)
+    # An update of the layer before goes on while the last is exchanged.
+    updates = [event.seconds for event in events(done, 0) if event.task.phase == UPDATE]
+    behind = min(syncs[0].seconds, updates[0] + updates[1])
+    assert hidden[0] == pytest.approx(1 - behind / syncs[0].seconds)
+    assert hidden[1] == hidden[2] == pytest.approx(0)
 
 
 def test_an_empty_program_takes_no_time():
-    assert run(Program([], []), 4).step_seconds == 0
+    assert price(Program([], []), 4).step_seconds == 0
+
+
+# Random programs ----------------------------------------------------------------------------
+
+DEVICES = 4
+POOL = [
+    Duration(np.array(groups, np.intp), np.array(seconds, float))
+    for groups, seconds in (
+        ([[0, 1, 2, 3]], [3.0]),
+        ([[0, 1, 2, 3]], [0.7]),
+        ([[0, 1], [2, 3]], [2.0, 2.0]),
+        ([[0, 2], [1, 3]], [1.0, 4.0]),
+        ([[3], [1], [0], [2]], [1.0, 1.0, 1.0, 1.0]),
+        ([[2]], [5.0]),
+        ([[1], [3]], [2.5, 0.3]),
+        ([[0, 3]], [1.1]),
+    )
+]
+
+
+@st.composite
+def programs(draw: st.DrawFn, most: int = 24) -> Program:
+    count, weights = draw(st.integers(1, most)), draw(st.integers(0, 3))
+    steps: list[Step] = []
+    for i in range(count):
+        reads = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set[int]()
+        added = draw(st.sets(st.integers(0, weights - 1), max_size=2)) if weights else set[int]()
+        back = draw(st.sampled_from([NOTHING, *POOL]))
+        again = tuple(sorted(reads)) if draw(st.booleans()) else ()
+        kept = tuple(sorted(added)) if back is not NOTHING else ()
+        moves = draw(st.booleans())
+        forward = draw(st.sampled_from(POOL))
+        steps.append(Step(forward, back, tuple(sorted(reads)), kept, moves, again))
+    pairs = st.tuples(st.sampled_from([NOTHING, *POOL]), st.sampled_from(POOL))
+    used = sorted({weight for step in steps for weight in step.weights})
+    numbers = {weight: i for i, weight in enumerate(used)}
+    steps = [s._replace(weights=tuple(numbers[w] for w in s.weights)) for s in steps]
+    return Program(steps, [draw(pairs) for _ in used])
+
+
+def by_hand(given: list[Task]) -> tuple[list[list[float]], float]:
+    """Each task's result by device, and when the last ends; one device at a time."""
+    clocks = [[0.0] * DEVICES for _ in range(2)]
+    ready: list[list[float]] = []
+    for task in given:
+        inputs = [ready[number] for number in task.after]
+        have = [max([0.0, *(r[d] for r in inputs)]) for d in range(DEVICES)]
+        result = have if task.passes else [0.0] * DEVICES
+        result = list(result)
+        for group, seconds in zip(task.duration.groups, task.duration.seconds, strict=True):
+            end = max(max(clocks[task.stream][d], have[d]) for d in group) + float(seconds)
+            for device in group:
+                clocks[task.stream][device] = result[device] = end
+        ready.append(result)
+    return ready, max(max(clock) for clock in clocks)
+
+
+@given(programs(), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_tasks_start_when_they_can(given_program, overlap):
+    issued = tasks(given_program, overlap=overlap)
+    done = run(issued, DEVICES)
+    expected, last = by_hand(issued)
+    for task, found, each in zip(issued, done.ready, expected, strict=True):
+        taking = task.duration.groups.ravel()
+        np.testing.assert_array_equal(
+            np.broadcast_to(found, DEVICES)[taking], np.array(each)[taking]
+        )
+    assert done.simulation.step_seconds == last
+
+
+@given(programs())
+@settings(deadline=None, max_examples=40)
+def test_tasks_are_issued_after_what_they_use(given_program):
+    issued = tasks(given_program)
+    for number, task in enumerate(issued):
+        assert all(other < number for other in task.after)
+    backward = [task.what for task in issued if task.phase == BACKWARD]
+    assert backward == sorted(backward, reverse=True)
+    steps = given_program.steps
+    for number, task in enumerate(issued):
+        if task.phase == SYNC:
+            adds = [i for i, step in enumerate(steps) if task.what in step.weights]
+            done = {t.what for t in issued[:number] if t.phase == BACKWARD}
+            assert set(adds) <= done
+    assert sum(task.phase == UPDATE for task in issued) == len(given_program.weights)
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[Program, Program]:
+    """A program of some length, and another with a few steps changed, dropped or added."""
+    before = draw(programs(most=40))
+    steps = list(before.steps)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(steps) - 1))
+        match draw(st.sampled_from(["forward", "backward", "last", "more"])):
+            case "forward":
+                steps[at] = steps[at]._replace(forward=draw(st.sampled_from(POOL)))
+            case "backward" if steps[at].backward is not NOTHING:
+                steps[at] = steps[at]._replace(backward=draw(st.sampled_from(POOL)))
+            case "more":
+                steps.append(Step(POOL[0], POOL[1], (at,)))
+            case _:
+                steps[-1] = steps[-1]._replace(reads=())
+    return before, Program(steps, before.weights)
+
+
+@given(changes())
+@settings(deadline=None, max_examples=60)
+def test_a_change_is_simulated_as_the_whole(pair):
+    """To the last bit: starts, results, clocks and phases."""
+    before, after = (tasks(given_program) for given_program in pair)
+    whole, changed = run(after, DEVICES), run(after, DEVICES, run(before, DEVICES))
+    assert changed.simulation == whole.simulation
+    for found, expected in zip(changed.starts, whole.starts, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for found, expected in zip(changed.ready, whole.ready, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for found, expected in zip(changed.states, whole.states, strict=True):
+        assert found.ends == expected.ends
+        for a, b in zip(found.clocks, expected.clocks, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_what_was_issued_before_a_change_is_not_simulated_again():
+    steps = [Step(POOL[i % len(POOL)], NOTHING, (i - 1,) if i else ()) for i in range(100)]
+    before = run(tasks(Program(steps, [])), DEVICES)
+    steps[70] = steps[70]._replace(forward=POOL[5])
+    after = run(tasks(Program(steps, [])), DEVICES, before)
+    kept = 70 - 70 % SNAPSHOT
+    assert all(a is b for a, b in zip(after.ready[:kept], before.ready, strict=False))
+    assert after.simulation == run(after.tasks, DEVICES).simulation

@@ -1,0 +1,182 @@
+"""A training step as tasks: what runs, on which stream of its devices, and after what.
+
+The tasks follow from a schedule and stand in the order in which a program would issue them:
+
+- forward, the steps of the schedule in order;
+- backward, the same in reverse: each computation's gradients and each move's adjoint, after the
+  gradients of all that reads its results. What is not kept from the forward pass is made again
+  just before;
+- the all_reduce of a weight's gradient, as soon as the last computation that adds to it is issued,
+  so that it overlaps with the rest of the backward pass, as in PyTorch's DistributedDataParallel
+  (Li et al., VLDB 2020);
+- the updates, each after its all_reduce.
+
+A device has two streams, one for computations and one for communication, as with CUDA streams and
+NCCL. A copy within a device's own memory is a computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pcg.schedule import Compute, Load, Move, Schedule, Slot
+from search.cost import NOTHING, CostModel, Duration, gradients
+
+COMPUTE, COMMUNICATE = 0, 1
+"""The streams of a device."""
+STREAMS = ("compute", "communicate")
+FORWARD, BACKWARD, SYNC, UPDATE, AGAIN = range(5)
+"""The phases of a step; what is computed again belongs to the way back."""
+PHASES = ("forward", "backward", "sync", "update", "recompute")
+
+
+class Step(NamedTuple):
+    """A step of a schedule, with its way back."""
+
+    forward: Duration
+    backward: Duration
+    """NOTHING where no gradient passes."""
+    reads: tuple[int, ...]
+    """The steps whose results it reads."""
+    weights: tuple[int, ...] = ()
+    """The weights to whose gradients it adds, by number."""
+    moves: bool = False
+    again: tuple[int, ...] = ()
+    """The steps that are computed once more before its way back."""
+
+
+class Program(NamedTuple):
+    """A schedule as durations."""
+
+    steps: Sequence[Step]
+    """In the order of forward."""
+    weights: Sequence[tuple[Duration, Duration]]
+    """All_reduce and update of every weight that has a gradient."""
+
+
+class Task(NamedTuple):
+    """Something that a group of devices does at a time."""
+
+    duration: Duration
+    stream: int
+    after: tuple[int, ...]
+    """The tasks whose results it uses, by number."""
+    phase: int
+    what: int
+    """The number of its step, or of its weight in the phases ``SYNC`` and ``UPDATE``."""
+    passes: bool
+    """Whether devices that take no part have the result as soon as they have what is moved."""
+
+
+def program(
+    schedule: Schedule, cost: CostModel, again: Mapping[int, tuple[int, ...]] | None = None
+) -> Program:
+    """The durations of a schedule. ``again``: by the number of a step (loads count), those that are
+    computed once more before its way back."""
+    passed = gradients(schedule)
+    homes = {Slot(n.value(), schedule.homes[n]): i for i, n in enumerate(passed.weights)}
+    made: dict[Slot, int] = {}
+    position: dict[int, int] = {}
+    steps: list[Step] = []
+    for at, (step, needs) in enumerate(zip(schedule.steps, passed.steps, strict=True)):
+        if isinstance(step, Load):
+            continue
+        trained = needs is not None
+        if isinstance(step, Compute):
+            forward, backward = cost.computation(step.node, needs or frozenset(), step.view)
+            sources, results = step.operands, step.results
+        else:
+            forward = backward = cost.movement(step.transfer)
+            sources, results = (step.source,), (step.target,)
+        reads = tuple(dict.fromkeys(made[slot] for slot in sources if slot in made))
+        weights = tuple(sorted({homes[slot] for slot in sources if slot in homes}))
+        position[at] = len(steps)
+        remade = tuple(position[i] for i in again.get(at, ())) if again else ()
+        made.update(dict.fromkeys(results, len(steps)))
+        steps.append(
+            Step(
+                forward,
+                backward if trained else NOTHING,
+                reads,
+                weights if trained else (),
+                isinstance(step, Move),
+                remade,
+            )
+        )
+    return Program(steps, [cost.weight(schedule.homes[node]) for node in passed.weights])
+
+
+def tasks(given: Program, *, overlap: bool = True) -> list[Task]:
+    """The tasks of a program in the order of issue.
+
+    Without ``overlap`` all share one stream, and gradients are exchanged after the backward pass:
+    then seconds add up, as the searches estimate them.
+    """
+    return _Issue(given, overlap).run()
+
+
+@dataclass
+class _Issue:
+    """Issues the tasks of one program."""
+
+    given: Program
+    overlap: bool
+
+    def run(self) -> list[Task]:
+        steps, weights = self.given
+        self._made = [self._forward(i, step) for i, step in enumerate(steps)]
+        users: list[list[int]] = [[] for _ in steps]
+        first = [len(steps)] * len(weights)
+        for i, step in enumerate(steps):
+            for source in step.reads:
+                users[source].append(i)
+            for weight in step.weights:
+                first[weight] = min(first[weight], i)
+        self._back: dict[int, int] = {}
+        self._adds: dict[int, list[int]] = {i: [] for i in range(len(weights))}
+        self._done: dict[int, tuple[int, ...]] = {}
+        self._remade: set[int] = set()
+        for i in range(len(steps) - 1, -1, -1):
+            if steps[i].backward is not NOTHING:
+                self._backward(i, users[i])
+                for weight in steps[i].weights if self.overlap else ():
+                    if first[weight] == i:
+                        self._exchange(weight)
+        for weight in range(len(weights) - 1, -1, -1):
+            if weight not in self._done:
+                self._exchange(weight)
+        for weight, after in self._done.items():
+            self._made.append(Task(weights[weight][1], COMPUTE, after, UPDATE, weight, False))
+        return self._made
+
+    def _stream(self, step: Step) -> int:
+        apart = step.moves and step.forward.groups.shape[1] > 1
+        return COMMUNICATE if apart and self.overlap else COMPUTE
+
+    def _forward(self, i: int, step: Step) -> Task:
+        return Task(step.forward, self._stream(step), step.reads, FORWARD, i, step.moves)
+
+    def _backward(self, i: int, users: Sequence[int]) -> None:
+        step, steps = self.given.steps[i], self.given.steps
+        remade: list[int] = []
+        for other in step.again:
+            if other not in self._remade:
+                self._remade.add(other)
+                remade.append(len(self._made))
+                self._made.append(Task(steps[other].forward, COMPUTE, (), AGAIN, other, False))
+        after = (i, *remade, *(self._back[user] for user in users if user in self._back))
+        self._back[i] = len(self._made)
+        for weight in step.weights:
+            self._adds[weight].append(len(self._made))
+        stream = self._stream(step)
+        self._made.append(Task(step.backward, stream, after, BACKWARD, i, step.moves))
+
+    def _exchange(self, weight: int) -> None:
+        sync, after = self.given.weights[weight][0], tuple(self._adds[weight])
+        if sync is not NOTHING:
+            stream = COMMUNICATE if self.overlap else COMPUTE
+            self._made.append(Task(sync, stream, after, SYNC, weight, True))
+            after = (len(self._made) - 1,)
+        self._done[weight] = after

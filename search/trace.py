@@ -1,0 +1,139 @@
+"""The simulation of a plan, and its timeline in the format of Chrome's trace viewer.
+
+https://ui.perfetto.dev opens it. A node of the machine is a process, and each of the two streams of
+a device a thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pcg.files import write_text_atomic
+from pcg.machine import Machine
+from pcg.plan import Plan
+from pcg.schedule import Compute, Load, Move, Schedule, schedule
+from pcg.text import node_names
+from pcg.transfer import Transfer
+from search.cost import CostModel, gradients
+from search.memory import Memory, peak_memory
+from search.program import AGAIN, PHASES, STREAMS, SYNC, UPDATE, Task
+from search.simulate import Run, recomputing
+from search.timeline import Event, Usage, busiest, events
+
+Entry = dict[str, str | int | float | dict[str, str]]
+"""An event of a trace: ``ph`` is X for something that takes time and M for a name, ``ts`` and
+``dur`` are microseconds."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A plan as it was simulated."""
+
+    plan: Plan
+    machine: Machine
+    steps: Schedule
+    run: Run
+    memory: Memory
+    busiest: Usage
+
+
+def simulate_plan(plan: Plan, machine: Machine) -> Simulated:
+    """Simulate a plan on the machine that it was made for."""
+    cost = CostModel(machine, optimizer=plan.optimizer)
+    steps = schedule(plan.graph, plan.views)
+    run = recomputing(steps, cost, plan.recompute)
+    memory = peak_memory(steps, cost.itemsize, plan.optimizer, plan.recompute)
+    return Simulated(plan, machine, steps, run, memory, busiest(run, range(machine.devices)))
+
+
+def representatives(simulated: Simulated) -> tuple[int, ...]:
+    """A few devices that stand for all: the first and last, those that are busiest and fullest."""
+    found = {0, simulated.machine.devices - 1, simulated.busiest.device, simulated.memory.device}
+    return tuple(sorted(found))
+
+
+def write_trace(simulated: Simulated, path: Path, devices: Sequence[int]) -> None:
+    """Write the timeline of some devices, whole or not at all."""
+    entries = [*_names(simulated.machine, devices), *_events(simulated, devices)]
+    content = {"traceEvents": entries, "displayTimeUnit": "ms"}
+    write_text_atomic(path, json.dumps(content) + "\n")
+
+
+def _names(machine: Machine, devices: Iterable[int]) -> Iterator[Entry]:
+    nodes = {device: device // machine.devices_per_node for device in devices}
+    for node in sorted(set(nodes.values())):
+        name = {"name": f"node {node}"}
+        yield {"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": name}
+    for device, node in nodes.items():
+        for stream, label in enumerate(STREAMS):
+            name = {"name": f"device {device}: {label}"}
+            thread = _thread(device, stream)
+            yield {"ph": "M", "name": "thread_name", "pid": node, "tid": thread, "args": name}
+
+
+def _thread(device: int, stream: int) -> int:
+    return device * len(STREAMS) + stream
+
+
+def _events(simulated: Simulated, devices: Iterable[int]) -> Iterator[Entry]:
+    label = _Labels(simulated)
+    for device in devices:
+        node = device // simulated.machine.devices_per_node
+        for event in events(simulated.run, device):
+            yield _entry(event, label.of(event.task), node, device)
+
+
+def _entry(event: Event, name: str, node: int, device: int) -> Entry:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": PHASES[event.task.phase],
+        "pid": node,
+        "tid": _thread(device, event.task.stream),
+        "ts": event.start * 1e6,
+        "dur": event.seconds * 1e6,
+        "args": {"phase": PHASES[event.task.phase]},
+    }
+
+
+class _Labels:
+    """Names of tasks: the operator or collective, and the tensor as the plan's file calls it."""
+
+    def __init__(self, simulated: Simulated) -> None:
+        names = node_names(simulated.plan.graph)
+        self._steps: list[str] = []
+        for step in simulated.steps.steps:
+            match step:
+                case Load():
+                    continue
+                case Compute():
+                    self._steps.append(f"{step.node.name} {names[step.node][0]}")
+                case Move():
+                    value = step.source.value
+                    kind = collective(step.transfer)
+                    self._steps.append(f"{kind} {names[value.node][value.port]}")
+        weights = gradients(simulated.steps).weights
+        self._weights = [names[node][0] for node in weights]
+
+    def of(self, task: Task) -> str:
+        if task.phase == SYNC:
+            return f"all_reduce gradient of {self._weights[task.what]}"
+        if task.phase == UPDATE:
+            return f"update {self._weights[task.what]}"
+        again = " again" if task.phase == AGAIN else ""
+        return self._steps[task.what] + again
+
+
+def collective(transfer: Transfer) -> str:
+    """The name of what a transfer amounts to."""
+    if transfer.kind != "messages":
+        return _KINDS[transfer.kind]
+    if transfer.gathers is not None:
+        return "all_gather"
+    return "reduce_scatter" if transfer.scatters is not None else "send"
+
+
+_KINDS: Mapping[str, str] = {"none": "none", "local": "copy", "all_reduce": "all_reduce"}

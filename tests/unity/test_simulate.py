@@ -1,0 +1,136 @@
+"""`unity simulate`: what it says of a plan, its timeline, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pcg.errors import InputError
+from pcg.plan import load_plan
+from unity.__main__ import main
+from unity.optimize import app as optimize_app
+from unity.simulate import app, device_list
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan for four devices, with Adam, and the timeline that optimize wrote."""
+    folder = tmp_path_factory.mktemp("plan")
+    options = ["--devices", "4", "--optimizer", "adam", "--trace", str(folder / "trace.json")]
+    result = runner.invoke(optimize_app, ["mlp-tiny", "-o", str(folder / "plan.json"), *options])
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+def simulate(*arguments: str) -> Result:
+    return runner.invoke(app, list(arguments), catch_exceptions=True)
+
+
+def test_it_agrees_with_the_plan(made: Path) -> None:
+    result = simulate(str(made / "plan.json"), "--json")
+    assert result.exit_code == 0, result.output
+    content = json.loads(result.stdout)
+    assert content["step_seconds"] == content["plan_estimate"]["step_seconds"]
+    assert content["memory"]["bytes"] == content["plan_estimate"]["peak_memory_bytes"]
+    assert sum(content["phases"].values()) == pytest.approx(content["step_seconds"])
+    memory = content["memory"]
+    assert memory["optimizer"] == 2 * memory["gradients"] == 2 * memory["parameters"] > 0
+    busiest = content["busiest_device"]
+    spent = busiest["computing"] + busiest["communication_exposed"] + busiest["idle"]
+    assert spent == pytest.approx(content["step_seconds"])
+    assert load_plan(made / "plan.json").optimizer == "adam"
+
+
+def test_it_prints_a_table(made: Path) -> None:
+    result = simulate(str(made / "plan.json"))
+    assert result.exit_code == 0, result.output
+    assert "communication, hidden" in result.output
+    assert "the plan's own estimate" in result.output
+
+
+def test_the_timeline(made: Path, tmp_path: Path) -> None:
+    """Chrome's format: named processes and threads; what one stream does never overlaps."""
+    out = tmp_path / "trace.json"
+    result = simulate(str(made / "plan.json"), "--trace", str(out), "--devices", "0-1,3", "--json")
+    assert result.exit_code == 0, result.output
+    step = json.loads(result.stdout)["step_seconds"]
+    entries = json.loads(out.read_text())["traceEvents"]
+    named = {e["tid"]: e["args"]["name"] for e in entries if e["name"] == "thread_name"}
+    assert named[0] == "device 0: compute"
+    assert {name.split(":")[0] for name in named.values()} == {"device 0", "device 1", "device 3"}
+    timed = [entry for entry in entries if entry["ph"] == "X"]
+    for thread in named:
+        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in timed if e["tid"] == thread)
+        assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(own))
+    assert max(e["ts"] + e["dur"] for e in timed) == pytest.approx(step * 1e6)
+    assert {e["cat"] for e in timed} >= {"forward", "backward", "update"}
+    assert any(e["name"].startswith("matmul") for e in timed)
+
+
+def test_optimize_writes_the_same_timeline(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "trace.json"
+    assert simulate(str(made / "plan.json"), "--trace", str(out)).exit_code == 0
+    assert json.loads(out.read_text()) == json.loads((made / "trace.json").read_text())
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line with which a command is refused."""
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate", *arguments])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_another_machine_is_refused(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = str(made / "plan.json")
+    assert "was made for 4 devices of local" in refused(capsys, plan, "--machine", "summit")
+    assert "no such machine" in refused(capsys, plan, "--machine", "nowhere")
+    assert "folder does not exist" in refused(capsys, plan, "--trace", "/nowhere/trace.json")
+
+
+def test_a_plan_that_computes_again_what_it_lacks_is_refused(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = json.loads((made / "plan.json").read_text())
+    content["decisions"]["recompute"] = ["w1"]
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    line = refused(capsys, str(tmp_path / "plan.json"))
+    assert "decisions.recompute: w1: no computing operator" in line
+
+
+def test_recomputed_operators_are_simulated(made: Path, tmp_path: Path) -> None:
+    content = json.loads((made / "plan.json").read_text())
+    lines = content["decisions"]["graph"]
+    relus = [line.split(" = ")[0] for line in lines if " relu(" in line]
+    content["decisions"]["recompute"] = relus
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    out = tmp_path / "trace.json"
+    result = simulate(str(tmp_path / "plan.json"), "--json", "--trace", str(out))
+    found = json.loads(result.stdout)
+    assert found["recomputed_operators"] == len(relus) > 0
+    plain = json.loads(simulate(str(made / "plan.json"), "--json").stdout)
+    assert found["busiest_device"]["computing"] > plain["busiest_device"]["computing"]
+    assert found["step_seconds"] >= plain["step_seconds"]
+    names = [e["name"] for e in json.loads(out.read_text())["traceEvents"]]
+    assert any(name.endswith("again") for name in names)
+
+
+def test_device_lists() -> None:
+    assert device_list("0-2, 5", 8) == (0, 1, 2, 5)
+    for text in ("", "x", "3-1", "0-8", "-1", "1,,2"):
+        with pytest.raises(InputError, match="--devices"):
+            device_list(text, 8)
+
+
+def test_an_unknown_optimizer_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["optimize", "mlp-tiny", "--optimizer", "lion"])
+    assert stop.value.code == 2
+    assert "expected one of sgd, momentum, adam" in capsys.readouterr().err

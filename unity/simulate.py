@@ -1,0 +1,182 @@
+"""`unity simulate`: the predicted step of a plan, in time and memory.
+
+python -m unity.simulate plan.json
+python -m unity.simulate plan.json --trace trace.json --devices 0-7
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pcg.errors import InputError
+from pcg.machine import Machine, load_machine
+from pcg.plan import MachineFile, load_plan
+from search.trace import Simulated, representatives, simulate_plan, write_trace
+from unity.cli import new_app, run_app
+from unity.declarations import load_user_operators
+
+app = new_app()
+
+
+@app.command()
+def simulate(
+    plan: Annotated[Path, typer.Argument(help="A plan that `unity optimize` wrote.")],
+    machine: Annotated[
+        str | None,
+        typer.Option(help="The machine's file; by default the preset that the plan names."),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="Its nodes; by default as many as the plan's devices take.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the timeline for Chrome's viewer or Perfetto.")
+    ] = None,
+    devices: Annotated[
+        str | None, typer.Option(help="Devices of the timeline, such as 0-7,12; by default a few.")
+    ] = None,
+    operators: Annotated[
+        Path | None, typer.Option(help="A Python file that declares further operators.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Simulate a training step by PLAN."""
+    if operators is not None:
+        load_user_operators(operators)
+    loaded = load_plan(plan)
+    target = _machine(str(plan), loaded.machine, machine, nodes)
+    shown = None if devices is None else device_list(devices, target.devices)
+    found = simulate_plan(loaded, target)
+    if trace is not None:
+        save_trace(found, trace, shown)
+    if as_json:
+        print(json.dumps(report(found), indent=1))
+    else:
+        _print(found, trace)
+
+
+def save_trace(found: Simulated, path: Path, devices: tuple[int, ...] | None = None) -> None:
+    """Write the timeline of some devices, a few by default."""
+    if not path.parent.is_dir():
+        raise InputError(str(path), "cannot be written, its folder does not exist")
+    write_trace(found, path, representatives(found) if devices is None else devices)
+
+
+def _machine(plan: str, wanted: MachineFile, name: str | None, nodes: int | None) -> Machine:
+    """The machine of a plan; InputError where it is another than the plan was made for."""
+    found = load_machine(wanted.name if name is None else name)
+    if nodes is None:
+        nodes = -(-wanted.devices // found.devices_per_node)
+    found = found.with_nodes(nodes)
+    if found.devices > wanted.devices:
+        found = found.with_devices(wanted.devices)
+    if found.hash() != wanted.hash:
+        problem = f"was made for {wanted.devices} devices of {wanted.name} as it was then,"
+        raise InputError(plan, f"{problem} which {found.devices} of {found.name} are not")
+    return found
+
+
+def device_list(text: str, devices: int) -> tuple[int, ...]:
+    """Device numbers, such as ``0-7,12``. Raises InputError for other text and for devices that
+    the machine lacks."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
+        if match is None:
+            raise InputError("--devices", f"{text}: expected numbers and ranges, such as 0-7,12")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < devices:
+            raise InputError("--devices", f"{part.strip()}: expected some of 0 to {devices - 1}")
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def report(found: Simulated) -> dict[str, object]:
+    """What is printed, as JSON: seconds and bytes."""
+    step, use, memory = found.run.simulation, found.busiest, found.memory
+    estimates = found.plan.estimates
+    return {
+        "model": found.plan.model_name,
+        "machine": found.machine.name,
+        "devices": found.machine.devices,
+        "optimizer": found.plan.optimizer,
+        "recomputed_operators": len(found.plan.recompute),
+        "step_seconds": step.step_seconds,
+        "phases": {
+            "forward": step.forward,
+            "backward": step.backward,
+            "sync": step.sync,
+            "update": step.update,
+        },
+        "busiest_device": {
+            "device": use.device,
+            "computing": use.computing,
+            "communication_hidden": use.hidden,
+            "communication_exposed": use.exposed,
+            "idle": max(step.step_seconds - use.busy, 0.0),
+        },
+        "memory": {
+            "device": memory.device,
+            "bytes": memory.total,
+            "parameters": memory.parameters,
+            "gradients": memory.gradients,
+            "optimizer": memory.optimizer,
+            "activations": memory.activations,
+        },
+        "plan_estimate": {
+            "step_seconds": estimates.step_seconds,
+            "peak_memory_bytes": estimates.peak_memory_bytes,
+        },
+    }
+
+
+def _print(found: Simulated, trace: Path | None) -> None:
+    step, use, memory = found.run.simulation, found.busiest, found.memory
+    console = Console()
+    table = Table(
+        title=f"{found.plan.model_name} on {found.machine.devices} x {found.machine.name}"
+    )
+    for heading in ("what", "ms", "part"):
+        table.add_column(heading, justify="left" if heading == "what" else "right")
+    idle = max(step.step_seconds - use.busy, 0.0)
+    for name, seconds in (
+        ("forward", step.forward),
+        ("backward", step.backward),
+        ("exchange of gradients after it", step.sync),
+        ("update", step.update),
+        ("step", step.step_seconds),
+        (f"device {use.device}, the busiest: computing", use.computing),
+        ("    communication, hidden", use.hidden),
+        ("    communication, exposed", use.exposed),
+        ("    idle", idle),
+    ):
+        part = seconds / step.step_seconds if step.step_seconds else 0.0
+        table.add_row(name, f"{seconds * 1e3:.3f}", f"{part:.1%}")
+    console.print(table)
+    kinds = ("parameters", "gradients", "optimizer", "activations")
+    shares = ", ".join(f"{kind} {_size(getattr(memory, kind))}" for kind in kinds)
+    console.print(
+        f"at most {_size(memory.total)}, on device {memory.device}: {shares}", soft_wrap=True
+    )
+    estimates = found.plan.estimates
+    console.print(
+        f"the plan's own estimate: {estimates.step_seconds * 1e3:.3f} ms,"
+        f" {_size(estimates.peak_memory_bytes)}",
+        soft_wrap=True,
+    )
+    if trace is not None:
+        console.print(f"timeline written to {trace}", soft_wrap=True)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.2f} MB"
+
+
+if __name__ == "__main__":
+    run_app(app, "simulate")
