@@ -24,6 +24,7 @@ from pcg.schedule import Compute, Load, Move, Schedule, Slot
 from pcg.transfer import Transfer
 from pcg.view import MachineView
 from pcg.work import work
+from search.collectives import Lines, all_reduce, ring, seconds
 
 ITEMSIZE: Mapping[DType, int] = {"float64": 8, "float32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 """Bytes an element."""
@@ -75,6 +76,7 @@ class CostModel:
         self._transfers: dict[Transfer, Duration] = {}
         self._homes: dict[Layout, tuple[Duration, Duration]] = {}
         self._links: dict[tuple[int, ...], Link] = {}
+        self._collectives: dict[tuple[int, ...], tuple[Lines, Lines]] = {}
 
     def compute_seconds(self, node: Node, needs: frozenset[int]) -> tuple[float, float]:
         """Seconds of each task of an operator, forward and backward.
@@ -131,7 +133,7 @@ class CostModel:
                 assert transfer.groups is not None
                 block = prod(transfer.source.type.block) * self.itemsize
                 return _duration(
-                    transfer.groups, (self._ring(group, block) for group in transfer.groups)
+                    transfer.groups, (self._all_reduce(group, block) for group in transfer.groups)
                 )
             case "local":
                 return self._copies(transfer)
@@ -139,14 +141,14 @@ class CostModel:
                 return self._collective(transfer) or self._messages(transfer)
 
     def _collective(self, transfer: Transfer) -> Duration | None:
-        """An all_gather or reduce_scatter as a ring passes it on; None for any other transfer."""
+        """An all_gather or reduce_scatter; None for any other transfer."""
         if (groups := transfer.gathers) is not None:
             block = prod(transfer.target.type.block) * self.itemsize
         elif (groups := transfer.scatters) is not None:
             block = prod(transfer.source.type.block) * self.itemsize
         else:
             return None
-        return _duration(groups, (self._ring(group, block) / 2 for group in groups))
+        return _duration(groups, (self._ring(group, block) for group in groups))
 
     def _link(self, devices: tuple[int, ...]) -> Link:
         found = self._links.get(devices)
@@ -154,13 +156,22 @@ class CostModel:
             found = self._links[devices] = self.machine.group_link(devices)
         return found
 
-    def _ring(self, group: tuple[int, ...], block: int) -> float:
-        """Seconds of a ring all_reduce of ``block`` bytes on every device of a group."""
-        n = len(group)
-        if n == 1:
-            return 0.0
-        link = self._link(group)
-        return 2 * (n - 1) * (link.latency + block / n / link.bandwidth)
+    def _lines(self, group: tuple[int, ...]) -> tuple[Lines, Lines]:
+        """A pass along a ring, and an all_reduce, in a group."""
+        found = self._collectives.get(group)
+        if found is None:
+            hops = self.machine.hops(group)
+            found = self._collectives[group] = (ring(hops), all_reduce(hops))
+        return found
+
+    def _ring(self, group: tuple[int, ...], volume: int) -> float:
+        """Seconds of an all_gather or reduce_scatter of a volume in bytes, on a device that has
+        the whole."""
+        return float(seconds(self._lines(group)[0], volume))
+
+    def _all_reduce(self, group: tuple[int, ...], block: int) -> float:
+        """Seconds of an all_reduce of ``block`` bytes on every device of a group."""
+        return float(seconds(self._lines(group)[1], block))
 
     def _copies(self, transfer: Transfer) -> Duration:
         """Every device copies what it keeps within its own memory."""
@@ -202,7 +213,7 @@ class CostModel:
         if found is None:
             block = prod(home.type.block) * self.itemsize
             groups = tuple(group for group in home.holders.values() if len(group) > 1)
-            sync = _duration(groups, (self._ring(group, block) for group in groups))
+            sync = _duration(groups, (self._all_reduce(group, block) for group in groups))
             update = self._roofline(0, 3 * block, 1)
             devices = [(device,) for device in home.devices]
             found = self._homes[home] = (sync, _duration(devices, [update] * len(devices)))
