@@ -250,7 +250,7 @@ class Tables:
         """Seconds forward and backward."""
         needs = profile.needs if profile.trained else frozenset[int]()
         kind = profile.kind
-        forward, backward = self.cost.compute_seconds(self._samples[kind], needs)
+        forward, backward = self.cost.compute_seconds(self._samples[kind], needs, self.views[view])
         if not profile.trained:
             backward = 0.0
         for leaf in profile.leaves:

@@ -55,7 +55,7 @@ class Digits:
         groups are alike; this one holds device 0."""
         found = self._pairs.get(mask)
         if found is None:
-            found = self._pairs[mask] = self._measured(self._group(mask))
+            found = self._pairs[mask] = self._measured(self.group(mask))
         return found
 
     def ring_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
@@ -89,7 +89,8 @@ class Digits:
         known, inverse = np.unique(masks, return_inverse=True)
         return [self.pairs(int(mask)) for mask in known], inverse.reshape(masks.shape)
 
-    def _group(self, mask: int) -> list[int]:
+    def group(self, mask: int) -> list[int]:
+        """The devices that differ from device 0 in the digits of a mask only."""
         free = [i for i in range(len(self)) if mask >> i & 1]
         ranges = [range(self.primes[i]) for i in free]
         return sorted(

@@ -13,6 +13,7 @@ from pcg.machine import Machine
 from pcg.plan import Application, EstimatesFile, Plan, machine_record
 from pcg.schedule import Schedule, schedule
 from search.cost import CostModel, communication_elements
+from search.efficiency import Speed
 from search.memory import peak_bytes
 from search.mesh.allow import (
     Allowed,
@@ -127,6 +128,8 @@ class MeshPlanner:
     library: Library
     family: str = "joint"
     seconds: float = 600.0
+    speed: Speed | None = None
+    """How fast devices are; by default as the curves that come with Unity say."""
     _phases: dict[str, float] = field(init=False, default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
@@ -138,7 +141,7 @@ class MeshPlanner:
         start = perf_counter()
         graph.check()
         self._phases = {}
-        cost = CostModel(self.machine)
+        cost = CostModel(self.machine, speed=self.speed)
         found: list[Candidate] = []
         data: list[float] = []
         stop = "exhausted"
@@ -151,9 +154,9 @@ class MeshPlanner:
                 made = list(self._fitting(engine, variant, allowed.mask, applied))
                 found += made
                 data += [made[0].seconds] if allowed.data_parallel else []
-        fitting = [c for c in found if c.memory <= self.machine.device.memory_bytes]
+        fitting = [c for c in found if c.memory <= self._limit(c)]
         if not fitting:
-            raise NegativeAnswer(self._misses(name, min(c.memory for c in found)))
+            raise NegativeAnswer(self._misses(name, min(c.memory - self._limit(c) for c in found)))
         best = min(fitting, key=lambda c: c.seconds)
         return Planned(
             self._plan(name, graph, best, cost, perf_counter() - start),
@@ -182,7 +185,7 @@ class MeshPlanner:
         """The best plan, and where it takes too much memory, plans that take less."""
         first = self._candidate(engine, graph, allowed, applied, 0.0)
         yield first
-        limit = self.machine.device.memory_bytes
+        limit = self._limit(first)
         if first.memory <= limit:
             return
         low, high = 0.0, first.seconds / limit
@@ -190,7 +193,7 @@ class MeshPlanner:
             price = high if low == 0.0 else (low + high) / 2
             tried = self._candidate(engine, graph, allowed, applied, price)
             yield tried
-            if tried.memory <= limit:
+            if tried.memory <= self._limit(tried):
                 high = price
                 if low > 0.0 and high < 1.5 * low:
                     return
@@ -220,8 +223,14 @@ class MeshPlanner:
         self._phases[phase] = self._phases.get(phase, 0.0) + perf_counter() - start
         return found
 
-    def _misses(self, name: str, memory: int) -> str:
-        over = memory - self.machine.device.memory_bytes
+    def _limit(self, candidate: Candidate) -> int:
+        """Bytes that each device has that a plan uses."""
+        if len(self.machine.kinds) == 1:
+            return self.machine.memory_limit()
+        used = {device for view in candidate.cut.views.values() for device in view.devices}
+        return self.machine.memory_limit(used)
+
+    def _misses(self, name: str, over: int) -> str:
         return (
             f"{name} does not fit {self.machine.name}: the plan that takes least memory misses by"
             f" {over / 1e9:.2f} GB a device"
@@ -230,7 +239,8 @@ class MeshPlanner:
     def _plan(
         self, name: str, graph: Graph, best: Candidate, cost: CostModel, seconds: float
     ) -> Plan:
-        whole = Engine(CostModel(self.machine.with_devices(1)), Cuts(()))
+        one = CostModel(self.machine.with_devices(1), speed=self.speed)
+        whole = Engine(one, Cuts(()))
         alone = simulate(schedule(graph, whole.cut(whole.choose(graph)).views), whole.cost)
         estimates = EstimatesFile(
             step_seconds=best.seconds,

@@ -15,6 +15,7 @@ from pcg.text import parse_graph
 from pcg.transfer import transfer
 from pcg.view import MachineView
 from search.cost import CostModel, communication_elements, gradients
+from search.efficiency import PLAIN
 
 ALPHA, BETA = 1e-5, 1e9
 RATE, MEMORY, LAUNCH = 1e12, 1e10, 1e-6
@@ -46,7 +47,9 @@ def typed(shape: tuple[int, ...], dims=None, copies: int = 1, partials: int = 1)
 
 
 def moved(source: Layout, target: Layout, dtype: DType = "float32") -> float:
-    forward, backward = CostModel(machine(), dtype).transfer_seconds(transfer(source, target))
+    forward, backward = CostModel(machine(), dtype, PLAIN).transfer_seconds(
+        transfer(source, target)
+    )
     assert forward == backward
     return forward
 
@@ -68,7 +71,7 @@ def packed(graph: Graph) -> Schedule:
 
 
 def test_roofline():
-    cost = CostModel(machine())
+    cost = CostModel(machine(), speed=PLAIN)
     compute_bound = checked("x = input[1000, 1000]\nw = weight[1000, 1000]\nreturn matmul(x, w)")
     node = compute_bound.outputs[0].node
     forward, backward = cost.compute_seconds(node, frozenset({1}))
@@ -80,7 +83,7 @@ def test_roofline():
         pytest.approx(LAUNCH + 2 * 4e6 / MEMORY),
         0.0,
     )
-    double = CostModel(machine(), "float64")
+    double = CostModel(machine(), "float64", PLAIN)
     assert double.compute_seconds(node, frozenset())[0] == pytest.approx(LAUNCH + 4e9 / RATE)
 
 
@@ -143,7 +146,7 @@ def test_all_to_all():
 
 
 def test_weight():
-    cost = CostModel(machine())
+    cost = CostModel(machine(), speed=PLAIN)
     sync, update = cost.weight(spread(typed((1000,), dims=(2,), copies=2)))
     assert sync.groups.tolist() == [[0, 1], [2, 3]]
     assert sync.longest == pytest.approx(2 * ALPHA + 2000 / BETA)  # a pair, each half to the other

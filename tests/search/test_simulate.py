@@ -14,11 +14,12 @@ from pcg.schedule import Move, schedule
 from pcg.text import parse_graph
 from pcg.view import MachineView
 from search.cost import CostModel, Duration
+from search.efficiency import PLAIN
 from search.simulate import Clocks, Program, run, simulate
 
 
 def cost_of(devices: int) -> CostModel:
-    return CostModel(load_machine("dgx-a100").with_devices(devices))
+    return CostModel(load_machine("dgx-a100").with_devices(devices), speed=PLAIN)
 
 
 def checked(text: str) -> Graph:
