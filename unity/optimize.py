@@ -29,6 +29,7 @@ from search.optimizer import Optimizer, Settings
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
+from unity.speed import PROFILE_HELP, measured
 
 MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
@@ -52,7 +53,9 @@ class Engine(StrEnum):
 def optimize(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     machine: Annotated[str, typer.Option(help="A preset, or a machine file.")] = "local",
-    nodes: Annotated[int, typer.Option(help="Nodes of the machine.")] = 1,
+    nodes: Annotated[
+        int | None, typer.Option(help="Nodes of the machine; by default as its file says.")
+    ] = None,
     devices: Annotated[
         int | None, typer.Option(help="Use only so many devices of the nodes.")
     ] = None,
@@ -65,6 +68,7 @@ def optimize(
     rules: Annotated[
         Path | None, typer.Option(help="Rule library; by default the generated one.")
     ] = None,
+    profile: Annotated[Path | None, typer.Option(help=PROFILE_HELP)] = None,
     operators: Annotated[
         Path | None, typer.Option(help="A Python file that declares further operators.")
     ] = None,
@@ -87,7 +91,9 @@ def optimize(
         load_user_operators(operators)
     if not out.parent.is_dir():
         raise InputError(str(out), "cannot be written, its folder does not exist")
-    target = load_machine(machine).with_nodes(nodes)
+    target, speed = measured(load_machine(machine), profile)
+    if nodes is not None:
+        target = target.with_nodes(nodes)
     if devices is not None:
         target = target.with_devices(devices)
     graph = build_model(model, batch, target.devices)
@@ -107,12 +113,14 @@ def optimize(
             progress.update(bar, description=f"searching {what}", completed=done, total=total)
 
         if engine is Engine.STRATEGIES:
-            found = MeshPlanner(target, library, planner, budget).plan(model, graph)
+            found = MeshPlanner(target, library, planner, budget, speed).plan(model, graph)
         elif planner != "joint":
             raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
         else:
             settings = Settings(threshold=threshold, seconds=budget)
-            found = Optimizer(target, library, settings, progress=show).planned(model, graph)
+            found = Optimizer(target, library, settings, progress=show, speed=speed).planned(
+                model, graph
+            )
     save_plan(found.plan, out)
     if as_json:
         _print_json(found)
