@@ -190,6 +190,11 @@ class Machine(FileModel):
             return min(kind.memory_bytes for kind in self.kinds)
         return min(kind.memory_bytes for kind in self.kinds_of(devices))
 
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Devices of one inner unit of each level: a device, ..., a node."""
+        return tuple(self._unit(i) for i in range(len(self.levels)))
+
     def with_nodes(self, nodes: int) -> Machine:
         """Return this machine with so many full nodes. Raises InputError if there are none.
 

@@ -26,6 +26,7 @@ from pcg.plan import save_plan
 from search.describe import rows, rules_used
 from search.mesh.planner import PLANNERS, MeshPlanner, Planned
 from search.optimizer import Optimizer, Settings
+from search.views import load_views
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
@@ -72,6 +73,9 @@ def optimize(
     operators: Annotated[
         Path | None, typer.Option(help="A Python file that declares further operators.")
     ] = None,
+    views: Annotated[
+        Path | None, typer.Option(help="Backtracking: a Python file with further view generators.")
+    ] = None,
     planner: Annotated[
         str, typer.Option(help=f"What plans may be made of: one of {', '.join(PLANNERS)}.")
     ] = "joint",
@@ -89,6 +93,10 @@ def optimize(
     """Find the fastest plan for MODEL and write it to a file."""
     if operators is not None:
         load_user_operators(operators)
+    if views is not None:
+        if engine is not Engine.BACKTRACKING:
+            raise InputError("--views", f"expected --engine {Engine.BACKTRACKING} with it")
+        load_views(views)
     if not out.parent.is_dir():
         raise InputError(str(out), "cannot be written, its folder does not exist")
     target, speed = measured(load_machine(machine), profile)
