@@ -30,10 +30,14 @@ def plot(model: str, machine: str, entries: Sequence[Entry], folder: Path) -> tu
     from matplotlib.figure import Figure
 
     with rc_context({"svg.hashsalt": model, "svg.fonttype": "none", "font.size": 10}):
-        figure = Figure(figsize=(6.4, 6.0), layout="constrained")
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
         by_planner = {e.planner: [x for x in entries if x.planner == e.planner] for e in entries}
+        missing = [p for p, own in by_planner.items() if not all(e.step_seconds for e in own)]
+        heights = (3.0, 0.16 * len(missing), 1.4) if missing else (3.0, 1.4)
+        figure = Figure(figsize=(6.4, 6.0), layout="constrained")
+        above, *strip, below = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
         _throughput(above, by_planner)
+        for axes in strip:
+            _missing(axes, by_planner, missing)
         _search(below, by_planner)
         above.set_title(f"{model} on {machine}")
         devices = sorted({entry.devices for entry in entries})
@@ -51,28 +55,32 @@ def file_name(model: str) -> str:
 
 
 def _throughput(axes: Axes, by_planner: Mapping[str, Sequence[Entry]]) -> None:
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
     for i, (planner, entries) in enumerate(by_planner.items()):
         fitting = [(e.devices, e.samples_per_second) for e in entries if e.samples_per_second]
-        _line(axes, i, fitting, planner)
-        # What does not fit has no throughput: crosses at the foot, a row for each planner.
-        missing = [e.devices for e in entries if e.samples_per_second is None]
-        if missing:
-            foot = axes.get_xaxis_transform()
-            axes.plot(
-                missing,
-                [0.04 + 0.05 * i] * len(missing),
-                transform=foot,
-                linestyle="None",
-                marker="x",
-                color=COLOURS[i % len(COLOURS)],
-                label=f"{planner}: does not fit",
-            )
+        _line(axes, i, fitting, planner)  # without a point too, for the legend serves both plots
     axes.set_xscale("log")
     if any(e.samples_per_second for entries in by_planner.values() for e in entries):
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.legend(loc="best", fontsize=8.5)
     axes.set_ylabel("predicted throughput (samples/s)")
     axes.grid(visible=True, which="both", color="0.9", linewidth=0.6)
-    axes.legend(loc="best", fontsize=8.5)
+
+
+def _missing(axes: Axes, by_planner: Mapping[str, Sequence[Entry]], missing: Sequence[str]) -> None:
+    """A strip with a cross for every plan that does not fit."""
+    number = {planner: i for i, planner in enumerate(by_planner)}
+    for row, planner in enumerate(missing):
+        devices = [e.devices for e in by_planner[planner] if e.step_seconds is None]
+        colour = COLOURS[number[planner] % len(COLOURS)]
+        axes.plot(devices, [row] * len(devices), linestyle="None", marker="x", color=colour)
+    axes.set_ylim(len(missing) - 0.4, -0.6)
+    axes.set_yticks(range(len(missing)), [f"{planner} does not fit" for planner in missing])
+    axes.tick_params(axis="y", length=0, labelsize=7)
 
 
 def _search(axes: Axes, by_planner: Mapping[str, Sequence[Entry]]) -> None:

@@ -90,7 +90,7 @@ def entry(planner: str, speed: float | None) -> Entry:
 def test_what_does_not_fit_is_a_cross(tmp_path: Path):
     svg, _ = plot("a/b.py:m", "local", [entry("joint", 10.0), entry("expert", None)], tmp_path)
     assert svg.name == "a-b.py-m.svg"
-    assert "expert: does not fit" in svg.read_text()
+    assert "expert does not fit" in svg.read_text()
     plot("none", "local", [entry("expert", None)], tmp_path)
     assert file_name("../..") == "model"
 
