@@ -130,8 +130,8 @@ def test_an_interruption_keeps_what_is_done(
         return whole(self, name, graph)
 
     monkeypatch.setattr(MeshPlanner, "plan", interrupted)
+    few = ("--machine", "local", "--gpus", "2", "--planners", "data-parallel")
     with pytest.raises(SystemExit) as stop:
-        few = ("--machine", "local", "--gpus", "2", "--planners", "data-parallel")
         console.main(["compare", "mlp-mnist", "mlp-tiny", *few, "-o", str(tmp_path)])
     assert stop.value.code == 130
     (found,) = json.loads((tmp_path / "compare.json").read_text())["entries"]
