@@ -1,7 +1,8 @@
-"""The machine model: identical devices in nested levels, read from a TOML file.
+"""The machine model: devices in nested levels, read from a TOML file.
 
 A machine's devices are numbered 0 to N - 1, row-major with the innermost level fastest: on a
-machine of 2 sockets of 3 devices a node, device 7 is the second device of the second node.
+machine of 2 sockets of 3 devices a node, device 7 is the second device of the second node. All
+devices of a node are alike; from some node on, nodes may have devices of another kind.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
@@ -45,7 +47,7 @@ class Flops(FileModel):
 
 
 class Device(FileModel):
-    """One device; all of a machine's devices are alike."""
+    """One device."""
 
     kind: Literal["gpu", "cpu"]
     flops: Flops
@@ -54,6 +56,13 @@ class Device(FileModel):
     """Bytes a second between the device and its own memory."""
     kernel_latency: Annotated[float, Field(ge=0)]
     """Seconds that every launched operator takes, whatever its size."""
+
+
+class OtherDevice(Device):
+    """A device of another kind, which the nodes from ``first_node`` on have."""
+
+    first_node: Annotated[int, Field(ge=1)]
+    """Nodes are numbered from 0; the kind is that of all nodes up to the next such table."""
 
 
 class Level(FileModel):
@@ -81,6 +90,17 @@ class Link:
     """Bytes a second, each way; infinite within one device, where nothing moves."""
 
 
+@dataclass(frozen=True)
+class Hop:
+    """How a group of devices communicates over one level of a machine: in every unit of the level,
+    ``units`` inner units hold members of the group."""
+
+    units: int
+    link: Link
+    """``bandwidth`` is what all of the group's members in an inner unit have together of its
+    ports, in bytes a second."""
+
+
 WITHIN_DEVICE = Link(latency=0.0, bandwidth=math.inf)
 
 
@@ -90,6 +110,8 @@ class Machine(FileModel):
     schema_version: Literal[1]
     name: Annotated[str, Field(min_length=1)]
     device: Device
+    others: tuple[OtherDevice, ...] = Field(alias="other_device", default=())
+    """Further kinds of devices, by the node that each begins at; ascending."""
     levels: tuple[Level, ...] = Field(alias="level")
     """From innermost to outermost; the last is the cluster, whose units are the nodes."""
     device_limit: Annotated[int, Field(ge=1)] | None = None
@@ -113,7 +135,18 @@ class Machine(FileModel):
                 f"device_limit: expected less than the {self._capacity} devices of the levels, "
                 f"got {self.device_limit}"
             )
+        self._check_kinds()
         return self
+
+    def _check_kinds(self) -> None:
+        last = 0
+        for i, other in enumerate(self.others):
+            if not last < other.first_node < self.nodes:
+                raise ValueError(
+                    f"other_device[{i}].first_node: expected {last + 1} to {self.nodes - 1}, for "
+                    f"there are {self.nodes} nodes, got {other.first_node}"
+                )
+            last = other.first_node
 
     @property
     def devices(self) -> int:
@@ -130,8 +163,43 @@ class Machine(FileModel):
         """Number of devices of a full node."""
         return self._unit(len(self.levels) - 1)
 
+    def device_at(self, device: int) -> Device:
+        """Return what the device of a number is. Raises InputError for one that there is not."""
+        return self.kinds_of((device,))[0]
+
+    def kinds_of(self, devices: Iterable[int]) -> tuple[Device, ...]:
+        """Return the kinds that some devices are of, in the order of their nodes.
+
+        Raises InputError for a device that the machine lacks.
+        """
+        members = self._members(devices)
+        if not self.others:
+            return (self.device,)
+        starts = [other.first_node for other in self.others]
+        places = {bisect_right(starts, member // self.devices_per_node) for member in members}
+        return tuple(self.kinds[place] for place in sorted(places))
+
+    @property
+    def kinds(self) -> tuple[Device, ...]:
+        """The kinds of all devices, in the order of their nodes."""
+        return (self.device, *self.others)
+
+    def memory_limit(self, devices: Iterable[int] | None = None) -> int:
+        """Return how many bytes each of some devices has, or of all: the least of their kinds'."""
+        if devices is None or not self.others:
+            return min(kind.memory_bytes for kind in self.kinds)
+        return min(kind.memory_bytes for kind in self.kinds_of(devices))
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Devices of one inner unit of each level: a device, ..., a node."""
+        return tuple(self._unit(i) for i in range(len(self.levels)))
+
     def with_nodes(self, nodes: int) -> Machine:
-        """Return this machine with so many full nodes. Raises InputError if there are none."""
+        """Return this machine with so many full nodes. Raises InputError if there are none.
+
+        Nodes beyond those of the file are of the kind of its last.
+        """
         if nodes < 1:
             raise InputError(self.name, f"expected 1 node or more, got {nodes}")
         if nodes * self.devices_per_node > MAX_DEVICES:
@@ -177,10 +245,30 @@ class Machine(FileModel):
         a unit's lone member that is one device's part. A group of one has `WITHIN_DEVICE`.
         Raises InputError for a device that the machine lacks.
         """
-        members = self._members(devices)
-        if len(members) == 1:
+        links = [link for _, link in self._crossed(self._members(devices))]
+        if not links:
             return WITHIN_DEVICE
-        latency, bandwidth = 0.0, math.inf
+        return Link(max(link.latency for link in links), min(link.bandwidth for link in links))
+
+    def hops(self, devices: Iterable[int]) -> tuple[Hop, ...]:
+        """Return the levels that a group communicates over, from the innermost to the outermost.
+
+        The product of their ``units`` is the size of the group. Links are shared as `group_link`
+        says. A group that is not regular, with more members in one unit than in another, has a
+        single hop over its slowest link; a group of one has none. Raises InputError for a device
+        that the machine lacks.
+        """
+        members = self._members(devices)
+        found: list[Hop] = []
+        for i, link in self._crossed(members):
+            inner, outer = self._held(members, i), self._held(members, i + 1)
+            if len(set(outer.values())) > 1 or len(inner) % len(outer):
+                return (Hop(len(members), self.group_link(members)),)
+            found.append(Hop(len(inner) // len(outer), link))
+        return tuple(found)
+
+    def _crossed(self, members: frozenset[int]) -> Iterator[tuple[int, Link]]:
+        """The levels at which members meet, with the part of the ports that the group has."""
         for i, level in enumerate(self.levels):
             held = self._held(members, i)
             if len(held) == 1:
@@ -190,13 +278,12 @@ class Machine(FileModel):
             unit = self._unit(i)
             ports = unit if level.ports is None else level.ports
             share = min(held.values()) / unit
-            latency = max(latency, level.latency)
-            bandwidth = min(bandwidth, level.bandwidth * ports * share)
-        return Link(latency, bandwidth)
+            yield i, Link(level.latency, level.bandwidth * ports * share)
 
     def hash(self) -> str:
         """Return the SHA-256 of the machine's content, in hexadecimal; the same on every run."""
-        content = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        fields = self.model_dump(mode="json", exclude=None if self.others else {"others"})
+        content = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()
 
     @property
@@ -229,6 +316,7 @@ class Machine(FileModel):
             schema_version=self.schema_version,
             name=self.name,
             device=self.device,
+            other_device=tuple(o for o in self.others if o.first_node < levels[-1].count),
             level=levels,
             device_limit=limit,
         )

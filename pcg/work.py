@@ -42,6 +42,7 @@ from pcg.expr import (
 from pcg.functions import FUNCTIONS
 from pcg.graph import Graph, Node
 from pcg.infer import bind_sizes
+from pcg.kind import free_symbols, look_up, reads
 from pcg.operator import Call
 from pcg.poly import Poly
 from pcg.tensor import ParallelTensor
@@ -166,7 +167,7 @@ class _Walk:
             self.backward += grid
 
     def _visit(self, value: Expr, scope: Scope) -> None:
-        if not _reads(value):
+        if not reads(value):
             return
         key = _key(value, scope)
         if key in self.seen:
@@ -190,7 +191,7 @@ class _Walk:
 
     def _access(self, access: Access, scope: Scope) -> None:
         points = self._points(access, scope)
-        if not _free(access).isdisjoint(self.found_by):
+        if not free_symbols(access).isdisjoint(self.found_by):
             known = self.looked_up.get(access.operand, 0)
             self.looked_up[access.operand] = known + points
             if access.operand in self.needs:
@@ -201,7 +202,7 @@ class _Walk:
     def _sum(self, value: Sum, scope: Scope) -> None:
         length = self.lengths.get(value.var, value.size.evaluate(self.sizes))
         inner = {**scope, value.var: length}
-        by = _look_up(value)
+        by = look_up(value)
         if by is not None:
             self.found_by[value.var] = by & frozenset(scope)
         self._visit(value.body, inner)
@@ -260,7 +261,7 @@ class _Walk:
 
     def _points(self, value: Expr, scope: Scope) -> int:
         """How many values of its free indices an expression is computed for."""
-        free = _free(value) & frozenset(scope)
+        free = free_symbols(value) & frozenset(scope)
         for name in free & self.found_by.keys():
             free = (free - {name}) | self.found_by[name]
         return prod(scope[name] for name in free)
@@ -274,10 +275,6 @@ class _Walk:
         return frozenset(o for child in children(value) for o in self._wanted(child))
 
 
-def _reads(value: Expr) -> bool:
-    return next(accesses(value), None) is not None
-
-
 def _chooses(factor: Expr) -> bool:
     """Whether a factor takes no multiplication: a guard, an equality test, or a sign."""
     if isinstance(factor, Const):
@@ -287,34 +284,6 @@ def _chooses(factor: Expr) -> bool:
 
 def _guards(term: Mul) -> bool:
     return any(isinstance(factor, Guard) for factor in term.factors)
-
-
-def _look_up(value: Sum) -> frozenset[str] | None:
-    """The symbols that determine the one summand that is not 0, if there is but one."""
-    factors = value.body.factors if isinstance(value.body, Mul) else (value.body,)
-    for factor in factors:
-        if not (isinstance(factor, Apply) and factor.function == "eq"):
-            continue
-        for this, other in (factor.args, factor.args[::-1]):
-            same = isinstance(this, IndexValue) and this.index == Poly.of(value.var)
-            if same and value.var not in _free(other):
-                return _free(other)
-    return None
-
-
-def _free(value: Expr) -> frozenset[str]:
-    """The symbols that a value depends on; sizes are among them."""
-    match value:
-        case Access(index=index):
-            return frozenset(symbol for position in index for symbol in position.symbols)
-        case IndexValue(index) | Guard(index):
-            return index.symbols
-        case Sum(var, _, body):
-            return _free(body) - {var}
-        case Max(var, _, guards, body):
-            return _free(body).union(*(guard.symbols for guard in guards)) - {var}
-        case _:
-            return frozenset(symbol for child in children(value) for symbol in _free(child))
 
 
 def _key(value: Expr, scope: Scope) -> object:

@@ -1,9 +1,8 @@
-"""What computations and transfers cost on a machine: a roofline model and an alpha-beta model.
+"""What computations and transfers cost on a machine.
 
-A task takes the time of its arithmetic at the device's peak rate or of its memory traffic,
-whichever is longer, and a latency for each operator launched (roofline: Williams, Waterman and
-Patterson, CACM 2009). A message of b bytes takes alpha + b / beta, and a ring all_reduce of n
-devices 2 (n - 1) alpha + 2 (n - 1) / n * b / beta (Thakur, Rabenseifner and Gropp, IJHPCA 2005).
+A task takes what ``search.efficiency`` says of its arithmetic and memory traffic, on the slowest of
+its devices. A message of b bytes takes alpha + b / beta; ``search.collectives`` has all_reduce and
+its kin.
 """
 
 from __future__ import annotations
@@ -15,16 +14,19 @@ from functools import cached_property
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pcg.graph import Node
+from pcg.kind import Kind, kind_of
 from pcg.layout import Layout
-from pcg.machine import DType, Link, Machine
+from pcg.machine import Device, DType, Link, Machine
 from pcg.schedule import Compute, Load, Move, Schedule, Slot
 from pcg.training import Optimizer, update_bytes
 from pcg.transfer import Transfer
 from pcg.view import MachineView
 from pcg.work import work
+from search.collectives import Lines, all_reduce, ring, seconds
+from search.efficiency import Speed, standard
 
 ITEMSIZE: Mapping[DType, int] = {"float64": 8, "float32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 """Bytes an element."""
@@ -67,33 +69,62 @@ class CostModel:
     """The costs of one machine for one number format; results are kept for all that ask again."""
 
     def __init__(
-        self, machine: Machine, dtype: DType = "float32", optimizer: Optimizer = "sgd"
+        self,
+        machine: Machine,
+        dtype: DType = "float32",
+        optimizer: Optimizer = "sgd",
+        speed: Speed | None = None,
     ) -> None:
+        """``speed``: how fast devices are; by default as the curves that come with Unity say."""
         self.machine = machine
         self.optimizer: Optimizer = optimizer
         self.dtype: DType = dtype
         self.itemsize = ITEMSIZE[dtype]
-        self._rate = machine.device.flops.rate(dtype)
-        self._compute: dict[tuple[Node, frozenset[int]], tuple[float, float]] = {}
+        self.speed: Speed = standard() if speed is None else speed
+        self._compute: dict[tuple[Node, frozenset[int], int], tuple[float, float]] = {}
         self._computations: dict[_OnDevices, tuple[Duration, Duration]] = {}
         self._transfers: dict[Transfer, Duration] = {}
         self._homes: dict[Layout, tuple[Duration, Duration]] = {}
         self._links: dict[tuple[int, ...], Link] = {}
+        self._collectives: dict[tuple[int, ...], tuple[Lines, Lines]] = {}
 
-    def compute_seconds(self, node: Node, needs: frozenset[int]) -> tuple[float, float]:
-        """Seconds of each task of an operator, forward and backward.
+    def compute_seconds(
+        self, node: Node, needs: frozenset[int], view: MachineView | None = None
+    ) -> tuple[float, float]:
+        """Seconds of each task of an operator, forward and backward, on the slowest device of a
+        view; or of the machine, without one.
 
         ``needs`` are the operands, by position, whose gradients are wanted.
         """
-        found = self._compute.get((node, needs))
+        kinds = self.machine.kinds
+        if view is not None and len(kinds) > 1:
+            kinds = self.machine.kinds_of(view.devices)
+        each = [self._on(node, needs, kind) for kind in kinds]
+        return max(forward for forward, _ in each), max(backward for _, backward in each)
+
+    def _on(self, node: Node, needs: frozenset[int], device: Device) -> tuple[float, float]:
+        key = (node, needs, id(device))
+        found = self._compute.get(key)
         if found is None:
-            done = work(node, needs, self.itemsize)
-            forward = self._roofline(done.flops_forward, done.bytes_forward, done.kernels_forward)
-            backward = self._roofline(
-                done.flops_backward, done.bytes_backward, done.kernels_backward
+            done, kind = work(node, needs, self.itemsize), kind_of(node)
+            forward = self.kernel_seconds(
+                kind, device, done.flops_forward, done.bytes_forward, done.kernels_forward
             )
-            found = self._compute[node, needs] = (forward, backward)
+            backward = self.kernel_seconds(
+                kind, device, done.flops_backward, done.bytes_backward, done.kernels_backward
+            )
+            found = self._compute[key] = (float(forward), float(backward))
         return found
+
+    def kernel_seconds(
+        self, kind: Kind, device: Device, flops: ArrayLike, moved: ArrayLike, kernels: int
+    ) -> NDArray[np.float64]:
+        """Seconds in which a device does so many operations, and reads and writes so many bytes, in
+        so many kernels of equal size. ``flops`` and ``moved``: arrays of one shape, or numbers."""
+        if not kernels:
+            return np.zeros(np.shape(moved))
+        each = np.asarray(flops) / kernels, np.asarray(moved) / kernels
+        return kernels * self.speed.seconds(kind, device, self.dtype, *each)
 
     def computation(
         self, node: Node, needs: frozenset[int], view: MachineView
@@ -101,16 +132,16 @@ class CostModel:
         """The tasks of an operator on the devices of a view, forward and backward."""
         found = self._computations.get((node, needs, view))
         if found is None:
-            forward, backward = self.compute_seconds(node, needs)
+            forward, backward = self.compute_seconds(node, needs, view)
             devices = [view.devices]
             found = (_duration(devices, [forward]), _duration(devices, [backward]))
             self._computations[node, needs, view] = found
         return found
 
-    def _roofline(self, flops: int, moved: int, kernels: int) -> float:
-        device = self.machine.device
-        busy = max(flops / self._rate, moved / device.memory_bandwidth)
-        return kernels * device.kernel_latency + busy
+    def _streamed(self, device: int, moved: int) -> float:
+        """Seconds in which a device reads and writes so many bytes of its memory."""
+        kind = self.machine.device_at(device)
+        return float(self.kernel_seconds("pointwise", kind, 0, moved, 1))
 
     def transfer_seconds(self, transfer: Transfer) -> tuple[float, float]:
         """Seconds of a transfer forward, and of its adjoint, which moves the same the other way.
@@ -135,7 +166,7 @@ class CostModel:
                 assert transfer.groups is not None
                 block = prod(transfer.source.type.block) * self.itemsize
                 return _duration(
-                    transfer.groups, (self._ring(group, block) for group in transfer.groups)
+                    transfer.groups, (self._all_reduce(group, block) for group in transfer.groups)
                 )
             case "local":
                 return self._copies(transfer)
@@ -143,14 +174,14 @@ class CostModel:
                 return self._collective(transfer) or self._messages(transfer)
 
     def _collective(self, transfer: Transfer) -> Duration | None:
-        """An all_gather or reduce_scatter as a ring passes it on; None for any other transfer."""
+        """An all_gather or reduce_scatter; None for any other transfer."""
         if (groups := transfer.gathers) is not None:
             block = prod(transfer.target.type.block) * self.itemsize
         elif (groups := transfer.scatters) is not None:
             block = prod(transfer.source.type.block) * self.itemsize
         else:
             return None
-        return _duration(groups, (self._ring(group, block) / 2 for group in groups))
+        return _duration(groups, (self._ring(group, block) for group in groups))
 
     def _link(self, devices: tuple[int, ...]) -> Link:
         found = self._links.get(devices)
@@ -158,13 +189,22 @@ class CostModel:
             found = self._links[devices] = self.machine.group_link(devices)
         return found
 
-    def _ring(self, group: tuple[int, ...], block: int) -> float:
-        """Seconds of a ring all_reduce of ``block`` bytes on every device of a group."""
-        n = len(group)
-        if n == 1:
-            return 0.0
-        link = self._link(group)
-        return 2 * (n - 1) * (link.latency + block / n / link.bandwidth)
+    def _lines(self, group: tuple[int, ...]) -> tuple[Lines, Lines]:
+        """A pass along a ring, and an all_reduce, in a group."""
+        found = self._collectives.get(group)
+        if found is None:
+            hops = self.machine.hops(group)
+            found = self._collectives[group] = (ring(hops), all_reduce(hops))
+        return found
+
+    def _ring(self, group: tuple[int, ...], volume: int) -> float:
+        """Seconds of an all_gather or reduce_scatter of a volume in bytes, on a device that has
+        the whole."""
+        return float(seconds(self._lines(group)[0], volume))
+
+    def _all_reduce(self, group: tuple[int, ...], block: int) -> float:
+        """Seconds of an all_reduce of ``block`` bytes on every device of a group."""
+        return float(seconds(self._lines(group)[1], block))
 
     def _copies(self, transfer: Transfer) -> Duration:
         """Every device copies what it keeps within its own memory."""
@@ -172,7 +212,7 @@ class CostModel:
         for message in transfer.messages:
             kept[message.target] += 2 * message.elements * self.itemsize
         groups = [(device,) for device in kept]
-        return _duration(groups, (self._roofline(0, moved, 1) for moved in kept.values()))
+        return _duration(groups, (self._streamed(*item) for item in kept.items()))
 
     def _messages(self, transfer: Transfer) -> Duration:
         """All who send or receive start together, and the busiest device ends last.
@@ -207,11 +247,11 @@ class CostModel:
         if found is None:
             block = prod(home.type.block) * self.itemsize
             groups = tuple(group for group in home.holders.values() if len(group) > 1)
-            sync = _duration(groups, (self._ring(group, block) for group in groups))
+            sync = _duration(groups, (self._all_reduce(group, block) for group in groups))
             moved = prod(home.type.block) * update_bytes(self.itemsize, self.optimizer)
-            update = self._roofline(0, moved, 1)
-            devices = [(device,) for device in home.devices]
-            found = self._homes[home] = (sync, _duration(devices, [update] * len(devices)))
+            updates = (self._streamed(device, moved) for device in home.devices)
+            update = _duration(((device,) for device in home.devices), updates)
+            found = self._homes[home] = (sync, update)
         return found
 
 

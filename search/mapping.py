@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 
 from pcg.graph import Graph, Node
 from pcg.machine import Machine
-from pcg.view import MachineView
+from pcg.view import MachineView, Range
 from search.cost import CostModel
 from search.elimination import Decision, Elimination, Table, add_tables, aligned
 from search.network import Network, Pricer, network
 from search.simulate import price
 from search.tables import Tables
-from search.views import Range
 
 MAX_SPLITS = 8
 """How many ways to divide a range of devices between two sides are considered."""

@@ -21,6 +21,7 @@ from pcg.schedule import schedule
 from search.backtrack import Found, Observer, Space, backtrack
 from search.cost import CostModel, communication_elements
 from search.derivation import Derivation, Scribe
+from search.efficiency import Speed
 from search.mapping import Mapper
 from search.memory import peak_memory
 from search.mesh import planner
@@ -83,9 +84,11 @@ class Optimizer:
     progress: Progress = no_progress
     allow: Allow = anything
     """Which operators, as they are cut, plans may have, for study."""
+    speed: Speed | None = None
+    """How fast devices are; by default as the curves that come with Unity say."""
 
     def __post_init__(self) -> None:
-        self._cost = CostModel(self.machine, optimizer=self.settings.optimizer)
+        self._cost = CostModel(self.machine, optimizer=self.settings.optimizer, speed=self.speed)
         self._mapper = Mapper(self.machine, self._cost)
         self._rules: tuple[Rule, ...] = ()
         self._moves = Moves((), self.machine.devices, self.allow)

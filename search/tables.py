@@ -16,10 +16,10 @@ from pcg.layout import Layout, grid, operand_layout, output_layout, spread
 from pcg.schedule import PLACING, home, trace
 from pcg.tensor import ParallelTensor
 from pcg.transfer import transfer
-from pcg.view import MachineView
+from pcg.view import MachineView, Range
 from search.cost import NOTHING, CostModel, Duration
 from search.elimination import Seconds
-from search.views import Range, candidate_views
+from search.views import views_on
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +170,7 @@ class Tables:
         """The numbers of the views of an operator within a range of devices."""
         found = self._candidates.get((kind, devices))
         if found is None:
-            views = candidate_views(grid(self._samples[kind]), devices)
+            views = views_on(self.cost.machine, grid(self._samples[kind]), devices)
             found = self._candidates[kind, devices] = tuple(self._number(view) for view in views)
         return found
 
@@ -250,7 +250,7 @@ class Tables:
         """Seconds forward and backward."""
         needs = profile.needs if profile.trained else frozenset[int]()
         kind = profile.kind
-        forward, backward = self.cost.compute_seconds(self._samples[kind], needs)
+        forward, backward = self.cost.compute_seconds(self._samples[kind], needs, self.views[view])
         if not profile.trained:
             backward = 0.0
         for leaf in profile.leaves:

@@ -18,6 +18,7 @@ from pcg.schedule import Compute, Load, Move, Schedule, schedule
 from pcg.text import node_names
 from pcg.transfer import Transfer
 from search.cost import CostModel, gradients
+from search.efficiency import Speed
 from search.memory import Memory, peak_memory
 from search.program import AGAIN, PHASES, STREAMS, SYNC, UPDATE, Task
 from search.simulate import Run, recomputing
@@ -40,9 +41,10 @@ class Simulated:
     busiest: Usage
 
 
-def simulate_plan(plan: Plan, machine: Machine) -> Simulated:
-    """Simulate a plan on the machine that it was made for."""
-    cost = CostModel(machine, optimizer=plan.optimizer)
+def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> Simulated:
+    """Simulate a plan on the machine that it was made for. ``speed``: of its devices, by default as
+    the curves that come with Unity say."""
+    cost = CostModel(machine, optimizer=plan.optimizer, speed=speed)
     steps = schedule(plan.graph, plan.views)
     run = recomputing(steps, cost, plan.recompute)
     memory = peak_memory(steps, cost.itemsize, plan.optimizer, plan.recompute)

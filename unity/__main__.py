@@ -12,6 +12,7 @@ from unity.cli import run_app, run_command
 
 COMMANDS = {
     "optimize": "Find the fastest plan to train a model on a machine",
+    "compare": "Compare planners by predicted throughput",
     "generate": "Generate and prove the library of substitutions",
     "verify": "Prove or refute substitutions",
     "recheck": "Check certificates of proofs with other solvers",

@@ -8,6 +8,8 @@ python -m unity.optimize my_model.py:make_model --batch 64
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -28,10 +30,12 @@ from search.describe import rows, rules_used
 from search.mesh.planner import PLANNERS, MeshPlanner, Planned
 from search.optimizer import Optimizer, Settings
 from search.trace import simulate_plan
+from search.views import load_views
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
 from unity.simulate import save_trace
+from unity.speed import PROFILE_HELP, measured
 
 MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
@@ -55,7 +59,9 @@ class Engine(StrEnum):
 def optimize(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     machine: Annotated[str, typer.Option(help="A preset, or a machine file.")] = "local",
-    nodes: Annotated[int, typer.Option(help="Nodes of the machine.")] = 1,
+    nodes: Annotated[
+        int | None, typer.Option(help="Nodes of the machine; by default as its file says.")
+    ] = None,
     devices: Annotated[
         int | None, typer.Option(help="Use only so many devices of the nodes.")
     ] = None,
@@ -68,8 +74,12 @@ def optimize(
     rules: Annotated[
         Path | None, typer.Option(help="Rule library; by default the generated one.")
     ] = None,
+    profile: Annotated[Path | None, typer.Option(help=PROFILE_HELP)] = None,
     operators: Annotated[
         Path | None, typer.Option(help="A Python file that declares further operators.")
+    ] = None,
+    views: Annotated[
+        Path | None, typer.Option(help="Backtracking: a Python file with further view generators.")
     ] = None,
     planner: Annotated[
         str, typer.Option(help=f"What plans may be made of: one of {', '.join(PLANNERS)}.")
@@ -97,15 +107,43 @@ def optimize(
     """Find the fastest plan for MODEL and write it to a file."""
     if operators is not None:
         load_user_operators(operators)
+    if views is not None:
+        if engine is not Engine.BACKTRACKING:
+            raise InputError("--views", f"expected --engine {Engine.BACKTRACKING} with it")
+        load_views(views)
     for path in (out, trace):
         if path is not None and not path.parent.is_dir():
             raise InputError(str(path), "cannot be written, its folder does not exist")
     kept_by = default_optimizer(model) if optimizer is None else optimizer_of(optimizer)
-    target = load_machine(machine).with_nodes(nodes)
+    target, speed = measured(load_machine(machine), profile)
+    if nodes is not None:
+        target = target.with_nodes(nodes)
     if devices is not None:
         target = target.with_devices(devices)
     graph = build_model(model, batch, target.devices)
     library = load_library(rules)
+    with _progress(shown=not as_json) as show:
+        if engine is Engine.STRATEGIES:
+            mesh = MeshPlanner(target, library, planner, budget, kept_by, speed)
+            found = mesh.plan(model, graph)
+        elif planner != "joint":
+            raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
+        else:
+            settings = Settings(threshold=threshold, seconds=budget, optimizer=kept_by)
+            search = Optimizer(target, library, settings, progress=show, speed=speed)
+            found = search.planned(model, graph)
+    save_plan(found.plan, out)
+    if trace is not None:
+        save_trace(simulate_plan(found.plan, target, speed), trace)
+    if as_json:
+        _print_json(found)
+    else:
+        _print_report(found, out)
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A line that shows how far the search is, for terminals."""
     console = Console(stderr=True)
     with Progress(
         SpinnerColumn(),
@@ -113,27 +151,14 @@ def optimize(
         TextColumn("{task.completed}/{task.total}"),
         console=console,
         transient=True,
-        disable=as_json or not console.is_terminal,
+        disable=not (shown and console.is_terminal),
     ) as progress:
         bar = progress.add_task("searching parts", total=None)
 
         def show(what: str, done: int, total: int) -> None:
             progress.update(bar, description=f"searching {what}", completed=done, total=total)
 
-        if engine is Engine.STRATEGIES:
-            found = MeshPlanner(target, library, planner, budget, kept_by).plan(model, graph)
-        elif planner != "joint":
-            raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
-        else:
-            settings = Settings(threshold=threshold, seconds=budget, optimizer=kept_by)
-            found = Optimizer(target, library, settings, progress=show).planned(model, graph)
-    save_plan(found.plan, out)
-    if trace is not None:
-        save_trace(simulate_plan(found.plan, target), trace)
-    if as_json:
-        _print_json(found)
-    else:
-        _print_report(found, out)
+        yield show
 
 
 def _print_json(found: Planned) -> None:

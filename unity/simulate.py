@@ -18,9 +18,11 @@ from rich.table import Table
 from pcg.errors import InputError
 from pcg.machine import Machine, load_machine
 from pcg.plan import MachineFile, load_plan
+from search.efficiency import Speed
 from search.trace import Simulated, representatives, simulate_plan, write_trace
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
+from unity.speed import PROFILE_HELP, measured
 
 app = new_app()
 
@@ -41,6 +43,7 @@ def simulate(
     devices: Annotated[
         str | None, typer.Option(help="Devices of the timeline, such as 0-7,12; by default a few.")
     ] = None,
+    profile: Annotated[Path | None, typer.Option(help=PROFILE_HELP)] = None,
     operators: Annotated[
         Path | None, typer.Option(help="A Python file that declares further operators.")
     ] = None,
@@ -50,9 +53,9 @@ def simulate(
     if operators is not None:
         load_user_operators(operators)
     loaded = load_plan(plan)
-    target = _machine(str(plan), loaded.machine, machine, nodes)
+    target, speed = _machine(str(plan), loaded.machine, machine, nodes, profile)
     shown = None if devices is None else device_list(devices, target.devices)
-    found = simulate_plan(loaded, target)
+    found = simulate_plan(loaded, target, speed)
     if trace is not None:
         save_trace(found, trace, shown)
     if as_json:
@@ -68,9 +71,12 @@ def save_trace(found: Simulated, path: Path, devices: tuple[int, ...] | None = N
     write_trace(found, path, representatives(found) if devices is None else devices)
 
 
-def _machine(plan: str, wanted: MachineFile, name: str | None, nodes: int | None) -> Machine:
-    """The machine of a plan; InputError where it is another than the plan was made for."""
-    found = load_machine(wanted.name if name is None else name)
+def _machine(
+    plan: str, wanted: MachineFile, name: str | None, nodes: int | None, profile: Path | None
+) -> tuple[Machine, Speed | None]:
+    """The machine of a plan, and how fast its devices are; InputError where it is another than the
+    plan was made for."""
+    found, speed = measured(load_machine(wanted.name if name is None else name), profile)
     if nodes is None:
         nodes = -(-wanted.devices // found.devices_per_node)
     found = found.with_nodes(nodes)
@@ -79,7 +85,7 @@ def _machine(plan: str, wanted: MachineFile, name: str | None, nodes: int | None
     if found.hash() != wanted.hash:
         problem = f"was made for {wanted.devices} devices of {wanted.name} as it was then,"
         raise InputError(plan, f"{problem} which {found.devices} of {found.name} are not")
-    return found
+    return found, speed
 
 
 def device_list(text: str, devices: int) -> tuple[int, ...]:

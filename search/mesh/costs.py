@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from pcg.graph import Node
 from pcg.infer import bind_sizes
 from pcg.kept import Reads
+from pcg.kind import kind_of
+from pcg.machine import Device
 from pcg.training import held_bytes, update_bytes
 from pcg.work import work
 from search.cost import CostModel
 from search.mesh.digits import Digits
-from search.mesh.strategies import COPY, Codes, Space
+from search.mesh.strategies import COPY, IDLE, Codes, Space
 
 Vector = NDArray[np.float64]
 
@@ -23,6 +25,10 @@ Vector = NDArray[np.float64]
 PASSING = 0.25
 """How much of what an operator reads and makes counts as memory though it is held for a short while
 only. At the fullest time few operators have such, and which is unknown while bytes add up."""
+
+
+_Used = Sequence[tuple[Device, NDArray[np.bool_]]]
+"""Each kind of device, and which strategies use devices of it."""
 
 
 @dataclass(frozen=True)
@@ -56,22 +62,10 @@ def own_costs(
         t.elements / _cut(degrees, [a.outputs[i] is not None for a in space.axes])
         for i, t in enumerate(node.types)
     ]
-    done = work(node, needs, cost.itemsize)
-    tasks = degrees.prod(axis=1)
-    moved = sum(operands) + sum(outputs)
-    whole = sum(t.elements for t in (*types, *node.types))
-    device = cost.machine.device
-    rate = device.flops.rate(cost.dtype)
-    seconds = np.zeros(len(space))
+    elements = sum([*operands, *outputs], np.zeros(len(space)))
+    kinds = _kinds_used(space, digits)
+    seconds = _computation(node, needs, cost, degrees.prod(axis=1), elements, kinds)
     exchanges: list[Vector] = []
-    for flops, read, kernels in (
-        (done.flops_forward, done.bytes_forward, done.kernels_forward),
-        (done.flops_backward, done.bytes_backward, done.kernels_backward),
-    ):
-        busy = np.maximum(
-            flops / tasks / rate, read / max(whole, 1) * moved / device.memory_bandwidth
-        )
-        seconds += kernels * device.kernel_latency + busy
     # Operands are counted where they are wanted, though some lie there already.
     held = [outputs[port] for port in kept.outputs] + [operands[i] for i in kept.operands]
     passing = [*outputs, *(b for i, b in enumerate(operands) if i not in weights)]
@@ -81,9 +75,57 @@ def own_costs(
     for position in weights:
         block = operands[position] * cost.itemsize
         exchanges.append(_exchange(space.operand(position), block, digits))
-        seconds += device.kernel_latency + operands[position] * moves / device.memory_bandwidth
+        bytes_moved = operands[position] * moves
+        seconds += _slowest(kinds, lambda device, b=bytes_moved: _update(cost, device, b))
         memory = memory + operands[position] * holds
     return OwnCosts(seconds, tuple(exchanges), memory)
+
+
+def _computation(
+    node: Node,
+    needs: frozenset[int],
+    cost: CostModel,
+    tasks: Vector,
+    elements: Vector,
+    kinds: _Used,
+) -> Vector:
+    """Seconds forward and backward. A task has its part of the operations, and of the bytes as many
+    as it has of all operands' and outputs' elements."""
+    done, kind = work(node, needs, cost.itemsize), kind_of(node)
+    whole = sum(t.elements for t in (*(value.type for value in node.inputs), *node.types))
+    part = elements / max(whole, 1)
+
+    def seconds(device: Device) -> Vector:
+        forward = done.flops_forward / tasks, done.bytes_forward * part, done.kernels_forward
+        backward = done.flops_backward / tasks, done.bytes_backward * part, done.kernels_backward
+        return cost.kernel_seconds(kind, device, *forward) + cost.kernel_seconds(
+            kind, device, *backward
+        )
+
+    return _slowest(kinds, seconds)
+
+
+def _update(cost: CostModel, device: Device, moved: Vector) -> Vector:
+    """Seconds of an optimizer's step that reads and writes so many bytes."""
+    return cost.kernel_seconds("pointwise", device, np.zeros(len(moved)), moved, 1)
+
+
+def _kinds_used(space: Space, digits: Digits) -> _Used:
+    machine = digits.machine
+    if len(machine.kinds) == 1:
+        return [(machine.device, np.ones(len(space), bool))]
+    busy = ((space.codes != IDLE) * (1 << np.arange(len(digits)))).sum(axis=1)
+    masks, inverse = np.unique(busy, return_inverse=True)
+    used = [machine.kinds_of(digits.group(int(mask))) for mask in masks]
+    return [
+        (kind, np.array([any(k is kind for k in kinds) for kinds in used])[inverse.ravel()])
+        for kind in machine.kinds
+    ]
+
+
+def _slowest(used: _Used, seconds: Callable[[Device], Vector]) -> Vector:
+    """Of each strategy, the seconds on the slowest of its devices."""
+    return np.max([np.where(uses, seconds(kind), 0.0) for kind, uses in used], axis=0)
 
 
 def _cut(degrees: Vector, concerned: Sequence[bool]) -> Vector:
@@ -91,9 +133,9 @@ def _cut(degrees: Vector, concerned: Sequence[bool]) -> Vector:
 
 
 def _exchange(codes: Codes, block: Vector, digits: Digits) -> Vector:
-    """Seconds of a ring all_reduce among the copies of a weight."""
+    """Seconds of an all_reduce among the copies of a weight."""
     mask = ((codes == COPY) * (1 << np.arange(len(digits)))).sum(axis=1)
-    return digits.ring_seconds(mask, block, 2)
+    return digits.all_reduce_seconds(mask, block)
 
 
 def lengths(node: Node) -> dict[str, int]:

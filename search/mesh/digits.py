@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -9,7 +10,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.machine import Link, Machine
+from pcg.machine import Machine
+from search.collectives import Lines, all_reduce, ring, seconds
 
 Masks = NDArray[np.int64]
 """Sets of digits, bit i for digit i."""
@@ -21,13 +23,14 @@ class Pairs:
     """How devices reach those that differ from them in some digits.
 
     ``latency`` and ``inverse_bandwidth`` are means over the peers of a device, in seconds and
-    seconds a byte; ``ring`` is the link of a ring through all of them.
+    seconds a byte; ``ring`` and ``all_reduce`` are the collectives among all of them.
     """
 
     members: int
     latency: float
     inverse_bandwidth: float
-    ring: Link
+    ring: Lines
+    all_reduce: Lines
 
 
 @dataclass
@@ -52,17 +55,25 @@ class Digits:
         groups are alike; this one holds device 0."""
         found = self._pairs.get(mask)
         if found is None:
-            found = self._pairs[mask] = self._measured(self._group(mask))
+            found = self._pairs[mask] = self._measured(self.group(mask))
         return found
 
-    def ring_seconds(self, masks: Masks, volume: Seconds, passes: Seconds | float) -> Seconds:
-        """Seconds of a ring in each group of a mask, in which a device passes on (n - 1) / n of a
-        volume of bytes, as often as ``passes`` says."""
+    def ring_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
+        """Seconds of an all_gather or reduce_scatter in each group of a mask; volumes in bytes on
+        a device that has the whole."""
+        return self._collective(masks, volume, lambda pairs: pairs.ring)
+
+    def all_reduce_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
+        """Seconds of an all_reduce in each group of a mask, of a volume of bytes on a device."""
+        return self._collective(masks, volume, lambda pairs: pairs.all_reduce)
+
+    def _collective(
+        self, masks: Masks, volume: Seconds, lines: Callable[[Pairs], Lines]
+    ) -> Seconds:
+        if not masks.size:
+            return np.zeros(masks.shape)
         found, inverse = self._each(masks)
-        members = np.array([p.members for p in found])[inverse]
-        latency = np.array([p.ring.latency for p in found])[inverse]
-        slowness = np.array([1 / p.ring.bandwidth for p in found])[inverse]
-        return passes * (members - 1) * (latency + volume / members * slowness)
+        return seconds(_padded([lines(pairs) for pairs in found])[inverse], volume)
 
     def message_seconds(self, masks: Masks, volume: Seconds, messages: Seconds) -> Seconds:
         """Seconds in which a device gets a volume of bytes, in so many messages, from its peers in
@@ -78,7 +89,8 @@ class Digits:
         known, inverse = np.unique(masks, return_inverse=True)
         return [self.pairs(int(mask)) for mask in known], inverse.reshape(masks.shape)
 
-    def _group(self, mask: int) -> list[int]:
+    def group(self, mask: int) -> list[int]:
+        """The devices that differ from device 0 in the digits of a mask only."""
         free = [i for i in range(len(self)) if mask >> i & 1]
         ranges = [range(self.primes[i]) for i in free]
         return sorted(
@@ -88,11 +100,21 @@ class Digits:
 
     def _measured(self, group: list[int]) -> Pairs:
         links = [self.machine.link(group[0], other) for other in group[1:]]
+        hops = self.machine.hops(group)
+        collectives = ring(hops), all_reduce(hops)
         if not links:
-            return Pairs(1, 0.0, 0.0, self.machine.group_link(group))
+            return Pairs(1, 0.0, 0.0, *collectives)
         latency = sum(link.latency for link in links) / len(links)
         inverse = sum(1 / link.bandwidth for link in links) / len(links)
-        return Pairs(len(group), latency, inverse, self.machine.group_link(group))
+        return Pairs(len(group), latency, inverse, *collectives)
+
+
+def _padded(found: Sequence[Lines]) -> Lines:
+    """[groups, algorithms, 2], the last one again where a group has fewer."""
+    most = max(len(lines) for lines in found)
+    return np.stack(
+        [np.pad(lines, ((0, most - len(lines)), (0, 0)), mode="edge") for lines in found]
+    )
 
 
 def _primes(machine: Machine) -> tuple[int, ...]:

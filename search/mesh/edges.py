@@ -35,7 +35,9 @@ def transfer_seconds(
     mask = ((moved | shifted) * (1 << np.arange(len(primes)))).sum(axis=2)
     seconds = digits.message_seconds(mask, busiest, messages)
     ring = _Rings(a, b, shifted, mask, elements / (cell * inner_a), elements / (cell * inner_b))
-    seconds = np.where(ring.applies, digits.ring_seconds(mask, ring.volume, ring.passes), seconds)
+    passed, reduced = ring.passes, ring.reduces
+    seconds[passed] = digits.ring_seconds(mask[passed], ring.volume[passed])
+    seconds[reduced] = digits.all_reduce_seconds(mask[reduced], ring.volume[reduced])
     # A device that has all it needs copies it within its memory, which is left out here.
     seconds = np.where(received <= 0, 0.0, seconds)
     vanishing = ((a == COPY) & (b != COPY)).any(axis=2)
@@ -76,8 +78,8 @@ def _shifted(sources: Codes, targets: Codes, rank: int) -> NDArray[np.bool_]:
 
 
 class _Rings:
-    """Where a transfer is one collective among the devices that differ in the moved digits: its
-    volume on each device, and how often a ring of n devices passes (n - 1) / n of it on."""
+    """Where a transfer is one collective among the devices that differ in the moved digits: an
+    all_gather or reduce_scatter, or an all_reduce; and the volume on each device."""
 
     def __init__(
         self,
@@ -93,6 +95,6 @@ class _Rings:
         reduced = (~moved | ((a == PARTIAL) & (b == COPY))).all(axis=2)
         scattered = (~moved | ((a == PARTIAL) & (b >= 0))).all(axis=2)
         gathered = (~moved | ((a >= 0) & (b == COPY))).all(axis=2)
-        self.applies = plain & (reduced | scattered | gathered)
-        self.passes = np.where(reduced, 2.0, 1.0)
+        self.passes = plain & (scattered | gathered) & ~reduced
+        self.reduces = plain & reduced
         self.volume = np.where(gathered, after, before)

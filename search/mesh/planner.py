@@ -16,6 +16,7 @@ from pcg.schedule import Schedule, schedule
 from pcg.training import Optimizer
 from search.cost import CostModel, communication_elements
 from search.derivation import Derivation, Scribe
+from search.efficiency import Speed
 from search.lives import worth_remaking
 from search.memory import peak_memory
 from search.mesh.allow import (
@@ -135,6 +136,8 @@ class MeshPlanner:
     family: str = "joint"
     seconds: float = 600.0
     optimizer: Optimizer = "sgd"
+    speed: Speed | None = None
+    """How fast devices are; by default as the curves that come with Unity say."""
     _phases: dict[str, float] = field(init=False, default_factory=dict[str, float])
     _known: dict[Tried, list[Candidate]] = field(
         init=False, default_factory=dict[Tried, list[Candidate]]
@@ -149,7 +152,7 @@ class MeshPlanner:
         start = perf_counter()
         graph.check()
         self._phases, self._known = {}, {}
-        cost = CostModel(self.machine, optimizer=self.optimizer)
+        cost = CostModel(self.machine, optimizer=self.optimizer, speed=self.speed)
         found: list[Candidate] = []
         data: list[float] = []
         stop = "exhausted"
@@ -163,9 +166,9 @@ class MeshPlanner:
                 made = list(self._fitting(trial, allowed.mask, found))
                 found += made
                 data += [made[0].seconds] if allowed.data_parallel else []
-        fitting = [c for c in found if c.memory <= self.machine.device.memory_bytes]
+        fitting = list(filter(self._fits, found))
         if not fitting:
-            raise NegativeAnswer(self._misses(name, min(c.memory for c in found)))
+            raise NegativeAnswer(self._misses(name, min(c.memory - self._limit(c) for c in found)))
         best = min(fitting, key=lambda c: c.seconds)
         return Planned(
             self._plan(name, graph, best, cost, perf_counter() - start),
@@ -193,17 +196,16 @@ class MeshPlanner:
         from ``before`` is as fast as they are."""
         best = list(self._candidates(trial, allowed, 0.0))
         yield from best
-        limit = self.machine.device.memory_bytes
         fastest = min(found.seconds for found in best)
-        known = min((c.seconds for c in before if c.memory <= limit), default=inf)
-        if known <= fastest or any(found.memory <= limit for found in best):
+        known = min((c.seconds for c in before if self._fits(c)), default=inf)
+        if known <= fastest or any(map(self._fits, best)):
             return
-        low, high = 0.0, best[0].seconds / limit
+        low, high = 0.0, best[0].seconds / self._limit(best[0])
         for _ in range(PRICES):
             price = high if low == 0.0 else (low + high) / 2
             tried = list(self._candidates(trial, allowed, price))
             yield from tried
-            if any(found.memory <= limit for found in tried):
+            if any(map(self._fits, tried)):
                 high = price
                 if low > 0.0 and high < 1.5 * low:
                     return
@@ -243,8 +245,17 @@ class MeshPlanner:
         self._phases[phase] = self._phases.get(phase, 0.0) + perf_counter() - start
         return found
 
-    def _misses(self, name: str, memory: int) -> str:
-        over = memory - self.machine.device.memory_bytes
+    def _fits(self, candidate: Candidate) -> bool:
+        return candidate.memory <= self._limit(candidate)
+
+    def _limit(self, candidate: Candidate) -> int:
+        """Bytes that each device has that a plan uses."""
+        if len(self.machine.kinds) == 1:
+            return self.machine.memory_limit()
+        used = {device for view in candidate.cut.views.values() for device in view.devices}
+        return self.machine.memory_limit(used)
+
+    def _misses(self, name: str, over: int) -> str:
         return (
             f"{name} does not fit {self.machine.name}: the plan that takes least memory misses by"
             f" {over / 1e9:.2f} GB a device"
@@ -253,7 +264,7 @@ class MeshPlanner:
     def _plan(
         self, name: str, graph: Graph, best: Candidate, cost: CostModel, seconds: float
     ) -> Plan:
-        one = CostModel(self.machine.with_devices(1), optimizer=self.optimizer)
+        one = CostModel(self.machine.with_devices(1), optimizer=self.optimizer, speed=self.speed)
         whole = Engine(one, Cuts(()))
         alone = simulate(schedule(graph, whole.cut(whole.choose(graph)).views), whole.cost)
         estimates = EstimatesFile(

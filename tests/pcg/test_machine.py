@@ -51,12 +51,21 @@ machines = st.lists(st.integers(1, 4), min_size=2, max_size=4).map(lambda c: wit
 
 
 def test_presets():
-    assert preset_names() == ("dgx-a100", "dgx-h100", "local", "summit")
+    assert preset_names() == (
+        *("dgx-a100", "dgx-h100", "dgx-h200", "local", "p3-16xlarge", "summit"),
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "per_node"),
-    [("local", "cpu", 4), ("summit", "gpu", 6), ("dgx-a100", "gpu", 8), ("dgx-h100", "gpu", 8)],
+    [
+        ("local", "cpu", 4),
+        ("summit", "gpu", 6),
+        ("p3-16xlarge", "gpu", 8),
+        ("dgx-a100", "gpu", 8),
+        ("dgx-h100", "gpu", 8),
+        ("dgx-h200", "gpu", 8),
+    ],
 )
 def test_preset_is_one_node(name: str, kind: str, per_node: int):
     machine = load_machine(name)
@@ -196,7 +205,7 @@ def test_wrong_file(tmp_path: Path, old: str, new: str, problem: str):
 
 @pytest.mark.parametrize("name", ["frontier", "", "../machines/local", "local.json"])
 def test_unknown_preset_lists_those_there_are(name: str):
-    with pytest.raises(InputError, match="dgx-a100, dgx-h100, local, summit"):
+    with pytest.raises(InputError, match="dgx-a100, dgx-h100, dgx-h200, local, p3-16"):
         load_machine(name)
 
 

@@ -15,6 +15,7 @@ from pcg.text import parse_graph
 from pcg.transfer import transfer
 from pcg.view import MachineView
 from search.cost import CostModel, communication_elements, gradients
+from search.efficiency import PLAIN
 
 ALPHA, BETA = 1e-5, 1e9
 RATE, MEMORY, LAUNCH = 1e12, 1e10, 1e-6
@@ -46,7 +47,9 @@ def typed(shape: tuple[int, ...], dims=None, copies: int = 1, partials: int = 1)
 
 
 def moved(source: Layout, target: Layout, dtype: DType = "float32") -> float:
-    forward, backward = CostModel(machine(), dtype).transfer_seconds(transfer(source, target))
+    forward, backward = CostModel(machine(), dtype, speed=PLAIN).transfer_seconds(
+        transfer(source, target)
+    )
     assert forward == backward
     return forward
 
@@ -68,7 +71,7 @@ def packed(graph: Graph) -> Schedule:
 
 
 def test_roofline():
-    cost = CostModel(machine())
+    cost = CostModel(machine(), speed=PLAIN)
     compute_bound = checked("x = input[1000, 1000]\nw = weight[1000, 1000]\nreturn matmul(x, w)")
     node = compute_bound.outputs[0].node
     forward, backward = cost.compute_seconds(node, frozenset({1}))
@@ -80,26 +83,36 @@ def test_roofline():
         pytest.approx(LAUNCH + 2 * 4e6 / MEMORY),
         0.0,
     )
-    double = CostModel(machine(), "float64")
+    double = CostModel(machine(), "float64", speed=PLAIN)
     assert double.compute_seconds(node, frozenset())[0] == pytest.approx(LAUNCH + 4e9 / RATE)
 
 
 def test_all_reduce():
-    parts, copies = typed((1000,), partials=4), typed((1000,), copies=4)
-    seconds = moved(spread(parts), spread(copies))
-    assert seconds == pytest.approx(6 * ALPHA + 6 / 4 * 4000 / BETA)
-    assert moved(spread(parts), spread(copies), "float64") == pytest.approx(
-        6 * ALPHA + 6 / 4 * 8000 / BETA
-    )
+    """A tree where latency counts, a ring where bandwidth does."""
+    tried: list[tuple[int, DType, int]] = [
+        *((1000, "float32", 4), (10**6, "float32", 4), (10**6, "fp16", 2))
+    ]
+    for size, dtype, itemsize in tried:
+        parts, copies = typed((size,), partials=4), typed((size,), copies=4)
+        block = size * itemsize
+        around = 6 * ALPHA + 6 / 4 * block / BETA
+        up_and_down = 4 * ALPHA + 2 * block / BETA
+        assert (around < up_and_down) == (size == 10**6)
+        assert moved(spread(parts), spread(copies), dtype) == pytest.approx(
+            min(around, up_and_down)
+        )
 
 
 def test_all_reduce_between_nodes():
-    parts, copies = typed((1000,), partials=8), typed((1000,), copies=8)
-    # A ring through whole nodes has all their ports between nodes.
-    slowest = min(BETA, 4 * BETA / 10)
-    assert moved(spread(parts), spread(copies)) == pytest.approx(
-        14 * 10 * ALPHA + 14 / 8 * 4000 / slowest
-    )
+    """Within each node, then in four pairs that share the nodes' ports; or a tree of all."""
+    for size in (100, 10**6):
+        parts, copies = typed((size,), partials=8), typed((size,), copies=8)
+        # A ring through whole nodes has all their ports between nodes.
+        outer = 4 * BETA / 10
+        inside = 6 * ALPHA + 6 / 4 * 4 * size / BETA
+        across = 2 * 10 * ALPHA + 4 * size / outer
+        tree = 2 * 3 * 10 * ALPHA + 2 * 4 * size / outer
+        assert moved(spread(parts), spread(copies)) == pytest.approx(min(inside + across, tree))
 
 
 def test_what_stays_is_free_and_what_is_cut_in_place_is_copied():
@@ -123,11 +136,20 @@ def test_messages_by_kind_of_link():
     assert moved(spread(cut), spread(whole)) == pytest.approx(inside + outside)
 
 
+def test_all_to_all():
+    """From rows to columns: a message to each peer, over the link to it."""
+    rows, columns = typed((80, 80), dims=(8, 1)), typed((80, 80), dims=(1, 8))
+    message = 4 * 10 * 10
+    inside = 3 * (ALPHA + message / BETA)
+    outside = 4 * (10 * ALPHA + message / (BETA / 10))
+    assert moved(spread(rows), spread(columns)) == pytest.approx(inside + outside)
+
+
 def test_weight():
-    cost = CostModel(machine())
+    cost = CostModel(machine(), speed=PLAIN)
     sync, update = cost.weight(spread(typed((1000,), dims=(2,), copies=2)))
     assert sync.groups.tolist() == [[0, 1], [2, 3]]
-    assert sync.longest == pytest.approx(2 * ALPHA + 2000 / BETA)
+    assert sync.longest == pytest.approx(2 * ALPHA + 2000 / BETA)  # a pair, each half to the other
     assert update.longest == pytest.approx(LAUNCH + 3 * 2000 / MEMORY)
     assert cost.weight(spread(typed((1000,), dims=(2,))))[0].longest == 0.0
 

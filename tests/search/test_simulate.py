@@ -14,13 +14,14 @@ from pcg.schedule import Move, schedule
 from pcg.text import parse_graph
 from pcg.view import MachineView
 from search.cost import NOTHING, CostModel, Duration
+from search.efficiency import PLAIN
 from search.program import BACKWARD, SYNC, UPDATE, Program, Step, Task, program, tasks
 from search.simulate import SNAPSHOT, price, run, simulate
 from search.timeline import events, exposures, usage
 
 
 def cost_of(devices: int) -> CostModel:
-    return CostModel(load_machine("dgx-a100").with_devices(devices))
+    return CostModel(load_machine("dgx-a100").with_devices(devices), speed=PLAIN)
 
 
 def checked(text: str) -> Graph:

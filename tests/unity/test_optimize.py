@@ -158,3 +158,26 @@ def test_without_a_library_there_is_no_plan(
         main()
     assert stop.value.code == 2
     assert "rules.json: no such file" in capsys.readouterr().err
+
+
+def test_a_profile_changes_what_is_predicted(tmp_path: Path) -> None:
+    slow = [{"size": size, "seconds": 1.0, "spread": 0.0} for size in (1e3, 1e6)]
+    content = {
+        "schema_version": 1,
+        "machine": "local",
+        "device": "slow",
+        "operators": [{"kind": "contraction", "dtype": "float32", "points": slow}],
+    }
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps(content))
+    arguments = ["mlp-mnist", "--devices", "2", "-o", str(tmp_path / "plan.json"), "--json"]
+    result = optimize(*arguments, "--profile", str(profile))
+    # Two products forward, three backward.
+    assert json.loads(result.stdout)["predicted_seconds"] > 5
+
+
+def test_views_are_for_backtracking(tmp_path: Path) -> None:
+    path = tmp_path / "views.py"
+    path.write_text("")
+    result = optimize("mlp-mnist", "--views", str(path))
+    assert "--views: expected --engine backtracking" in str(result.exception)

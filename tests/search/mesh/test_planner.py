@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from random import Random
 
@@ -137,6 +138,20 @@ def test_a_plan_that_does_not_fit_is_refused_with_what_it_misses_by():
     assert joint.peak_memory_bytes <= machine.device.memory_bytes
     with pytest.raises(NegativeAnswer, match=r"misses by \d+\.\d\d GB a device"):
         MeshPlanner(machine, load_library(), "data-parallel").plan("dlrm", graph)
+
+
+def test_a_plan_has_to_fit_the_smallest_device_that_it_uses():
+    """The second node has a hundredth of the memory, which the first node's devices do not need."""
+    fields = load_machine("dgx-a100").with_nodes(2).model_dump(mode="json", by_alias=True)
+    small = {**fields["device"], "memory_bytes": 1_000_000, "first_node": 1}
+    mixed = Machine.model_validate_json(json.dumps({**fields, "other_device": [small]}))
+    graph = build_model("mlp-tiny", None, mixed.devices)
+    library = load_library()
+    with pytest.raises(NegativeAnswer, match="does not fit"):
+        MeshPlanner(mixed, library, "data-parallel").plan("mlp-tiny", graph)
+    plan = MeshPlanner(mixed, library).plan("mlp-tiny", graph).plan
+    used = {device for view in plan.views.values() for device in view.devices}
+    assert plan.estimates.peak_memory_bytes <= mixed.memory_limit(used)
 
 
 def test_an_unknown_planner_is_refused():

@@ -1,0 +1,102 @@
+"""What collective communication costs over the levels of a machine.
+
+All algorithms take a time that is linear in the bytes moved, so each is a *line*, the seconds that
+it takes for nothing and those for each byte more, and a collective takes the cheapest of its lines.
+
+- A *ring* of n devices passes blocks on n - 1 times for all_gather or reduce_scatter, twice as
+  often for all_reduce: 2 (n - 1) (a + v / n b) seconds for v bytes, with latency a and bandwidth b
+  of its slowest link (Thakur, Rabenseifner and Gropp, IJHPCA 2005).
+- *Double binary trees* sum up and spread halves of the bytes at the same time, piece by piece:
+  2 log2 n steps of latency, and 2 v / b for the bytes (Sanders, Speck and Träff, Parallel
+  Computing 2009; NCCL 2.4).
+- *By levels*: reduce_scatter inside the units, all_reduce between them, all_gather inside. Of
+  m members in a unit each has 1/m of the bytes left to exchange with other units, in m groups side
+  by side that share the unit's ports; so m cancels out, and every stage is a ring over all the
+  bandwidth that the members have together. Any levels in a row may be one stage.
+
+all_gather and reduce_scatter are rings, as in NCCL. all_to_all is a message to every peer, one
+after the other. Groups of the same form on the other devices are taken to communicate at the same
+time: a group has its part of the ports by its members (`Machine.group_link`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import log2, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.machine import Hop
+
+Lines = NDArray[np.float64]
+"""[algorithms, 2]: seconds whatever the size, and seconds a byte, of each algorithm."""
+
+
+def ring(hops: Sequence[Hop]) -> Lines:
+    """all_gather or reduce_scatter in a group: by bytes on a device when the tensor is whole."""
+    return np.array([_ring(hops)])
+
+
+def all_reduce(hops: Sequence[Hop]) -> Lines:
+    """all_reduce in a group: by bytes on every device. Only algorithms that are the cheapest for
+    some size."""
+    lines = [line for stages in _stages(hops) for line in _by_levels(stages)]
+    return np.array(_useful(lines) if lines else [(0.0, 0.0)])
+
+
+def seconds(lines: Lines, volume: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """How long the cheapest algorithm takes for each volume. ``lines``: [..., algorithms, 2], one
+    set or one for each volume."""
+    sizes = np.asarray(volume, np.float64)[..., None]
+    return np.asarray((lines[..., 0] + lines[..., 1] * sizes).min(axis=-1))
+
+
+def _by_levels(stages: Sequence[Sequence[Hop]]) -> Iterator[tuple[float, float]]:
+    """reduce_scatter and all_gather in all stages but the outermost, all_reduce in that one."""
+    *inner, last = stages
+    rings = [_ring(stage) for stage in inner]
+    latency = 2 * sum(line[0] for line in rings)
+    per_byte = 2 * sum(line[1] for line in rings)
+    fixed, slope = _ring(last)
+    yield latency + 2 * fixed, per_byte + 2 * slope
+    fixed, slope = _tree(last)
+    yield latency + fixed, per_byte + slope
+
+
+def _ring(hops: Sequence[Hop]) -> tuple[float, float]:
+    """One pass: n - 1 steps, in which every device sends all but its own block."""
+    n = prod(hop.units for hop in hops)
+    if n == 1:
+        return 0.0, 0.0
+    latency, bandwidth = _slowest(hops)
+    return (n - 1) * latency, (n - 1) / n / bandwidth
+
+
+def _tree(hops: Sequence[Hop]) -> tuple[float, float]:
+    """Up and down double binary trees."""
+    latency, bandwidth = _slowest(hops)
+    return 2 * log2(prod(hop.units for hop in hops)) * latency, 2 / bandwidth
+
+
+def _slowest(hops: Sequence[Hop]) -> tuple[float, float]:
+    return max(hop.link.latency for hop in hops), min(hop.link.bandwidth for hop in hops)
+
+
+def _stages(hops: Sequence[Hop]) -> Iterator[list[Sequence[Hop]]]:
+    """All ways to divide levels into stages of levels in a row."""
+    if not hops:
+        return
+    yield [hops]
+    for i in range(1, len(hops)):
+        for rest in _stages(hops[i:]):
+            yield [hops[:i], *rest]
+
+
+def _useful(lines: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The lines with less for each byte than any that begins lower."""
+    found: list[tuple[float, float]] = []
+    for fixed, slope in sorted(set(lines)):
+        if not found or slope < found[-1][1]:
+            found.append((fixed, slope))
+    return found

@@ -1,0 +1,175 @@
+"""`unity compare`: its table, files and plots, what an interruption leaves, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pcg import machine
+from pcg.graph import Graph
+from pcg.machine import load_machine
+from pcg.models import build_model
+from search.mesh.planner import MeshPlanner, Planned
+from substitutions.store import load_library
+from unity import __main__ as console
+from unity.compare import app
+from unity.comparison import ComparisonFile, Entry, first_devices, over_others, samples
+from unity.plot import file_name, plot
+
+SMALL = ("--machine", "local", "--gpus", "4,2", "--planners", "data-parallel,joint")
+
+
+def compare(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_library():
+    """Reading it takes a second or two, each time that the command runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        library = load_library()
+        patch.setattr("unity.compare.load_library", lambda: library)
+        yield
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    out = tmp_path_factory.mktemp("compared") / "new"
+    return compare("mlp-mnist", *SMALL, "-o", str(out), "--json"), out
+
+
+def test_it_writes_what_the_planners_predict(done: tuple[Result, Path]):
+    result, out = done
+    assert result.exit_code == 0, result.output
+    content = ComparisonFile.model_validate_json((out / "compare.json").read_text())
+    assert json.loads(result.stdout) == json.loads((out / "compare.json").read_text())
+    asked = [(n, planner) for n in (2, 4) for planner in ("data-parallel", "joint")]
+    assert [(e.devices, e.planner) for e in content.entries] == asked
+    for entry in content.entries:
+        assert entry.step_seconds is not None
+        assert entry.samples_per_second == pytest.approx(entry.batch / entry.step_seconds)
+        if entry.planner == "joint":
+            ratio = over_others(entry, content.entries)
+            assert ratio is not None
+            assert ratio >= 1
+    target = first_devices(load_machine("local"), 4)
+    graph = build_model("mlp-mnist", None, 4)
+    alone = MeshPlanner(target, load_library()).plan("mlp-mnist", graph).plan.estimates
+    assert content.entries[3].step_seconds == alone.step_seconds
+    assert content.entries[3].memory_bytes == alone.peak_memory_bytes
+
+
+def test_the_table_has_a_row_for_each(done: tuple[Result, Path]):
+    result, _ = done
+    lines = result.stderr.splitlines()
+    assert sum("data-parallel" in line for line in lines) == 2
+    assert max(len(line) for line in lines if "data-parallel" in line) <= 80
+
+
+def test_plots_are_drawn(done: tuple[Result, Path]):
+    _, out = done
+    assert (out / "mlp-mnist.png").read_bytes().startswith(b"\x89PNG")
+    svg = ElementTree.parse(out / "mlp-mnist.svg")
+    texts = {text.strip() for text in svg.getroot().itertext()}
+    assert {"mlp-mnist on local", "data-parallel", "joint", "devices", "2", "4"} <= texts
+    assert "predicted throughput (samples/s)" in texts
+
+
+def entry(planner: str, speed: float | None) -> Entry:
+    return Entry(
+        model="m",
+        planner=planner,
+        devices=8,
+        batch=64,
+        step_seconds=speed and 64 / speed,
+        samples_per_second=speed,
+        memory_bytes=None,
+        search_seconds=1.0,
+    )
+
+
+def test_what_does_not_fit_is_a_cross(tmp_path: Path):
+    svg, _ = plot("a/b.py:m", "local", [entry("joint", 10.0), entry("expert", None)], tmp_path)
+    assert svg.name == "a-b.py-m.svg"
+    assert "expert does not fit" in svg.read_text()
+    plot("none", "local", [entry("expert", None)], tmp_path)
+    assert file_name("../..") == "model"
+
+
+def test_ratios():
+    found = [entry("joint", 12.0), entry("expert", 4.0), entry("megatron", None)]
+    assert [over_others(e, found) for e in found] == [3.0, 1 / 3, None]
+    assert over_others(found[0], found[:1]) is None
+
+
+def test_a_plan_that_does_not_fit_is_an_entry(tmp_path: Path):
+    preset = (Path(machine.__file__).parent / "machines" / "local.toml").read_text()
+    (tmp_path / "small.toml").write_text(preset.replace("4_000_000_000", "1_000_000"))
+    machine_file = ("--machine", str(tmp_path / "small.toml"))
+    arguments = ("--gpus", "2", "--planners", "data-parallel", "-o", str(tmp_path))
+    result = compare("mlp-mnist", *machine_file, *arguments)
+    assert result.exit_code == 0, result.output
+    assert "does not fit" in result.output
+    (found,) = json.loads((tmp_path / "compare.json").read_text())["entries"]
+    assert found["step_seconds"] is None
+    assert "misses by" in found["problem"]
+
+
+def test_an_interruption_keeps_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    whole = MeshPlanner.plan
+
+    def interrupted(self: MeshPlanner, name: str, graph: Graph) -> Planned:
+        if name == "mlp-tiny":
+            raise KeyboardInterrupt
+        return whole(self, name, graph)
+
+    monkeypatch.setattr(MeshPlanner, "plan", interrupted)
+    few = ("--machine", "local", "--gpus", "2", "--planners", "data-parallel")
+    with pytest.raises(SystemExit) as stop:
+        console.main(["compare", "mlp-mnist", "mlp-tiny", *few, "-o", str(tmp_path)])
+    assert stop.value.code == 130
+    (found,) = json.loads((tmp_path / "compare.json").read_text())["entries"]
+    assert found["model"] == "mlp-mnist"
+    assert "data-parallel" in capsys.readouterr().out
+    assert (tmp_path / "mlp-mnist.svg").exists()
+
+
+def test_without_matplotlib_the_table_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("unity.compare.can_plot", lambda: False)
+    arguments = ("--machine", "local", "--gpus", "2", "--planners", "joint", "-o", str(tmp_path))
+    result = compare("mlp-mnist", *arguments)
+    assert result.exit_code == 0
+    assert "they take matplotlib" in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["compare.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["mlp-tiny", "--gpus", "2,x"], "--gpus: expected numbers of devices such as 6,12,24"),
+        (["mlp-tiny", "--gpus", "0"], "--gpus: expected numbers of devices such as 6,12,24"),
+        (["mlp-tiny", "--planners", "alpa"], "--planners: expected some of joint, data-parallel"),
+        (["mlp-huge", "--gpus", "2"], "model mlp-huge: unknown, expected"),
+        (["mlp-tiny", "--profile", "gone.json"], "gone.json: no such file"),
+        (["mlp-tiny", "--machine", "frontier"], "frontier: no such machine"),
+    ],
+)
+def test_wrong_input_is_refused(
+    arguments: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as stop:
+        console.main(["compare", *arguments, "-o", str(tmp_path)])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith(f"unity: error: {line}")
+
+
+def test_samples_and_devices():
+    assert samples(build_model("dlrm-tiny", None, 4)) == 192
+    target = first_devices(load_machine("summit"), 8)
+    assert (target.devices, target.nodes) == (8, 2)
