@@ -8,7 +8,7 @@ python -m unity.optimize my_model.py:make_model --batch 64
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -142,7 +142,7 @@ def optimize(
 
 
 @contextmanager
-def _progress(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+def _progress(*, shown: bool) -> Generator[Callable[[str, int, int], None]]:
     """A line that shows how far the search is, for terminals."""
     console = Console(stderr=True)
     with Progress(
