@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 
@@ -93,14 +94,22 @@ class Engine:
         byte_price: float = 0.0,
         allowed: Allowed = everything,
         exposed: Exposed = ALL,
+        *,
+        among: Collection[Node] | None = None,
+        fixed: Mapping[Node, tuple[int, ...]] = MappingProxyType({}),
     ) -> Choice:
         """The best strategies of a whole graph. ``byte_price``: seconds that a byte of memory on a
         device is taken to cost. ``allowed``: which may be used. ``exposed``: how much of the
-        communication counts, the rest being hidden behind computation."""
-        nodes = [node for node in graph.nodes if not node.is_leaf]
+        communication counts, the rest being hidden behind computation. ``among``: the operators
+        that are looked at, all by default; ``fixed``: the codes of some whose strategies are
+        settled."""
+        nodes = [n for n in graph.nodes if not n.is_leaf and (among is None or n in among)]
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.space(node) for node in nodes]
-        masks = [np.flatnonzero(allowed(node, s)) for node, s in zip(nodes, spaces, strict=True)]
+        masks = [
+            s.places(fixed[node]) if node in fixed else np.flatnonzero(allowed(node, s))
+            for node, s in zip(nodes, spaces, strict=True)
+        ]
         factors = restricted(list(self._factors(graph, nodes, number, byte_price, exposed)), masks)
         some = kept([len(mask) for mask in masks], factors, self.most)
         values = [mask[few] for mask, few in zip(masks, some, strict=True)]
@@ -140,6 +149,8 @@ class Engine:
                         seen.add(value.node)
                         weights.append(position)
                     continue
+                if value.node not in number:
+                    continue
                 times = exposed.moves * (2.0 if position in needs else 1.0)
                 yield self._edge(number, value, node, position, times)
             own = self._own_costs(node, needs, tuple(weights), kept.get(node, Reads()))
@@ -149,7 +160,7 @@ class Engine:
                 seconds = seconds + exposed.weights.get(leaf, exposed.exchange) * exchange
             yield Factor((i,), seconds)
         for value in graph.outputs:
-            if not value.node.is_leaf:
+            if value.node in number:
                 whole = np.full((1, len(self.digits)), IDLE, np.int8)
                 out = self.space(value.node).output(value.port)
                 back = 2.0 if value.node in trained else 1.0

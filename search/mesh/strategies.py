@@ -38,6 +38,10 @@ class Space:
     def __len__(self) -> int:
         return len(self.codes)
 
+    def places(self, codes: Sequence[int]) -> NDArray[np.intp]:
+        """Where a strategy is."""
+        return np.flatnonzero((self.codes == np.array(codes, np.int8)).all(axis=1))
+
     def operand(self, position: int) -> Codes:
         """How each strategy needs an operand: an index that the operand lacks copies it."""
         table = [axis.operands[position] for axis in self.axes]

@@ -1,0 +1,257 @@
+"""Algebra together with strategies: rewrites that make the whole faster as it is cut best.
+
+A rewrite is tried where it would be made: the operators near it choose their strategies anew, those
+further away keep theirs. Places that look alike are one place, of which one is tried; where it
+gains, the rewrite is made at all of them, and stays if the whole graph, with all strategies chosen
+again, is faster (descent over groups of rewrites; each is judged after parallelization, not before,
+which is what makes the optimization joint: Unity, sections 2 and 6.4).
+
+Some rules want a weight in parts where a model has it whole. Such a weight is *opened* first, by the
+rule that a tensor is the concat of its two parts, where what it meets is a concat of just these.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from time import perf_counter
+
+from pcg.graph import Graph, Node, Value, rebuild
+from search.derivation import Applied, Derivation, Scribe
+from search.mesh.allow import Allowed
+from search.mesh.engine import Choice, Engine
+from search.moves import is_usable
+from substitutions.match import build, matches_at
+from substitutions.rule import Rule
+
+LEAST_GAIN = 1e-3
+"""Of the seconds of a step, what a rewrite has to gain to be made."""
+NEAR = 1
+"""So many operators away from a rewrite, strategies are chosen anew."""
+DEPTH = 3
+"""Places look alike where what they compute from looks alike, so many operators deep."""
+
+Rewritten = tuple[Graph, Derivation]
+Steps = tuple[Applied, ...]
+
+
+@dataclass(frozen=True)
+class Algebra:
+    """The rules of a library about whole tensors, by the operator that they start from."""
+
+    by_root: Mapping[tuple[str, int], tuple[Rule, ...]]
+    openings: tuple[Rule, ...]
+    """Those by which any tensor is two parts joined, of which one size is free."""
+
+    @staticmethod
+    def of(rules: Sequence[Rule]) -> Algebra:
+        by_root: dict[tuple[str, int], list[Rule]] = defaultdict(list)
+        openings: list[Rule] = []
+        for rule in (way for both in rules for way in (both, both.reversed)):
+            nodes = [n for n in Graph((*rule.left, *rule.right)).nodes if not n.is_leaf]
+            if rule.derived or any(n.is_parallel for n in nodes):
+                continue
+            root = next((v.node for v in rule.left if not v.node.is_leaf), None)
+            if root is None:
+                joined = len(rule.right) == 1 and rule.right[0].node.name == "concat"
+                if joined and len(rule.free_symbols) == 1 and rule.is_applicable:
+                    openings.append(rule)
+            elif is_usable(rule) and not rule.free_symbols:
+                by_root[root.name, root.ranks[0]].append(rule)
+        return Algebra({root: tuple(found) for root, found in by_root.items()}, tuple(openings))
+
+    def applications(self, node: Node, graph: Graph) -> Iterator[Applied]:
+        """What the rules make of what an operator computes."""
+        for rule in self.by_root.get((node.name, node.types[0].rank), ()):
+            for match in matches_at(rule, node, graph):
+                made = build(rule, match, {})
+                if made is not None and made != match.outputs:
+                    yield Applied(rule, match, {}, made)
+
+    def opened(self, node: Node) -> Iterator[Applied]:
+        """Weights that an operator reads, each in the parts in which an operand that it meets there
+        is joined."""
+        for position, value in enumerate(node.inputs):
+            if not (value.node.is_leaf and value.node.leaf.kind == "weight"):
+                continue
+            for at in dict.fromkeys(_joints(node, position)):
+                for rule in self.openings:
+                    match = next(matches_at(rule, value.node, Graph((value,))), None)
+                    free = dict.fromkeys(rule.free_symbols, at)
+                    made = None if match is None else build(rule, match, free)
+                    if match is not None and made is not None:
+                        yield Applied(rule, match, free, made)
+
+
+def _joints(node: Node, position: int) -> Iterator[int]:
+    """The sizes of the first of the parts in which an operator's other operands are joined, along
+    indices that they share with one operand."""
+    for axis in node.operator_call.typing(tuple(v.rank for v in node.inputs)).axes:
+        for other, value in enumerate(node.inputs):
+            shared = axis.operands[other] is not None and axis.operands[position] is not None
+            if other == position or not shared or value.node.name != "concat":
+                continue
+            first = value.node.inputs[0].type.shape
+            if first != value.type.shape:
+                dim = axis.operands[other]
+                assert dim is not None
+                if first[dim] != value.type.shape[dim]:
+                    yield first[dim]
+
+
+@dataclass
+class Rewriter:
+    """Rewrites graphs for one machine. ``allowed``: of a graph, the strategies that may be used.
+    ``deadline``: when to stop, as ``perf_counter`` counts."""
+
+    engine: Engine
+    algebra: Algebra
+    allowed: Callable[[Graph], Allowed]
+    deadline: float = inf
+    tried: int = field(init=False, default=0)
+
+    def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
+        """The graph with rewrites that make it faster; None if there are none."""
+        first = choice = self.engine.choose(graph, allowed=self.allowed(graph))
+        refused: set[object] = set()
+        while perf_counter() < self.deadline:
+            found = self._step(choice, derivation, refused)
+            if found is None:
+                break
+            choice, derivation = found
+        return None if choice is first else (choice.graph, derivation)
+
+    def _step(
+        self, choice: Choice, derivation: Derivation, refused: set[object]
+    ) -> tuple[Choice, Derivation] | None:
+        """The first group of rewrites, those that promise most first, that the whole gains by."""
+        gains: list[tuple[float, int, object, Sequence[Node]]] = []
+        for key, (steps, places) in self._groups(choice.graph).items():
+            if key in refused or perf_counter() > self.deadline:
+                continue
+            gain = len(places) * self._gain(choice, steps)
+            if gain > LEAST_GAIN * choice.seconds:
+                gains.append((-gain, len(gains), key, places))
+            else:
+                refused.add(key)
+        for _, _, key, places in sorted(gains, key=lambda g: g[:2]):
+            refused.add(key)
+            graph, after = self._everywhere(choice.graph, derivation, key, places)
+            again = self.engine.choose(graph, allowed=self.allowed(graph))
+            if again.seconds < (1 - LEAST_GAIN) * choice.seconds:
+                return again, after
+        return None
+
+    # -- what may be rewritten ----------------------------------------------------------------
+
+    def _groups(self, graph: Graph) -> dict[object, tuple[Steps, list[Node]]]:
+        """By rules and what a place looks like, one application and all the places."""
+        looks = _looks(graph)
+        alike: dict[object, list[Node]] = defaultdict(list)
+        for node in graph.nodes:
+            if not node.is_leaf:
+                alike[looks[node]].append(node)
+        found: dict[object, tuple[Steps, list[Node]]] = {}
+        for look, nodes in alike.items():
+            for number, steps in enumerate(self._at(nodes[0], graph)):
+                key = (look, number, tuple(step.rule.name for step in steps))
+                found[key] = (steps, nodes)
+        return found
+
+    def _at(self, node: Node, graph: Graph) -> Iterator[Steps]:
+        """The rewrites of what an operator computes."""
+        for applied in self.algebra.applications(node, graph):
+            yield (applied,)
+        for opening in self.algebra.opened(node):
+            opened = graph.replace(opening.replaced)
+            (image,) = rebuild((node.value(),), opening.replaced)
+            for applied in self.algebra.applications(image.node, opened):
+                if any(value in opening.made[0].node.inputs for value in _reads(applied)):
+                    yield opening, applied
+
+    def _everywhere(
+        self, graph: Graph, derivation: Derivation, key: object, places: Sequence[Node]
+    ) -> tuple[Graph, Derivation]:
+        """The graph with a rewrite made at all places that still look as they did."""
+        assert isinstance(key, tuple)
+        rules = key[2]
+        scribe = Scribe.after(derivation)
+        names = {value: scribe.ids[value] for node in places for value in (node.value(),)}
+        for node in places:
+            known = {scribe.ids[n.value()]: n for n in graph.nodes}
+            image = known.get(names[node.value()])
+            if image is None:
+                continue
+            for steps in self._at(image, graph):
+                if tuple(step.rule.name for step in steps) == rules:
+                    for step in steps:
+                        graph = scribe.follow(graph, step)
+                    break
+        return graph, scribe.derivation
+
+    # -- what a rewrite gains -----------------------------------------------------------------
+
+    def _gain(self, choice: Choice, steps: Steps) -> float:
+        """Seconds that a rewrite saves where operators near it choose anew."""
+        self.tried += 1
+        graph = choice.graph
+        kept = {n.value(p): n.value(p) for n in graph.nodes for p in _ports(n)}
+        for step in steps:
+            graph = graph.replace(step.replaced)
+            held = [(old, value) for old, value in kept.items() if value not in step.replaced]
+            images = rebuild(tuple(value for _, value in held), step.replaced)
+            kept = {old: image for (old, _), image in zip(held, images, strict=True)}
+        before = {old.node: new.node for old, new in kept.items()}
+        after = {new: old for old, new in before.items()}
+        there = set(graph.nodes)
+        gone = {n for n in choice.graph.nodes if before.get(n) not in there and not n.is_leaf}
+        fresh = {n for n in graph.nodes if n not in after and not n.is_leaf}
+        near = _around(choice.graph, gone, NEAR) - gone
+        near |= {after[n] for n in _around(graph, fresh, NEAR) if n in after} - gone
+        ring = _around(choice.graph, near | gone, 1) - gone - near
+        fixed = {node: choice.codes[node] for node in ring}
+        old = self.engine.choose(
+            choice.graph, allowed=self.allowed(choice.graph), among=near | gone | ring, fixed=fixed
+        )
+        images = {before[node]: codes for node, codes in fixed.items()}
+        among = {before[node] for node in near | ring} | fresh
+        new = self.engine.choose(graph, allowed=self.allowed(graph), among=among, fixed=images)
+        return old.seconds - new.seconds
+
+
+def _reads(applied: Applied) -> set[Value]:
+    return set(applied.match.values.values())
+
+
+def _ports(node: Node) -> range:
+    return range(len(node.types))
+
+
+def _around(graph: Graph, nodes: set[Node], distance: int) -> set[Node]:
+    """The operators at most so far from some, in either direction; those among them."""
+    found = set(nodes)
+    for _ in range(distance):
+        found |= {v.node for n in found for v in n.inputs if not v.node.is_leaf} | {
+            user for n in found for user in graph.users.get(n, ())
+        }
+    return found
+
+
+def _looks(graph: Graph) -> dict[Node, object]:
+    """What each operator looks like: itself and what it computes from, a few operators deep, and
+    who reads it."""
+    looks: dict[Node, object] = {}
+    for node in graph.nodes:
+        own = node.leaf.kind if node.is_leaf else node.operator_call
+        looks[node] = hash((own, tuple(node.types)))
+    for _ in range(DEPTH):
+        looks = {
+            node: hash((looks[node], tuple((looks[v.node], v.port) for v in node.inputs)))
+            for node in graph.nodes
+        }
+    return {
+        node: (looks[node], tuple(sorted(hash(looks[user]) for user in graph.users[node])))
+        for node in graph.nodes
+    }
