@@ -27,7 +27,9 @@ from pcg.opaque import opaque_nodes
 from pcg.plan import save_plan
 from pcg.training import optimizer_of
 from search.describe import rows, rules_used
+from search.mesh.allow import Dimension
 from search.mesh.planner import PLANNERS, MeshPlanner, Planned
+from search.mesh.variants import Mode
 from search.optimizer import Optimizer, Settings
 from search.trace import simulate_plan
 from search.views import load_views
@@ -84,6 +86,13 @@ def optimize(
     planner: Annotated[
         str, typer.Option(help=f"What plans may be made of: one of {', '.join(PLANNERS)}.")
     ] = "joint",
+    mode: Annotated[
+        Mode, typer.Option(help="Algebraic rewrites: judged with the cuts, before them, or none.")
+    ] = Mode.JOINT,
+    allow: Annotated[
+        str | None,
+        typer.Option(help=f"What may be cut, such as data,model; any of {', '.join(Dimension)}."),
+    ] = None,
     engine: Annotated[
         Engine,
         typer.Option(help="How to search: all operators' strategies together, or as in the paper."),
@@ -124,7 +133,9 @@ def optimize(
     library = load_library(rules)
     with _progress(shown=not as_json) as show:
         if engine is Engine.STRATEGIES:
-            mesh = MeshPlanner(target, library, planner, budget, kept_by, speed)
+            mesh = MeshPlanner(
+                target, library, planner, budget, kept_by, speed, mode, _dimensions(allow)
+            )
             found = mesh.plan(model, graph)
         elif planner != "joint":
             raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
@@ -139,6 +150,17 @@ def optimize(
         _print_json(found)
     else:
         _print_report(found, out)
+
+
+def _dimensions(allow: str | None) -> frozenset[Dimension] | None:
+    """What ``--allow`` says; everything without it."""
+    if allow is None:
+        return None
+    names = [name.strip() for name in allow.split(",")]
+    for name in names:
+        if name not in list(Dimension):
+            raise InputError("--allow", f"{name}: expected some of {', '.join(Dimension)}")
+    return frozenset(map(Dimension, names))
 
 
 @contextmanager

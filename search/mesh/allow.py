@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph import Graph, Node, Value
+from pcg.local import Axis
 from search.mesh.strategies import IDLE, Space
 
 Mask = NDArray[np.bool_]
@@ -108,6 +110,54 @@ def closed(graph: Graph) -> list[Node]:
                 if name in dim.names:
                     samples[node.value(port)] = position
     return found
+
+
+class Dimension(StrEnum):
+    """What an index of an operator runs over."""
+
+    DATA = "data"
+    MODEL = "model"
+    REDUCTION = "reduction"
+    SPATIAL = "spatial"
+    HEAD = "head"
+
+
+def both(first: Allowed, second: Allowed) -> Allowed:
+    """What both allow; what the second does where they have nothing in common."""
+
+    def allowed(node: Node, space: Space) -> Mask:
+        common = first(node, space) & second(node, space)
+        return common if common.any() else second(node, space)
+
+    return allowed
+
+
+def along(graph: Graph, dimensions: Collection[Dimension]) -> Allowed:
+    """Cuts of indices of some kinds alone: *data* runs over the samples, *spatial* over the further
+    dimensions of what is an image, *reduction* is summed away, *head* is shared by all that an
+    operator of three operands or more reads, *model* is any other."""
+    batch = batch_axes(graph)
+
+    def allowed(node: Node, space: Space) -> Mask:
+        kinds = [_dimension(node, axis, batch.get(node)) for axis in space.axes]
+        places = [i for i, kind in enumerate(kinds) if kind in dimensions]
+        return np.asarray(np.isin(space.codes, [*places, IDLE]).all(axis=1))
+
+    return allowed
+
+
+def _dimension(node: Node, axis: Axis, batch: str | None) -> Dimension:
+    if axis.name == batch:
+        return Dimension.DATA
+    if all(dim is None for dim in axis.outputs):
+        return Dimension.REDUCTION
+    if len(node.inputs) > 2 and all(dim is not None for dim in axis.operands):
+        return Dimension.HEAD
+    image = any(v.rank == 4 for v in node.inputs) and axis.operands[0] in (2, 3)
+    weights = [i for i, v in enumerate(node.inputs) if v.node.is_leaf]
+    if image and all(axis.operands[i] is None for i in weights):
+        return Dimension.SPATIAL
+    return Dimension.MODEL
 
 
 def _fully(space: Space, name: str | None) -> Mask:

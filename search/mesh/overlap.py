@@ -44,14 +44,14 @@ class Tried:
         return self.run.simulation.step_seconds
 
 
-@dataclass
+@dataclass(eq=False)
 class Trial:
     """Tries choices of strategies for one graph; each different one is simulated once."""
 
     engine: Engine
     graph: Graph
-    before: Derivation | None = None
-    """What led to the graph, if it is no model's."""
+    before: Derivation
+    """What led to the graph."""
     phases: dict[str, float] = field(default_factory=dict[str, float])
     """Seconds spent, by what they were spent on."""
     _tried: dict[tuple[tuple[int, ...], ...], Tried] = field(init=False, default_factory=dict)

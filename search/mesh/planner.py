@@ -9,29 +9,30 @@ from time import perf_counter
 from typing import Protocol, TypeVar
 
 from pcg.errors import InputError, NegativeAnswer
-from pcg.graph import Graph, Node, Value
+from pcg.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.schedule import Schedule, schedule
 from pcg.training import Optimizer
 from search.cost import CostModel, communication_elements
-from search.derivation import Derivation, Scribe
 from search.efficiency import Speed
 from search.lives import worth_remaking
 from search.memory import peak_memory
 from search.mesh.allow import (
     Allowed,
-    closed,
+    Dimension,
+    along,
+    both,
     data_parallel,
     everything,
     expert,
     tensor_parallel,
 )
-from search.mesh.cuts import Cuts, unfolded
+from search.mesh.cuts import Cuts
 from search.mesh.engine import Cut, Engine
 from search.mesh.overlap import Trial, Tried
+from search.mesh.variants import Mode, Variant, rewritten, variants
 from search.simulate import recomputing, simulate
-from substitutions.rule import Rule
 from substitutions.store import Library
 
 T = TypeVar("T")
@@ -79,6 +80,8 @@ PLANNERS: Mapping[str, Family] = {
     "megatron": _megatron,
 }
 
+TRIES = 64
+"""How many groups of rewrites are looked at."""
 PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
 
@@ -94,6 +97,17 @@ class Candidate:
     strategies: int
     recompute: frozenset[Node] = frozenset()
     """The operators whose results are computed again on the way back."""
+
+
+@dataclass
+class _Search:
+    """What was found so far. ``fastest``: seconds of the best plan of each graph."""
+
+    deadline: float
+    found: list[Candidate] = field(default_factory=list[Candidate])
+    data_parallel: list[float] = field(default_factory=list[float])
+    fastest: dict[Trial, float] = field(default_factory=dict[Trial, float])
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,6 +152,9 @@ class MeshPlanner:
     optimizer: Optimizer = "sgd"
     speed: Speed | None = None
     """How fast devices are; by default as the curves that come with Unity say."""
+    mode: Mode = Mode.JOINT
+    dimensions: frozenset[Dimension] | None = None
+    """What may be cut; everything by default."""
     _phases: dict[str, float] = field(init=False, default_factory=dict[str, float])
     _known: dict[Tried, list[Candidate]] = field(
         init=False, default_factory=dict[Tried, list[Candidate]]
@@ -153,41 +170,58 @@ class MeshPlanner:
         graph.check()
         self._phases, self._known = {}, {}
         cost = CostModel(self.machine, optimizer=self.optimizer, speed=self.speed)
-        found: list[Candidate] = []
-        data: list[float] = []
-        stop = "exhausted"
-        for variant, before in self._variants(graph):
-            engine = Engine(cost, self._cuts(variant))
-            trial = Trial(engine, variant, before, self._phases)
-            for allowed in PLANNERS[self.family](variant, engine):
-                if found and perf_counter() - start > self.seconds:
-                    stop = "time"
-                    break
-                made = list(self._fitting(trial, allowed.mask, found))
-                found += made
-                data += [made[0].seconds] if allowed.data_parallel else []
+        search = _Search(start + self.seconds)
+        for variant in self._variants(graph):
+            self._try(self._trial(variant, cost), search)
+        if self.mode is Mode.JOINT and self.family == "joint" and not search.stopped:
+            base = min(search.fastest, key=lambda trial: search.fastest[trial])
+            again = self._timed("rewriting", lambda: self._rewritten(base))
+            if again is not None:
+                self._try(self._trial(again, cost), search)
+        found = search.found
         fitting = list(filter(self._fits, found))
         if not fitting:
             raise NegativeAnswer(self._misses(name, min(c.memory - self._limit(c) for c in found)))
         best = min(fitting, key=lambda c: c.seconds)
+        stop = "time" if search.stopped else "exhausted"
         return Planned(
             self._plan(name, graph, best, cost, perf_counter() - start),
             Report(sum(c.strategies for c in found), len(self._known), stop, self._phases),
-            min(data, default=None),
+            min(search.data_parallel, default=None),
         )
 
-    def _cuts(self, graph: Graph) -> Cuts:
-        return self._timed("rules", lambda: Cuts(self.library.concrete(graph)))
+    def _try(self, trial: Trial, search: _Search) -> None:
+        """Try all strategies of the family on one graph."""
+        family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
+        for allowed in PLANNERS[family](trial.graph, trial.engine):
+            if search.found and perf_counter() > search.deadline:
+                search.stopped = True
+                return
+            mask = self._masked(trial.graph, allowed.mask)
+            made = list(self._fitting(trial, mask, search.found))
+            search.found += made
+            search.data_parallel += [made[0].seconds] if allowed.data_parallel else []
+            fastest = min(candidate.seconds for candidate in made)
+            search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
 
-    def _variants(self, graph: Graph) -> Iterator[tuple[Graph, Derivation]]:
-        """The graph with the operators unfolded that stand in the way of a cut of the batch since
-        they reduce along it, if there are any; and the graph as it is."""
-        rules = self.library.concrete(graph)
-        if stand := closed(graph):
-            opened = self._timed("rules", lambda: _unfolded(graph, stand, rules))
-            if opened[1].steps:
-                yield opened
-        yield graph, Derivation.start(graph)
+    def _masked(self, graph: Graph, mask: Allowed) -> Allowed:
+        """What a family may use, of the dimensions that are allowed."""
+        return mask if self.dimensions is None else both(mask, along(graph, self.dimensions))
+
+    def _trial(self, variant: Variant, cost: CostModel) -> Trial:
+        rules = self._timed("rules", lambda: Cuts(self.library.concrete(variant.graph)))
+        return Trial(Engine(cost, rules), variant.graph, variant.derivation, self._phases)
+
+    def _variants(self, graph: Graph) -> Sequence[Variant]:
+        one = self.machine.with_devices(1)
+        cost = CostModel(one, optimizer=self.optimizer, speed=self.speed)
+        mode = self.mode if self.family == "joint" else Mode.PARALLEL
+        found = variants(graph, self.library, mode, Engine(cost, Cuts(())), TRIES)
+        return self._timed("rewriting", lambda: list(found))
+
+    def _rewritten(self, base: Trial) -> Variant | None:
+        variant = Variant(base.graph, base.before)
+        return rewritten(variant, self.library, base.engine, TRIES)
 
     def _fitting(
         self, trial: Trial, allowed: Allowed, before: Sequence[Candidate]
@@ -288,22 +322,3 @@ class MeshPlanner:
             self.optimizer,
             best.recompute,
         )
-
-
-def _unfolded(graph: Graph, nodes: list[Node], rules: tuple[Rule, ...]) -> tuple[Graph, Derivation]:
-    """The graph with some operators as graphs of simpler ones, where rules say so."""
-    new: dict[Value, Value] = {}
-    scribe = Scribe.after(Derivation.start(graph))
-    folded = set(nodes)
-    by_operator = unfolded(rules)
-    for node in graph.nodes:
-        made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))
-        outputs = tuple(made.value(port) for port in range(len(node.types)))
-        scribe.rename({node.value(port): value for port, value in enumerate(outputs)})
-        if node in folded:
-            for found in by_operator(made):
-                scribe.write(found)
-                outputs = found.made
-                break
-        new.update({node.value(port): value for port, value in enumerate(outputs)})
-    return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation

@@ -6,27 +6,24 @@ gains, the rewrite is made at all of them, and stays if the whole graph, with al
 again, is faster (descent over groups of rewrites; each is judged after parallelization, not before,
 which is what makes the optimization joint: Unity, sections 2 and 6.4).
 
-Some rules want a weight in parts where a model has it whole. Such a weight is *opened* first, by the
-rule that a tensor is the concat of its two parts, where what it meets is a concat of just these.
+Some rules want a weight in parts where a model has it whole. Such a weight is *opened* first, by
+the rule that a tensor is the concat of its parts, where what it meets is a concat of just these.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
-from time import perf_counter
 
 from pcg.graph import Graph, Node, Value, rebuild
 from search.derivation import Applied, Derivation, Scribe
-from search.mesh.allow import Allowed
 from search.mesh.engine import Choice, Engine
 from search.moves import is_usable
 from substitutions.match import build, matches_at
 from substitutions.rule import Rule
 
-LEAST_GAIN = 1e-3
+LEAST_GAIN = 2e-3
 """Of the seconds of a step, what a rewrite has to gain to be made."""
 NEAR = 1
 """So many operators away from a rewrite, strategies are chosen anew."""
@@ -103,20 +100,18 @@ def _joints(node: Node, position: int) -> Iterator[int]:
 
 @dataclass
 class Rewriter:
-    """Rewrites graphs for one machine. ``allowed``: of a graph, the strategies that may be used.
-    ``deadline``: when to stop, as ``perf_counter`` counts."""
+    """Rewrites graphs for one machine. ``tries``: how many groups of rewrites it looks at."""
 
     engine: Engine
     algebra: Algebra
-    allowed: Callable[[Graph], Allowed]
-    deadline: float = inf
+    tries: int = 1 << 20
     tried: int = field(init=False, default=0)
 
     def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
         """The graph with rewrites that make it faster; None if there are none."""
-        first = choice = self.engine.choose(graph, allowed=self.allowed(graph))
+        first = choice = self.engine.choose(graph)
         refused: set[object] = set()
-        while perf_counter() < self.deadline:
+        while self.tried < self.tries:
             found = self._step(choice, derivation, refused)
             if found is None:
                 break
@@ -129,7 +124,7 @@ class Rewriter:
         """The first group of rewrites, those that promise most first, that the whole gains by."""
         gains: list[tuple[float, int, object, Sequence[Node]]] = []
         for key, (steps, places) in self._groups(choice.graph).items():
-            if key in refused or perf_counter() > self.deadline:
+            if key in refused or self.tried >= self.tries:
                 continue
             gain = len(places) * self._gain(choice, steps)
             if gain > LEAST_GAIN * choice.seconds:
@@ -139,7 +134,7 @@ class Rewriter:
         for _, _, key, places in sorted(gains, key=lambda g: g[:2]):
             refused.add(key)
             graph, after = self._everywhere(choice.graph, derivation, key, places)
-            again = self.engine.choose(graph, allowed=self.allowed(graph))
+            again = self.engine.choose(graph)
             if again.seconds < (1 - LEAST_GAIN) * choice.seconds:
                 return again, after
         return None
@@ -212,12 +207,10 @@ class Rewriter:
         near |= {after[n] for n in _around(graph, fresh, NEAR) if n in after} - gone
         ring = _around(choice.graph, near | gone, 1) - gone - near
         fixed = {node: choice.codes[node] for node in ring}
-        old = self.engine.choose(
-            choice.graph, allowed=self.allowed(choice.graph), among=near | gone | ring, fixed=fixed
-        )
+        old = self.engine.choose(choice.graph, among=near | gone | ring, fixed=fixed)
         images = {before[node]: codes for node, codes in fixed.items()}
         among = {before[node] for node in near | ring} | fresh
-        new = self.engine.choose(graph, allowed=self.allowed(graph), among=among, fixed=images)
+        new = self.engine.choose(graph, among=among, fixed=images)
         return old.seconds - new.seconds
 
 

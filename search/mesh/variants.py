@@ -1,0 +1,93 @@
+"""Graphs that compute what a model does, of which a planner cuts the best.
+
+Whether algebra comes before parallelization or together with it is a planner's mode (Unity, section
+6.4): *parallel* leaves the model as it is; *algebra* and *sequential* take the rewrites that are
+best on one device, *algebra* for data parallelism alone; *joint* takes what is best as the graph is
+cut, and all that the others try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pcg.graph import Graph, Node, Value
+from search.derivation import Derivation, Scribe
+from search.mesh.allow import closed
+from search.mesh.cuts import unfolded
+from search.mesh.engine import Engine
+from search.mesh.rewrites import Algebra, Rewriter
+from substitutions.rule import Rule
+from substitutions.store import Library
+
+
+class Mode(StrEnum):
+    """How algebra and parallelization go together."""
+
+    JOINT = "joint"
+    SEQUENTIAL = "sequential"
+    ALGEBRA = "algebra"
+    PARALLEL = "parallel"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A graph, and the steps that lead to it from a model's."""
+
+    graph: Graph
+    derivation: Derivation
+
+
+def variants(
+    graph: Graph, library: Library, mode: Mode, alone: Engine, tries: int
+) -> Iterator[Variant]:
+    """The variants of a model that need no look at how they are cut. ``alone``: the engine of one
+    device. ``tries``: how many rewrites are looked at."""
+    start = Variant(graph, Derivation.start(graph))
+    if mode in (Mode.JOINT, Mode.PARALLEL):
+        yield from _cuttable(start, library)
+    if mode is not Mode.PARALLEL:
+        found = rewritten(start, library, alone, tries)
+        if found is not None:
+            yield from _cuttable(found, library)
+        elif mode is not Mode.JOINT:
+            yield from _cuttable(start, library)
+
+
+def rewritten(variant: Variant, library: Library, engine: Engine, tries: int) -> Variant | None:
+    """The variant with the rewrites that make it faster as an engine cuts it, if there are any."""
+    algebra = Algebra.of(library.concrete(variant.graph))
+    rewriter = Rewriter(engine, algebra, tries)
+    found = rewriter.improved(variant.graph, variant.derivation)
+    return None if found is None else Variant(*found)
+
+
+def _cuttable(variant: Variant, library: Library) -> Iterator[Variant]:
+    """The variant with the operators unfolded that stand in the way of a cut of the batch since
+    they reduce along it, if there are any; and as it is."""
+    if stand := closed(variant.graph):
+        opened = _unfolded(variant, stand, library.concrete(variant.graph))
+        if len(opened.derivation.steps) > len(variant.derivation.steps):
+            yield opened
+    yield variant
+
+
+def _unfolded(variant: Variant, nodes: list[Node], rules: tuple[Rule, ...]) -> Variant:
+    """The variant with some operators as graphs of simpler ones, where rules say so."""
+    new: dict[Value, Value] = {}
+    scribe = Scribe.after(variant.derivation)
+    folded = set(nodes)
+    by_operator = unfolded(rules)
+    for node in variant.graph.nodes:
+        made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))
+        outputs = tuple(made.value(port) for port in range(len(node.types)))
+        scribe.rename({node.value(port): value for port, value in enumerate(outputs)})
+        if node in folded:
+            for found in by_operator(made):
+                scribe.write(found)
+                outputs = found.made
+                break
+        new.update({node.value(port): value for port, value in enumerate(outputs)})
+    graph = Graph(tuple(new[value] for value in variant.graph.outputs))
+    return Variant(graph, scribe.derivation)
