@@ -162,8 +162,10 @@ def _dimension(node: Node, axis: Axis, batch: str | None) -> Dimension:
 
 def _fully(space: Space, name: str | None) -> Mask:
     """The strategy that cuts one index along all digits; where none does, those that cut no other
-    index."""
+    index. What has no such index computes from weights alone, and may be cut in any way."""
     names = [axis.name for axis in space.axes]
+    if name is None:
+        return np.ones(len(space), bool)
     if name in names:
         full = (space.codes == names.index(name)).all(axis=1)
         if full.any():

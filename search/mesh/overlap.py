@@ -8,10 +8,12 @@ counted as far as it was exposed in the fastest plan so far. Each answer is simu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TypeVar
+from typing import Generic, TypeVar
+
+import numpy as np
 
 from pcg.graph import Graph, Node
 from pcg.schedule import Schedule, schedule
@@ -19,20 +21,25 @@ from search.cost import gradients
 from search.derivation import Derivation
 from search.mesh.allow import Allowed
 from search.mesh.engine import ALL, Choice, Cut, Engine, Exposed
+from search.mesh.strategies import IDLE, UNCUT
 from search.program import SYNC, program, tasks
 from search.simulate import Run, run
 from search.timeline import exposures
 
 T = TypeVar("T")
+Judged = TypeVar("Judged")
+
+FEW = 600
+"""Strategies of all operators of a graph that is small: each can be simulated in turn."""
 
 FIRST = (ALL, Exposed(exchange=0.0), Exposed(moves=0.5))
 AGAIN = (1.0, 0.25)
 """How much of moves counts when exchanges count as far as they were exposed."""
 
 
-@dataclass(frozen=True, eq=False)
-class Tried:
-    """A choice of strategies with the plan that it makes, as it was simulated."""
+@dataclass(frozen=True)
+class Simulated:
+    """A plan as it was simulated: what it was made of is large, and not kept."""
 
     choice: Choice
     cut: Cut
@@ -44,63 +51,112 @@ class Tried:
         return self.run.simulation.step_seconds
 
 
+@dataclass(frozen=True, eq=False)
+class Tried(Generic[Judged]):
+    """A choice of strategies, the seconds of a step of the plan that it makes, how much of each
+    weight's exchange is exposed in that, and what else is of interest about the plan."""
+
+    choice: Choice
+    seconds: float
+    exposed: Mapping[Node, float]
+    judged: Judged
+
+
 @dataclass(eq=False)
-class Trial:
-    """Tries choices of strategies for one graph; each different one is simulated once."""
+class Trial(Generic[Judged]):
+    """Tries choices of strategies for one graph; each different one is simulated once, and judged."""
 
     engine: Engine
     graph: Graph
     before: Derivation
     """What led to the graph."""
+    judge: Callable[[Simulated], Judged]
     phases: dict[str, float] = field(default_factory=dict[str, float])
     """Seconds spent, by what they were spent on."""
-    _tried: dict[tuple[tuple[int, ...], ...], Tried] = field(init=False, default_factory=dict)
+    _tried: dict[tuple[tuple[int, ...], ...], Tried[Judged]] = field(
+        init=False, default_factory=dict
+    )
 
-    def choices(self, price: float, allowed: Allowed) -> Iterator[Tried]:
+    def choices(
+        self, price: float, allowed: Allowed, *, brief: bool = False
+    ) -> Iterator[Tried[Judged]]:
         """Plans with restricted strategies, the first with no overlap in mind; different ones
-        only. With a price of memory fewer are looked for: the price is varied instead."""
-        found: dict[Tried, None] = {}
-        for exposed in FIRST[:2] if price else FIRST:
+        only. ``brief``: fewer are looked for, as with a price of memory, which is varied instead.
+        """
+        brief = brief or price > 0
+        found: dict[Tried[Judged], None] = {}
+        for exposed in FIRST[:2] if brief else FIRST:
             found[self._try(price, allowed, exposed)] = None
         best = min(found, key=lambda tried: tried.seconds)
-        for moves in () if price else AGAIN:
-            exposed = Exposed(moves=moves, weights=self._exposed(best))
+        for moves in () if brief else AGAIN:
+            exposed = Exposed(moves=moves, weights=best.exposed)
             found[self._try(price, allowed, exposed)] = None
+        if not brief and sum(len(self.engine.space(node)) for node in best.choice.codes) <= FEW:
+            starts = [min(found, key=lambda tried: tried.seconds)]
+            if all(allowed(node, self.engine.space(node))[UNCUT] for node in best.choice.codes):
+                starts.append(self._tried_codes(self._uncut(best.choice)))
+            found |= dict.fromkeys(self._polished(tried, allowed) for tried in starts)
         yield from found
 
-    def _try(self, price: float, allowed: Allowed, exposed: Exposed) -> Tried:
+    def _uncut(self, choice: Choice) -> Choice:
+        """Everything on one device."""
+        idle = (IDLE,) * len(self.engine.digits)
+        return replace(choice, codes=dict.fromkeys(choice.codes, idle))
+
+    def _polished(self, best: Tried[Judged], allowed: Allowed) -> Tried[Judged]:
+        """A plan of a small graph after changes of one operator's strategy at a time, as long as
+        one is faster when it is simulated."""
+        nodes = list(best.choice.codes)
+        spaces = {node: self.engine.space(node) for node in nodes}
+        rows = {n: spaces[n].codes[np.flatnonzero(allowed(n, spaces[n]))].tolist() for n in nodes}
+        last = None
+        while last is not best:
+            last = best
+            for node in nodes:
+                for codes in rows[node]:
+                    changed = {**best.choice.codes, node: tuple(codes)}
+                    tried = self._tried_codes(replace(best.choice, codes=changed))
+                    best = min(best, tried, key=lambda t: t.seconds)
+        return best
+
+    def _try(self, price: float, allowed: Allowed, exposed: Exposed) -> Tried[Judged]:
         choice = self._timed(
             "choosing", lambda: self.engine.choose(self.graph, price, allowed, exposed)
         )
+        return self._tried_codes(choice)
+
+    def _tried_codes(self, choice: Choice) -> Tried[Judged]:
         key = tuple(choice.codes.values())
         if key not in self._tried:
             self._tried[key] = self._simulated(choice)
         return self._tried[key]
 
-    def _simulated(self, choice: Choice) -> Tried:
+    def _simulated(self, choice: Choice) -> Tried[Judged]:
         cost = self.engine.cost
         cut = self._timed("building", lambda: self.engine.cut(choice, self.before))
         steps = self._timed("scheduling", lambda: schedule(cut.graph, cut.views))
         done = self._timed(
             "simulating", lambda: run(tasks(program(steps, cost)), cost.machine.devices)
         )
-        return Tried(choice, cut, steps, done)
-
-    def _exposed(self, tried: Tried) -> dict[Node, float]:
-        """How much of each weight's exchange is exposed, on the first of its devices."""
-        weights = gradients(tried.steps).weights
-        found: dict[Node, float] = {}
-        by_device: dict[int, dict[int, float]] = {}
-        for task in tried.run.tasks:
-            if task.phase == SYNC:
-                device = int(task.duration.groups[0, 0])
-                if device not in by_device:
-                    by_device[device] = exposures(tried.run, device, SYNC)
-                found[weights[task.what]] = by_device[device].get(task.what, 1.0)
-        return found
+        made = Simulated(choice, cut, steps, done)
+        return Tried(choice, made.seconds, _exposed(made), self.judge(made))
 
     def _timed(self, phase: str, work: Callable[[], T]) -> T:
         start = perf_counter()
         found = work()
         self.phases[phase] = self.phases.get(phase, 0.0) + perf_counter() - start
         return found
+
+
+def _exposed(made: Simulated) -> dict[Node, float]:
+    """How much of each weight's exchange is exposed, on the first of its devices."""
+    weights = gradients(made.steps).weights
+    found: dict[Node, float] = {}
+    by_device: dict[int, dict[int, float]] = {}
+    for task in made.run.tasks:
+        if task.phase == SYNC:
+            device = int(task.duration.groups[0, 0])
+            if device not in by_device:
+                by_device[device] = exposures(made.run, device, SYNC)
+            found[weights[task.what]] = by_device[device].get(task.what, 1.0)
+    return found

@@ -29,8 +29,8 @@ from search.mesh.allow import (
     tensor_parallel,
 )
 from search.mesh.cuts import Cuts
-from search.mesh.engine import Cut, Engine
-from search.mesh.overlap import Trial, Tried
+from search.mesh.engine import Choice, Cut, Engine
+from search.mesh.overlap import Simulated, Trial
 from search.mesh.variants import Mode, Variant, rewritten, variants
 from search.simulate import recomputing, simulate
 from substitutions.store import Library
@@ -44,6 +44,8 @@ class Strategies:
 
     mask: Allowed
     data_parallel: bool = False
+    brief: bool = True
+    """Whether few ways to overlap communication are tried."""
 
 
 Family = Callable[[Graph, Engine], Iterator[Strategies]]
@@ -53,7 +55,7 @@ def _joint(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     # What others may find is tried too: the bound on strategies may leave it out.
     yield from _data(graph, engine)
     yield from _megatron(graph, engine)
-    yield Strategies(everything)
+    yield Strategies(everything, brief=False)
 
 
 def _data(graph: Graph, engine: Engine) -> Iterator[Strategies]:
@@ -86,17 +88,25 @@ PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
-    """A plan that was priced. ``seconds`` of a step, ``memory`` bytes on the fullest device."""
+    """A plan that was priced. ``seconds`` of a step, ``memory`` bytes on the fullest device, of
+    ``limit`` that it has. The plan itself is made again of the choice where it is wanted."""
 
-    cut: Cut
-    steps: Schedule
+    choice: Choice
     seconds: float
     memory: int
+    limit: int
     strategies: int
     recompute: frozenset[Node] = frozenset()
     """The operators whose results are computed again on the way back."""
+
+    @property
+    def fits(self) -> bool:
+        return self.memory <= self.limit
+
+
+_Trial = Trial[tuple[Candidate, ...]]
 
 
 @dataclass
@@ -104,9 +114,9 @@ class _Search:
     """What was found so far. ``fastest``: seconds of the best plan of each graph."""
 
     deadline: float
-    found: list[Candidate] = field(default_factory=list[Candidate])
+    found: dict[Candidate, _Trial] = field(default_factory=dict[Candidate, _Trial])
     data_parallel: list[float] = field(default_factory=list[float])
-    fastest: dict[Trial, float] = field(default_factory=dict[Trial, float])
+    fastest: dict[_Trial, float] = field(default_factory=dict[_Trial, float])
     stopped: bool = False
 
 
@@ -156,9 +166,6 @@ class MeshPlanner:
     dimensions: frozenset[Dimension] | None = None
     """What may be cut; everything by default."""
     _phases: dict[str, float] = field(init=False, default_factory=dict[str, float])
-    _known: dict[Tried, list[Candidate]] = field(
-        init=False, default_factory=dict[Tried, list[Candidate]]
-    )
 
     def __post_init__(self) -> None:
         if self.family not in PLANNERS:
@@ -168,7 +175,7 @@ class MeshPlanner:
     def plan(self, name: str, graph: Graph) -> Planned:
         start = perf_counter()
         graph.check()
-        self._phases, self._known = {}, {}
+        self._phases = {}
         cost = CostModel(self.machine, optimizer=self.optimizer, speed=self.speed)
         search = _Search(start + self.seconds)
         for variant in self._variants(graph):
@@ -179,27 +186,26 @@ class MeshPlanner:
             if again is not None:
                 self._try(self._trial(again, cost), search)
         found = search.found
-        fitting = list(filter(self._fits, found))
+        fitting = [c for c in found if c.fits]
         if not fitting:
-            raise NegativeAnswer(self._misses(name, min(c.memory - self._limit(c) for c in found)))
+            raise NegativeAnswer(self._misses(name, min(c.memory - c.limit for c in found)))
         best = min(fitting, key=lambda c: c.seconds)
         stop = "time" if search.stopped else "exhausted"
         return Planned(
-            self._plan(name, graph, best, cost, perf_counter() - start),
-            Report(sum(c.strategies for c in found), len(self._known), stop, self._phases),
+            self._plan(name, graph, best, found[best], perf_counter() - start),
+            Report(sum(c.strategies for c in found), len(found), stop, self._phases),
             min(search.data_parallel, default=None),
         )
 
-    def _try(self, trial: Trial, search: _Search) -> None:
+    def _try(self, trial: _Trial, search: _Search) -> None:
         """Try all strategies of the family on one graph."""
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
         for allowed in PLANNERS[family](trial.graph, trial.engine):
             if search.found and perf_counter() > search.deadline:
                 search.stopped = True
                 return
-            mask = self._masked(trial.graph, allowed.mask)
-            made = list(self._fitting(trial, mask, search.found))
-            search.found += made
+            made = list(self._fitting(trial, allowed, search))
+            search.found |= dict.fromkeys(made, trial)
             search.data_parallel += [made[0].seconds] if allowed.data_parallel else []
             fastest = min(candidate.seconds for candidate in made)
             search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
@@ -208,9 +214,14 @@ class MeshPlanner:
         """What a family may use, of the dimensions that are allowed."""
         return mask if self.dimensions is None else both(mask, along(graph, self.dimensions))
 
-    def _trial(self, variant: Variant, cost: CostModel) -> Trial:
+    def _trial(self, variant: Variant, cost: CostModel) -> _Trial:
         rules = self._timed("rules", lambda: Cuts(self.library.concrete(variant.graph)))
-        return Trial(Engine(cost, rules), variant.graph, variant.derivation, self._phases)
+        engine = Engine(cost, rules)
+
+        def judge(made: Simulated) -> tuple[Candidate, ...]:
+            return tuple(self._judged(engine, made))
+
+        return Trial(engine, variant.graph, variant.derivation, judge, self._phases)
 
     def _variants(self, graph: Graph) -> Sequence[Variant]:
         one = self.machine.with_devices(1)
@@ -219,27 +230,31 @@ class MeshPlanner:
         found = variants(graph, self.library, mode, Engine(cost, Cuts(())), TRIES)
         return self._timed("rewriting", lambda: list(found))
 
-    def _rewritten(self, base: Trial) -> Variant | None:
+    def _rewritten(self, base: _Trial) -> Variant | None:
         variant = Variant(base.graph, base.before)
         return rewritten(variant, self.library, base.engine, TRIES)
 
-    def _fitting(
-        self, trial: Trial, allowed: Allowed, before: Sequence[Candidate]
-    ) -> Iterator[Candidate]:
+    def _fitting(self, trial: _Trial, allowed: Strategies, search: _Search) -> Iterator[Candidate]:
         """The best plans, and where they take too much memory, plans that take less; unless one
-        from ``before`` is as fast as they are."""
-        best = list(self._candidates(trial, allowed, 0.0))
+        that is known is as fast as they are."""
+        mask = self._masked(trial.graph, allowed.mask)
+
+        def candidates(price: float) -> list[Candidate]:
+            tried = trial.choices(price, mask, brief=allowed.brief)
+            return [candidate for one in tried for candidate in one.judged]
+
+        best = candidates(0.0)
         yield from best
         fastest = min(found.seconds for found in best)
-        known = min((c.seconds for c in before if self._fits(c)), default=inf)
-        if known <= fastest or any(map(self._fits, best)):
+        known = min((c.seconds for c in search.found if c.fits), default=inf)
+        if known <= fastest or any(c.fits for c in best):
             return
-        low, high = 0.0, best[0].seconds / self._limit(best[0])
+        low, high = 0.0, best[0].seconds / best[0].limit
         for _ in range(PRICES):
             price = high if low == 0.0 else (low + high) / 2
-            tried = list(self._candidates(trial, allowed, price))
+            tried = candidates(price)
             yield from tried
-            if any(map(self._fits, tried)):
+            if any(c.fits for c in tried):
                 high = price
                 if low > 0.0 and high < 1.5 * low:
                     return
@@ -247,26 +262,20 @@ class MeshPlanner:
             else:
                 low, high = price, high if high > price else price * 4
 
-    def _candidates(self, trial: Trial, allowed: Allowed, price: float) -> Iterator[Candidate]:
-        """Plans at a price of memory; what doesn't fit is tried with computing again what takes
-        much memory and little time to make."""
-        for tried in trial.choices(price, allowed):
-            if tried not in self._known:
-                self._known[tried] = list(self._judged(trial.engine, tried))
-            yield from self._known[tried]
-
-    def _judged(self, engine: Engine, tried: Tried) -> Iterator[Candidate]:
-        cost, steps = engine.cost, tried.steps
-        strategies = sum(len(engine.space(node)) for node in tried.choice.codes)
+    def _judged(self, engine: Engine, made: Simulated) -> Iterator[Candidate]:
+        """A plan, and where it doesn't fit, with computing again what takes much memory and little
+        time to make."""
+        cost, steps, limit = engine.cost, made.steps, self._limit(made.cut)
+        strategies = sum(len(engine.space(node)) for node in made.choice.codes)
         held = self._memory(steps, cost, frozenset())
-        yield Candidate(tried.cut, steps, tried.seconds, held, strategies)
-        if held <= self.machine.device.memory_bytes:
+        yield Candidate(made.choice, made.seconds, held, limit, strategies)
+        if held <= limit:
             return
         again = self._timed("memory", lambda: worth_remaking(steps))
         if again:
             less = self._memory(steps, cost, again)
             seconds = recomputing(steps, cost, again).simulation.step_seconds
-            yield Candidate(tried.cut, steps, seconds, less, strategies, again)
+            yield Candidate(made.choice, seconds, less, limit, strategies, again)
 
     def _memory(self, steps: Schedule, cost: CostModel, again: frozenset[Node]) -> int:
         return self._timed(
@@ -279,14 +288,11 @@ class MeshPlanner:
         self._phases[phase] = self._phases.get(phase, 0.0) + perf_counter() - start
         return found
 
-    def _fits(self, candidate: Candidate) -> bool:
-        return candidate.memory <= self._limit(candidate)
-
-    def _limit(self, candidate: Candidate) -> int:
+    def _limit(self, cut: Cut) -> int:
         """Bytes that each device has that a plan uses."""
         if len(self.machine.kinds) == 1:
             return self.machine.memory_limit()
-        used = {device for view in candidate.cut.views.values() for device in view.devices}
+        used = {device for view in cut.views.values() for device in view.devices}
         return self.machine.memory_limit(used)
 
     def _misses(self, name: str, over: int) -> str:
@@ -296,19 +302,20 @@ class MeshPlanner:
         )
 
     def _plan(
-        self, name: str, graph: Graph, best: Candidate, cost: CostModel, seconds: float
+        self, name: str, graph: Graph, best: Candidate, trial: _Trial, seconds: float
     ) -> Plan:
+        cut = trial.engine.cut(best.choice, trial.before)
         one = CostModel(self.machine.with_devices(1), optimizer=self.optimizer, speed=self.speed)
         whole = Engine(one, Cuts(()))
         alone = simulate(schedule(graph, whole.cut(whole.choose(graph)).views), whole.cost)
         estimates = EstimatesFile(
             step_seconds=best.seconds,
             one_device_seconds=alone.step_seconds,
-            communication_elements=communication_elements(best.steps),
+            communication_elements=communication_elements(schedule(cut.graph, cut.views)),
             search_seconds=seconds,
             peak_memory_bytes=best.memory,
         )
-        cut, machine = best.cut, machine_record(self.machine)
+        machine = machine_record(self.machine)
         rules = self.library.hash
         return Plan(
             name,

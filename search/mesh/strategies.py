@@ -22,6 +22,9 @@ PARTIAL = -2
 COPY = -3
 """The code of a digit along which a tensor is copied."""
 
+UNCUT = 0
+"""The place of the strategy that cuts nothing."""
+
 Codes = NDArray[np.int8]
 """[strategies, digits]: of an operator, the place of an axis, or IDLE; of a tensor, a dimension,
 or one of the codes above."""

@@ -19,6 +19,7 @@ from pcg.ring import Reals
 from pcg.schedule import schedule
 from pcg.text import parse_graph
 from search.cost import CostModel
+from search.derivation import Derivation
 from search.memory import peak_memory
 from search.mesh.allow import everything
 from search.mesh.cuts import Cuts
@@ -71,8 +72,9 @@ def test_no_choice_of_strategies_is_faster(name, machine, sizes):
     target = load_machine(machine[0]).with_devices(machine[1])
     graph = parse_graph(SMALL[name].format(**dict(zip("bho", sizes, strict=True))))
     engine = engine_of(target, graph)
-    found = min(tried.seconds for tried in Trial(engine, graph).choices(0.0, everything))
-    others = few_choices(engine, graph, Random(name), 400)
+    trial = Trial(engine, graph, Derivation.start(graph), lambda made: None)
+    found = min(tried.seconds for tried in trial.choices(0.0, everything))
+    others = few_choices(engine, graph, Random(name), 100)
     # The estimate leaves out copies within a device, and the first of equal transfers is shared.
     assert found <= 1.02 * min(simulated(engine, choice) for choice in others)
 
