@@ -97,12 +97,13 @@ class Engine:
         *,
         among: Collection[Node] | None = None,
         fixed: Mapping[Node, tuple[int, ...]] = MappingProxyType({}),
+        most: int | None = None,
     ) -> Choice:
         """The best strategies of a whole graph. ``byte_price``: seconds that a byte of memory on a
         device is taken to cost. ``allowed``: which may be used. ``exposed``: how much of the
         communication counts, the rest being hidden behind computation. ``among``: the operators
         that are looked at, all by default; ``fixed``: the codes of some whose strategies are
-        settled."""
+        settled. ``most``: how many strategies of an operator are looked at."""
         nodes = [n for n in graph.nodes if not n.is_leaf and (among is None or n in among)]
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.space(node) for node in nodes]
@@ -111,7 +112,7 @@ class Engine:
             for node, s in zip(nodes, spaces, strict=True)
         ]
         factors = restricted(list(self._factors(graph, nodes, number, byte_price, exposed)), masks)
-        some = kept([len(mask) for mask in masks], factors, self.most)
+        some = kept([len(mask) for mask in masks], factors, most or self.most)
         values = [mask[few] for mask, few in zip(masks, some, strict=True)]
         seconds, chosen = least([len(few) for few in some], restricted(factors, some))
         codes = {
