@@ -21,21 +21,23 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from pcg.errors import InputError
-from pcg.machine import load_machine
+from pcg.machine import Machine, load_machine
 from pcg.models import MODELS, build_model, default_optimizer
 from pcg.opaque import opaque_nodes
 from pcg.plan import save_plan
 from pcg.training import optimizer_of
-from search.describe import rows, rules_used
+from search.describe import pipeline_text, rows, rules_used
 from search.mesh.allow import Dimension
-from search.mesh.planner import PLANNERS, MeshPlanner, Planned
+from search.mesh.planner import MeshPlanner, Planned
 from search.mesh.variants import Mode
 from search.optimizer import Optimizer, Settings
+from search.pipeline.planner import PIPELINES
 from search.trace import simulate_plan
 from search.views import load_views
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
+from unity.planners import NAMES, planner_of
 from unity.simulate import save_trace
 from unity.speed import PROFILE_HELP, measured
 
@@ -84,7 +86,10 @@ def optimize(
         Path | None, typer.Option(help="Backtracking: a Python file with further view generators.")
     ] = None,
     planner: Annotated[
-        str, typer.Option(help=f"What plans may be made of: one of {', '.join(PLANNERS)}.")
+        str,
+        typer.Option(
+            help=f"What plans may be made of: one of {', '.join(NAMES)}."
+        ),
     ] = "joint",
     mode: Annotated[
         Mode, typer.Option(help="Algebraic rewrites: judged with the cuts, before them, or none.")
@@ -133,10 +138,15 @@ def optimize(
     library = load_library(rules)
     with _progress(shown=not as_json) as show:
         if engine is Engine.STRATEGIES:
-            mesh = MeshPlanner(
-                target, library, planner, budget, kept_by, speed, mode, _dimensions(allow)
-            )
-            found = mesh.plan(model, graph)
+            if planner in PIPELINES:
+                _takes_neither(planner, mode, allow)
+            if mode is Mode.JOINT and allow is None:
+                chosen = planner_of(planner, target, library, budget, kept_by, speed)
+            else:
+                chosen = MeshPlanner(
+                    target, library, planner, budget, kept_by, speed, mode, _dimensions(allow)
+                )
+            found = chosen.plan(model, graph)
         elif planner != "joint":
             raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
         else:
@@ -183,6 +193,13 @@ def _progress(*, shown: bool) -> Generator[Callable[[str, int, int], None]]:
         yield show
 
 
+def _takes_neither(planner: str, mode: Mode, allow: str | None) -> None:
+    """A pipeline's operators are as in the model, and may be cut along anything."""
+    for option, given in (("--mode", mode is not Mode.JOINT), ("--allow", allow is not None)):
+        if given:
+            raise InputError(option, f"not for --planner {planner}")
+
+
 def _print_json(found: Planned) -> None:
     estimates = found.plan.estimates
     content = {
@@ -200,6 +217,7 @@ def _print_json(found: Planned) -> None:
         "search_seconds": estimates.search_seconds,
         "stop_reason": found.report.stop,
         "candidates": found.report.strategies,
+        "pipeline": pipeline_text(found.plan),
         "rules_applied": len(found.plan.derivation),
         "opaque": [node.name for node in opaque_nodes(found.plan.model)],
     }
@@ -215,7 +233,9 @@ def _speedup(found: Planned) -> float | None:
 def _print_report(found: Planned, out: Path) -> None:
     plan, report = found.plan, found.report
     console = Console()
-    table = Table(title=f"{plan.model_name} on {plan.machine.devices} x {plan.machine.name}")
+    title = f"{plan.model_name} on {plan.machine.devices} x {plan.machine.name}"
+    pipeline = pipeline_text(plan)
+    table = Table(title=f"{title}, {pipeline}" if pipeline else title)
     for heading in ("tensor", "operator", "cut", "devices"):
         table.add_column(heading)
     described = rows(plan)
