@@ -12,6 +12,7 @@ from pcg.evaluate import evaluate_shards, meaning
 from pcg.graph import Graph, Node, Value
 from pcg.machine import load_machine
 from pcg.models import build_model
+from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.ring import Reals
 from pcg.text import parse_graph
 from runtime.kernels import run_whole
@@ -20,6 +21,7 @@ from search.mesh.cuts import Cuts
 from search.pipeline.build import build
 from search.pipeline.micro import MicroBatches
 from search.pipeline.streams import Streams, streams
+from substitutions.audit.replay import replay
 from substitutions.store import load_library
 
 TIED = (
@@ -165,3 +167,39 @@ def test_a_transposed_operand_does_not_stream(library):
     )
     with pytest.raises(NegativeAnswer, match="matmul reads all samples together"):
         streams(parse_graph(gram), library)
+
+
+REPLAYED = {
+    "one value twice": (
+        "x = input[8, 8]\nw = weight[8, 8]\nt = matmul(x, w)\n"
+        "return mean_loss(add(add(t, t), multiply(relu(t), t)))"
+    ),
+    "read by several": (
+        "x = input[8, 8]\nw = weight[8, 4]\nv = weight[8, 4]\nh = relu(x)\n"
+        "return sum_loss(add(matmul(h, w), matmul(h, v))), matmul(h, v)"
+    ),
+    "two outputs": (
+        "x = input[8, 8]\nw = weight[8, 8]\na, b = split(matmul(x, w), axis=1, at=4)\n"
+        "return sum_loss(add(relu(a), b))"
+    ),
+    "tied": TIED,
+}
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_a_pipeline_follows_from_the_model_step_by_step(name, library):
+    """An audit, which shares nothing with the search, arrives at the same graph."""
+    model = parse_graph(REPLAYED[name])
+    _, cut = built(streams(model, library), library, 2, 2)
+    estimates = EstimatesFile(
+        step_seconds=1.0,
+        one_device_seconds=1.0,
+        communication_elements=0,
+        search_seconds=0.0,
+        peak_memory_bytes=0,
+    )
+    machine = machine_record(load_machine("local"))
+    plan = Plan("m", model, cut.graph, cut.views, machine, "", cut.steps, estimates)
+    followed = replay(plan, library.rules)
+    assert followed.findings == ()
+    assert followed.steps == len(cut.steps) > len(model.nodes) - len(model.leaves)
