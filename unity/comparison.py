@@ -77,9 +77,7 @@ class Question:
         batch = samples(graph)
         try:
             kept_by = default_optimizer(model)
-            found = planner_of(
-                planner, target, self.library, self.seconds, kept_by, self.speed
-            )
+            found = planner_of(planner, target, self.library, self.seconds, kept_by, self.speed)
             estimates = found.plan(model, graph).plan.estimates
         except NegativeAnswer as problem:
             return Entry(

@@ -21,14 +21,14 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from pcg.errors import InputError
-from pcg.machine import Machine, load_machine
+from pcg.machine import load_machine
 from pcg.models import MODELS, build_model, default_optimizer
 from pcg.opaque import opaque_nodes
 from pcg.plan import save_plan
 from pcg.training import optimizer_of
 from search.describe import pipeline_text, rows, rules_used
 from search.mesh.allow import Dimension
-from search.mesh.planner import MeshPlanner, Planned
+from search.mesh.planner import Planned
 from search.mesh.variants import Mode
 from search.optimizer import Optimizer, Settings
 from search.pipeline.planner import PIPELINES
@@ -37,7 +37,7 @@ from search.views import load_views
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
-from unity.planners import NAMES, planner_of
+from unity.planners import NAMES, check_name, planner_of
 from unity.simulate import save_trace
 from unity.speed import PROFILE_HELP, measured
 
@@ -87,9 +87,7 @@ def optimize(
     ] = None,
     planner: Annotated[
         str,
-        typer.Option(
-            help=f"What plans may be made of: one of {', '.join(NAMES)}."
-        ),
+        typer.Option(help=f"What plans may be made of: one of {', '.join(NAMES)}."),
     ] = "joint",
     mode: Annotated[
         Mode, typer.Option(help="Algebraic rewrites: judged with the cuts, before them, or none.")
@@ -119,6 +117,7 @@ def optimize(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find the fastest plan for MODEL and write it to a file."""
+    _check(planner, mode=mode is not Mode.JOINT, allow=allow is not None, trace=trace is not None)
     if operators is not None:
         load_user_operators(operators)
     if views is not None:
@@ -138,20 +137,14 @@ def optimize(
     library = load_library(rules)
     with _progress(shown=not as_json) as show:
         if engine is Engine.STRATEGIES:
-            if planner in PIPELINES:
-                _takes_neither(planner, mode, allow)
-            if mode is Mode.JOINT and allow is None:
-                chosen = planner_of(planner, target, library, budget, kept_by, speed)
-            else:
-                chosen = MeshPlanner(
-                    target, library, planner, budget, kept_by, speed, mode, _dimensions(allow)
-                )
+            settings = target, library, budget, kept_by, speed
+            chosen = planner_of(planner, *settings, mode, _dimensions(allow))
             found = chosen.plan(model, graph)
         elif planner != "joint":
             raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
         else:
-            settings = Settings(threshold=threshold, seconds=budget, optimizer=kept_by)
-            search = Optimizer(target, library, settings, progress=show, speed=speed)
+            limits = Settings(threshold=threshold, seconds=budget, optimizer=kept_by)
+            search = Optimizer(target, library, limits, progress=show, speed=speed)
             found = search.planned(model, graph)
     save_plan(found.plan, out)
     if trace is not None:
@@ -160,6 +153,15 @@ def optimize(
         _print_json(found)
     else:
         _print_report(found, out)
+
+
+def _check(planner: str, **given: bool) -> None:
+    """Refuse a planner that there is not, and options that pipelines do not take: their operators
+    are as in the model, cut along anything, and their timelines are not simulated yet."""
+    check_name(planner)
+    for option, is_given in given.items():
+        if is_given and planner in PIPELINES:
+            raise InputError(f"--{option}", f"not for --planner {planner}")
 
 
 def _dimensions(allow: str | None) -> frozenset[Dimension] | None:
@@ -191,13 +193,6 @@ def _progress(*, shown: bool) -> Generator[Callable[[str, int, int], None]]:
             progress.update(bar, description=f"searching {what}", completed=done, total=total)
 
         yield show
-
-
-def _takes_neither(planner: str, mode: Mode, allow: str | None) -> None:
-    """A pipeline's operators are as in the model, and may be cut along anything."""
-    for option, given in (("--mode", mode is not Mode.JOINT), ("--allow", allow is not None)):
-        if given:
-            raise InputError(option, f"not for --planner {planner}")
 
 
 def _print_json(found: Planned) -> None:
