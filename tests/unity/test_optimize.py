@@ -87,6 +87,15 @@ def test_the_table_says_that_a_plan_is_a_pipeline(tmp_path: Path) -> None:
     assert words in " ".join(shown.output.split())
 
 
+@pytest.mark.parametrize("option", [("--allow", "data"), ("--mode", "algebra"), ("--trace", "t")])
+def test_a_pipeline_takes_no_options_of_other_planners(
+    option: tuple[str, str], tmp_path: Path
+) -> None:
+    out = str(tmp_path / "plan.json")
+    result = optimize("mlp-mnist", "--planner", "pipeline", *option, "-o", out)
+    assert str(result.exception) == f"{option[0]}: not for --planner pipeline"
+
+
 def test_an_unknown_planner_is_refused_with_those_there_are(tmp_path: Path) -> None:
     result = optimize("mlp-mnist", "--planner", "gpipe", "-o", str(tmp_path / "plan.json"))
     assert "expected one of joint, data-parallel" in str(result.exception)
