@@ -132,6 +132,11 @@ class MicroBatches:
             np.array([c.activations[row] for c, row in zip(own, rows, strict=True)]),
         )
 
+    def forget(self) -> None:
+        """Let the tables go, which take much memory; they would be made again."""
+        self._own.clear()
+        self._edges.clear()
+
     def strategies(self) -> int:
         """Of all operators together."""
         return sum(len(self.space(node)) for node in self.nodes)

@@ -106,6 +106,7 @@ class PipelinePlanner:
                 if (count * chosen.micro.sum() + chosen.once.sum()) / stages >= best:
                     break
                 found = outline(batches, self.machine, stages, self.kind, chosen)
+                batches.forget()
                 if found is not None:
                     best = min(best, found.seconds)
                     yield found

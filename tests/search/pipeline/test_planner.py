@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -201,6 +202,14 @@ def test_less_memory_gives_a_plan_that_takes_less_or_a_negative_answer(planned, 
     assert less.peak_memory_bytes <= tight.device.memory_bytes
     with pytest.raises(NegativeAnswer, match="no pipeline that fits"):
         PipelinePlanner(small(machine, 1e6), library).plan("layers", graph)
+
+
+def test_stages_have_to_be_alike(library):
+    fields = load_machine("dgx-a100").with_nodes(2).model_dump(mode="json", by_alias=True)
+    other = {**fields["device"], "memory_bytes": 1_000_000, "first_node": 1}
+    mixed = Machine.model_validate_json(json.dumps({**fields, "other_device": [other]}))
+    with pytest.raises(NegativeAnswer, match="devices of several kinds"):
+        PipelinePlanner(mixed, library).plan("layers", layers(2, 64, 16))
 
 
 @dataclass(frozen=True)
