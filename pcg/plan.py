@@ -21,6 +21,7 @@ from pcg.errors import InputError
 from pcg.files import FileModel, read_json, write_text_atomic
 from pcg.graph import Graph, Leaf, Node
 from pcg.machine import Machine
+from pcg.pipeline import PipelineFile, misfit
 from pcg.text import node_names, parse_graph, print_graph
 from pcg.training import Optimizer
 from pcg.view import MachineView
@@ -83,6 +84,7 @@ class DecisionsFile(FileModel):
     optimizer: Optimizer = "sgd"
     recompute: tuple[str, ...] = Field(strict=False, default=())
     """Operators whose results are not kept for the backward pass but computed again."""
+    pipeline: PipelineFile | None = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ class Plan:
     optimizer: Optimizer = "sgd"
     recompute: frozenset[Node] = frozenset()
     """The operators whose results are not kept for the backward pass but computed again."""
+    pipeline: PipelineFile | None = None
 
 
 def machine_record(machine: Machine) -> MachineFile:
@@ -208,6 +211,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
             derivation=steps,
             optimizer=plan.optimizer,
             recompute=tuple(names[node][0] for node in plan.graph.nodes if node in plan.recompute),
+            pipeline=plan.pipeline,
         ),
         estimates=plan.estimates,
         hashes={},
@@ -286,6 +290,9 @@ def plan_of(content: PlanFile, where: str) -> Plan:
     _same_leaves(graph, model, where)
     if [v.type.shape for v in graph.outputs] != [v.type.shape for v in model.outputs]:
         raise InputError(where, "decisions.graph returns other shapes than model.graph")
+    pipeline = content.decisions.pipeline
+    if pipeline and (problem := misfit(pipeline, graph, views, content.machine.devices)):
+        raise InputError(f"{where}: decisions.pipeline", problem)
     return Plan(
         content.model.name,
         model,
@@ -297,6 +304,7 @@ def plan_of(content: PlanFile, where: str) -> Plan:
         content.estimates,
         content.decisions.optimizer,
         _recomputed(graph, content, where),
+        pipeline,
     )
 
 

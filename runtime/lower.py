@@ -275,6 +275,9 @@ def _concrete(call: Call, where: str) -> Call:
 
 
 def _check_types(plan: Plan, where: str) -> None:
+    if (found := plan.pipeline) is not None:
+        problem = f"a pipeline of {found.micro_batches} micro-batches cannot be executed yet"
+        raise InputError(where, f"decisions.pipeline: {problem}")
     for node in plan.graph.nodes:
         if any(cut > 1 for output in node.types for cut in output.degrees.slices):
             problem = "slices in time (pipeline) cannot be executed yet"

@@ -68,6 +68,22 @@ def _is_weight(node: Node) -> bool:
     return node.is_leaf and node.leaf.kind == "weight"
 
 
+def pipeline_text(plan: Plan) -> str | None:
+    """Such as ``pipeline 4 stages x 8 micro-batches``; None for a plan without one."""
+    found = plan.pipeline
+    if found is None:
+        return None
+    counts = ((found.stages, "stage"), (found.micro_batches, "micro-batch"))
+    words = (_counted(number, word) for number, word in counts)
+    waits = "" if found.schedule == "1f1b" else ", two versions of weights"
+    return f"pipeline {' x '.join(words)}{waits}"
+
+
+def _counted(number: int, word: str) -> str:
+    plural = f"{word}es" if word.endswith("ch") else f"{word}s"
+    return f"{number} {word if number == 1 else plural}"
+
+
 def rules_used(derivation: tuple[Application, ...]) -> list[tuple[str, str, int]]:
     """The rules of a derivation with how often each was applied, the most used first."""
     counts = Counter((step.rule.rstrip("~"), step.text) for step in derivation)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pcg.errors import InputError
 from pcg.files import write_text_atomic
 from pcg.machine import Machine
 from pcg.plan import Plan
@@ -43,7 +44,10 @@ class Simulated:
 
 def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> Simulated:
     """Simulate a plan on the machine that it was made for. ``speed``: of its devices, by default as
-    the curves that come with Unity say."""
+    the curves that come with Unity say. Raises InputError for a pipeline."""
+    if plan.pipeline is not None:
+        problem = "the timeline of a pipeline is not simulated yet, only its step"
+        raise InputError("decisions.pipeline", problem)
     cost = CostModel(machine, optimizer=plan.optimizer, speed=speed)
     steps = schedule(plan.graph, plan.views)
     run = recomputing(steps, cost, plan.recompute)

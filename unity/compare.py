@@ -16,11 +16,11 @@ from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.machine import load_machine
-from search.mesh.planner import PLANNERS
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
 from unity.comparison import Entry, Question, numbers, over_others, planners
 from unity.declarations import load_user_operators
+from unity.planners import NAMES
 from unity.plot import can_plot, plot
 from unity.speed import PROFILE_HELP, measured
 
@@ -33,7 +33,7 @@ def compare(
     machine: Annotated[str, typer.Option(help="A preset, or a machine file.")] = "summit",
     gpus: Annotated[str, typer.Option(help="Numbers of devices.")] = "6,12,24,48,96,192",
     planner: Annotated[
-        str, typer.Option("--planners", help=f"Some of {', '.join(PLANNERS)}.")
+        str, typer.Option("--planners", help=f"Some of {', '.join(NAMES)}.")
     ] = "data-parallel,expert,megatron,joint",
     batch: Annotated[
         int | None, typer.Option(help="Global batch; by default it grows with the devices.")

@@ -16,8 +16,8 @@ from pcg.graph import Graph
 from pcg.machine import Machine
 from pcg.models import build_model, default_optimizer
 from search.efficiency import Speed
-from search.mesh.planner import PLANNERS, MeshPlanner
 from substitutions.store import Library
+from unity.planners import NAMES, planner_of
 
 
 class Entry(FileModel):
@@ -77,7 +77,7 @@ class Question:
         batch = samples(graph)
         try:
             kept_by = default_optimizer(model)
-            found = MeshPlanner(target, self.library, planner, self.seconds, kept_by, self.speed)
+            found = planner_of(planner, target, self.library, self.seconds, kept_by, self.speed)
             estimates = found.plan(model, graph).plan.estimates
         except NegativeAnswer as problem:
             return Entry(
@@ -154,7 +154,7 @@ def planners(text: str) -> tuple[str, ...]:
     """Planners from an option such as ``data-parallel,joint``, in that order, each once."""
     found = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     for name in found:
-        if name not in PLANNERS:
-            expected = ", ".join(PLANNERS)
+        if name not in NAMES:
+            expected = ", ".join(NAMES)
             raise InputError("--planners", f"expected some of {expected}, got {name!r}")
     return found

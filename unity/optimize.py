@@ -26,16 +26,18 @@ from pcg.models import MODELS, build_model, default_optimizer
 from pcg.opaque import opaque_nodes
 from pcg.plan import save_plan
 from pcg.training import optimizer_of
-from search.describe import rows, rules_used
+from search.describe import pipeline_text, rows, rules_used
 from search.mesh.allow import Dimension
-from search.mesh.planner import PLANNERS, MeshPlanner, Planned
+from search.mesh.planner import Planned
 from search.mesh.variants import Mode
 from search.optimizer import Optimizer, Settings
+from search.pipeline.planner import PIPELINES
 from search.trace import simulate_plan
 from search.views import load_views
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
+from unity.planners import NAMES, check_name, planner_of
 from unity.simulate import save_trace
 from unity.speed import PROFILE_HELP, measured
 
@@ -84,7 +86,8 @@ def optimize(
         Path | None, typer.Option(help="Backtracking: a Python file with further view generators.")
     ] = None,
     planner: Annotated[
-        str, typer.Option(help=f"What plans may be made of: one of {', '.join(PLANNERS)}.")
+        str,
+        typer.Option(help=f"What plans may be made of: one of {', '.join(NAMES)}."),
     ] = "joint",
     mode: Annotated[
         Mode, typer.Option(help="Algebraic rewrites: judged with the cuts, before them, or none.")
@@ -114,6 +117,7 @@ def optimize(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find the fastest plan for MODEL and write it to a file."""
+    _check(planner, mode=mode is not Mode.JOINT, allow=allow is not None, trace=trace is not None)
     if operators is not None:
         load_user_operators(operators)
     if views is not None:
@@ -133,15 +137,14 @@ def optimize(
     library = load_library(rules)
     with _progress(shown=not as_json) as show:
         if engine is Engine.STRATEGIES:
-            mesh = MeshPlanner(
-                target, library, planner, budget, kept_by, speed, mode, _dimensions(allow)
-            )
-            found = mesh.plan(model, graph)
+            settings = target, library, budget, kept_by, speed
+            chosen = planner_of(planner, *settings, mode, _dimensions(allow))
+            found = chosen.plan(model, graph)
         elif planner != "joint":
             raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
         else:
-            settings = Settings(threshold=threshold, seconds=budget, optimizer=kept_by)
-            search = Optimizer(target, library, settings, progress=show, speed=speed)
+            limits = Settings(threshold=threshold, seconds=budget, optimizer=kept_by)
+            search = Optimizer(target, library, limits, progress=show, speed=speed)
             found = search.planned(model, graph)
     save_plan(found.plan, out)
     if trace is not None:
@@ -150,6 +153,15 @@ def optimize(
         _print_json(found)
     else:
         _print_report(found, out)
+
+
+def _check(planner: str, **given: bool) -> None:
+    """Refuse a planner that there is not, and options that pipelines do not take: their operators
+    are as in the model, cut along anything, and their timelines are not simulated yet."""
+    check_name(planner)
+    for option, is_given in given.items():
+        if is_given and planner in PIPELINES:
+            raise InputError(f"--{option}", f"not for --planner {planner}")
 
 
 def _dimensions(allow: str | None) -> frozenset[Dimension] | None:
@@ -200,6 +212,7 @@ def _print_json(found: Planned) -> None:
         "search_seconds": estimates.search_seconds,
         "stop_reason": found.report.stop,
         "candidates": found.report.strategies,
+        "pipeline": pipeline_text(found.plan),
         "rules_applied": len(found.plan.derivation),
         "opaque": [node.name for node in opaque_nodes(found.plan.model)],
     }
@@ -215,7 +228,9 @@ def _speedup(found: Planned) -> float | None:
 def _print_report(found: Planned, out: Path) -> None:
     plan, report = found.plan, found.report
     console = Console()
-    table = Table(title=f"{plan.model_name} on {plan.machine.devices} x {plan.machine.name}")
+    title = f"{plan.model_name} on {plan.machine.devices} x {plan.machine.name}"
+    pipeline = pipeline_text(plan)
+    table = Table(title=f"{title}, {pipeline}" if pipeline else title)
     for heading in ("tensor", "operator", "cut", "devices"):
         table.add_column(heading)
     described = rows(plan)

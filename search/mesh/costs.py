@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,11 +56,11 @@ def own_costs(
     degrees = space.degrees(digits.primes).astype(float)
     types = [value.type for value in node.inputs]
     operands = [
-        t.elements / _cut(degrees, [a.operands[i] is not None for a in space.axes])
+        prod(t.block) / _cut(degrees, [a.operands[i] is not None for a in space.axes])
         for i, t in enumerate(types)
     ]
     outputs = [
-        t.elements / _cut(degrees, [a.outputs[i] is not None for a in space.axes])
+        prod(t.block) / _cut(degrees, [a.outputs[i] is not None for a in space.axes])
         for i, t in enumerate(node.types)
     ]
     elements = sum([*operands, *outputs], np.zeros(len(space)))
@@ -92,7 +93,7 @@ def _computation(
     """Seconds forward and backward. A task has its part of the operations, and of the bytes as many
     as it has of all operands' and outputs' elements."""
     done, kind = work(node, needs, cost.itemsize), kind_of(node)
-    whole = sum(t.elements for t in (*(value.type for value in node.inputs), *node.types))
+    whole = sum(prod(t.block) for t in (*(value.type for value in node.inputs), *node.types))
     part = elements / max(whole, 1)
 
     def seconds(device: Device) -> Vector:

@@ -16,7 +16,10 @@ from substitutions.match import build, matches_at
 from substitutions.rule import Rule
 
 _Key = tuple[Call, tuple[ParallelTensor, ...]]
-_CUTTING = frozenset({"partition", "combine", "replicate", "reduce"})
+CUTTING = frozenset({"partition", "combine", "replicate", "reduce"})
+"""The parallel operators of rules that cut in space."""
+SLICING = frozenset({"pipeline", "batch"})
+"""Those of rules that cut in time."""
 
 
 @dataclass
@@ -24,6 +27,8 @@ class Cuts:
     """Rules that turn an operator on its own into one of blocks, by operator."""
 
     rules: Iterable[Rule]
+    moves: frozenset[str] = CUTTING
+    """The parallel operators that a rule may use."""
     _by_operator: dict[str, list[Rule]] = field(init=False)
     _known: dict[_Key, Mapping[str, Rule]] = field(init=False)
 
@@ -31,7 +36,7 @@ class Cuts:
         self._by_operator = defaultdict(list)
         self._known = {}
         for rule in (way for both in self.rules for way in (both, both.reversed)):
-            name = _operator_alone(rule)
+            name = _operator_alone(rule, self.moves)
             if name is not None:
                 self._by_operator[name].append(rule)
 
@@ -93,14 +98,15 @@ def _cut_index(value: Value) -> str | None:
     cut: list[str] = []
     for axis in typing.axes:
         operand, dim = next((o, d) for o, d in enumerate(axis.operands) if d is not None)
-        if node.inputs[operand].type.degrees.dims[dim] > 1:
+        degrees = node.inputs[operand].type.degrees
+        if degrees.dims[dim] * degrees.slices[dim] > 1:
             cut.append(axis.name)
     return cut[0] if len(cut) == 1 else None
 
 
-def _operator_alone(rule: Rule) -> str | None:
+def _operator_alone(rule: Rule, allowed: frozenset[str]) -> str | None:
     """The operator of a left side that is one on inputs alone, if the right side is the same on
-    inputs that are cut or copied, and joined or reduced afterwards."""
+    inputs that parallel operators of some kinds cut, and put together again, those ``allowed``."""
     left = {value.node for value in rule.left}
     node = rule.left[0].node
     if len(left) > 1 or node.is_leaf or node.operator_call.operator.parallel is not None:
@@ -114,6 +120,6 @@ def _operator_alone(rule: Rule) -> str | None:
     if len(computing) != 1 or computing[0].name != node.name or len(others) == 1:
         return None
     moves = {n.name for n in others if n.is_parallel}
-    if not moves <= _CUTTING or any(states_halo(n.operator_call) for n in others):
+    if not moves <= allowed or any(states_halo(n.operator_call) for n in others):
         return None
     return node.name if rule.free_symbols else None

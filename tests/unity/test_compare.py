@@ -70,6 +70,15 @@ def test_the_table_has_a_row_for_each(done: tuple[Result, Path]):
     assert max(len(line) for line in lines if "data-parallel" in line) <= 80
 
 
+def test_pipelines_can_be_compared(tmp_path: Path):
+    few = ("--machine", "local", "--gpus", "2", "--planners", "joint,pipeline")
+    result = compare("mlp-mnist", *few, "-o", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    content = ComparisonFile.model_validate_json((tmp_path / "compare.json").read_text())
+    assert [entry.planner for entry in content.entries] == ["joint", "pipeline"]
+    assert all(entry.step_seconds is not None for entry in content.entries)
+
+
 def test_plots_are_drawn(done: tuple[Result, Path]):
     _, out = done
     assert (out / "mlp-mnist.png").read_bytes().startswith(b"\x89PNG")

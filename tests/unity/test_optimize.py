@@ -55,6 +55,53 @@ def test_the_papers_engine_is_kept_to_compare(tmp_path: Path) -> None:
     assert ours <= 1.1 * theirs
 
 
+def test_a_pipeline_is_planned_and_not_run_yet(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "plan.json"
+    arguments = ["mlp-mnist", "--devices", "2", "--planner", "pipeline", "-o", str(out)]
+    content = json.loads(optimize(*arguments, "--json").stdout)
+    found = load_plan(out).pipeline
+    assert found is not None
+    assert found.schedule == "1f1b"
+    assert content["pipeline"].startswith("pipeline ")
+    assert content["pipeline"].endswith(f"x {found.micro_batches} micro-batches")
+    monkeypatch.setattr("sys.argv", ["unity", "run", str(out)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    line = capsys.readouterr().err.strip()
+    assert line.startswith(f"unity: error: {out}: decisions.pipeline: a pipeline of ")
+    assert line.endswith("micro-batches cannot be executed yet")
+
+
+def test_the_table_says_that_a_plan_is_a_pipeline(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    shown = optimize("mlp-mnist", "--devices", "2", "--planner", "pipeline-2bw", "-o", str(out))
+    found = load_plan(out).pipeline
+    assert found is not None
+    assert found.schedule == "2bw"
+    words = f"x {found.micro_batches} micro-batches, two versions of weights"
+    assert words in " ".join(shown.output.split())
+
+
+@pytest.mark.parametrize("option", [("--allow", "data"), ("--mode", "algebra"), ("--trace", "t")])
+def test_a_pipeline_takes_no_options_of_other_planners(
+    option: tuple[str, str], tmp_path: Path
+) -> None:
+    out = str(tmp_path / "plan.json")
+    result = optimize("mlp-mnist", "--planner", "pipeline", *option, "-o", out)
+    assert str(result.exception) == f"{option[0]}: not for --planner pipeline"
+
+
+def test_an_unknown_planner_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    result = optimize("mlp-mnist", "--planner", "gpipe", "-o", str(tmp_path / "plan.json"))
+    assert "expected one of joint, data-parallel" in str(result.exception)
+    assert "pipeline, pipeline-2bw" in str(result.exception)
+
+
 def test_a_plan_that_does_not_fit_is_a_negative_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

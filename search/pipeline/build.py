@@ -1,0 +1,127 @@
+"""The graph of a pipeline: the model's, sliced in time and cut in space by rules of the library.
+
+Every operator that streams becomes ``batch(op(pipeline(x)))``; where such operators meet, the
+pipeline after a batch is nothing, by another rule. Then each is cut within its stage's group of
+devices as in ``search.mesh``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from pcg.graph import Graph, Node, Value
+from pcg.schedule import trace
+from pcg.view import MachineView
+from search.derivation import Scribe
+from search.mesh.cuts import applied
+from search.mesh.engine import Cut, Engine
+from search.mesh.strategies import Space
+from search.pipeline.micro import Chosen, MicroBatches
+
+
+@dataclass
+class _Cutter(Engine):
+    """Cuts operators of a pipeline in space, by the strategies of their micro-batches."""
+
+    batches: MicroBatches | None = None
+
+    def space(self, node: Node) -> Space:
+        assert self.batches is not None
+        return self.batches.space(node)
+
+    def placed(
+        self, whole: Node, node: Node, codes: tuple[int, ...], scribe: Scribe
+    ) -> tuple[tuple[Value, ...], Node, MachineView]:
+        """The outputs of an operator that is cut, itself, and its view within the group."""
+        views: dict[Node, MachineView] = {}
+        outputs = self._cut_node(whole, node, codes, views, scribe)
+        ((inner, view),) = views.items()
+        return outputs, inner, view
+
+
+def build(batches: MicroBatches, chosen: Chosen, bounds: Sequence[int]) -> Cut:
+    """The graph in which the operators between two bounds run as one stage on a group of devices of
+    its own, with the steps that led to it from the model."""
+    return _Builder(batches, chosen, bounds).run()
+
+
+@dataclass
+class _Builder:
+    batches: MicroBatches
+    chosen: Chosen
+    bounds: Sequence[int]
+    _scribe: Scribe = field(init=False)
+    _new: dict[Value, Value] = field(init=False, default_factory=dict[Value, Value])
+    _cutter: _Cutter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scribe = Scribe.after(self.batches.streams.opened)
+        self._cutter = _Cutter(self.batches.cost, self.batches.cuts, batches=self.batches)
+
+    def run(self) -> Cut:
+        graph = self.batches.streams.graph
+        views: dict[Node, MachineView] = {}
+        devices = self.batches.cost.machine.devices
+        number = {node: i for i, node in enumerate(self.batches.nodes)}
+        for node in graph.nodes:
+            if node.is_leaf:
+                self._new[node.value()] = node.value()
+                continue
+            stage = sum(bound <= number[node] for bound in self.bounds) - 1
+            inner, view = self._operator(node, self.chosen.codes[number[node]])
+            views[inner] = replace(view, start=view.start + stage * devices)
+        outputs = tuple(self._new[value] for value in graph.outputs)
+        return Cut(Graph(outputs), views, tuple(self._scribe.steps))
+
+    def _operator(self, node: Node, codes: tuple[int, ...]) -> tuple[Node, MachineView]:
+        made = Node(node.call, tuple(self._new[value] for value in node.inputs))
+        self._scribe.rename(_same_ports(node, made))
+        outer = tuple(made.value(port) for port in range(len(node.types)))
+        if node in self.batches.streams.axes and self.batches.slices > 1:
+            outer, made = self._sliced(node, made)
+        outputs, inner, view = self._cutter.placed(node, made, codes, self._scribe)
+        found = self._replaced(outer, dict(zip(_ports(made), outputs, strict=True)))
+        self._new.update({node.value(port): value for port, value in enumerate(found)})
+        return inner, view
+
+    def _sliced(self, whole: Node, node: Node) -> tuple[tuple[Value, ...], Node]:
+        """The outputs of an operator in slices, and the operator on slices itself."""
+        streams, slices = self.batches.streams, self.batches.slices
+        found = applied(streams.rules[whole], node, slices)
+        assert found is not None
+        self._scribe.write(found)
+        before = trace(found.made[0])[0].node
+        joined = {value: self._joined(value) for value in dict.fromkeys(before.inputs)}
+        after = Node(before.call, tuple(joined[value] for value in before.inputs))
+        same = _same_ports(before, after)
+        self._scribe.rename(same)
+        return self._replaced(found.made, same), after
+
+    def _joined(self, value: Value) -> Value:
+        """An operand without a batch that a pipeline follows."""
+        if value.node.is_leaf or value.node.name != "pipeline":
+            return value
+        for cancel in self.batches.streams.cancel.get(value.rank, ()):
+            found = applied(cancel, value.node, 1)
+            if found is not None:
+                self._scribe.write(found)
+                return found.made[0]
+        return value
+
+    def _replaced(
+        self, values: tuple[Value, ...], replaced: dict[Value, Value]
+    ) -> tuple[Value, ...]:
+        """Values with others in what they are made of, which stay what they are to readers."""
+        found = Graph(values).replace(replaced).outputs
+        pairs = zip(values, found, strict=True)
+        self._scribe.rename({a: b for a, b in pairs if a not in replaced})
+        return found
+
+
+def _ports(node: Node) -> list[Value]:
+    return [node.value(port) for port in range(len(node.types))]
+
+
+def _same_ports(before: Node, after: Node) -> dict[Value, Value]:
+    return dict(zip(_ports(before), _ports(after), strict=True))

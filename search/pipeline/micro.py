@@ -1,0 +1,301 @@
+"""What a micro-batch costs on one group of devices, for every strategy of every operator.
+
+A slice of the batch in time does what one of as many devices does under data parallelism, so that
+its work is that of a task of the operator cut by the number of slices (``sliced_types``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.graph import Leaf, Node, Value
+from pcg.kept import Reads
+from pcg.tensor import ParallelTensor
+from pcg.work import gradient_nodes
+from search.cost import CostModel
+from search.lives import kept_positions
+from search.mesh.costs import PASSING, lengths, own_costs
+from search.mesh.cuts import Cuts
+from search.mesh.digits import Digits
+from search.mesh.edges import transfer_seconds
+from search.mesh.engine import MOST_CUT
+from search.mesh.factors import Factor, kept, least, restricted
+from search.mesh.strategies import Codes, Space, space
+from search.pipeline.streams import Streams
+
+MOST_STRATEGIES = 32
+"""Strategies of an operator that are looked at beside its neighbours'."""
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A strategy for every operator on a group, as codes by digit, in the order of ``nodes``, and
+    what is estimated of it."""
+
+    codes: tuple[tuple[int, ...], ...]
+    micro: Vector
+    """Seconds of each operator for one micro-batch, forward and backward, with the transfers of
+    its operands; 0 for one that is run once a step."""
+    once: Vector
+    """Seconds a step: exchange and update of its weights, and all of an operator run once."""
+    weights: Vector
+    """Bytes of the weights that it is the first to read, on the fullest device."""
+    activations: Vector
+    """Bytes that it keeps of one micro-batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Costs:
+    """Of each strategy of an operator."""
+
+    micro: Vector
+    once: Vector
+    weights: Vector
+    activations: Vector
+
+
+@dataclass
+class MicroBatches:
+    """Chooses strategies for micro-batches of a model on a group of devices.
+
+    ``cost`` is of the group's own machine; ``slices`` how many micro-batches the batch is cut
+    into. Operators of equal kind (call, types, sample index) are worked out once.
+    """
+
+    streams: Streams
+    cost: CostModel
+    cuts: Cuts
+    slices: int
+    digits: Digits = field(init=False)
+    nodes: tuple[Node, ...] = field(init=False)
+    _kinds: dict[Node, int] = field(init=False, default_factory=dict[Node, int])
+    _spaces: dict[int, Space] = field(init=False, default_factory=dict[int, Space])
+    _own: dict[object, _Costs] = field(init=False, default_factory=dict[object, _Costs])
+    _edges: dict[object, Vector] = field(init=False, default_factory=dict[object, Vector])
+
+    def __post_init__(self) -> None:
+        self.digits = Digits(self.cost.machine)
+        self.nodes = tuple(node for node in self.streams.graph.nodes if not node.is_leaf)
+        numbers: dict[object, int] = {}
+        for node in self.nodes:
+            types = tuple(value.type for value in node.inputs)
+            kind = node.operator_call, types, self.axis(node)
+            self._kinds[node] = numbers.setdefault(kind, len(numbers))
+
+    def choose(self, byte_price: float = 0.0, in_flight: float = 1.0) -> Chosen:
+        """The strategies with which all micro-batches of a step take least time on the group, one
+        after the other. ``byte_price``: seconds that a byte of memory on a device is taken to
+        cost; activations count ``in_flight`` times."""
+        spaces = [self.space(node) for node in self.nodes]
+        number = {node: i for i, node in enumerate(self.nodes)}
+        own, edges = self._tables(number)
+        factors = [
+            Factor((i,), self._seconds(c.micro, c.once) + byte_price * _held(c, in_flight))
+            for i, c in enumerate(own)
+        ]
+        for source, target, table, repeated in edges:
+            seconds = table * (self.slices if repeated else 1)
+            ascending = source < target
+            pair = (source, target) if ascending else (target, source)
+            factors.append(Factor(pair, seconds if ascending else seconds.T))
+        some = kept([len(s) for s in spaces], factors, MOST_STRATEGIES)
+        _, picked = least([len(few) for few in some], restricted(factors, some))
+        rows = [int(some[i][picked[i]]) for i in range(len(spaces))]
+        return self._chosen(rows, spaces, own, edges)
+
+    def _seconds(self, micro: Vector, once: Vector) -> Vector:
+        return self.slices * micro + once
+
+    def _chosen(
+        self,
+        rows: Sequence[int],
+        spaces: Sequence[Space],
+        own: Sequence[_Costs],
+        edges: Sequence[tuple[int, int, Vector, bool]],
+    ) -> Chosen:
+        micro = np.array([c.micro[row] for c, row in zip(own, rows, strict=True)])
+        once = np.array([c.once[row] for c, row in zip(own, rows, strict=True)])
+        for source, target, table, repeated in edges:
+            (micro if repeated else once)[target] += table[rows[source], rows[target]]
+        return Chosen(
+            tuple(tuple(int(c) for c in s.codes[r]) for s, r in zip(spaces, rows, strict=True)),
+            micro,
+            once,
+            np.array([c.weights[row] for c, row in zip(own, rows, strict=True)]),
+            np.array([c.activations[row] for c, row in zip(own, rows, strict=True)]),
+        )
+
+    def forget(self) -> None:
+        """Let the tables go, which take much memory; they would be made again."""
+        self._own.clear()
+        self._edges.clear()
+
+    def strategies(self) -> int:
+        """Of all operators together."""
+        return sum(len(self.space(node)) for node in self.nodes)
+
+    def block_bytes(self, value: Value, node: Node, position: int, codes: Sequence[int]) -> float:
+        """Bytes of one micro-batch of an operand that a device of the group needs."""
+        parts = 1
+        for prime, code in zip(self.digits.primes, codes, strict=True):
+            if code >= 0 and self.space(node).axes[code].operands[position] is not None:
+                parts *= prime
+        return prod(self._slice_shape(value)) * self.cost.itemsize / parts
+
+    # -- one operator -------------------------------------------------------------------------
+
+    def axis(self, node: Node) -> str | None:
+        """The sample index of an operator that works on slices."""
+        return self.streams.axes.get(node)
+
+    def space(self, node: Node) -> Space:
+        """The strategies of an operator: those of its micro-batches, where it streams."""
+        key = self._kinds[node]
+        found = self._spaces.get(key)
+        if found is None:
+            rules, axis = self.cuts.of(node), self.axis(node)
+            cuttable = {
+                name: n // self.slices if name == axis else n
+                for name, n in lengths(node).items()
+                if name in rules
+            }
+            found = self._spaces[key] = space(node, cuttable, self.digits, MOST_CUT)
+        return found
+
+    def _tables(
+        self, number: Mapping[Node, int]
+    ) -> tuple[list[_Costs], list[tuple[int, int, Vector, bool]]]:
+        """What every operator costs by itself, and every edge between two of them."""
+        trained = gradient_nodes(self.streams.graph)
+        reads = kept_positions(self.streams.graph)
+        seen: set[Node] = set()
+        own: list[_Costs] = []
+        edges: list[tuple[int, int, Vector, bool]] = []
+        for i, node in enumerate(self.nodes):
+            needs = frozenset(p for p, value in enumerate(node.inputs) if value.node in trained)
+            first: list[int] = []
+            for position, value in enumerate(node.inputs):
+                if not value.node.is_leaf:
+                    table = self._edge(value, node, position)
+                    back = 2.0 if position in needs else 1.0
+                    repeated = self.axis(value.node) is not None
+                    edges.append((number[value.node], i, back * table, repeated))
+                elif value.node.leaf.kind == "weight" and value.node not in seen:
+                    seen.add(value.node)
+                    first.append(position)
+            kept_here = reads.get(node, Reads())
+            own.append(self._own_costs(node, needs, tuple(first), kept_here))
+        return own, edges
+
+    def _own_costs(
+        self, node: Node, needs: frozenset[int], weights: tuple[int, ...], reads: Reads
+    ) -> _Costs:
+        key = (self._kinds[node], needs, weights, reads)
+        found = self._own.get(key)
+        if found is None:
+            found = self._own[key] = self._worked_out(node, needs, weights, reads)
+        return found
+
+    def _worked_out(
+        self, node: Node, needs: frozenset[int], weights: tuple[int, ...], reads: Reads
+    ) -> _Costs:
+        axis, strategies = self.axis(node), self.space(node)
+        one = self._one_slice(node)
+        task = own_costs(one, strategies, needs, (), self.cost, self.digits, reads)
+        full = own_costs(one, strategies, needs, weights, self.cost, self.digits, reads)
+        step = sum(full.exchanges, full.seconds)
+        degrees = strategies.degrees(self.digits.primes).astype(float)
+        held = np.zeros(len(strategies))
+        kept_once = np.zeros(len(strategies))
+        for position, value in enumerate(node.inputs):
+            named = [a.operands[position] is not None for a in strategies.axes]
+            block = one.inputs[position].type.block
+            size = np.prod(block) / np.where(named, degrees, 1.0).prod(axis=1)
+            if value.node.is_leaf and value.node.leaf.kind == "weight":
+                kept_once += size * self.cost.itemsize
+                held += size * self.cost.itemsize * (position in weights)
+        # Weights that are only read pass through no micro-batch.
+        activations = np.maximum(task.memory - PASSING * kept_once, 0.0)
+        if axis is None:
+            return _Costs(np.zeros(len(strategies)), step, held, activations)
+        return _Costs(task.seconds, step - task.seconds, held, activations)
+
+    def _one_slice(self, node: Node) -> Node:
+        """The operator as a task on one slice sees it."""
+        types = sliced_types(node, self.axis(node), self.slices)
+        return Node(node.call, tuple(_standing_for(t) for t in types))
+
+    def _edge(self, value: Value, node: Node, position: int) -> Vector:
+        """Seconds one way, for all pairs of strategies of maker and reader."""
+        key = (self._kinds[value.node], value.port, self._kinds[node], position)
+        found = self._edges.get(key)
+        if found is None:
+            sources = self.space(value.node).output(value.port)
+            targets = self.space(node).operand(position)
+            shape = self._slice_shape(value)
+            found = self._edges[key] = self._transfer(sources, targets, shape)
+        return found
+
+    def _slice_shape(self, value: Value) -> tuple[int, ...]:
+        """Of one micro-batch of what an operator makes."""
+        axis, shape = self.axis(value.node), list(value.type.shape)
+        if axis is not None:
+            ranks = tuple(v.rank for v in value.node.inputs)
+            typing = value.node.operator_call.typing(ranks)
+            dim = next(a.outputs[value.port] for a in typing.axes if a.name == axis)
+            assert dim is not None
+            shape[dim] //= self.slices
+        return tuple(shape)
+
+    def _transfer(self, sources: Codes, targets: Codes, shape: tuple[int, ...]) -> Vector:
+        a, where_a = np.unique(sources, axis=0, return_inverse=True)
+        b, where_b = np.unique(targets, axis=0, return_inverse=True)
+        found = transfer_seconds(a, b, shape, self.cost.itemsize, self.digits)
+        return found[np.ix_(where_a.ravel(), where_b.ravel())]
+
+
+def _held(costs: _Costs, in_flight: float) -> Vector:
+    return costs.weights + in_flight * costs.activations
+
+
+def sliced_types(node: Node, axis: str | None, slices: int) -> tuple[ParallelTensor, ...]:
+    """The operands' types with a cut in space where there are slices in time: what a task does on
+    one slice is the work of one task of these."""
+    types = tuple(value.type for value in node.inputs)
+    if axis is None or slices == 1:
+        return types
+    ranks = tuple(t.rank for t in types)
+    places = next(a for a in node.operator_call.typing(ranks).axes if a.name == axis).operands
+    return tuple(_cut(t, place, slices) for t, place in zip(types, places, strict=True))
+
+
+def _cut(tensor: ParallelTensor, dim: int | None, slices: int) -> ParallelTensor:
+    degrees = tensor.degrees
+    if dim is None:
+        return replace(tensor, degrees=replace(degrees, copies=degrees.copies * slices))
+    dims = tuple(d * slices if i == dim else d for i, d in enumerate(degrees.dims))
+    times = tuple(1 if i == dim else t for i, t in enumerate(degrees.slices))
+    return replace(tensor, degrees=replace(degrees, dims=dims, slices=times))
+
+
+def one_slice(node: Node) -> tuple[Node, bool]:
+    """A stand-in for an operator of a graph that is sliced, which does what it does for one slice;
+    and whether it has slices at all."""
+    ranks = tuple(value.rank for value in node.inputs)
+    for axis in node.operator_call.typing(ranks).axes:
+        for value, dim in zip(node.inputs, axis.operands, strict=True):
+            if dim is not None and (slices := value.type.degrees.slices[dim]) > 1:
+                types = sliced_types(node, axis.name, slices)
+                return Node(node.call, tuple(_standing_for(t) for t in types)), True
+    return node, False
+
+
+def _standing_for(tensor: ParallelTensor) -> Value:
+    return Node(Leaf("tensor", "operand", tensor.rank, tensor)).value()

@@ -1,0 +1,151 @@
+"""Outlines of pipelines: stages, micro-batches, strategies and estimates, before one is built."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from pcg.machine import Link, Machine
+from pcg.training import held_bytes
+from pcg.work import gradient_nodes
+from search.pipeline.balance import Crossing, Table, balanced, crossing_seconds, fits, sums
+from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds, step_seconds
+from search.pipeline.micro import Chosen, MicroBatches
+
+MOST_STAGES = 16
+MOST_MICRO_BATCHES = 64
+PRICES = (0.0, 0.5, 4.0, 32.0)
+"""Prices of a device's whole memory that are tried until stages fit, as parts of a step's time."""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A pipeline that has not been built. ``bounds`` are of its stages, in the order of the
+    operators; ``seconds`` of a step, estimated."""
+
+    batches: MicroBatches
+    chosen: Chosen
+    bounds: tuple[int, ...]
+    seconds: float
+
+    @property
+    def stages(self) -> int:
+        return len(self.bounds) - 1
+
+
+def stage_counts(machine: Machine) -> Iterator[tuple[int, int]]:
+    """Numbers of stages, and the devices that each has, such that groups of devices in a row do not
+    straddle units of the machine; many small stages first."""
+    units = [1]
+    for level in machine.levels:
+        units.append(units[-1] * level.count)
+    for stages in range(min(MOST_STAGES, machine.devices), 0, -1):
+        size, rest = divmod(machine.devices, stages)
+        nested = all(size % unit == 0 or unit % size == 0 for unit in units)
+        if not rest and (nested or stages == 1):
+            yield stages, size
+
+
+def micro_batch_counts(batch: int) -> Iterator[int]:
+    """Powers of two that divide the batch."""
+    count = 2
+    while count <= MOST_MICRO_BATCHES and batch % count == 0:
+        yield count
+        count *= 2
+
+
+def outline(
+    batches: MicroBatches, machine: Machine, stages: int, kind: ScheduleKind, first: Chosen
+) -> Outline | None:
+    """The stages that take least time and fit the memory; strategies that take less of it where
+    those of ``first`` do not fit. None where none do."""
+    limit = machine.memory_limit()
+    seconds = batches.slices * first.micro.sum() + first.once.sum()
+    for price in PRICES:
+        chosen = first
+        if price:
+            byte_price = price * seconds / limit
+            chosen = batches.choose(byte_price, (1 + min(stages, batches.slices)) / 2)
+        found = _balanced(batches, chosen, machine, stages, kind)
+        if found is not None:
+            return found
+    return None
+
+
+def _balanced(
+    batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int, kind: ScheduleKind
+) -> Outline | None:
+    itemsize, optimizer = batches.cost.itemsize, batches.cost.optimizer
+    older = (WEIGHT_VERSIONS[kind] - 1) * itemsize
+    each = (held_bytes(itemsize, optimizer) + older) / itemsize
+    allowed = fits(
+        sums(chosen.weights * each),
+        sums(chosen.activations),
+        machine.memory_limit(),
+        stages,
+        batches.slices,
+    )
+    between = _between(batches, chosen, machine, stages)
+    own = sums(batches.slices * chosen.micro + chosen.once)
+    bounds = balanced(lambda stage: own + between(stage), stages, allowed)
+    if bounds is None:
+        return None
+    seconds = step_seconds(_estimated(batches, chosen, between, bounds), batches.slices, kind)
+    return Outline(batches, chosen, bounds, seconds)
+
+
+def _between(
+    batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int
+) -> Callable[[int], Table]:
+    """What each stage spends in a step on tensors from stages before and to later ones, as if
+    those were its neighbours."""
+    size, count = batches.cost.machine.devices, len(batches.nodes)
+    links = [machine.link(s * size, (s + 1) * size) for s in range(stages - 1)]
+    tables = {
+        link: crossing_seconds(count, list(_crossings(batches, chosen, link)))
+        for link in dict.fromkeys(links)
+    }
+    nothing = np.zeros((count + 1, count + 1))
+
+    def of(stage: int) -> Table:
+        comes = tables[links[stage - 1]][0] if stage else nothing
+        goes = tables[links[stage]][1] if stage < stages - 1 else nothing
+        return comes + goes
+
+    return of
+
+
+def _estimated(
+    batches: MicroBatches, chosen: Chosen, between: Callable[[int], Table], bounds: tuple[int, ...]
+) -> list[StageSeconds]:
+    """Forward is taken to be a third of forward and backward."""
+    micro, once = sums(chosen.micro), sums(chosen.once)
+    found: list[StageSeconds] = []
+    for stage, pair in enumerate(pairwise(bounds)):
+        each = float(micro[pair] + between(stage)[pair] / batches.slices)
+        found.append(StageSeconds(each / 3, 2 * each / 3, 0.0, float(once[pair])))
+    return found
+
+
+def _crossings(batches: MicroBatches, chosen: Chosen, link: Link) -> Iterator[Crossing]:
+    """Every tensor of micro-batches that some operator reads, as if it crossed to the next group
+    over a link: a device gets its part from one of the group before."""
+    trained = gradient_nodes(batches.streams.graph)
+    number = {node: i for i, node in enumerate(batches.nodes)}
+    readers: dict[tuple[int, int], list[int]] = defaultdict(list)
+    bytes_wanted: dict[tuple[int, int], float] = {}
+    for i, node in enumerate(batches.nodes):
+        for position, value in enumerate(node.inputs):
+            if batches.axis(value.node) is not None:
+                key = (number[value.node], value.port)
+                readers[key].append(i)
+                wanted = batches.block_bytes(value, node, position, chosen.codes[i])
+                bytes_wanted[key] = max(wanted, bytes_wanted.get(key, 0.0))
+    for (maker, port), found in readers.items():
+        ways = 2 if batches.nodes[maker] in trained else 1
+        once = link.latency + bytes_wanted[maker, port] / link.bandwidth
+        yield Crossing(maker, tuple(np.unique(found).tolist()), batches.slices * ways * once)

@@ -1,0 +1,204 @@
+"""From a model to a pipeline: stages on groups of devices, micro-batches, and cuts within each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from time import perf_counter
+from typing import TypeVar
+
+from pcg.errors import NegativeAnswer
+from pcg.graph import Graph
+from pcg.machine import Machine
+from pcg.pipeline import PipelineFile
+from pcg.plan import EstimatesFile, Plan, machine_record
+from pcg.schedule import Schedule, schedule
+from pcg.training import Optimizer
+from search.cost import CostModel, communication_elements
+from search.efficiency import Speed
+from search.mesh.cuts import Cuts
+from search.mesh.engine import Cut, Engine
+from search.mesh.planner import Planned, Planner, Report
+from search.pipeline.build import build
+from search.pipeline.clock import ScheduleKind, step_seconds
+from search.pipeline.micro import MicroBatches
+from search.pipeline.outline import Outline, micro_batch_counts, outline, stage_counts
+from search.pipeline.price import Groups, stage_bytes, stage_seconds
+from search.pipeline.streams import Streams, streams
+from search.simulate import simulate
+from substitutions.store import Library
+
+T = TypeVar("T")
+
+PIPELINES: Mapping[str, ScheduleKind] = {"pipeline": "1f1b", "pipeline-2bw": "2bw"}
+"""The planners of this module by name."""
+FINALISTS = 3
+"""How many of the outlines that look best are built and priced as they would run."""
+MOST_BUILT = 8
+"""How many are built at most until one fits."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A pipeline with its price: ``seconds`` of a step, ``memory`` bytes on the fullest device."""
+
+    outline: Outline
+    cut: Cut
+    steps: Schedule
+    seconds: float
+    memory: int
+
+
+@dataclass
+class PipelinePlanner:
+    """Plans pipelines on one machine; the one with the greatest throughput that fits its memory.
+
+    One stage is a pipeline too: its micro-batches take less memory, and their gradients add up.
+    ``kind`` is how weights are updated: ``1f1b`` computes what the model does, ``2bw`` lets
+    gradients be of weights one update old. Raises NegativeAnswer for a model whose batch cannot be
+    taken in slices, and where nothing fits.
+    """
+
+    machine: Machine
+    library: Library
+    kind: ScheduleKind = "1f1b"
+    seconds: float = 600.0
+    optimizer: Optimizer = "sgd"
+    speed: Speed | None = None
+    """How fast devices are; by default as the curves that come with Unity say."""
+    _phases: dict[str, float] = field(init=False, default_factory=dict[str, float])
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        """The plan; raises NegativeAnswer where there is none."""
+        start = perf_counter()
+        graph.check()
+        self._phases = {}
+        if len(self.machine.kinds) > 1:
+            problem = "has devices of several kinds, and stages are taken to be alike"
+            raise NegativeAnswer(f"pipeline: {self.machine.name} {problem}")
+        source = self._timed("rules", lambda: streams(graph, self.library))
+        cuts = self._timed("rules", lambda: Cuts(self.library.concrete(graph)))
+        tried = self._timed("choosing", lambda: list(self._outlines(source, cuts, start)))
+        if not tried:
+            raise NegativeAnswer(f"{name} has no pipeline that fits {self.machine.name}")
+        best = self._best(name, sorted(tried, key=lambda o: o.seconds))
+        stop = "time" if perf_counter() - start > self.seconds else "exhausted"
+        strategies = sum(o.batches.strategies() for o in tried)
+        report = Report(strategies, len(tried), stop, self._phases)
+        return Planned(self._plan(name, graph, best, perf_counter() - start), report)
+
+    def _outlines(self, source: Streams, cuts: Cuts, start: float) -> Iterator[Outline]:
+        """Numbers of stages and micro-batches with strategies. Those of a number of stages are left
+        out once even without any waiting they would take longer than the best so far: more
+        micro-batches never make work less."""
+        best = inf
+        for stages, size in stage_counts(self.machine):
+            cost = self._cost(self.machine.with_devices(size))
+            for count in micro_batch_counts(source.batch):
+                if count < stages:
+                    # Devices would wait half of the time, and 2BW would need more versions.
+                    continue
+                if best < inf and perf_counter() - start > self.seconds:
+                    return
+                batches = MicroBatches(source, cost, cuts, count)
+                chosen = batches.choose()
+                if (count * chosen.micro.sum() + chosen.once.sum()) / stages >= best:
+                    break
+                found = outline(batches, self.machine, stages, self.kind, chosen)
+                batches.forget()
+                if found is not None:
+                    best = min(best, found.seconds)
+                    yield found
+
+    def _best(self, name: str, ranked: list[Outline]) -> Built:
+        cost = self._cost(self.machine)
+        built: list[Built] = []
+        for found in ranked[:MOST_BUILT]:
+            if len(built) >= FINALISTS and any(self._fits(b) for b in built):
+                break
+            built.append(self._built(found, cost))
+        fitting = [b for b in built if self._fits(b)]
+        if not fitting:
+            over = min(b.memory for b in built) - self.machine.memory_limit()
+            problem = f"{name} has no pipeline that fits {self.machine.name}: the one that takes"
+            raise NegativeAnswer(f"{problem} least memory misses by {over / 1e9:.2f} GB a device")
+        return min(fitting, key=lambda b: b.seconds)
+
+    def _fits(self, built: Built) -> bool:
+        return built.memory <= self.machine.memory_limit()
+
+    def _built(self, found: Outline, cost: CostModel) -> Built:
+        batches = found.batches
+        groups = Groups(found.stages, batches.cost.machine.devices, batches.slices)
+        cut = self._timed("building", lambda: build(batches, found.chosen, found.bounds))
+        steps = self._timed("scheduling", lambda: schedule(cut.graph, cut.views))
+        stages = self._timed("simulating", lambda: stage_seconds(steps, cost, groups))
+        memory = max(stage_bytes(steps, cost, groups, self.kind))
+        return Built(found, cut, steps, step_seconds(stages, batches.slices, self.kind), memory)
+
+    def _cost(self, machine: Machine) -> CostModel:
+        return CostModel(machine, optimizer=self.optimizer, speed=self.speed)
+
+    def _timed(self, phase: str, work: Callable[[], T]) -> T:
+        start = perf_counter()
+        found = work()
+        self._phases[phase] = self._phases.get(phase, 0.0) + perf_counter() - start
+        return found
+
+    def _plan(self, name: str, graph: Graph, best: Built, seconds: float) -> Plan:
+        whole = Engine(self._cost(self.machine.with_devices(1)), Cuts(()))
+        alone = simulate(schedule(graph, whole.cut(whole.choose(graph)).views), whole.cost)
+        estimates = EstimatesFile(
+            step_seconds=best.seconds,
+            one_device_seconds=alone.step_seconds,
+            communication_elements=communication_elements(best.steps),
+            search_seconds=seconds,
+            peak_memory_bytes=best.memory,
+        )
+        pipeline = PipelineFile(
+            stages=best.outline.stages,
+            micro_batches=best.outline.batches.slices,
+            schedule=self.kind,
+        )
+        cut, machine = best.cut, machine_record(self.machine)
+        rules = self.library.hash
+        return Plan(
+            name,
+            graph,
+            cut.graph,
+            cut.views,
+            machine,
+            rules,
+            cut.steps,
+            estimates,
+            self.optimizer,
+            pipeline=pipeline,
+        )
+
+
+@dataclass
+class WithPipelines:
+    """The better of two planners, such as the joint one and pipelines."""
+
+    plain: Planner
+    pipelined: Planner
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        """The plan whose step takes less; the plain one where both take as long. Raises the plain
+        planner's NegativeAnswer where neither has a plan."""
+        try:
+            plain = self.plain.plan(name, graph)
+        except NegativeAnswer as none:
+            try:
+                return self.pipelined.plan(name, graph)
+            except NegativeAnswer:
+                raise none from None
+        try:
+            pipelined = self.pipelined.plan(name, graph)
+        except NegativeAnswer:
+            return plain
+        seconds = pipelined.plan.estimates.step_seconds
+        if seconds >= plain.plan.estimates.step_seconds:
+            return plain
+        return replace(pipelined, data_parallel_seconds=plain.data_parallel_seconds)

@@ -1,0 +1,168 @@
+"""The price of a pipeline that is built: seconds of each stage, and bytes on its devices.
+
+Steps of the schedule that work on slices are priced for one slice, the others once a step. What a
+stage does for one micro-batch is simulated as a program of its own (``search.simulate``), so that
+communication within it overlaps with computation; micro-batches follow one another without overlap.
+A transfer between stages keeps both ends busy, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.layout import Layout
+from pcg.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.tensor import ParallelTensor
+from pcg.training import held_bytes
+from pcg.transfer import transfer
+from search.cost import NOTHING, CostModel, Duration, gradients
+from search.lives import lives
+from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds, in_flight
+from search.pipeline.micro import one_slice
+from search.program import Program, Step
+from search.simulate import price
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Stages on devices in a row, ``size`` for each, and micro-batches that they work on."""
+
+    stages: int
+    size: int
+    micro_batches: int
+
+    @property
+    def devices(self) -> int:
+        return self.stages * self.size
+
+    def of(self, *layouts: Layout) -> frozenset[int]:
+        """The stages that have a part in layouts."""
+        return frozenset(d // self.size for layout in layouts for d in layout.devices)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A step of the schedule: what it takes, and the stages that take part."""
+
+    stages: frozenset[int]
+    repeated: bool
+    """For every micro-batch."""
+    forward: Duration
+    backward: Duration
+    sources: tuple[Slot, ...]
+    results: tuple[Slot, ...]
+    moves: bool
+
+
+def stage_seconds(steps: Schedule, cost: CostModel, groups: Groups) -> tuple[StageSeconds, ...]:
+    """What each stage of a schedule does; ``cost`` is of the whole machine."""
+    passed = gradients(steps)
+    parts = [
+        _part(step, needs, cost, groups)
+        for step, needs in zip(steps.steps, passed.steps, strict=True)
+        if not isinstance(step, Load)
+    ]
+    trained = [Slot(node.value(), steps.homes[node]) for node in passed.weights]
+    return tuple(_stage(stage, parts, trained, cost, groups) for stage in range(groups.stages))
+
+
+def _stage(
+    stage: int, parts: Sequence[_Part], trained: Sequence[Slot], cost: CostModel, groups: Groups
+) -> StageSeconds:
+    own = [part for part in parts if stage in part.stages]
+    homes = [slot for slot in trained if stage in groups.of(slot.layout)]
+    repeated = [part for part in own if part.repeated]
+    micro = price(_program(repeated, (), cost), groups.devices)
+    # The last micro-batch hides a part of the exchange of gradients behind its way back.
+    last = price(_program(repeated, homes, cost), groups.devices)
+    once = price(_program([p for p in own if not p.repeated], (), cost), groups.devices)
+    after = last.step_seconds - micro.step_seconds + once.backward
+    return StageSeconds(micro.forward, micro.backward, once.forward, after)
+
+
+def _program(parts: Sequence[_Part], trained: Sequence[Slot], cost: CostModel) -> Program:
+    """Parts as a program; the weights whose homes are given are exchanged and updated."""
+    numbers = {slot: i for i, slot in enumerate(trained)}
+    made: dict[Slot, int] = {}
+    steps: list[Step] = []
+    for part in parts:
+        reads = tuple(dict.fromkeys(made[slot] for slot in part.sources if slot in made))
+        weights = tuple(sorted({numbers[slot] for slot in part.sources if slot in numbers}))
+        back = part.backward is not NOTHING
+        made.update(dict.fromkeys(part.results, len(steps)))
+        steps.append(Step(part.forward, part.backward, reads, weights if back else (), part.moves))
+    return Program(steps, [cost.weight(slot.layout) for slot in trained])
+
+
+def _part(
+    step: Compute | Move, needs: frozenset[int] | None, cost: CostModel, groups: Groups
+) -> _Part:
+    if isinstance(step, Compute):
+        one, repeated = one_slice(step.node)
+        forward, backward = cost.computation(one, needs or frozenset(), step.view)
+        sources, results = step.operands, step.results
+        stages = frozenset(device // groups.size for device in step.view.devices)
+    else:
+        a, b = sliced_layout(step.source.layout), sliced_layout(step.target.layout)
+        repeated = a is not None and b is not None
+        forward = backward = cost.movement(transfer(a, b) if a and b else step.transfer)
+        sources, results = (step.source,), (step.target,)
+        stages = groups.of(step.source.layout, step.target.layout)
+    back = NOTHING if needs is None else backward
+    return _Part(stages, repeated, forward, back, sources, results, isinstance(step, Move))
+
+
+@lru_cache(maxsize=65536)
+def sliced_layout(layout: Layout) -> Layout | None:
+    """Where one slice of a tensor lies; None for a tensor without slices."""
+    tensor = layout.type
+    slices = tensor.degrees.slices
+    if prod(slices) == 1:
+        return None
+    shape = tuple(size // s for size, s in zip(tensor.shape, slices, strict=True))
+    degrees = replace(tensor.degrees, slices=(1,) * tensor.rank)
+    return Layout(ParallelTensor(shape, degrees), layout.pieces)
+
+
+def stage_bytes(
+    steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
+) -> tuple[int, ...]:
+    """Bytes on the fullest device of each stage, at its fullest time: versions of its weights with
+    their gradients and the optimizer's states; all that one micro-batch has; and of the others
+    under way what waits for their way back."""
+    found = lives(steps)
+    turn = found.end // 2
+    change = np.zeros((found.end + 2, groups.devices), np.int64)
+    waiting = np.zeros(groups.devices, np.int64)
+    for life in found.lives:
+        one = sliced_layout(life.layout)
+        devices = list(life.layout.devices)
+        block = prod((one or life.layout).type.block) * cost.itemsize
+        change[life.first, devices] += block
+        change[life.last + 1, devices] -= block
+        if one is not None and life.first < turn <= life.last:
+            waiting[devices] += block
+    peak = change.cumsum(axis=0).max(axis=0) + _weights(steps, cost, groups, kind)
+    flying = [in_flight(s, groups.stages, groups.micro_batches) for s in range(groups.stages)]
+    peak += (np.repeat(flying, groups.size) - 1) * waiting
+    return tuple(int(n) for n in peak.reshape(groups.stages, groups.size).max(axis=1))
+
+
+def _weights(
+    steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
+) -> NDArray[np.int64]:
+    """Bytes of weights on each device."""
+    held = np.zeros(groups.devices, np.int64)
+    trained = set(gradients(steps).weights)
+    older = (WEIGHT_VERSIONS[kind] - 1) * cost.itemsize
+    each = held_bytes(cost.itemsize, cost.optimizer) + older
+    for node, layout in steps.homes.items():
+        size = each if node in trained else cost.itemsize
+        held[list(layout.devices)] += prod(layout.type.block) * size
+    return held

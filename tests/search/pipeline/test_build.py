@@ -1,0 +1,205 @@
+"""What a pipeline computes: the model's outputs and gradients, from slices of the batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from strategies import parts_of_leaves
+
+from pcg.errors import NegativeAnswer
+from pcg.evaluate import evaluate_shards, meaning
+from pcg.graph import Graph, Node, Value
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.plan import EstimatesFile, Plan, machine_record
+from pcg.ring import Reals
+from pcg.text import parse_graph
+from runtime.kernels import run_whole
+from search.cost import CostModel
+from search.mesh.cuts import Cuts
+from search.pipeline.build import build
+from search.pipeline.micro import MicroBatches
+from search.pipeline.streams import Streams, streams
+from substitutions.audit.replay import replay
+from substitutions.store import load_library
+
+TIED = (
+    "x = input[8, 6] below 12\nt = weight[12, 4]\nlabels = input[8] below 12\n"
+    "h = mean_axis(embedding(x, t), axis=1)\n"
+    "return cross_entropy(matmul(relu(h), transpose(t, dim0=0, dim1=1)), labels)"
+)
+MODELS = ["mlp-mnist", "candle-uno-tiny", "xdl-tiny", "tied"]
+
+
+@pytest.fixture(scope="module")
+def library():
+    return load_library()
+
+
+def model_graph(name: str) -> Graph:
+    return parse_graph(TIED) if name == "tied" else build_model(name, 8, 1)
+
+
+def built(source: Streams, library, slices: int, stages: int):
+    """The pipeline with bounds that part the operators evenly, for 4 devices."""
+    cost = CostModel(load_machine("dgx-a100").with_devices(4 // stages))
+    batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
+    count = len(batches.nodes)
+    bounds = [count * stage // stages for stage in range(stages + 1)]
+    return batches, build(batches, batches.choose(), bounds)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("slices", "stages"), [(2, 2), (4, 1)])
+def test_a_pipeline_computes_what_the_model_does(name, slices, stages, library):
+    """Under the reference evaluation, shard by shard and slice by slice."""
+    graph = model_graph(name)
+    _, cut = built(streams(graph, library), library, slices, stages)
+    assert any(t > 1 for n in cut.graph.nodes for x in n.types for t in x.degrees.slices)
+    for seed in (3, 4):
+        parts = parts_of_leaves(graph, seed, Reals())
+        before, after = (
+            [meaning(found, Reals()) for found in evaluate_shards(g, parts, Reals())]
+            for g in (graph, cut.graph)
+        )
+        for expected, found in zip(before, after, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+
+
+Tensors = dict[Value, torch.Tensor]
+
+
+def run(nodes: list[Node], known: Tensors) -> None:
+    for node in nodes:
+        made = run_whole(node.operator_call, [known[value] for value in node.inputs])
+        known.update({node.value(port): tensor for port, tensor in enumerate(made)})
+
+
+def leaves(graph: Graph) -> Tensors:
+    parts = parts_of_leaves(graph, 5, Reals())
+    found: Tensors = {}
+    for node in graph.leaves:
+        values = torch.tensor(parts[node.leaf.name][0], dtype=torch.float64)
+        found[node.value()] = values.long() if node.leaf.below else values
+        if node.leaf.kind == "weight":
+            found[node.value()].requires_grad_()
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("slices", [2, 4])
+def test_gradients_need_no_other_slice(name, slices, library):
+    """1F1B runs the backward pass of a micro-batch before others have gone forward: the gradient
+    that the tail gives a slice, with nothing in the place of the others, is its share of the
+    model's."""
+    source = streams(model_graph(name), library)
+    graph = source.graph
+    sliced = [node for node in graph.nodes if node in source.axes]
+    tail = [node for node in graph.nodes if node in source.tail]
+    once = [n for n in graph.nodes if not n.is_leaf and n not in source.axes and n not in tail]
+    whole = leaves(graph)
+    run([node for node in graph.nodes if not node.is_leaf], whole)
+    whole[graph.outputs[0]].backward()
+    cut = leaves(graph)
+    for number in range(slices):
+        known = dict(cut)
+        for leaf in graph.leaves:
+            if leaf.leaf.kind == "input":
+                known[leaf.value()] = cut[leaf.value()].chunk(slices)[number]
+        run(once + sliced, known)
+        for value in {v for node in tail for v in node.inputs if v.node in source.axes}:
+            blocks = [torch.zeros_like(known[value])] * slices
+            blocks[number] = known[value]
+            known[value] = torch.cat(blocks)
+        run(tail, known)
+        known[graph.outputs[0]].backward()
+    for leaf in graph.leaves:
+        if leaf.leaf.kind == "weight":
+            expected, found = whole[leaf.value()].grad, cut[leaf.value()].grad
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_inputs_are_pipelined_once_and_nothing_is_joined_between(library):
+    source = streams(model_graph("mlp-mnist"), library)
+    batches, cut = built(source, library, 4, 2)
+    names = [node.name for node in cut.graph.nodes if not node.is_leaf]
+    inputs = [leaf for leaf in cut.graph.leaves if leaf.leaf.kind == "input"]
+    assert names.count("pipeline") == len(inputs)
+    readers = {value.node for node in source.tail for value in node.inputs} & source.axes.keys()
+    # Those of the model's outputs that hold samples are joined, too.
+    ends = readers | {value.node for value in graph_outputs(source) if value.node in source.axes}
+    assert names.count("batch") == len(ends)
+    rules = [step.text for step in cut.steps]
+    assert sum("== batch(" in text for text in rules) == len(source.axes)
+    assert any(text.startswith("pipeline(batch(x") for text in rules)
+    halves = {view.start // 2 for view in cut.views.values()}
+    assert halves == {0, 1}
+    assert len(cut.views) == len(batches.nodes)
+
+
+def graph_outputs(source: Streams) -> tuple[Value, ...]:
+    return source.graph.outputs
+
+
+def test_what_reads_all_samples_together_is_refused(library):
+    normed = (
+        "x = input[8, 6]\nw = weight[6, 4]\ng = weight[4]\nb = weight[4]\n"
+        "return mean_loss(batch_norm(matmul(x, w), g, b, eps=0.1))"
+    )
+    with pytest.raises(NegativeAnswer, match="batch_norm reads all samples together"):
+        streams(parse_graph(normed), library)
+    squared = (
+        "x = input[8, 6]\nw = weight[6, 4]\ny = mean_axis(matmul(x, w), axis=0)\n"
+        "return mean_loss(multiply(y, y))"
+    )
+    with pytest.raises(NegativeAnswer, match="multiply reads all samples together"):
+        streams(parse_graph(squared), library)
+    with pytest.raises(NegativeAnswer, match="no input with a dimension of samples"):
+        streams(parse_graph("w = weight[6, 4]\nreturn mean_loss(w)"), library)
+
+
+def test_a_transposed_operand_does_not_stream(library):
+    """Each sample with every other: slices of one side would need the other whole."""
+    gram = (
+        "x = input[8, 8]\nw = weight[8, 8]\nh = matmul(x, w)\n"
+        "return mean_loss(matmul(h, transpose(h, dim0=0, dim1=1)))"
+    )
+    with pytest.raises(NegativeAnswer, match="matmul reads all samples together"):
+        streams(parse_graph(gram), library)
+
+
+REPLAYED = {
+    "one value twice": (
+        "x = input[8, 8]\nw = weight[8, 8]\nt = matmul(x, w)\n"
+        "return mean_loss(add(add(t, t), multiply(relu(t), t)))"
+    ),
+    "read by several": (
+        "x = input[8, 8]\nw = weight[8, 4]\nv = weight[8, 4]\nh = relu(x)\n"
+        "return sum_loss(add(matmul(h, w), matmul(h, v))), matmul(h, v)"
+    ),
+    "two outputs": (
+        "x = input[8, 8]\nw = weight[8, 8]\na, b = split(matmul(x, w), axis=1, at=4)\n"
+        "return sum_loss(add(relu(a), b))"
+    ),
+    "tied": TIED,
+}
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_a_pipeline_follows_from_the_model_step_by_step(name, library):
+    """An audit, which shares nothing with the search, arrives at the same graph."""
+    model = parse_graph(REPLAYED[name])
+    _, cut = built(streams(model, library), library, 2, 2)
+    estimates = EstimatesFile(
+        step_seconds=1.0,
+        one_device_seconds=1.0,
+        communication_elements=0,
+        search_seconds=0.0,
+        peak_memory_bytes=0,
+    )
+    machine = machine_record(load_machine("local"))
+    plan = Plan("m", model, cut.graph, cut.views, machine, "", cut.steps, estimates)
+    followed = replay(plan, library.rules)
+    assert followed.findings == ()
+    assert followed.steps == len(cut.steps) > len(model.nodes) - len(model.leaves)

@@ -1,0 +1,241 @@
+"""Plans with pipelines: priced as they run, within memory, equal at every run, refused to run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+
+from pcg.errors import InputError, NegativeAnswer
+from pcg.graph import Graph
+from pcg.machine import Machine, load_machine
+from pcg.plan import Plan, check_plan, load_plan, save_plan
+from pcg.schedule import schedule
+from pcg.text import parse_graph
+from runtime.lower import Lowering
+from search.cost import CostModel
+from search.describe import pipeline_text
+from search.mesh.cuts import Cuts
+from search.mesh.planner import Planned, Report
+from search.pipeline.build import build
+from search.pipeline.clock import step_seconds
+from search.pipeline.micro import MicroBatches
+from search.pipeline.outline import micro_batch_counts, outline, stage_counts
+from search.pipeline.planner import PipelinePlanner, WithPipelines
+from search.pipeline.price import Groups, stage_bytes, stage_seconds
+from search.pipeline.streams import streams
+from search.simulate import simulate
+from substitutions.store import load_library
+
+
+def layers(count: int, batch: int, width: int) -> Graph:
+    """Equal layers, so that stages can be even."""
+    lines = [f"h0 = input[{batch}, {width}]"]
+    for i in range(count):
+        lines += [f"w{i} = weight[{width}, {width}]", f"h{i + 1} = relu(matmul(h{i}, w{i}))"]
+    return parse_graph("\n".join([*lines, f"return mean_loss(h{count})"]))
+
+
+@pytest.fixture(scope="module")
+def library():
+    return load_library()
+
+
+def batches_of(graph: Graph, library, machine: Machine, slices: int) -> MicroBatches:
+    source = streams(graph, library)
+    return MicroBatches(source, CostModel(machine), Cuts(library.concrete(graph)), slices)
+
+
+def small(machine: Machine, memory: float) -> Machine:
+    device = machine.device.model_copy(update={"memory_bytes": int(memory)})
+    return machine.model_copy(update={"device": device})
+
+
+def test_one_stage_of_one_micro_batch_takes_what_is_simulated(library):
+    """On one device nothing can overlap, so both are the sum of what is done."""
+    machine = load_machine("summit").with_devices(1)
+    graph = layers(3, 64, 96)
+    batches = batches_of(graph, library, machine, 1)
+    cut = build(batches, batches.choose(), (0, len(batches.nodes)))
+    steps = schedule(cut.graph, cut.views)
+    (stage,) = stage_seconds(steps, batches.cost, Groups(1, 1, 1))
+    assert stage.busy(1) == pytest.approx(simulate(steps, batches.cost).step_seconds)
+
+
+def test_small_micro_batches_pay_for_every_kernel(library):
+    """Twice as many slices do half the arithmetic each, and launch as many kernels each."""
+    machine = load_machine("summit").with_devices(1)
+    graph = layers(2, 64, 512)
+    busy: list[float] = []
+    for slices in (2, 4):
+        batches = batches_of(graph, library, machine, slices)
+        cut = build(batches, batches.choose(), (0, len(batches.nodes)))
+        steps = schedule(cut.graph, cut.views)
+        (stage,) = stage_seconds(steps, batches.cost, Groups(1, 1, slices))
+        busy.append(stage.forward)
+        streaming = len(batches.streams.axes)
+        assert stage.forward > streaming * machine.device.kernel_latency
+    launches = streaming * machine.device.kernel_latency
+    # Weights are read whole for every slice, so that a half takes a little more than half.
+    assert 2 * (busy[1] - launches) >= busy[0] - launches
+    assert busy[1] < busy[0] < 2 * busy[1]
+
+
+@pytest.mark.parametrize("stages", [2, 6])
+def test_an_outline_is_estimated_as_it_is_priced(stages, library):
+    machine = load_machine("summit").with_devices(6)
+    batches = batches_of(layers(12, 3072, 1536), library, machine.with_devices(6 // stages), 8)
+    found = outline(batches, machine, stages, "1f1b", batches.choose())
+    assert found is not None
+    cut = build(batches, found.chosen, found.bounds)
+    priced = stage_seconds(
+        schedule(cut.graph, cut.views), CostModel(machine), Groups(stages, 6 // stages, 8)
+    )
+    assert step_seconds(priced, 8) == pytest.approx(found.seconds, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "2bw"])
+def test_early_stages_hold_more_micro_batches(kind, library):
+    """Of equal layers with one weight each; a second version is one more weight."""
+    machine = load_machine("summit").with_devices(6)
+    batches = batches_of(layers(6, 96, 64), library, machine.with_devices(1), 8)
+    sliced = [i for i, node in enumerate(batches.nodes) if node.name == "matmul"]
+    bounds = (*sliced, len(batches.nodes))
+    cut = build(batches, batches.choose(), bounds)
+    steps = schedule(cut.graph, cut.views)
+    groups = Groups(6, 1, 8)
+    held = stage_bytes(steps, batches.cost, groups, kind)
+    weight, micro = 64 * 64 * 4, 96 // 8 * 64 * 4
+    copies = 2 if kind == "1f1b" else 3
+    # Of a micro-batch that waits, the operand that came and what relu makes; of the one at work two
+    # gradients as well.
+    assert held[:-1] == tuple(copies * weight + (2 * (6 - s) + 2) * micro for s in range(5))
+    assert all(a > b for a, b in pairwise(held[:-1]))
+
+
+def test_stages_do_not_straddle_units():
+    machine = load_machine("summit").with_nodes(2)
+    assert list(stage_counts(machine)) == [(12, 1), (4, 3), (2, 6), (1, 12)]
+    assert list(stage_counts(machine.with_devices(5))) == [(5, 1), (1, 5)]
+    assert list(micro_batch_counts(24)) == [2, 4, 8]
+    assert list(micro_batch_counts(7)) == []
+
+
+@pytest.fixture(scope="module")
+def planned(library):
+    machine = load_machine("summit").with_nodes(1)
+    return PipelinePlanner(machine, library).plan("layers", layers(12, 3072, 1536)).plan
+
+
+def test_a_plan_is_a_pipeline_on_groups_of_devices(planned):
+    assert not check_plan(planned)
+    found = planned.pipeline
+    assert found is not None
+    assert found.stages > 1
+    size = 6 // found.stages
+    order = [min(v.devices) // size for v in planned.views.values()]
+    assert order == sorted(order)
+    assert set(order) == set(range(found.stages))
+    assert all(len({d // size for d in v.devices}) == 1 for v in planned.views.values())
+    slices = {t for n in planned.graph.nodes for x in n.types for t in x.degrees.slices}
+    assert slices == {1, found.micro_batches}
+    assert pipeline_text(planned) == (
+        f"pipeline {found.stages} stages x {found.micro_batches} micro-batches"
+    )
+
+
+def test_a_plan_is_saved_and_read_again_and_the_runtime_refuses_it(planned, tmp_path):
+    path = tmp_path / "plan.json"
+    save_plan(planned, path)
+    again = load_plan(path)
+    assert (again.pipeline, again.graph.digest) == (planned.pipeline, planned.graph.digest)
+    with pytest.raises(InputError, match=r"decisions.pipeline: a pipeline of \d+ micro-batches"):
+        Lowering(again, str(path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"stages":S', '"stages":4', "4 stages, expected a divisor of 6 devices"),
+        ('"micro_batches":M', '"micro_batches":512', "512 micro-batches, slices of the graph: "),
+        ('"schedule":"1f1b"', '"schedule":"gpipe"', "schedule"),
+    ],
+)
+def test_pipeline_decisions_that_do_not_fit_the_plan_are_refused(
+    old, new, problem, planned, tmp_path
+):
+    path = tmp_path / "plan.json"
+    save_plan(planned, path)
+    found = planned.pipeline
+    old = old.replace("S", str(found.stages)).replace("M", str(found.micro_batches))
+    text = path.read_text().replace(": ", ":")
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=problem):
+        load_plan(path)
+
+
+def test_planning_twice_gives_the_same_plan(planned, library):
+    machine = load_machine("summit").with_nodes(1)
+    again = PipelinePlanner(machine, library).plan("layers", layers(12, 3072, 1536)).plan
+    assert again.graph.digest == planned.graph.digest
+    assert again.views == planned.views
+    assert (again.derivation, again.pipeline) == (planned.derivation, planned.pipeline)
+    assert again.estimates.step_seconds == planned.estimates.step_seconds
+
+
+def test_no_flush_is_no_slower(planned, library):
+    machine = load_machine("summit").with_nodes(1)
+    free = PipelinePlanner(machine, library, "2bw").plan("layers", layers(12, 3072, 1536)).plan
+    assert free.estimates.step_seconds <= planned.estimates.step_seconds
+    assert "two versions of weights" in str(pipeline_text(free))
+
+
+def test_less_memory_gives_a_plan_that_takes_less_or_a_negative_answer(planned, library):
+    machine = load_machine("summit").with_nodes(1)
+    graph, need = layers(12, 3072, 1536), planned.estimates.peak_memory_bytes
+    assert need <= machine.device.memory_bytes
+    tight = small(machine, 0.9 * need)
+    less = PipelinePlanner(tight, library).plan("layers", graph).plan.estimates
+    assert less.peak_memory_bytes <= tight.device.memory_bytes
+    with pytest.raises(NegativeAnswer, match="no pipeline that fits"):
+        PipelinePlanner(small(machine, 1e6), library).plan("layers", graph)
+
+
+def test_stages_have_to_be_alike(library):
+    fields = load_machine("dgx-a100").with_nodes(2).model_dump(mode="json", by_alias=True)
+    other = {**fields["device"], "memory_bytes": 1_000_000, "first_node": 1}
+    mixed = Machine.model_validate_json(json.dumps({**fields, "other_device": [other]}))
+    with pytest.raises(NegativeAnswer, match="devices of several kinds"):
+        PipelinePlanner(mixed, library).plan("layers", layers(2, 64, 16))
+
+
+@dataclass(frozen=True)
+class Known:
+    """A planner that has its plan, or has none."""
+
+    plan_of: Plan | None
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        if self.plan_of is None:
+            raise NegativeAnswer(f"{name}: nothing fits")
+        return Planned(self.plan_of, Report(1, 1, "exhausted", {}), 1.0)
+
+
+def test_the_better_of_two_planners(planned):
+    def taking(seconds: float) -> Known:
+        estimates = planned.estimates.model_copy(update={"step_seconds": seconds})
+        return Known(replace(planned, estimates=estimates))
+
+    for plain, pipelined, best in ((1.0, 2.0, 0), (2.0, 1.0, 1), (1.0, 1.0, 0)):
+        both = taking(plain), taking(pipelined)
+        found = WithPipelines(*both).plan("m", planned.model)
+        assert found.plan is both[best].plan_of
+        assert found.data_parallel_seconds == 1.0
+    some, none = taking(1.0), Known(None)
+    for both in ((some, none), (none, some)):
+        assert WithPipelines(*both).plan("m", planned.model).plan is some.plan_of
+    with pytest.raises(NegativeAnswer, match="nothing fits"):
+        WithPipelines(none, none).plan("m", planned.model)
