@@ -64,7 +64,7 @@ class Tried(Generic[Judged]):
 
 @dataclass(eq=False)
 class Trial(Generic[Judged]):
-    """Tries choices of strategies for one graph; each different one is simulated once, and judged."""
+    """Tries choices of strategies for one graph; each different one is simulated and judged once."""
 
     engine: Engine
     graph: Graph
