@@ -61,12 +61,15 @@ class _Elimination:
         self._known: dict[object, Values] = {}
         self._sums: dict[object, tuple[NDArray[np.int16], Values, float]] = {}
         self._tables: dict[int, dict[tuple[int, ...], list[Values]]] = {
-            v: defaultdict(list) for v in range(len(sizes))
+            v: defaultdict(list) for v, size in enumerate(sizes) if size > 1
         }
         self._order: list[_Best] = []
         self.constant = 0.0
         for factor in factors:
-            self._add(factor.variables, *self._one(np.rint(factor.values / UNIT)))
+            # Of what is settled no table has an axis: there may be any number of such variables.
+            free = tuple(v for v in factor.variables if sizes[v] > 1)
+            values = factor.values.reshape([sizes[v] for v in free])
+            self._add(free, *self._one(np.rint(values / UNIT)))
 
     def run(self) -> None:
         entries = {v: self._entries(v) for v in self._tables}
@@ -86,7 +89,7 @@ class _Elimination:
         found: dict[int, int] = {}
         for best in reversed(self._order):
             found[best.variable] = int(best.choice[tuple(found[v] for v in best.given)])
-        return [found[v] for v in range(len(self._sizes))]
+        return [found.get(v, 0) for v in range(len(self._sizes))]
 
     def _one(self, values: Values) -> tuple[Values, float]:
         """The array that stands for all of this content but for a constant, and the constant."""

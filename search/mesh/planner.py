@@ -82,7 +82,7 @@ PLANNERS: Mapping[str, Family] = {
     "megatron": _megatron,
 }
 
-TRIES = 64
+TRIES = 32
 """How many groups of rewrites are looked at."""
 PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
