@@ -9,7 +9,7 @@ from search.efficiency import Speed
 from search.mesh.allow import Dimension
 from search.mesh.planner import PLANNERS, MeshPlanner, Planner
 from search.mesh.variants import Mode
-from search.pipeline.planner import PIPELINES, PipelinePlanner
+from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
 from substitutions.store import Library
 
 NAMES = (*PLANNERS, *PIPELINES)
@@ -33,8 +33,13 @@ def planner_of(
     dimensions: frozenset[Dimension] | None = None,
 ) -> Planner:
     """A planner that may search for so many seconds. Pipelines leave ``mode`` and ``dimensions``
-    aside. Raises InputError for a name that is none."""
+    aside; the joint planner considers them where they are among the dimensions, as the runtime
+    trains none yet. Raises InputError for a name that is none."""
     check_name(name)
     if name in PIPELINES:
         return PipelinePlanner(machine, library, PIPELINES[name], seconds, optimizer, speed)
-    return MeshPlanner(machine, library, name, seconds, optimizer, speed, mode, dimensions)
+    plain = MeshPlanner(machine, library, name, seconds, optimizer, speed, mode, dimensions)
+    if name != "joint" or dimensions is None or Dimension.PIPELINE not in dimensions:
+        return plain
+    pipelined = PipelinePlanner(machine, library, "1f1b", seconds, optimizer, speed)
+    return WithPipelines(plain, pipelined)

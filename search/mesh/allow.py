@@ -120,6 +120,7 @@ class Dimension(StrEnum):
     REDUCTION = "reduction"
     SPATIAL = "spatial"
     HEAD = "head"
+    PIPELINE = "pipeline"
 
 
 def both(first: Allowed, second: Allowed) -> Allowed:
@@ -135,7 +136,8 @@ def both(first: Allowed, second: Allowed) -> Allowed:
 def along(graph: Graph, dimensions: Collection[Dimension]) -> Allowed:
     """Cuts of indices of some kinds alone: *data* runs over the samples, *spatial* over the further
     dimensions of what is an image, *reduction* is summed away, *head* is shared by all that an
-    operator of three operands or more reads, *model* is any other."""
+    operator of three operands or more reads, *model* is any other. *Pipeline* is no cut of an
+    operator."""
     batch = batch_axes(graph)
 
     def allowed(node: Node, space: Space) -> Mask:

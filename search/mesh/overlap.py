@@ -64,7 +64,7 @@ class Tried(Generic[Judged]):
 
 @dataclass(eq=False)
 class Trial(Generic[Judged]):
-    """Tries choices of strategies for one graph; each different one is simulated and judged once."""
+    """Tries choices of strategies for one graph, simulating and judging each different one once."""
 
     engine: Engine
     graph: Graph

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest import approx
 
 from search.mesh.factors import Factor, _Elimination, kept, least, restricted
 
@@ -33,8 +33,8 @@ def test_it_finds_the_least_sum_and_a_choice_that_has_it(problem):
     sizes, factors = problem
     found, choice = least(sizes, factors)
     every = product(*(range(size) for size in sizes))
-    assert found == approx(min(total(factors, c) for c in every))
-    assert total(factors, tuple(choice)) == approx(found)
+    assert found == pytest.approx(min(total(factors, c) for c in every))
+    assert total(factors, tuple(choice)) == pytest.approx(found)
 
 
 @given(sums())
@@ -44,7 +44,7 @@ def test_a_choice_among_fewer_values_is_one_among_all(problem):
     fewer = restricted(factors, values)
     found, choice = least([len(v) for v in values], fewer)
     back = tuple(int(values[v][c]) for v, c in enumerate(choice))
-    assert total(factors, back) == approx(found)
+    assert total(factors, back) == pytest.approx(found)
     assert found >= least(sizes, factors)[0] - 1e-9
 
 
