@@ -8,6 +8,7 @@ from math import prod
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcg.graph import Graph, Node, Value
 from pcg.kept import Reads
@@ -25,13 +26,16 @@ from search.mesh.costs import OwnCosts, lengths, own_costs
 from search.mesh.cuts import Cuts, applied
 from search.mesh.digits import Digits, Seconds
 from search.mesh.edges import transfer_seconds
-from search.mesh.factors import Factor, kept, least, restricted
+from search.mesh.factors import Factor, kept, largest, least, restricted
 from search.mesh.strategies import IDLE, Codes, Space, space, view
 
 MOST_CUT = 2
 """Indices of an operator that are cut at once."""
 MOST_STRATEGIES = 128
 """Strategies of an operator that are looked at beside its neighbours'."""
+
+MOST_ENTRIES = 1 << 22
+"""Of a table; where branches meet, larger ones could come up."""
 
 _Kind = tuple[Call, tuple[ParallelTensor, ...]]
 
@@ -112,7 +116,7 @@ class Engine:
             for node, s in zip(nodes, spaces, strict=True)
         ]
         factors = restricted(list(self._factors(graph, nodes, number, byte_price, exposed)), masks)
-        some = kept([len(mask) for mask in masks], factors, most or self.most)
+        some = self._looked_at([len(mask) for mask in masks], factors, most or self.most)
         values = [mask[few] for mask, few in zip(masks, some, strict=True)]
         seconds, chosen = least([len(few) for few in some], restricted(factors, some))
         codes = {
@@ -120,6 +124,15 @@ class Engine:
             for i, node in enumerate(nodes)
         }
         return Choice(graph, codes, seconds)
+
+    def _looked_at(
+        self, sizes: Sequence[int], factors: Sequence[Factor], most: int
+    ) -> list[NDArray[np.intp]]:
+        """The strategies that are looked at: fewer, where tables would be too large."""
+        scopes = [factor.variables for factor in factors]
+        while most > 2 and largest([min(n, most) for n in sizes], scopes) > MOST_ENTRIES:
+            most //= 2
+        return kept(sizes, factors, most)
 
     def space(self, node: Node) -> Space:
         kind = _kind(node)

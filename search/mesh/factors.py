@@ -8,7 +8,7 @@ table is least; along chains and branches that join again, tables stay small.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
@@ -57,7 +57,7 @@ class _Elimination:
     """
 
     def __init__(self, sizes: Sequence[int], factors: Sequence[Factor]) -> None:
-        self._sizes = sizes
+        self._sizes, self._factors = sizes, factors
         self._known: dict[object, Values] = {}
         self._sums: dict[object, tuple[NDArray[np.int16], Values, float]] = {}
         self._tables: dict[int, dict[tuple[int, ...], list[Values]]] = {
@@ -72,17 +72,8 @@ class _Elimination:
             self._add(free, *self._one(np.rint(values / UNIT)))
 
     def run(self) -> None:
-        entries = {v: self._entries(v) for v in self._tables}
-        waiting = [(count, v) for v, count in entries.items()]
-        heapify(waiting)
-        while waiting:
-            count, variable = heappop(waiting)
-            if entries.get(variable) != count:
-                continue  # its table has changed since, or it is gone
-            del entries[variable]
-            for v in self._eliminate(variable):
-                entries[v] = self._entries(v)
-                heappush(waiting, (entries[v], v))
+        for variable, scope in order(self._sizes, [f.variables for f in self._factors]):
+            self._eliminate(variable, scope)
 
     def chosen(self) -> list[int]:
         """The best value of each variable, once all are gone."""
@@ -103,13 +94,9 @@ class _Elimination:
         for v in variables:
             self._tables[v][variables].append(values)
 
-    def _entries(self, v: int) -> int:
-        return prod(self._sizes[u] for u in {u for scope in self._tables[v] for u in scope} | {v})
-
-    def _eliminate(self, variable: int) -> tuple[int, ...]:
-        """Take a variable out. Those whose tables have changed."""
+    def _eliminate(self, variable: int, scope: tuple[int, ...]) -> None:
+        """Take a variable out. ``scope``: all that its tables are about."""
         own = self._tables.pop(variable)
-        scope = tuple(sorted({v for variables in own for v in variables} | {variable}))
         rest = tuple(v for v in scope if v != variable)
         for variables in own:
             for v in variables:
@@ -118,7 +105,6 @@ class _Elimination:
         choice, left, least = self._summed(own, scope, scope.index(variable))
         self._order.append(_Best(variable, rest, choice))
         self._add(rest, left, least)
-        return rest
 
     def _summed(
         self, own: Mapping[tuple[int, ...], Sequence[Values]], scope: tuple[int, ...], axis: int
@@ -142,6 +128,44 @@ class _Elimination:
             left = np.take_along_axis(total, np.expand_dims(choice, axis), axis).squeeze(axis)
             found = self._sums[key] = (choice.astype(np.int16), *self._one(left))
         return found
+
+
+Scope = tuple[int, ...]
+
+
+def order(sizes: Sequence[int], scopes: Iterable[Scope]) -> list[tuple[int, Scope]]:
+    """The variables in the order in which they go, each with those that it shares a table with at
+    that time. Variables of one value have no part in it."""
+    near: dict[int, set[int]] = {v: {v} for v, size in enumerate(sizes) if size > 1}
+    for scope in scopes:
+        free = [v for v in scope if v in near]
+        for v in free:
+            near[v].update(free)
+    entries = {v: _entries(sizes, near[v]) for v in near}
+    waiting = [(count, v) for v, count in entries.items()]
+    heapify(waiting)
+    found: list[tuple[int, Scope]] = []
+    while waiting:
+        count, variable = heappop(waiting)
+        if entries.get(variable) != count:
+            continue  # its table has changed since, or it is gone
+        del entries[variable]
+        scope = near.pop(variable)
+        found.append((variable, tuple(sorted(scope))))
+        for v in scope - {variable}:
+            near[v] = (near[v] | scope) - {variable}
+            entries[v] = _entries(sizes, near[v])
+            heappush(waiting, (entries[v], v))
+    return found
+
+
+def _entries(sizes: Sequence[int], scope: Iterable[int]) -> int:
+    return prod(sizes[v] for v in scope)
+
+
+def largest(sizes: Sequence[int], scopes: Iterable[Scope]) -> int:
+    """The entries of the largest table on the way to the least sum."""
+    return max((_entries(sizes, scope) for _, scope in order(sizes, scopes)), default=1)
 
 
 def _spread(values: Values, places: Sequence[int], rank: int) -> Values:
