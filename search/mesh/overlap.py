@@ -29,7 +29,7 @@ from search.timeline import exposures
 T = TypeVar("T")
 Judged = TypeVar("Judged")
 
-FEW = 600
+FEW = 160
 """Strategies of all operators of a graph that is small: each can be simulated in turn."""
 
 FIRST = (ALL, Exposed(exchange=0.0), Exposed(moves=0.5))
