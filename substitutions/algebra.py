@@ -27,10 +27,9 @@ MOST = 6
 each is one with the least."""
 
 
-def algebra(world: World, size: int, jobs: int = 1) -> Enumerated:
-    """The candidates among the graphs of up to ``size`` operators of a world. ``jobs``: processes
-    that share the graphs of the greatest size."""
-    search = Search(Table(world, FIELD), min(size, world.most), jobs)
+def algebra(world: World, size: int) -> Enumerated:
+    """The candidates among the graphs of up to ``size`` operators of a world."""
+    search = Search(Table(world, FIELD), min(size, world.most))
     found: dict[Candidate, None] = {}
     for candidate in _candidates(search):
         few = _has_one_rank(candidate) and _reads(candidate) <= INPUTS

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, islice
+from itertools import combinations
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import TypeVar
@@ -124,7 +124,7 @@ def generate(
     around = [instance for operator in chosen for instance in instances(operator)]
     typings = sum(_watched(parallel_map(_typings, around, jobs), "typings", len(around), progress))
     clock.lap("typings")
-    tasks = _tasks(chosen, max_ops, jobs, parallel=parallel)
+    tasks = _tasks(chosen, max_ops, parallel=parallel)
     found_parts = parallel_map(_run, tasks, jobs, chunk=1)
     parts = list(_watched(found_parts, "enumeration", len(tasks), progress))
     found = dict.fromkeys(candidate for part in parts for candidate in part.candidates)
@@ -156,10 +156,10 @@ def generate(
 Task = Callable[[], Enumerated]
 
 
-def _tasks(chosen: Sequence[Operator], max_ops: int, jobs: int, *, parallel: bool) -> list[Task]:
+def _tasks(chosen: Sequence[Operator], max_ops: int, *, parallel: bool) -> list[Task]:
     """The parts of the enumeration, the longest first."""
     names = frozenset(operator.name for operator in chosen)
-    found: list[Task] = [partial(algebra, world, max_ops, jobs) for world in worlds(names)]
+    found: list[Task] = [partial(algebra, world, max_ops) for world in worlds(names)]
     if not parallel:
         return found
     found.append(move_rules)
@@ -187,9 +187,11 @@ class _Prover:
         known, done = len(self.proved), 0
         forms = self._uncovered(_forms(candidates, self._jobs))
         while forms:
-            work = [(form, forms.pop(form)) for form in most_general(list(forms))]
-            decisions = parallel_map(_decide, work, self._jobs)
-            for (_, candidate), decided in zip(work, decisions, strict=True):
+            best = most_general(list(forms))
+            work = [forms.pop(form) for form in best]
+            for candidate, decided in zip(
+                work, parallel_map(_decide, work, self._jobs), strict=True
+            ):
                 if decided.entry is None:
                     self.rejected.append((candidate, decided.decision))
                 else:
@@ -261,20 +263,19 @@ class _Decided:
     decision: Decision
 
 
-def _decide(formed: tuple[General, Candidate]) -> _Decided:
+def _decide(candidate: Candidate) -> _Decided:
     """Try to prove the most general form of a candidate, then those with less told apart, then
     those that a parallel operator gives equal types, then for axes of one element."""
-    form, candidate = formed
-    decided = _prove(form, candidate)
-    if decided.entry is not None:
-        return decided
-    first = decided.decision
-    for variant in islice(_variants(candidate), 1, None):
+    pair = candidate.parse()
+    first: Decision | None = None
+    for variant in _variants(candidate):
         decided = _prove(variant, candidate)
         if decided.entry is not None:
             return decided
+        first = first or decided.decision
+    assert first is not None
     if first.reason == TYPES_DIFFER:
-        for variant in retyped(candidate.parse()):
+        for variant in retyped(pair):
             decided = _prove(_form(variant), candidate)
             if decided.entry is not None:
                 return decided

@@ -12,22 +12,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pcg.graph import Node, Value, tensor
 from substitutions.confirm import Confirmation
 from substitutions.table import Found, Large, Table
 from substitutions.terms import Names, Part, Term, canonical, least_names
-from substitutions.workers import parallel_map
 
 NAMES = ("x", "y", "z", "w", "u", "v")
-BATCHES = 64
-"""Batches of terms of the greatest size that a process is given at once."""
-REMEMBERED = 1 << 16
-"""Terms of which forms and measures are kept: neighbours in the table ask for the same ones."""
 Side = tuple[Value, ...]
 Pair = tuple[Side, Side]
 
@@ -56,17 +50,14 @@ def _texts(placed: Placed) -> dict[int, str]:
 class Search:
     """Looks for candidates among the terms of up to ``size`` operators."""
 
-    def __init__(self, table: Table, size: int, jobs: int = 1) -> None:
-        self.table, self._jobs = table, jobs
+    def __init__(self, table: Table, size: int) -> None:
+        self.table = table
         for smaller in range(1, size):
             table.grow(smaller)
-        batches = list(table.batches(size, last=True))
-        self.large: list[Large] = list(parallel_map(table.large, batches, jobs, chunk=BATCHES))
+        self.large: list[Large] = [table.large(batch) for batch in table.batches(size, last=True)]
         self.size = size
         self._more: dict[int, list[Found]] = {}
         self._confirmation = Confirmation(table)
-        self._form = lru_cache(REMEMBERED)(self._canonical_form)
-        self._measure = lru_cache(REMEMBERED)(self._measured)
 
     @cached_property
     def graphs(self) -> int:
@@ -123,42 +114,28 @@ class Search:
         keys = self._large_keys()
         unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
         wanted = ((counts > 1) | np.isin(unique, self._known_keys()))[inverse]
-        ends = np.cumsum([len(large.keys) for large in self.large])
-        rows = [np.flatnonzero(part) for part in np.split(wanted, ends[:-1])]
-        work = [(large, found) for large, found in zip(self.large, rows, strict=True) if len(found)]
         known: dict[int, dict[Term, Placed]] = defaultdict(dict)
         fresh: dict[int, dict[Term, Placed]] = defaultdict(dict)
-        for terms in parallel_map(self._irreducible, work, self._jobs, chunk=BATCHES):
-            for key, number, placed in terms:
-                group = fresh[key] if number is None else known[number]
-                group.setdefault(placed.term, placed)
+        start = 0
+        for large in self.large:
+            rows = np.flatnonzero(wanted[start : start + len(large.keys)])
+            start += len(large.keys)
+            for row in rows:
+                if self.table.is_zero(int(large.keys[row]), large.batch.step):
+                    continue
+                parts = self.table.parts(large.batch, int(row))
+                if not self._is_irreducible((large.batch.step, parts)):
+                    continue
+                term, used = self._canonical(large.batch.step, parts)
+                key, least = int(large.keys[row]), int(large.least[row])
+                number = self.table.class_of(key)
+                if number is None:
+                    names = self.table.named(least, used)
+                    fresh[key].setdefault(term, Placed(term, names, self.size))
+                elif (own := self.table.names_in(number, least, used)) is not None:
+                    known[number].setdefault(term, Placed(term, own, self.size))
         groups = [list(group.values()) for group in fresh.values() if len(group) > 1]
         return {number: list(group.values()) for number, group in known.items()}, groups
-
-    def _irreducible(
-        self, batch: tuple[Large, NDArray[np.intp]]
-    ) -> list[tuple[int, int | None, Placed]]:
-        """Of some terms of a batch, those that no smaller ones explain, each with its key and the
-        class that is known to have it."""
-        large, rows = batch
-        step = large.batch.step
-        found: list[tuple[int, int | None, Placed]] = []
-        for row in rows:
-            key, least = int(large.keys[row]), int(large.least[row])
-            if self.table.is_zero(key, step):
-                continue
-            parts = self.table.parts(large.batch, int(row))
-            if not self._is_irreducible((step, parts)):
-                continue
-            term, used = self._canonical(step, parts)
-            number = self.table.class_of(key)
-            if number is None:
-                names: Names | None = self.table.named(least, used)
-            else:
-                names = self.table.names_in(number, least, used)
-            if names is not None:
-                found.append((key, number, Placed(term, names, self.size)))
-        return found
 
     def several(self) -> Iterator[Pair]:
         """Operators with several outputs, each of which is less by itself: what they compute
@@ -277,9 +254,6 @@ class Search:
                 yield step, tuple((c, tuple(variables[v] for v in own)) for c, own in parts)
 
     def _canonical(self, step: int, parts: Sequence[Part]) -> tuple[Term, Names]:
-        return self._form(step, tuple(parts))
-
-    def _canonical_form(self, step: int, parts: tuple[Part, ...]) -> tuple[Term, Names]:
         return canonical(step, parts, self.table.steps, self.table.classes)
 
     def _variable(self, part: Part, binding: list[Part]) -> Part | None:
@@ -349,7 +323,7 @@ class Search:
             inner.append(made)
         return self._class(step, inner)
 
-    def _measured(self, term: Term) -> tuple[int, int, tuple[Part, ...]]:
+    def _measure(self, term: Term) -> tuple[int, int, tuple[Part, ...]]:
         """Terms are ordered by their operators, then in a fixed way."""
         step, parts = term
         ordered = tuple(least_names(part, self.table.classes) for part in parts)

@@ -9,7 +9,6 @@ sizes do not determine (where a slice starts) has to stay shared.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import count
 
 from pcg.errors import OperatorError
@@ -96,7 +95,6 @@ def _divided(side: Side, sizes: Sizes) -> Iterator[tuple[str, Poly]]:
                         yield given.symbol, plain
 
 
-@lru_cache(1 << 8)
 def undetermined(pair: Pair) -> frozenset[str]:
     """The symbols that one side has alone, and that sizes do not express by the other's."""
     solved = solution(pair)

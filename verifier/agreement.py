@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from pcg.graph import Graph, Value
 from verifier.trusted.degrees import Monomial, Typing, typings
 from verifier.trusted.types import differences, residual
 from verifier.witness import solve
-
-REMEMBERED = 1 << 8
-"""Sides of which the typings are kept: a proof, both directions of a rule, and what is like it ask
-for the same ones."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +35,11 @@ def typed_sides(
 
     Raises OperatorError or ValueError where a side has no type, and Undecided.
     """
-    return _typed_side(left), _typed_side(right)
-
-
-@lru_cache(REMEMBERED)
-def _typed_side(side: tuple[Value, ...]) -> Mapping[int, Typing]:
-    found = enumerate(typings(Graph(side).nodes, side))
-    return {number: typing for number, typing in found if witness([typing]) is not None}
+    found = [
+        {n: t for n, t in enumerate(typings(Graph(side).nodes, side)) if witness([t]) is not None}
+        for side in (left, right)
+    ]
+    return found[0], found[1]
 
 
 def agree(
