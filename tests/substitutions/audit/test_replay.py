@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pcg.errors import InputError
@@ -115,6 +115,8 @@ def sealed(altered: dict[str, Any]) -> dict[str, Any]:
 @st.composite
 def another(draw: st.DrawFn, old: Any, others: list[Any]) -> Any:
     """Another value of the same kind: of the same file, or near."""
+    if old is None:
+        return "0"
     if isinstance(old, bool):
         return not old
     if isinstance(old, (int, float)):
@@ -179,7 +181,11 @@ def test_what_is_altered_with_its_hash_does_not_follow(
 STEPS = ("drop", "repeat", "swap")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 @given(change=st.sampled_from(STEPS), number=st.integers(0, 1000))
 def test_steps_that_are_dropped_repeated_or_swapped_are_found(
     content: dict[str, Any], change: str, number: int
@@ -192,6 +198,9 @@ def test_steps_that_are_dropped_repeated_or_swapped_are_found(
     elif change == "repeat":
         steps.insert(at, steps[at])
     else:
+        # Steps at the end that have nothing to do with each other may come in either order.
+        after = (*steps[at + 1]["at"], *steps[at + 1]["inputs"])
+        assume(any(value.startswith(f"{at}.") for value in after))
         steps[at], steps[at + 1] = steps[at + 1], steps[at]
     used = {step["rule"] for step in steps}
     rules = altered["decisions"]["rules"]
