@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pcg.graph import Graph, Leaf, Node, Value
@@ -11,7 +11,7 @@ from pcg.halo import states_halo
 from pcg.operator import Call
 from pcg.schedule import trace
 from pcg.tensor import ParallelTensor
-from search.derivation import Applied
+from search.derivation import Applied, Derivation, Scribe
 from substitutions.match import build, matches_at
 from substitutions.rule import Rule
 
@@ -89,6 +89,27 @@ def unfolded(rules: Iterable[Rule]) -> Callable[[Node], Iterator[Applied]]:
                 yield made
 
     return of
+
+
+def opened(
+    graph: Graph, derivation: Derivation, nodes: Collection[Node], rules: Iterable[Rule]
+) -> tuple[Graph, Derivation]:
+    """A graph, to which some steps led, with some of its operators as graphs of simpler ones, where
+    rules say so; and the steps that lead there."""
+    new: dict[Value, Value] = {}
+    scribe = Scribe.after(derivation)
+    simpler = unfolded(rules)
+    for node in graph.nodes:
+        made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))
+        outputs = tuple(made.value(port) for port in range(len(node.types)))
+        scribe.rename({node.value(port): value for port, value in enumerate(outputs)})
+        if node in nodes:
+            for found in simpler(made):
+                scribe.write(found)
+                outputs = found.made
+                break
+        new.update({node.value(port): value for port, value in enumerate(outputs)})
+    return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
 
 
 def _cut_index(value: Value) -> str | None:

@@ -175,10 +175,10 @@ class Rewriter:
         assert isinstance(key, tuple)
         rules = key[2]
         scribe = Scribe.after(derivation)
-        names = {value: scribe.ids[value] for node in places for value in (node.value(),)}
+        names = {node: scribe.ids[node.value()] for node in places}
         for node in places:
             known = {scribe.ids[n.value()]: n for n in graph.nodes}
-            image = known.get(names[node.value()])
+            image = known.get(names[node])
             if image is None:
                 continue
             for steps in self._at(image, graph):

@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pcg.graph import Graph, Node, Value
-from search.derivation import Derivation, Scribe
+from pcg.graph import Graph
+from search.derivation import Derivation
 from search.mesh.allow import closed
-from search.mesh.cuts import unfolded
+from search.mesh.cuts import opened
 from search.mesh.engine import Engine
 from search.mesh.rewrites import Algebra, Rewriter
-from substitutions.rule import Rule
 from substitutions.store import Library
 
 
@@ -67,27 +66,8 @@ def _cuttable(variant: Variant, library: Library) -> Iterator[Variant]:
     """The variant with the operators unfolded that stand in the way of a cut of the batch since
     they reduce along it, if there are any; and as it is."""
     if stand := closed(variant.graph):
-        opened = _unfolded(variant, stand, library.concrete(variant.graph))
-        if len(opened.derivation.steps) > len(variant.derivation.steps):
-            yield opened
+        rules = library.concrete(variant.graph)
+        made = Variant(*opened(variant.graph, variant.derivation, frozenset(stand), rules))
+        if len(made.derivation.steps) > len(variant.derivation.steps):
+            yield made
     yield variant
-
-
-def _unfolded(variant: Variant, nodes: list[Node], rules: tuple[Rule, ...]) -> Variant:
-    """The variant with some operators as graphs of simpler ones, where rules say so."""
-    new: dict[Value, Value] = {}
-    scribe = Scribe.after(variant.derivation)
-    folded = set(nodes)
-    by_operator = unfolded(rules)
-    for node in variant.graph.nodes:
-        made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))
-        outputs = tuple(made.value(port) for port in range(len(node.types)))
-        scribe.rename({node.value(port): value for port, value in enumerate(outputs)})
-        if node in folded:
-            for found in by_operator(made):
-                scribe.write(found)
-                outputs = found.made
-                break
-        new.update({node.value(port): value for port, value in enumerate(outputs)})
-    graph = Graph(tuple(new[value] for value in variant.graph.outputs))
-    return Variant(graph, scribe.derivation)

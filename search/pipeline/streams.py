@@ -9,13 +9,13 @@ backward pass of the first slice can start before the last slice has come.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pcg.errors import NegativeAnswer
 from pcg.graph import Graph, Node, Value
-from search.derivation import Derivation, Scribe
-from search.mesh.cuts import SLICING, Cuts, unfolded
+from search.derivation import Derivation
+from search.mesh.cuts import SLICING, Cuts, opened
 from substitutions.rule import Rule
 from substitutions.store import Library
 
@@ -49,7 +49,7 @@ def streams(graph: Graph, library: Library) -> Streams:
     rules = library.concrete(graph)
     slicing = Cuts(rules, SLICING)
     closed = _Roles(graph, batch, slicing)
-    graph, opened = _opened(graph, rules, closed.tail)
+    graph, steps = opened(graph, Derivation.start(graph), closed.tail, rules)
     roles = _Roles(graph, batch, slicing)
     if roles.mixing is not None:
         name = (closed.mixing or roles.mixing).name
@@ -58,7 +58,7 @@ def streams(graph: Graph, library: Library) -> Streams:
     if not roles.axes:
         raise NegativeAnswer("pipeline: no operator reads samples")
     cancel = _cancelling(rules)
-    return Streams(graph, batch, roles.axes, roles.rules, frozenset(roles.tail), cancel, opened)
+    return Streams(graph, batch, roles.axes, roles.rules, frozenset(roles.tail), cancel, steps)
 
 
 class _Roles:
@@ -127,26 +127,6 @@ def _is_linear(node: Node, dependent: set[Node]) -> bool:
     ranks = tuple(value.rank for value in node.inputs)
     reads = frozenset(i for i, value in enumerate(node.inputs) if value.node in dependent)
     return reads in node.operator_call.typing(ranks).carriers
-
-
-def _opened(
-    graph: Graph, rules: tuple[Rule, ...], tail: Collection[Node]
-) -> tuple[Graph, Derivation]:
-    """The graph with the operators of the tail as graphs of simpler ones, so that less is left."""
-    new: dict[Value, Value] = {}
-    scribe = Scribe.after(Derivation.start(graph))
-    simpler = unfolded(rules)
-    for node in graph.nodes:
-        made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))
-        outputs = tuple(made.value(port) for port in range(len(node.types)))
-        scribe.rename({node.value(port): value for port, value in enumerate(outputs)})
-        if node in tail:
-            for found in simpler(made):
-                scribe.write(found)
-                outputs = found.made
-                break
-        new.update({node.value(port): value for port, value in enumerate(outputs)})
-    return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
 
 
 def _cancelling(rules: tuple[Rule, ...]) -> Mapping[int, tuple[Rule, ...]]:
