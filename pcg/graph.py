@@ -38,6 +38,23 @@ class Leaf:
 
 
 @dataclass(frozen=True)
+class Signature:
+    """An operator's call and the types of its operands: the same for operators that do the same to
+    other tensors."""
+
+    call: Call
+    operands: tuple[ParallelTensor, ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # A key of nearly every memory of the search: hashed once.
+        return hash((self.call, self.operands))
+
+
+@dataclass(frozen=True)
 class Node:
     """An operator call on values, or a leaf. Equality is equality of structure."""
 
@@ -112,6 +129,11 @@ class Node:
         """The call of a node that is no leaf."""
         assert isinstance(self.call, Call)
         return self.call
+
+    @cached_property
+    def signature(self) -> Signature:
+        """Of a node that is no leaf."""
+        return Signature(self.operator_call, tuple(value.type for value in self.inputs))
 
     @property
     def leaf(self) -> Leaf:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from pcg.errors import OperatorError
@@ -74,6 +75,11 @@ class Integers:
 
 def infer(call: Call, inputs: Sequence[ParallelTensor]) -> tuple[ParallelTensor, ...]:
     """The types of the outputs. Raises OperatorError naming operator, operand and dimension."""
+    return _infer(call, tuple(inputs))
+
+
+@lru_cache(maxsize=65536)
+def _infer(call: Call, inputs: tuple[ParallelTensor, ...]) -> tuple[ParallelTensor, ...]:
     ranks = tuple(tensor.rank for tensor in inputs)
     equation = call.instance(ranks)
     sizes = bind_sizes(call, equation, [tensor.shape for tensor in inputs])

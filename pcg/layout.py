@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pcg.errors import InputError
-from pcg.graph import Node
+from pcg.graph import Node, Signature
 from pcg.infer import bind_sizes, carriers_of
 from pcg.local import LocalTyping
-from pcg.operator import Call
 from pcg.task import Task
 from pcg.tensor import ParallelTensor
 from pcg.view import MachineView
@@ -32,6 +35,16 @@ class Piece:
 
     partial: int
     block: tuple[int, ...]
+
+
+class Cells(NamedTuple):
+    """The pieces of a layout, as arrays [pieces] and, for blocks, [pieces, rank]."""
+
+    devices: NDArray[np.int64]
+    partials: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    """Equal for equal pieces, ascending by partial and block."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,16 @@ class Layout:
     def _hash(self) -> int:
         # Layouts are keys all over the search, and their pieces many: hashed once.
         return hash((self.type, self.pieces))
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The pieces as arrays, in the order of ``pieces``."""
+        places = [(device, piece.partial, *piece.block) for device, piece in self.pieces]
+        table = np.array(places, np.int64).reshape(len(places), 2 + self.type.rank)
+        numbers = table[:, 1].copy()
+        for dim, degree in enumerate(self.type.degrees.dims):
+            numbers = numbers * degree + table[:, 2 + dim]
+        return Cells(table[:, 0], table[:, 1], table[:, 2:], numbers)
 
     @cached_property
     def by_device(self) -> Mapping[int, Piece]:
@@ -102,11 +125,11 @@ LayoutOf = Callable[[Node, int, MachineView], Layout]
 
 def _once(layout_of: LayoutOf) -> LayoutOf:
     """Make equal layouts once: they follow from the call and the types of the operands."""
-    made: dict[tuple[Call, tuple[ParallelTensor, ...], int, MachineView], Layout] = {}
+    made: dict[tuple[Signature, int, MachineView], Layout] = {}
 
     @wraps(layout_of)
     def kept(node: Node, position: int, view: MachineView) -> Layout:
-        key = (node.operator_call, tuple(value.type for value in node.inputs), position, view)
+        key = (node.signature, position, view)
         found = made.get(key)
         if found is None:
             if len(made) >= _KEPT:
@@ -128,17 +151,17 @@ def output_layout(node: Node, port: int, view: MachineView) -> Layout:
             for task in view.tasks()
         )
         return Layout(tensor, tuple(joined))
-    axes = _axes(node)
+    degrees = [degree for _, degree in _axes(node)]
+    positions = [axis.outputs[port] for axis in _typing(node).axes]
     pieces: list[tuple[int, Piece]] = []
-    for task in view.tasks():
+    for device, task in zip(view.devices, view.tasks(), strict=True):
         partial, block = task[-2], [0] * tensor.rank
-        for (name, degree), digit in zip(axes, task, strict=False):
-            position = _position(node, name, port)
+        for position, degree, digit in zip(positions, degrees, task, strict=False):
             if position is None:
                 partial = partial * degree + digit
             else:
                 block[position] = digit
-        pieces.append((view.device(task), Piece(partial, tuple(block))))
+        pieces.append((device, Piece(partial, tuple(block))))
     return Layout(tensor, tuple(pieces))
 
 
@@ -153,16 +176,15 @@ def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
             if task[0] == operand
         )
         return Layout(tensor, tuple(pieces))
-    typing = _typing(node)
+    positions = [axis.operands[operand] for axis in _typing(node).axes]
     carries = operand in carriers_of([value.type.degrees for value in node.inputs])
     found: list[tuple[int, Piece]] = []
-    for task in view.tasks():
+    for device, task in zip(view.devices, view.tasks(), strict=True):
         block = [0] * tensor.rank
-        for axis, digit in zip(typing.axes, task, strict=False):
-            position = axis.operands[operand]
+        for position, digit in zip(positions, task, strict=False):
             if position is not None:
                 block[position] = digit
-        found.append((view.device(task), Piece(task[-2] if carries else 0, tuple(block))))
+        found.append((device, Piece(task[-2] if carries else 0, tuple(block))))
     return Layout(tensor, tuple(found))
 
 
@@ -200,10 +222,6 @@ def _axes(node: Node) -> list[tuple[str, int]]:
         operand, position = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
         found.append((axis.name, node.inputs[operand].type.degrees.dims[position]))
     return found
-
-
-def _position(node: Node, name: str, port: int) -> int | None:
-    return next(axis.outputs[port] for axis in _typing(node).axes if axis.name == name)
 
 
 def _passing(node: Node) -> int:

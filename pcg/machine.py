@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from pcg.errors import InputError
@@ -279,6 +281,12 @@ class Machine(FileModel):
             ports = unit if level.ports is None else level.ports
             share = min(held.values()) / unit
             yield i, Link(level.latency, level.bandwidth * ports * share)
+
+    def meeting_levels(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the number of the innermost level whose unit holds both devices of each pair; two
+        different devices communicate over its links."""
+        units = np.array([self._unit(i + 1) for i in range(len(self.levels))])
+        return (a[:, None] // units == b[:, None] // units).argmax(axis=1)
 
     def hash(self) -> str:
         """Return the SHA-256 of the machine's content, in hexadecimal; the same on every run."""

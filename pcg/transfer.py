@@ -8,14 +8,16 @@ description serves the cost model and the runtime; its adjoint is the map read b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pcg.layout import Layout, Piece
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.layout import Cells, Layout, Piece
 
 Region = tuple[tuple[int, int], ...]
 """Global [start, stop) in each dimension."""
@@ -32,6 +34,19 @@ class Message:
     @property
     def elements(self) -> int:
         return prod(stop - start for start, stop in self.region)
+
+
+class Flows(NamedTuple):
+    """The messages of a transfer as arrays [messages]: by the piece that is wanted, in the order of
+    the target's pieces, then by the pieces that it comes from."""
+
+    sources: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    elements: NDArray[np.int64]
+    wanted: NDArray[np.intp]
+    """The number of the target's piece."""
+    pieces: NDArray[np.intp]
+    """The number of a piece of the source that is what is sent."""
 
 
 Kind = Literal["none", "local", "all_reduce", "messages"]
@@ -51,20 +66,56 @@ class Transfer:
         return self.source.type.degrees.partials // self.target.type.degrees.partials
 
     @cached_property
+    def flows(self) -> Flows:
+        """What every device needs, and from whom: from itself where it can."""
+        pieces, wanted = self.source.cells, self.target.cells
+        numbers, first, which = np.unique(pieces.numbers, return_index=True, return_inverse=True)
+        shared = self._shared(wanted, pieces, first)
+        at, piece = np.nonzero(shared)
+        targets = wanted.devices[at]
+        # The holders of each piece, ascending; spread the load: the n-th device that asks asks
+        # the n-th holder.
+        order = np.lexsort((pieces.devices, which))
+        counts = np.bincount(which, minlength=len(numbers))
+        starts = np.cumsum(counts) - counts
+        chosen = pieces.devices[order][starts[piece] + targets % counts[piece]]
+        held = np.full(1 + max(pieces.devices.max(), wanted.devices.max()), -1)
+        held[pieces.devices] = which
+        sources = np.where(held[targets] == piece, targets, chosen)
+        return Flows(sources, targets, shared[at, piece], at, first[piece])
+
+    def _shared(self, wanted: Cells, pieces: Cells, some: NDArray[np.intp]) -> NDArray[np.int64]:
+        """[wanted, some]: how many elements a piece that is wanted and some of the source's pieces
+        share, one partial of a sum at a time."""
+        partials = pieces.partials[some] // self.group
+        shared = (wanted.partials[:, None] == partials[None, :]).astype(np.int64)
+        blocks = zip(self.target.type.block, self.source.type.block, strict=True)
+        for dim, (length, own) in enumerate(blocks):
+            asked, there = wanted.blocks[:, dim, None], pieces.blocks[some, dim][None, :]
+            stop = np.minimum((asked + 1) * length, (there + 1) * own)
+            shared *= np.maximum(stop - np.maximum(asked * length, there * own), 0)
+        return shared
+
+    @cached_property
     def messages(self) -> tuple[Message, ...]:
         """What every device needs, and from whom: from itself where it can."""
-        return tuple(self._messages())
-
-    def _messages(self) -> Iterator[Message]:
-        for target, piece in self.target.pieces:
-            wanted = [(s.start, s.stop) for s in self.target.region(piece)]
-            for j in range(self.group):
-                partial = piece.partial * self.group + j
-                for block, region in _overlaps(self.source, wanted):
-                    holders = self.source.holders[Piece(partial, block)]
-                    # Spread the load: the n-th device that asks asks the n-th holder.
-                    chosen = target if target in holders else holders[target % len(holders)]
-                    yield Message(chosen, target, region)
+        flows = self.flows
+        asked = self.target.cells.blocks[flows.wanted]
+        there = self.source.cells.blocks[flows.pieces]
+        length = np.array(self.target.type.block, np.int64)
+        own = np.array(self.source.type.block, np.int64)
+        start = np.maximum(asked * length, there * own)
+        stop = np.minimum((asked + 1) * length, (there + 1) * own)
+        return tuple(
+            Message(source, target, tuple(zip(begin, end, strict=True)))
+            for source, target, begin, end in zip(
+                flows.sources.tolist(),
+                flows.targets.tolist(),
+                start.tolist(),
+                stop.tolist(),
+                strict=True,
+            )
+        )
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...] | None:
@@ -137,7 +188,7 @@ class Transfer:
                 return "none"
         if self.groups is not None:
             return "all_reduce"
-        if all(message.source == message.target for message in self.messages):
+        if (self.flows.sources == self.flows.targets).all():
             return "local"
         return "messages"
 
@@ -150,7 +201,8 @@ class Transfer:
         if self.groups is not None:
             block = prod(self.source.type.block)
             return sum(2 * (len(group) - 1) * block for group in self.groups)
-        return sum(m.elements for m in self.messages if m.source != m.target)
+        flows = self.flows
+        return int(flows.elements[flows.sources != flows.targets].sum())
 
 
 def _gathers(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...] | None:
@@ -176,20 +228,3 @@ def _gathers(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...] | No
 def transfer(source: Layout, target: Layout) -> Transfer:
     """The transfer between two layouts, shared by all that ask for it."""
     return Transfer(source, target)
-
-
-def _overlaps(
-    layout: Layout, wanted: list[tuple[int, int]]
-) -> Iterator[tuple[tuple[int, ...], Region]]:
-    """The blocks of a layout that meet a region, with what they share."""
-    lengths = layout.type.block
-    spans = [
-        range(start // length, -(-stop // length))
-        for (start, stop), length in zip(wanted, lengths, strict=True)
-    ]
-    for block in product(*spans):
-        region = tuple(
-            (max(start, b * length), min(stop, (b + 1) * length))
-            for b, length, (start, stop) in zip(block, lengths, wanted, strict=True)
-        )
-        yield block, region

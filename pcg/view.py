@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import prod
 
@@ -40,10 +41,13 @@ class MachineView:
         """Every task, last axis fastest."""
         return product(*(range(n) for n in self.shape))
 
-    @property
+    @cached_property
     def devices(self) -> tuple[int, ...]:
         """The devices of all tasks, in the order of ``tasks``."""
-        return tuple(self.device(task) for task in self.tasks())
+        found = [self.start]
+        for count, stride in zip(self.shape, self.strides, strict=True):
+            found = [device + i * stride for device in found for i in range(count)]
+        return tuple(found)
 
     @property
     def size(self) -> int:

@@ -52,6 +52,13 @@ def seconds(lines: Lines, volume: NDArray[np.float64] | float) -> NDArray[np.flo
     return np.asarray((lines[..., 0] + lines[..., 1] * sizes).min(axis=-1))
 
 
+def padded(found: Sequence[Lines]) -> Lines:
+    """[sets, algorithms, 2]: the last line again in sets that have fewer."""
+    most = max(map(len, found), default=1)
+    padding = [(*lines, *[lines[-1]] * (most - len(lines))) for lines in found]
+    return np.array(padding, np.float64).reshape(len(found), most, 2)
+
+
 def _by_levels(stages: Sequence[Sequence[Hop]]) -> Iterator[tuple[float, float]]:
     """reduce_scatter and all_gather in all stages but the outermost, all_reduce in that one."""
     *inner, last = stages

@@ -7,7 +7,6 @@ its kin.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,7 +80,7 @@ class CostModel:
         self.dtype: DType = dtype
         self.itemsize = ITEMSIZE[dtype]
         self.speed: Speed = standard() if speed is None else speed
-        self._compute: dict[tuple[Node, frozenset[int], int], tuple[float, float]] = {}
+        self._compute: dict[object, tuple[float, float]] = {}
         self._computations: dict[_OnDevices, tuple[Duration, Duration]] = {}
         self._transfers: dict[Transfer, Duration] = {}
         self._homes: dict[Layout, tuple[Duration, Duration]] = {}
@@ -103,7 +102,7 @@ class CostModel:
         return max(forward for forward, _ in each), max(backward for _, backward in each)
 
     def _on(self, node: Node, needs: frozenset[int], device: Device) -> tuple[float, float]:
-        key = (node, needs, id(device))
+        key = (node.signature, needs, id(device))
         found = self._compute.get(key)
         if found is None:
             done, kind = work(node, needs, self.itemsize), kind_of(node)
@@ -208,34 +207,36 @@ class CostModel:
 
     def _copies(self, transfer: Transfer) -> Duration:
         """Every device copies what it keeps within its own memory."""
-        kept: dict[int, int] = defaultdict(int)
-        for message in transfer.messages:
-            kept[message.target] += 2 * message.elements * self.itemsize
-        groups = [(device,) for device in kept]
-        return _duration(groups, (self._streamed(*item) for item in kept.items()))
+        flows = transfer.flows
+        devices, which = np.unique(flows.targets, return_inverse=True)
+        moved = np.bincount(which, 2 * flows.elements * self.itemsize)
+        seconds = [self._streamed(*item) for item in zip(devices.tolist(), moved, strict=True)]
+        return _duration([(device,) for device in devices.tolist()], seconds)
 
     def _messages(self, transfer: Transfer) -> Duration:
         """All who send or receive start together, and the busiest device ends last.
 
-        A device sends its messages over each kind of link one after the other, and receives
+        A device sends its messages over the links of each level one after the other, and receives
         meanwhile; as in a ring, each takes the link's latency once more.
         """
-        moved: dict[tuple[int, Link, bool], list[int]] = defaultdict(list)
-        volume: dict[tuple[int, int], int] = defaultdict(int)
-        for message in transfer.messages:
-            if message.source != message.target:
-                pair = (message.source, message.target)
-                volume[pair] += message.elements * self.itemsize
-        for (source, target), size in volume.items():
-            link = self._link((min(source, target), max(source, target)))
-            moved[source, link, True].append(size)
-            moved[target, link, False].append(size)
-        busy: dict[int, dict[Link, float]] = defaultdict(lambda: defaultdict(float))
-        for (device, link, _), sizes in moved.items():
-            seconds = len(sizes) * link.latency + sum(sizes) / link.bandwidth
-            busy[device][link] = max(busy[device][link], seconds)
-        longest = max(sum(by_link.values()) for by_link in busy.values())
-        return _duration([tuple(sorted(busy))], [longest])
+        flows = transfer.flows
+        crossing = flows.sources != flows.targets
+        # A message is all that goes from one device to another.
+        ends = np.stack([flows.sources[crossing], flows.targets[crossing]], axis=1)
+        pairs, which = np.unique(ends, axis=0, return_inverse=True)
+        volume = np.bincount(which.ravel(), flows.elements[crossing] * self.itemsize)
+        levels = self.machine.meeting_levels(pairs[:, 0], pairs[:, 1])
+        busy = np.zeros(self.machine.devices)
+        for level in np.unique(levels):
+            there = levels == level
+            link = self._link(tuple(sorted(pairs[there.argmax()].tolist())))
+            way = [
+                np.bincount(ends, minlength=len(busy)) * link.latency
+                + np.bincount(ends, volume[there], minlength=len(busy)) / link.bandwidth
+                for ends in pairs[there].T
+            ]
+            busy += np.maximum(*way)
+        return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
 
     def weight(self, home: Layout) -> tuple[Duration, Duration]:
         """The all_reduce of a weight's gradient over the holders of each piece, and its update.

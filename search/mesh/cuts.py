@@ -6,16 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pcg.graph import Graph, Leaf, Node, Value
+from pcg.graph import Graph, Leaf, Node, Signature, Value
 from pcg.halo import states_halo
-from pcg.operator import Call
 from pcg.schedule import trace
-from pcg.tensor import ParallelTensor
 from search.derivation import Applied, Derivation, Scribe
 from substitutions.match import build, matches_at
 from substitutions.rule import Rule
 
-_Key = tuple[Call, tuple[ParallelTensor, ...]]
 CUTTING = frozenset({"partition", "combine", "replicate", "reduce"})
 """The parallel operators of rules that cut in space."""
 SLICING = frozenset({"pipeline", "batch"})
@@ -30,7 +27,7 @@ class Cuts:
     moves: frozenset[str] = CUTTING
     """The parallel operators that a rule may use."""
     _by_operator: dict[str, list[Rule]] = field(init=False)
-    _known: dict[_Key, Mapping[str, Rule]] = field(init=False)
+    _known: dict[Signature, Mapping[str, Rule]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._by_operator = defaultdict(list)
@@ -42,7 +39,7 @@ class Cuts:
 
     def of(self, node: Node) -> Mapping[str, Rule]:
         """For each index of a whole operator along which some rule cuts it, that rule."""
-        key = (node.operator_call, tuple(value.type for value in node.inputs))
+        key = node.signature
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = dict(self._of(node))

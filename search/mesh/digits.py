@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.machine import Machine
-from search.collectives import Lines, all_reduce, ring, seconds
+from search.collectives import Lines, all_reduce, padded, ring, seconds
 
 Masks = NDArray[np.int64]
 """Sets of digits, bit i for digit i."""
@@ -58,31 +57,10 @@ class Digits:
             found = self._pairs[mask] = self._measured(self.group(mask))
         return found
 
-    def ring_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
-        """Seconds of an all_gather or reduce_scatter in each group of a mask; volumes in bytes on
-        a device that has the whole."""
-        return self._collective(masks, volume, lambda pairs: pairs.ring)
-
     def all_reduce_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
         """Seconds of an all_reduce in each group of a mask, of a volume of bytes on a device."""
-        return self._collective(masks, volume, lambda pairs: pairs.all_reduce)
-
-    def _collective(
-        self, masks: Masks, volume: Seconds, lines: Callable[[Pairs], Lines]
-    ) -> Seconds:
-        if not masks.size:
-            return np.zeros(masks.shape)
         found, inverse = self._each(masks)
-        return seconds(_padded([lines(pairs) for pairs in found])[inverse], volume)
-
-    def message_seconds(self, masks: Masks, volume: Seconds, messages: Seconds) -> Seconds:
-        """Seconds in which a device gets a volume of bytes, in so many messages, from its peers in
-        the group of a mask."""
-        found, inverse = self._each(masks)
-        latency = np.array([p.latency for p in found])[inverse]
-        slowness = np.array([p.inverse_bandwidth for p in found])[inverse]
-        peers = np.array([p.members - 1 for p in found])[inverse]
-        return latency * np.minimum(messages, peers) + slowness * volume
+        return seconds(padded([pairs.all_reduce for pairs in found])[inverse], volume)
 
     def _each(self, masks: Masks) -> tuple[list[Pairs], NDArray[np.intp]]:
         """The groups of some masks, each different mask measured once, and which each one has."""
@@ -107,14 +85,6 @@ class Digits:
         latency = sum(link.latency for link in links) / len(links)
         inverse = sum(1 / link.bandwidth for link in links) / len(links)
         return Pairs(len(group), latency, inverse, *collectives)
-
-
-def _padded(found: Sequence[Lines]) -> Lines:
-    """[groups, algorithms, 2], the last one again where a group has fewer."""
-    most = max(len(lines) for lines in found)
-    return np.stack(
-        [np.pad(lines, ((0, most - len(lines)), (0, 0)), mode="edge") for lines in found]
-    )
 
 
 def _primes(machine: Machine) -> tuple[int, ...]:

@@ -1,47 +1,136 @@
-"""What it costs to bring a tensor from one way to lie to another, for all pairs of ways at once."""
+"""What it costs to bring a tensor from one way to lie to another, for all pairs of ways at once.
+
+Estimates: what a device receives, from how many, over the mean link to those that it may come from;
+rings for the collectives. Whatever moves, the seconds are the least of a few lines in the bytes of
+the tensor. Of these there are few for a machine, and which of them a pair of ways takes depends on
+neither the tensor's size nor its rank: so each pair is looked at once.
+"""
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from search.collectives import Lines, padded, seconds
 from search.mesh.digits import Digits, Seconds
 from search.mesh.strategies import COPY, IDLE, PARTIAL, Codes
 
+_NOTHING, _NEVER, _MESSAGES, _PASSES, _REDUCES = range(5)
+"""What a transfer is: nothing moves; it is impossible, as copies would have to vanish; messages;
+one all_gather or reduce_scatter; one all_reduce."""
 
-def transfer_seconds(
-    sources: Codes, targets: Codes, shape: tuple[int, ...], itemsize: int, digits: Digits
-) -> Seconds:
-    """[sources, targets]: seconds of each transfer of a tensor of a shape; infinite where copies
-    would have to vanish. Estimates: what a device receives, from how many, over the mean link to
-    those that it may come from; rings for the collectives."""
-    primes = np.array(digits.primes)
+_Key = tuple[int, int, float, float]
+"""What a transfer is, the digits that it is along, the part of the tensor's bytes that counts, and
+the number of messages."""
+
+
+@dataclass
+class Transfers:
+    """The transfers between ways to lie on the devices of some digits, remembered by pairs."""
+
+    digits: Digits
+    _ways: dict[bytes, int] = field(init=False, default_factory=dict[bytes, int])
+    _known: dict[_Key, int] = field(init=False, default_factory=dict[_Key, int])
+    _lines: list[Lines] = field(init=False, default_factory=list[Lines])
+    _padded: Lines = field(init=False)
+    _table: NDArray[np.int32] = field(init=False)
+    """[ways, ways]: the number of the lines of each pair, -1 where it is not known yet."""
+
+    def __post_init__(self) -> None:
+        self._table = np.full((64, 64), -1, np.int32)
+
+    def seconds(self, sources: Codes, targets: Codes, volume: float) -> Seconds:
+        """[sources, targets]: seconds of each transfer of a tensor of so many bytes; infinite where
+        copies would have to vanish."""
+        a, b = self._numbers(sources), self._numbers(targets)
+        which = self._table[np.ix_(a, b)]
+        if (unknown := which < 0).any():
+            rows, columns = unknown.any(axis=1), unknown.any(axis=0)
+            found = self._found(sources[rows], targets[columns])
+            self._table[np.ix_(a[rows], b[columns])] = found
+            self._padded = padded(self._lines)
+            which = self._table[np.ix_(a, b)]
+        return seconds(self._padded, volume)[which]
+
+    def _numbers(self, codes: Codes) -> NDArray[np.intp]:
+        """The number of each way, new ones being numbered as they come."""
+        known = self._ways
+        found = np.array([known.setdefault(row.tobytes(), len(known)) for row in codes], np.intp)
+        if len(known) > len(self._table):
+            grown = np.full((2 * len(known), 2 * len(known)), -1, np.int32)
+            grown[: len(self._table), : len(self._table)] = self._table
+            self._table = grown
+        return found
+
+    def _found(self, sources: Codes, targets: Codes) -> NDArray[np.int32]:
+        """The numbers of the lines of all pairs."""
+        keys = _keys(sources, targets, np.array(self.digits.primes))
+        different, inverse = np.unique(keys.reshape(-1, 4), axis=0, return_inverse=True)
+        numbers: list[int] = []
+        for kind, mask, part, messages in different.tolist():
+            key = (int(kind), int(mask), part, messages)
+            if key not in self._known:
+                self._known[key] = len(self._lines)
+                self._lines.append(self._of(key))
+            numbers.append(self._known[key])
+        return np.array(numbers, np.int32)[inverse.reshape(keys.shape[:2])]
+
+    def _of(self, key: _Key) -> Lines:
+        """The lines of a transfer in the bytes of a tensor."""
+        kind, mask, part, messages = key
+        if kind == _NOTHING:
+            # A device that has all it needs copies it within its memory, which is left out here.
+            return np.zeros((1, 2))
+        if kind == _NEVER:
+            return np.array([(np.inf, 0.0)])
+        pairs = self.digits.pairs(mask)
+        if kind == _MESSAGES:
+            latency = pairs.latency * min(messages, pairs.members - 1)
+            return np.array([(latency, pairs.inverse_bandwidth * part)])
+        return (pairs.ring if kind == _PASSES else pairs.all_reduce) * (1.0, part)
+
+
+def _keys(sources: Codes, targets: Codes, primes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[sources, targets, 4]: what each transfer is, as ``_Key`` has it."""
     a, b = sources[:, None, :], targets[None, :, :]
-    elements = prod(shape) * itemsize
     moved = a != b
-    cell, inner_a, inner_b = _overlap(sources, targets, len(shape), primes)
+    rank = max(sources.max(initial=IDLE), targets.max(initial=IDLE)) + 1
+    cell, inner_a, inner_b = _overlap(sources, targets, rank, primes)
     group = _product((a == PARTIAL) & (b != PARTIAL), primes)
-    target_block = elements / (cell * inner_b)
-    own = elements / (cell * inner_a * inner_b)
+    before, after = 1.0 / (cell * inner_a), 1.0 / (cell * inner_b)
+    own = 1.0 / (cell * inner_a * inner_b)
     # Along digits that are idle before, one device has what all the others need.
     asking = _product((a == IDLE) & (b != IDLE), primes)
-    received = np.maximum(target_block * group - np.where(asking > 1, 0.0, own), 0.0)
-    served = asking / _product((a != IDLE) & (b == IDLE), primes)
-    busiest = received * np.maximum(served, 1.0)
-    messages = group * np.maximum(inner_a / inner_b, 1.0) * np.maximum(served, 1.0)
-    shifted = _shifted(sources, targets, len(shape))
+    received = np.maximum(after * group - np.where(asking > 1, 0.0, own), 0.0)
+    served = np.maximum(asking / _product((a != IDLE) & (b == IDLE), primes), 1.0)
+    shifted = _shifted(sources, targets, rank)
     mask = ((moved | shifted) * (1 << np.arange(len(primes)))).sum(axis=2)
-    seconds = digits.message_seconds(mask, busiest, messages)
-    ring = _Rings(a, b, shifted, mask, elements / (cell * inner_a), elements / (cell * inner_b))
-    passed, reduced = ring.passes, ring.reduces
-    seconds[passed] = digits.ring_seconds(mask[passed], ring.volume[passed])
-    seconds[reduced] = digits.all_reduce_seconds(mask[reduced], ring.volume[reduced])
-    # A device that has all it needs copies it within its memory, which is left out here.
-    seconds = np.where(received <= 0, 0.0, seconds)
-    vanishing = ((a == COPY) & (b != COPY)).any(axis=2)
-    return np.where(vanishing, np.inf, seconds)
+    plain = ~shifted.any(axis=2) & (mask > 0)
+    reduced = (~moved | ((a == PARTIAL) & (b == COPY))).all(axis=2)
+    scattered = (~moved | ((a == PARTIAL) & (b >= 0))).all(axis=2)
+    gathered = (~moved | ((a >= 0) & (b == COPY))).all(axis=2)
+    kinds: Sequence[tuple[NDArray[np.bool_], int]] = (
+        (((a == COPY) & (b != COPY)).any(axis=2), _NEVER),
+        (received <= 0, _NOTHING),
+        (plain & reduced, _REDUCES),
+        (plain & (scattered | gathered), _PASSES),
+    )
+    kind = np.select([chosen for chosen, _ in kinds], [number for _, number in kinds], _MESSAGES)
+    volume = np.where(gathered, after, before)
+    part = np.where(kind == _MESSAGES, received * served, volume)
+    messages = group * np.maximum(inner_a / inner_b, 1.0) * served
+    return np.stack(
+        [
+            kind,
+            np.where(kind > _NEVER, mask, 0),
+            np.where(kind > _NEVER, part, 0.0),
+            np.where(kind == _MESSAGES, messages, 0.0),
+        ],
+        axis=2,
+    )
 
 
 def _product(chosen: NDArray[np.bool_], primes: NDArray[np.int64]) -> Seconds:
@@ -75,26 +164,3 @@ def _shifted(sources: Codes, targets: Codes, rank: int) -> NDArray[np.bool_]:
         differ = np.logical_or.accumulate(has_a != has_b, axis=2)
         found |= has_a & has_b & differ
     return found
-
-
-class _Rings:
-    """Where a transfer is one collective among the devices that differ in the moved digits: an
-    all_gather or reduce_scatter, or an all_reduce; and the volume on each device."""
-
-    def __init__(
-        self,
-        a: Codes,
-        b: Codes,
-        shifted: NDArray[np.bool_],
-        mask: NDArray[np.int64],
-        before: Seconds,
-        after: Seconds,
-    ) -> None:
-        moved = a != b
-        plain = ~shifted.any(axis=2) & (mask > 0)
-        reduced = (~moved | ((a == PARTIAL) & (b == COPY))).all(axis=2)
-        scattered = (~moved | ((a == PARTIAL) & (b >= 0))).all(axis=2)
-        gathered = (~moved | ((a >= 0) & (b == COPY))).all(axis=2)
-        self.passes = plain & (scattered | gathered) & ~reduced
-        self.reduces = plain & reduced
-        self.volume = np.where(gathered, after, before)

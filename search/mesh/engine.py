@@ -8,14 +8,11 @@ from math import prod
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pcg.graph import Graph, Node, Value
+from pcg.graph import Graph, Node, Signature, Value
 from pcg.kept import Reads
-from pcg.operator import Call
 from pcg.plan import Application
 from pcg.schedule import trace
-from pcg.tensor import ParallelTensor
 from pcg.view import MachineView
 from pcg.work import gradient_nodes
 from search.cost import CostModel
@@ -25,19 +22,13 @@ from search.mesh.allow import Allowed, everything
 from search.mesh.costs import OwnCosts, lengths, own_costs
 from search.mesh.cuts import Cuts, applied
 from search.mesh.digits import Digits, Seconds
-from search.mesh.edges import transfer_seconds
-from search.mesh.factors import Factor, kept, largest, least, restricted
+from search.mesh.edges import Transfers
+from search.mesh.factors import Factor, least, restricted
+from search.mesh.marginals import MOST, looked_at
 from search.mesh.strategies import IDLE, Codes, Space, space, view
 
 MOST_CUT = 2
 """Indices of an operator that are cut at once."""
-MOST_STRATEGIES = 128
-"""Strategies of an operator that are looked at beside its neighbours'."""
-
-MOST_ENTRIES = 1 << 22
-"""Of a table; where branches meet, larger ones could come up."""
-
-_Kind = tuple[Call, tuple[ParallelTensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -78,9 +69,10 @@ class Engine:
 
     cost: CostModel
     cuts: Cuts
-    most: int = MOST_STRATEGIES
+    most: int = MOST
     digits: Digits = field(init=False)
-    _spaces: dict[_Kind, Space] = field(init=False, default_factory=dict[_Kind, Space])
+    _transfers: Transfers = field(init=False)
+    _spaces: dict[Signature, Space] = field(init=False, default_factory=dict[Signature, Space])
     _own: dict[object, OwnCosts] = field(init=False, default_factory=dict[object, OwnCosts])
     _kept: dict[Graph, Mapping[Node, Reads]] = field(
         init=False, default_factory=dict[Graph, Mapping[Node, Reads]]
@@ -89,6 +81,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.digits = Digits(self.cost.machine)
+        self._transfers = Transfers(self.digits)
 
     # -- choosing -----------------------------------------------------------------------------
 
@@ -101,13 +94,12 @@ class Engine:
         *,
         among: Collection[Node] | None = None,
         fixed: Mapping[Node, tuple[int, ...]] = MappingProxyType({}),
-        most: int | None = None,
     ) -> Choice:
         """The best strategies of a whole graph. ``byte_price``: seconds that a byte of memory on a
         device is taken to cost. ``allowed``: which may be used. ``exposed``: how much of the
         communication counts, the rest being hidden behind computation. ``among``: the operators
         that are looked at, all by default; ``fixed``: the codes of some whose strategies are
-        settled. ``most``: how many strategies of an operator are looked at."""
+        settled."""
         nodes = [n for n in graph.nodes if not n.is_leaf and (among is None or n in among)]
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.space(node) for node in nodes]
@@ -116,7 +108,7 @@ class Engine:
             for node, s in zip(nodes, spaces, strict=True)
         ]
         factors = restricted(list(self._factors(graph, nodes, number, byte_price, exposed)), masks)
-        some = self._looked_at([len(mask) for mask in masks], factors, most or self.most)
+        some = looked_at([len(mask) for mask in masks], factors, self.most)
         values = [mask[few] for mask, few in zip(masks, some, strict=True)]
         seconds, chosen = least([len(few) for few in some], restricted(factors, some))
         codes = {
@@ -125,17 +117,8 @@ class Engine:
         }
         return Choice(graph, codes, seconds)
 
-    def _looked_at(
-        self, sizes: Sequence[int], factors: Sequence[Factor], most: int
-    ) -> list[NDArray[np.intp]]:
-        """The strategies that are looked at: fewer, where tables would be too large."""
-        scopes = [factor.variables for factor in factors]
-        while most > 2 and largest([min(n, most) for n in sizes], scopes) > MOST_ENTRIES:
-            most //= 2
-        return kept(sizes, factors, most)
-
     def space(self, node: Node) -> Space:
-        kind = _kind(node)
+        kind = node.signature
         found = self._spaces.get(kind)
         if found is None:
             rules = self.cuts.of(node)
@@ -188,7 +171,7 @@ class Engine:
     def _own_costs(
         self, node: Node, needs: frozenset[int], weights: tuple[int, ...], kept: Reads
     ) -> OwnCosts:
-        key = (_kind(node), needs, weights, kept)
+        key = (node.signature, needs, weights, kept)
         found = self._own.get(key)
         if found is None:
             found = own_costs(node, self.space(node), needs, weights, self.cost, self.digits, kept)
@@ -199,23 +182,18 @@ class Engine:
         self, number: Mapping[Node, int], value: Value, node: Node, position: int, times: float
     ) -> Factor:
         source, target = number[value.node], number[node]
-        key = (_kind(value.node), value.port, _kind(node), position)
+        turned = source > target
+        key = (value.node.signature, value.port, node.signature, position, turned, times)
         seconds = self._edges.get(key)
         if seconds is None:
             out = self.space(value.node).output(value.port)
             wanted = self.space(node).operand(position)
-            seconds = self._edges[key] = self._transfer(out, wanted, value)
-        seconds = seconds * times
-        if source < target:
-            return Factor((source, target), seconds)
-        return Factor((target, source), seconds.T)
+            seconds = self._transfer(out, wanted, value) * times
+            seconds = self._edges[key] = seconds.T.copy() if turned else seconds
+        return Factor((min(source, target), max(source, target)), seconds)
 
     def _transfer(self, sources: Codes, targets: Codes, value: Value) -> Seconds:
-        """Between all pairs of rows, each different pair worked out once."""
-        a, where_a = np.unique(sources, axis=0, return_inverse=True)
-        b, where_b = np.unique(targets, axis=0, return_inverse=True)
-        found = transfer_seconds(a, b, value.type.shape, self.cost.itemsize, self.digits)
-        return found[np.ix_(where_a.ravel(), where_b.ravel())]
+        return self._transfers.seconds(sources, targets, value.type.elements * self.cost.itemsize)
 
     # -- building -----------------------------------------------------------------------------
 
@@ -269,7 +247,3 @@ class Engine:
         ranks = tuple(value.type.rank for value in node.inputs)
         axes = [axis.name for axis in node.operator_call.typing(ranks).axes]
         return [*(names.index(a) if a in names else IDLE for a in axes), IDLE, IDLE]
-
-
-def _kind(node: Node) -> _Kind:
-    return node.operator_call, tuple(value.type for value in node.inputs)

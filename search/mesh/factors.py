@@ -24,7 +24,8 @@ UNIT = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """A sum's part: one axis of ``values`` for each of ``variables``, which ascend."""
+    """A sum's part: one axis of ``values`` for each of ``variables``, which ascend. Factors of
+    blocks that are alike share one array, and what is derived of it is worked out once."""
 
     variables: tuple[int, ...]
     values: Values
@@ -65,11 +66,14 @@ class _Elimination:
         }
         self._order: list[_Best] = []
         self.constant = 0.0
+        counted: dict[int, tuple[Values, float]] = {}
         for factor in factors:
             # Of what is settled no table has an axis: there may be any number of such variables.
             free = tuple(v for v in factor.variables if sizes[v] > 1)
-            values = factor.values.reshape([sizes[v] for v in free])
-            self._add(free, *self._one(np.rint(values / UNIT)))
+            if id(factor.values) not in counted:
+                values = factor.values.reshape([sizes[v] for v in free])
+                counted[id(factor.values)] = self._one(np.rint(values / UNIT))
+            self._add(free, *counted[id(factor.values)])
 
     def run(self) -> None:
         for variable, scope in order(self._sizes, [f.variables for f in self._factors]):
@@ -176,28 +180,38 @@ def _spread(values: Values, places: Sequence[int], rank: int) -> Values:
     return values.reshape(shape)
 
 
-def kept(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[NDArray[np.intp]]:
-    """For each variable, at most so many values: those with the least bound, which is what a value
-    costs at best whatever its neighbours are."""
-    bounds = [np.zeros(size) for size in sizes]
-    for factor in _merged(factors):
-        for axis, v in enumerate(factor.variables):
-            others = tuple(i for i in range(len(factor.variables)) if i != axis)
-            bounds[v] = bounds[v] + factor.values.min(axis=others)
-    return [np.sort(np.argsort(bound, kind="stable")[:most]) for bound in bounds]
+Places = NDArray[np.intp]
+"""Some of a variable's values, by place."""
 
 
-def _merged(factors: Sequence[Factor]) -> list[Factor]:
-    """Factors over the same variables, added."""
-    found: dict[tuple[int, ...], Values] = {}
+def merged(factors: Sequence[Factor]) -> list[Factor]:
+    """Factors over the same variables, added; the same ones once."""
+    parts: dict[tuple[int, ...], list[Values]] = defaultdict(list)
     for factor in factors:
-        known = found.get(factor.variables)
-        found[factor.variables] = factor.values if known is None else known + factor.values
-    return [Factor(variables, values) for variables, values in found.items()]
+        parts[factor.variables].append(factor.values)
+    sums: dict[tuple[int, ...], Values] = {}
+    for values in parts.values():
+        key = tuple(map(id, values))
+        if key not in sums:
+            sums[key] = sum(values[1:], values[0])
+    return [Factor(v, sums[tuple(map(id, values))]) for v, values in parts.items()]
 
 
-def restricted(factors: Sequence[Factor], values: Sequence[NDArray[np.intp]]) -> list[Factor]:
-    """The factors over some values of each variable."""
-    return [
-        Factor(f.variables, f.values[np.ix_(*(values[v] for v in f.variables))]) for f in factors
-    ]
+def restricted(factors: Sequence[Factor], places: Sequence[Places]) -> list[Factor]:
+    """The factors over some values of each variable. One table restricted alike is one table."""
+    same = _interned(places)
+    known: dict[tuple[int, ...], Values] = {}
+    found: list[Factor] = []
+    for factor in factors:
+        some = [same[v] for v in factor.variables]
+        key = (id(factor.values), *map(id, some))
+        if key not in known:
+            known[key] = factor.values[np.ix_(*some)]
+        found.append(Factor(factor.variables, known[key]))
+    return found
+
+
+def _interned(places: Sequence[Places]) -> list[Places]:
+    """Equal arrays as one object."""
+    known: dict[bytes, Places] = {}
+    return [known.setdefault(some.tobytes(), some) for some in places]

@@ -27,8 +27,6 @@ LEAST_GAIN = 2e-3
 """Of the seconds of a step, what a rewrite has to gain to be made."""
 NEAR = 1
 """So many operators away from a rewrite, strategies are chosen anew."""
-STRATEGIES = 24
-"""Of each operator near a rewrite, so many strategies are looked at."""
 DEPTH = 3
 """Places look alike where what they compute from looks alike, so many operators deep."""
 
@@ -212,7 +210,7 @@ class Rewriter:
         old = self.engine.choose(choice.graph, among=near | gone | ring, fixed=fixed)
         images = {before[node]: codes for node, codes in fixed.items()}
         among = {before[node] for node in near | ring} | fresh
-        new = self.engine.choose(graph, among=among, fixed=images, most=STRATEGIES)
+        new = self.engine.choose(graph, among=among, fixed=images)
         return old.seconds - new.seconds
 
 

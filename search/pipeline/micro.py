@@ -22,14 +22,12 @@ from search.lives import kept_positions
 from search.mesh.costs import PASSING, lengths, own_costs
 from search.mesh.cuts import Cuts
 from search.mesh.digits import Digits
-from search.mesh.edges import transfer_seconds
+from search.mesh.edges import Transfers
 from search.mesh.engine import MOST_CUT
-from search.mesh.factors import Factor, kept, least, restricted
-from search.mesh.strategies import Codes, Space, space
+from search.mesh.factors import Factor, least, restricted
+from search.mesh.marginals import looked_at
+from search.mesh.strategies import Space, space
 from search.pipeline.streams import Streams
-
-MOST_STRATEGIES = 32
-"""Strategies of an operator that are looked at beside its neighbours'."""
 
 Vector = NDArray[np.float64]
 
@@ -74,6 +72,7 @@ class MicroBatches:
     cuts: Cuts
     slices: int
     digits: Digits = field(init=False)
+    _transfers: Transfers = field(init=False)
     nodes: tuple[Node, ...] = field(init=False)
     _kinds: dict[Node, int] = field(init=False, default_factory=dict[Node, int])
     _spaces: dict[int, Space] = field(init=False, default_factory=dict[int, Space])
@@ -82,11 +81,11 @@ class MicroBatches:
 
     def __post_init__(self) -> None:
         self.digits = Digits(self.cost.machine)
+        self._transfers = Transfers(self.digits)
         self.nodes = tuple(node for node in self.streams.graph.nodes if not node.is_leaf)
         numbers: dict[object, int] = {}
         for node in self.nodes:
-            types = tuple(value.type for value in node.inputs)
-            kind = node.operator_call, types, self.axis(node)
+            kind = node.signature, self.axis(node)
             self._kinds[node] = numbers.setdefault(kind, len(numbers))
 
     def choose(self, byte_price: float = 0.0, in_flight: float = 1.0) -> Chosen:
@@ -105,7 +104,7 @@ class MicroBatches:
             ascending = source < target
             pair = (source, target) if ascending else (target, source)
             factors.append(Factor(pair, seconds if ascending else seconds.T))
-        some = kept([len(s) for s in spaces], factors, MOST_STRATEGIES)
+        some = looked_at([len(s) for s in spaces], factors)
         _, picked = least([len(few) for few in some], restricted(factors, some))
         rows = [int(some[i][picked[i]]) for i in range(len(spaces))]
         return self._chosen(rows, spaces, own, edges)
@@ -239,8 +238,8 @@ class MicroBatches:
         if found is None:
             sources = self.space(value.node).output(value.port)
             targets = self.space(node).operand(position)
-            shape = self._slice_shape(value)
-            found = self._edges[key] = self._transfer(sources, targets, shape)
+            volume = prod(self._slice_shape(value)) * self.cost.itemsize
+            found = self._edges[key] = self._transfers.seconds(sources, targets, volume)
         return found
 
     def _slice_shape(self, value: Value) -> tuple[int, ...]:
@@ -253,12 +252,6 @@ class MicroBatches:
             assert dim is not None
             shape[dim] //= self.slices
         return tuple(shape)
-
-    def _transfer(self, sources: Codes, targets: Codes, shape: tuple[int, ...]) -> Vector:
-        a, where_a = np.unique(sources, axis=0, return_inverse=True)
-        b, where_b = np.unique(targets, axis=0, return_inverse=True)
-        found = transfer_seconds(a, b, shape, self.cost.itemsize, self.digits)
-        return found[np.ix_(where_a.ravel(), where_b.ravel())]
 
 
 def _held(costs: _Costs, in_flight: float) -> Vector:
