@@ -16,7 +16,7 @@ from pcg.errors import OperatorError
 from pcg.expr import Access, Add, Apply, Expr, Guard, IndexValue, Mul, children, walk
 from pcg.graph import Graph, Node, Value
 from pcg.halo import states_halo
-from pcg.layout import NOT_LAID_OUT, grid
+from pcg.layout import NOT_LAID_OUT, covers, grid
 from pcg.opaque import Opaque
 from pcg.operator import PARALLEL_ATTRIBUTES, Call
 from pcg.poly import Poly
@@ -286,7 +286,7 @@ def _viewed(placement: Placement) -> Iterator[Finding]:
 def _shapes(placement: Placement) -> Iterator[Finding]:
     for node in placement.operators:
         view = placement.views[node]
-        if view.shape != grid(node) or len(view.strides) != len(view.shape):
+        if not covers(view, node) or len(view.strides) != len(view.shape):
             yield node, f"shape {view.shape}, expected {grid(node)} ({node.name})"
 
 

@@ -111,6 +111,14 @@ def grid(node: Node) -> tuple[int, ...]:
     return (*cuts, _passing(node), copies)
 
 
+def covers(view: MachineView, node: Node) -> bool:
+    """Whether a view has a device for each task of a node. It may have several that compute the
+    same: then it has so many times as many copies as the grid."""
+    *cuts, copies = grid(node)
+    shape = view.shape
+    return shape[:-1] == tuple(cuts) and len(shape) > len(cuts) and shape[-1] % copies == 0
+
+
 def spread(tensor: ParallelTensor, start: int = 0) -> Layout:
     """The default layout: pieces on consecutive devices, blocks slowest, copies fastest."""
     view = MachineView.packed(start, _pieces_shape(tensor))

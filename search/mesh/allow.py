@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from pcg.graph import Graph, Node, Value
 from pcg.local import Axis
-from search.mesh.strategies import IDLE, Space
+from search.mesh.strategies import COPY, IDLE, Space
+
+UNUSED = (IDLE, COPY)
+"""Codes of digits along which an operator is not cut."""
 
 Mask = NDArray[np.bool_]
 Allowed = Callable[[Node, Space], Mask]
@@ -55,8 +58,8 @@ def tensor_parallel(graph: Graph, digits: int, inner: int) -> Allowed:
     def allowed(node: Node, space: Space) -> Mask:
         own = batch.get(node)
         names = [axis.name for axis in space.axes]
-        place = names.index(own) if own in names else IDLE
-        first = (space.codes[:, :outer] == place).all(axis=1)
+        places = [names.index(own)] if own in names else UNUSED
+        first = np.isin(space.codes[:, :outer], places).all(axis=1)
         last = space.codes[:, outer:]
         one = (last == last[:, :1]).all(axis=1) if inner else np.ones(len(space), bool)
         mask = first & one
@@ -143,7 +146,7 @@ def along(graph: Graph, dimensions: Collection[Dimension]) -> Allowed:
     def allowed(node: Node, space: Space) -> Mask:
         kinds = [_dimension(node, axis, batch.get(node)) for axis in space.axes]
         places = [i for i, kind in enumerate(kinds) if kind in dimensions]
-        return np.asarray(np.isin(space.codes, [*places, IDLE]).all(axis=1))
+        return np.asarray(np.isin(space.codes, [*places, *UNUSED]).all(axis=1))
 
     return allowed
 
@@ -178,4 +181,4 @@ def _fully(space: Space, name: str | None) -> Mask:
 def _only(space: Space, names: Collection[str | None]) -> Mask:
     """The strategies that cut indices of some names only; the uncut one at least."""
     places = [i for i, axis in enumerate(space.axes) if axis.name in names]
-    return np.asarray(np.isin(space.codes, [*places, IDLE]).all(axis=1))
+    return np.asarray(np.isin(space.codes, [*places, *UNUSED]).all(axis=1))

@@ -18,9 +18,8 @@ from search.collectives import Lines, padded, seconds
 from search.mesh.digits import Digits, Seconds
 from search.mesh.strategies import COPY, IDLE, PARTIAL, Codes
 
-_NOTHING, _NEVER, _MESSAGES, _PASSES, _REDUCES = range(5)
-"""What a transfer is: nothing moves; it is impossible, as copies would have to vanish; messages;
-one all_gather or reduce_scatter; one all_reduce."""
+_NOTHING, _MESSAGES, _PASSES, _REDUCES = range(4)
+"""What a transfer is: nothing moves; messages; one all_gather or reduce_scatter; one all_reduce."""
 
 _Key = tuple[int, int, float, float]
 """What a transfer is, the digits that it is along, the part of the tensor's bytes that counts, and
@@ -43,8 +42,7 @@ class Transfers:
         self._table = np.full((64, 64), -1, np.int32)
 
     def seconds(self, sources: Codes, targets: Codes, volume: float) -> Seconds:
-        """[sources, targets]: seconds of each transfer of a tensor of so many bytes; infinite where
-        copies would have to vanish."""
+        """[sources, targets]: seconds of each transfer of a tensor of so many bytes."""
         a, b = self._numbers(sources), self._numbers(targets)
         which = self._table[np.ix_(a, b)]
         if (unknown := which < 0).any():
@@ -84,8 +82,6 @@ class Transfers:
         if kind == _NOTHING:
             # A device that has all it needs copies it within its memory, which is left out here.
             return np.zeros((1, 2))
-        if kind == _NEVER:
-            return np.array([(np.inf, 0.0)])
         pairs = self.digits.pairs(mask)
         if kind == _MESSAGES:
             latency = pairs.latency * min(messages, pairs.members - 1)
@@ -96,9 +92,10 @@ class Transfers:
 def _keys(sources: Codes, targets: Codes, primes: NDArray[np.int64]) -> NDArray[np.float64]:
     """[sources, targets, 4]: what each transfer is, as ``_Key`` has it."""
     a, b = sources[:, None, :], targets[None, :, :]
-    moved = a != b
+    # Where a tensor is copied, every device has what it needs of it.
+    moved = (a != b) & (a != COPY)
     rank = max(sources.max(initial=IDLE), targets.max(initial=IDLE)) + 1
-    cell, inner_a, inner_b = _overlap(sources, targets, rank, primes)
+    cell, inner_a, inner_b, met = _overlap(sources, targets, rank, primes)
     group = _product((a == PARTIAL) & (b != PARTIAL), primes)
     before, after = 1.0 / (cell * inner_a), 1.0 / (cell * inner_b)
     own = 1.0 / (cell * inner_a * inner_b)
@@ -113,7 +110,6 @@ def _keys(sources: Codes, targets: Codes, primes: NDArray[np.int64]) -> NDArray[
     scattered = (~moved | ((a == PARTIAL) & (b >= 0))).all(axis=2)
     gathered = (~moved | ((a >= 0) & (b == COPY))).all(axis=2)
     kinds: Sequence[tuple[NDArray[np.bool_], int]] = (
-        (((a == COPY) & (b != COPY)).any(axis=2), _NEVER),
         (received <= 0, _NOTHING),
         (plain & reduced, _REDUCES),
         (plain & (scattered | gathered), _PASSES),
@@ -121,12 +117,12 @@ def _keys(sources: Codes, targets: Codes, primes: NDArray[np.int64]) -> NDArray[
     kind = np.select([chosen for chosen, _ in kinds], [number for _, number in kinds], _MESSAGES)
     volume = np.where(gathered, after, before)
     part = np.where(kind == _MESSAGES, received * served, volume)
-    messages = group * np.maximum(inner_a / inner_b, 1.0) * served
+    messages = group * met * served
     return np.stack(
         [
             kind,
-            np.where(kind > _NEVER, mask, 0),
-            np.where(kind > _NEVER, part, 0.0),
+            np.where(kind > _NOTHING, mask, 0),
+            np.where(kind > _NOTHING, part, 0.0),
             np.where(kind == _MESSAGES, messages, 0.0),
         ],
         axis=2,
@@ -139,21 +135,26 @@ def _product(chosen: NDArray[np.bool_], primes: NDArray[np.int64]) -> Seconds:
 
 def _overlap(
     sources: Codes, targets: Codes, rank: int, primes: NDArray[np.int64]
-) -> tuple[Seconds, Seconds, Seconds]:
+) -> tuple[Seconds, Seconds, Seconds, Seconds]:
     """Over all dimensions: into how many cells both cut alike, beginning with the outermost digits,
-    and into how many pieces each cuts a cell further."""
+    into how many pieces each cuts a cell further, and how many of the sources' pieces meet one of
+    the targets'."""
     cell = np.ones((len(sources), len(targets)))
-    inner_a, inner_b = cell.copy(), cell.copy()
+    inner_a, inner_b, met = cell.copy(), cell.copy(), cell.copy()
     for dim in range(rank):
         has_a, has_b = (sources == dim)[:, None, :], (targets == dim)[None, :, :]
         same = np.ones(cell.shape, bool)
+        parts_a, parts_b = np.ones(cell.shape), np.ones(cell.shape)
         for digit, prime in enumerate(primes):
             x, y = has_a[:, :, digit], has_b[:, :, digit]
             same &= x == y
             cell *= np.where(same & x, prime, 1)
-            inner_a *= np.where(~same & x, prime, 1)
-            inner_b *= np.where(~same & y, prime, 1)
-    return cell, inner_a, inner_b
+            parts_a *= np.where(~same & x, prime, 1)
+            parts_b *= np.where(~same & y, prime, 1)
+        inner_a *= parts_a
+        inner_b *= parts_b
+        met *= np.maximum(parts_a / parts_b, 1.0)
+    return cell, inner_a, inner_b, met
 
 
 def _shifted(sources: Codes, targets: Codes, rank: int) -> NDArray[np.bool_]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcg.graph import Graph, Node, Signature, Value
 from pcg.kept import Reads
@@ -23,12 +24,15 @@ from search.mesh.costs import OwnCosts, lengths, own_costs
 from search.mesh.cuts import Cuts, applied
 from search.mesh.digits import Digits, Seconds
 from search.mesh.edges import Transfers
-from search.mesh.factors import Factor, least, restricted
+from search.mesh.factors import Factor, Places, least, restricted
 from search.mesh.marginals import MOST, looked_at
-from search.mesh.strategies import IDLE, Codes, Space, space, view
+from search.mesh.strategies import COPY, IDLE, Codes, Space, space, view
 
 MOST_CUT = 2
 """Indices of an operator that are cut at once."""
+
+
+_Tables = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ class Engine:
     _kept: dict[Graph, Mapping[Node, Reads]] = field(
         init=False, default_factory=dict[Graph, Mapping[Node, Reads]]
     )
-    _edges: dict[object, Seconds] = field(init=False, default_factory=dict[object, Seconds])
+    _edges: dict[object, _Tables] = field(init=False, default_factory=dict[object, _Tables])
+    """For each kind of edge, seconds by strategies of maker and reader, and of reader and maker."""
 
     def __post_init__(self) -> None:
         self.digits = Digits(self.cost.machine)
@@ -94,12 +99,14 @@ class Engine:
         *,
         among: Collection[Node] | None = None,
         fixed: Mapping[Node, tuple[int, ...]] = MappingProxyType({}),
+        also: Iterable[Mapping[Node, tuple[int, ...]]] = (),
     ) -> Choice:
         """The best strategies of a whole graph. ``byte_price``: seconds that a byte of memory on a
         device is taken to cost. ``allowed``: which may be used. ``exposed``: how much of the
         communication counts, the rest being hidden behind computation. ``among``: the operators
         that are looked at, all by default; ``fixed``: the codes of some whose strategies are
-        settled."""
+        settled. ``also``: strategies of all of them that are looked at in any case, if they are
+        allowed."""
         nodes = [n for n in graph.nodes if not n.is_leaf and (among is None or n in among)]
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.space(node) for node in nodes]
@@ -107,8 +114,12 @@ class Engine:
             s.places(fixed[node]) if node in fixed else np.flatnonzero(allowed(node, s))
             for node, s in zip(nodes, spaces, strict=True)
         ]
-        factors = restricted(list(self._factors(graph, nodes, number, byte_price, exposed)), masks)
-        some = looked_at([len(mask) for mask in masks], factors, self.most)
+        factors = list(self._factors(graph, nodes, number, byte_price, exposed))
+        if any(len(mask) < len(s) for mask, s in zip(masks, spaces, strict=True)):
+            factors = restricted(factors, masks)
+        known = [self._rows(nodes, masks, codes) for codes in also]
+        sizes = [len(mask) for mask in masks]
+        some = looked_at(sizes, factors, self.most, [rows for rows in known if rows is not None])
         values = [mask[few] for mask, few in zip(masks, some, strict=True)]
         seconds, chosen = least([len(few) for few in some], restricted(factors, some))
         codes = {
@@ -116,6 +127,18 @@ class Engine:
             for i, node in enumerate(nodes)
         }
         return Choice(graph, codes, seconds)
+
+    def _rows(
+        self, nodes: Sequence[Node], masks: Sequence[Places], codes: Mapping[Node, tuple[int, ...]]
+    ) -> list[int] | None:
+        """Where strategies are among those allowed; None if one is not."""
+        found: list[int] = []
+        for node, mask in zip(nodes, masks, strict=True):
+            at = np.flatnonzero(np.isin(mask, self.space(node).places(codes[node])))
+            if not len(at):
+                return None
+            found.append(int(at[0]))
+        return found
 
     def space(self, node: Node) -> Space:
         kind = node.signature
@@ -182,15 +205,15 @@ class Engine:
         self, number: Mapping[Node, int], value: Value, node: Node, position: int, times: float
     ) -> Factor:
         source, target = number[value.node], number[node]
-        turned = source > target
-        key = (value.node.signature, value.port, node.signature, position, turned, times)
+        key = (value.node.signature, value.port, node.signature, position)
         seconds = self._edges.get(key)
         if seconds is None:
             out = self.space(value.node).output(value.port)
-            wanted = self.space(node).operand(position)
-            seconds = self._transfer(out, wanted, value) * times
-            seconds = self._edges[key] = seconds.T.copy() if turned else seconds
-        return Factor((min(source, target), max(source, target)), seconds)
+            table = self._transfer(out, self.space(node).operand(position), value)
+            seconds = self._edges[key] = (table.astype(np.float32), table.T.astype(np.float32))
+        if source < target:
+            return Factor((source, target), seconds[0], times)
+        return Factor((target, source), seconds[1], times)
 
     def _transfer(self, sources: Codes, targets: Codes, value: Value) -> Seconds:
         return self._transfers.seconds(sources, targets, value.type.elements * self.cost.itemsize)
@@ -225,7 +248,7 @@ class Engine:
         own, rules = self.space(whole), self.cuts.of(whole)
         outer = [node.value(port) for port in range(len(node.types))]
         inner = node
-        for place in dict.fromkeys(code for code in codes if code != IDLE):
+        for place in dict.fromkeys(code for code in codes if code >= 0):
             mine = zip(self.digits.primes, codes, strict=True)
             degree = prod(prime for prime, code in mine if code == place)
             found = applied(rules[own.axes[place].name], inner, degree)
@@ -242,8 +265,8 @@ class Engine:
         return tuple(outer)
 
     def _places(self, node: Node, own: Space) -> list[int]:
-        """For each axis of the task grid, its place in the space; partials and copies are none."""
+        """For each axis of the task grid, its place in the space; partials have none."""
         names = [axis.name for axis in own.axes]
         ranks = tuple(value.type.rank for value in node.inputs)
         axes = [axis.name for axis in node.operator_call.typing(ranks).axes]
-        return [*(names.index(a) if a in names else IDLE for a in axes), IDLE, IDLE]
+        return [*(names.index(a) if a in names else IDLE for a in axes), IDLE, COPY]

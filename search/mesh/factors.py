@@ -24,11 +24,23 @@ UNIT = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """A sum's part: one axis of ``values`` for each of ``variables``, which ascend. Factors of
-    blocks that are alike share one array, and what is derived of it is worked out once."""
+    """A sum's part: one axis of ``values``, which count ``times``, for each of ``variables``, which
+    ascend. Factors of blocks that are alike share one array, and what is derived of it is worked
+    out once."""
 
     variables: tuple[int, ...]
-    values: Values
+    values: Values | NDArray[np.float32]
+    times: float = 1.0
+
+    @property
+    def table(self) -> tuple[int, float]:
+        """The same for factors that share an array and count as much, as long as they live."""
+        return id(self.values), self.times
+
+    @property
+    def scaled(self) -> Values:
+        """The values as they count."""
+        return self.values.astype(np.float64) * self.times
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,14 +78,14 @@ class _Elimination:
         }
         self._order: list[_Best] = []
         self.constant = 0.0
-        counted: dict[int, tuple[Values, float]] = {}
+        counted: dict[tuple[int, float], tuple[Values, float]] = {}
         for factor in factors:
             # Of what is settled no table has an axis: there may be any number of such variables.
             free = tuple(v for v in factor.variables if sizes[v] > 1)
-            if id(factor.values) not in counted:
-                values = factor.values.reshape([sizes[v] for v in free])
-                counted[id(factor.values)] = self._one(np.rint(values / UNIT))
-            self._add(free, *counted[id(factor.values)])
+            if factor.table not in counted:
+                values = factor.scaled.reshape([sizes[v] for v in free])
+                counted[factor.table] = self._one(np.rint(values / UNIT))
+            self._add(free, *counted[factor.table])
 
     def run(self) -> None:
         for variable, scope in order(self._sizes, [f.variables for f in self._factors]):
@@ -184,29 +196,32 @@ Places = NDArray[np.intp]
 """Some of a variable's values, by place."""
 
 
-def merged(factors: Sequence[Factor]) -> list[Factor]:
-    """Factors over the same variables, added; the same ones once."""
-    parts: dict[tuple[int, ...], list[Values]] = defaultdict(list)
+def kept(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[Places]:
+    """For each variable, at most so many values: those with the least bound, which is what a value
+    costs at best whatever its neighbours are."""
+    bounds = [np.zeros(size) for size in sizes]
+    least: dict[tuple[int, int], Values] = {}
     for factor in factors:
-        parts[factor.variables].append(factor.values)
-    sums: dict[tuple[int, ...], Values] = {}
-    for values in parts.values():
-        key = tuple(map(id, values))
-        if key not in sums:
-            sums[key] = sum(values[1:], values[0])
-    return [Factor(v, sums[tuple(map(id, values))]) for v, values in parts.items()]
+        for axis, v in enumerate(factor.variables):
+            key = (id(factor.values), axis)
+            if key not in least:
+                others = tuple(i for i in range(len(factor.variables)) if i != axis)
+                least[key] = factor.values.min(axis=others).astype(np.float64)
+            bounds[v] += factor.times * least[key]
+    return [np.sort(np.argsort(bound, kind="stable")[:most]) for bound in bounds]
 
 
 def restricted(factors: Sequence[Factor], places: Sequence[Places]) -> list[Factor]:
     """The factors over some values of each variable. One table restricted alike is one table."""
     same = _interned(places)
-    known: dict[tuple[int, ...], Values] = {}
+    known: dict[tuple[object, ...], Values] = {}
     found: list[Factor] = []
     for factor in factors:
         some = [same[v] for v in factor.variables]
-        key = (id(factor.values), *map(id, some))
+        key = (factor.table, *map(id, some))
         if key not in known:
-            known[key] = factor.values[np.ix_(*some)]
+            part = factor.values[np.ix_(*some)]
+            known[key] = part.astype(np.float64) * factor.times
         found.append(Factor(factor.variables, known[key]))
     return found
 

@@ -9,17 +9,20 @@ for each of its values is about what the whole costs at best with that value.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search.mesh.factors import Factor, Places, Values, largest, merged
+from search.mesh.factors import Factor, Places, Values, kept, largest, restricted
 
 MOST = 16
 """Values of a variable that are looked at beside its neighbours', where tables of all of them are
 too large."""
+MOST_PASSING = 128
+"""Values of a variable about which messages are passed."""
 FEW_ENTRIES = 1 << 14
 """Of a table that is not too large."""
 MOST_ENTRIES = 1 << 20
@@ -30,26 +33,47 @@ NEVER = 1e7
 """Seconds that stand for infinitely many, so that differences have a meaning."""
 
 
-def looked_at(sizes: Sequence[int], factors: Sequence[Factor], most: int = MOST) -> list[Places]:
-    """The values of each variable that an elimination looks at: all, or those that promise most."""
+def looked_at(
+    sizes: Sequence[int],
+    factors: Sequence[Factor],
+    most: int = MOST,
+    also: Sequence[Sequence[int]] = (),
+) -> list[Places]:
+    """The values of each variable that an elimination looks at: all, or those that promise most and
+    those of some choices that are known, so that no worse one is found."""
     scopes = [factor.variables for factor in factors]
     if largest(sizes, scopes) <= FEW_ENTRIES:
         return [np.arange(size) for size in sizes]
     while most > 2 and largest([min(size, most) for size in sizes], scopes) > MOST_ENTRIES:
         most //= 2
-    return promising(sizes, factors, most)
+    return promising(sizes, factors, most, also)
 
 
-def promising(sizes: Sequence[int], factors: Sequence[Factor], most: int) -> list[Places]:
-    """For each variable, at most so many values of which the whole costs least, and one beside them
-    so that a choice that costs little is among those that are left. Tables are of one or two
+def promising(
+    sizes: Sequence[int],
+    factors: Sequence[Factor],
+    most: int,
+    also: Sequence[Sequence[int]] = (),
+) -> list[Places]:
+    """For each variable, at most so many values of which the whole costs least, and beside them
+    those of a choice that costs little and of choices that are known. Tables are of one or two
     variables."""
-    passing = _Passing(sizes, factors)
+    places = _with(kept(sizes, factors, MOST_PASSING), also)
+    passing = _Passing([len(some) for some in places], restricted(factors, places))
     for _ in range(ROUNDS):
         passing.there_and_back()
+    found = [
+        some[np.union1d(np.argsort(passing.cost(v), kind="stable")[:most], [value])]
+        for v, (value, some) in enumerate(zip(passing.rounded(), places, strict=True))
+    ]
+    return _with(found, also)
+
+
+def _with(places: Sequence[Places], choices: Sequence[Sequence[int]]) -> list[Places]:
+    """The values at some places, and those of some choices."""
     return [
-        np.union1d(np.argsort(passing.cost(v), kind="stable")[:most], [value])
-        for v, value in enumerate(passing.rounded())
+        np.union1d(some, [choice[v] for choice in choices]).astype(np.intp)
+        for v, some in enumerate(places)
     ]
 
 
@@ -72,16 +96,21 @@ class _Passing:
         self._own = [np.zeros(size) for size in sizes]
         self._before: list[list[_Edge]] = [[] for _ in sizes]
         self._after: list[list[_Edge]] = [[] for _ in sizes]
-        finite: dict[int, Values] = {}
-        for factor in merged(factors):
-            if id(factor.values) not in finite:
-                finite[id(factor.values)] = np.minimum(factor.values, NEVER)
-            table = finite[id(factor.values)]
-            if len(factor.variables) == 1:
-                self._own[factor.variables[0]] = self._own[factor.variables[0]] + table
-                continue
-            a, b = factor.variables
-            edge = _Edge(a, b, table, np.zeros(sizes[a]), np.zeros(sizes[b]))
+        pairs: dict[tuple[int, int], list[Factor]] = defaultdict(list)
+        for factor in factors:
+            first, *second = factor.variables
+            if second:
+                pairs[first, second[0]].append(factor)
+            else:
+                self._own[first] = self._own[first] + np.minimum(factor.scaled, NEVER)
+        sums: dict[tuple[tuple[int, float], ...], Values] = {}
+        for (a, b), parts in pairs.items():
+            # What blocks that are alike share is added once.
+            key = tuple(factor.table for factor in parts)
+            if key not in sums:
+                total = sum((factor.scaled for factor in parts), np.zeros((sizes[a], sizes[b])))
+                sums[key] = np.minimum(total, NEVER)
+            edge = _Edge(a, b, sums[key], np.zeros(sizes[a]), np.zeros(sizes[b]))
             self._after[a].append(edge)
             self._before[b].append(edge)
 

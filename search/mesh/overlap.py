@@ -19,7 +19,7 @@ from pcg.graph import Graph, Node
 from pcg.schedule import Schedule, schedule
 from search.cost import gradients
 from search.derivation import Derivation
-from search.mesh.allow import Allowed
+from search.mesh.allow import Allowed, everything
 from search.mesh.engine import ALL, Choice, Cut, Engine, Exposed
 from search.mesh.strategies import IDLE, UNCUT
 from search.program import SYNC, program, tasks
@@ -32,7 +32,11 @@ Judged = TypeVar("Judged")
 FEW = 160
 """Strategies of all operators of a graph that is small: each can be simulated in turn."""
 
+KNOWN = 3
+"""So many of the fastest plans so far are starting points of the next choice."""
+
 FIRST = (ALL, Exposed(exchange=0.0), Exposed(moves=0.5))
+AT_BEST = Exposed(exchange=0.0, moves=0.25)
 AGAIN = (1.0, 0.25)
 """How much of moves counts when exchanges count as far as they were exposed."""
 
@@ -98,6 +102,11 @@ class Trial(Generic[Judged]):
             found |= dict.fromkeys(self._polished(tried, allowed) for tried in starts)
         yield from found
 
+    def at_best(self) -> float:
+        """Seconds of a step where nearly all communication is hidden: what a graph is not faster
+        than, by all that is known before plans are simulated."""
+        return self._choice(0.0, everything, AT_BEST).seconds
+
     def _uncut(self, choice: Choice) -> Choice:
         """Everything on one device."""
         idle = (IDLE,) * len(self.engine.digits)
@@ -120,10 +129,19 @@ class Trial(Generic[Judged]):
         return best
 
     def _try(self, price: float, allowed: Allowed, exposed: Exposed) -> Tried[Judged]:
-        choice = self._timed(
-            "choosing", lambda: self.engine.choose(self.graph, price, allowed, exposed)
+        return self._tried_codes(self._choice(price, allowed, exposed))
+
+    def _choice(self, price: float, allowed: Allowed, exposed: Exposed) -> Choice:
+        return self._timed(
+            "choosing",
+            lambda: self.engine.choose(self.graph, price, allowed, exposed, also=self._known()),
         )
-        return self._tried_codes(choice)
+
+    def _known(self) -> list[Mapping[Node, tuple[int, ...]]]:
+        """The strategies of the fastest plans so far, which a search that looks at few must not
+        miss."""
+        best = sorted(self._tried.values(), key=lambda tried: tried.seconds)[:KNOWN]
+        return [tried.choice.codes for tried in best]
 
     def _tried_codes(self, choice: Choice) -> Tried[Judged]:
         key = tuple(choice.codes.values())

@@ -199,6 +199,9 @@ class MeshPlanner:
 
     def _try(self, trial: _Trial, search: _Search) -> None:
         """Try all strategies of the family on one graph."""
+        known = min((c.seconds for c in search.found if c.fits), default=inf)
+        if known < inf and trial.at_best() > known:
+            return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
         for allowed in PLANNERS[family](trial.graph, trial.engine):
             if search.found and perf_counter() > search.deadline:

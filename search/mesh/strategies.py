@@ -20,20 +20,20 @@ IDLE = -1
 PARTIAL = -2
 """The code of a digit along which a tensor is in partial sums."""
 COPY = -3
-"""The code of a digit along which a tensor is copied."""
+"""The code of a digit along which a tensor is copied, and an operator computes the same again."""
 
 UNCUT = 0
 """The place of the strategy that cuts nothing."""
 
 Codes = NDArray[np.int8]
-"""[strategies, digits]: of an operator, the place of an axis, or IDLE; of a tensor, a dimension,
-or one of the codes above."""
+"""[strategies, digits]: of an operator, the place of an axis, IDLE or COPY; of a tensor, a
+dimension, or one of the codes above."""
 
 
 @dataclass(frozen=True)
 class Space:
     """The strategies of an operator. ``codes[s, d]`` is the place in ``axes`` of the axis that
-    digit d cuts, or IDLE."""
+    digit d cuts, IDLE or COPY."""
 
     axes: tuple[Axis, ...]
     codes: Codes
@@ -56,8 +56,8 @@ class Space:
         return self._placed([PARTIAL if at is None else at for at in table])
 
     def _placed(self, table: Sequence[int]) -> Codes:
-        # The last entry is found at place -1, which is IDLE.
-        return np.array([*table, IDLE], np.int8)[self.codes]
+        # The last entries are found at places -3 to -1.
+        return np.array([*table, COPY, PARTIAL, IDLE], np.int8)[self.codes]
 
     def degrees(self, primes: Sequence[int]) -> NDArray[np.int64]:
         """[strategies, axes]"""
@@ -71,12 +71,15 @@ class Space:
 def space(node: Node, axes: Mapping[str, int], digits: Digits, most: int) -> Space:
     """The strategies of a whole operator. ``axes``: the lengths of the indices that may be cut.
 
-    Digits in a row cut one index; at most ``most`` indices are cut.
+    Digits in a row cut one index; at most ``most`` indices are cut. Along the other digits one
+    device takes part, or all compute the same.
     """
     ranks = tuple(value.type.rank for value in node.inputs)
     typing = [a for a in node.operator_call.typing(ranks).axes if a.name in axes]
     lengths = [axes[axis.name] for axis in typing]
-    rows = dict.fromkeys(_rows(lengths, digits.primes, most))
+    cut = dict.fromkeys(_rows(lengths, digits.primes, most))
+    copied = (tuple(COPY if code == IDLE else code for code in row) for row in cut)
+    rows = cut | dict.fromkeys(copied)
     return Space(tuple(typing), np.array(list(rows), np.int8).reshape(len(rows), len(digits)))
 
 
@@ -100,7 +103,7 @@ def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[
 
 def view(codes: Sequence[int], places: Sequence[int], digits: Digits) -> MachineView:
     """The machine view of a strategy. ``places``: for each axis of the operator's task grid, its
-    place among the axes of the space, or IDLE for one that is not cut."""
+    place among the axes of the space, COPY for that of copies, or IDLE for one that is not cut."""
     shape: list[int] = []
     strides: list[int] = []
     for place in places:

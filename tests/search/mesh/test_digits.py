@@ -79,5 +79,6 @@ def test_layouts_are_what_the_codes_say():
             used = prod(p for p, code in zip(primes, own, strict=True) if code != IDLE)
             assert len(layout.pieces) == used
             copies = prod(p for p, code in zip(primes, own, strict=True) if code == COPY)
-            assert layout.type.degrees.copies == copies
-    assert not np.isin(space.codes, [COPY, PARTIAL]).any()
+            # An operator that all devices compute makes more copies than its type says.
+            assert copies % layout.type.degrees.copies == 0
+    assert not np.isin(space.codes, [PARTIAL]).any()
