@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcg.graph import Node, Value, tensor
 from substitutions.confirm import Confirmation
@@ -22,6 +24,8 @@ from substitutions.table import Found, Large, Table
 from substitutions.terms import Names, Part, Term, canonical, least_names
 
 NAMES = ("x", "y", "z", "w", "u", "v")
+REMEMBERED = 1 << 16
+"""Terms of which forms and measures are kept: neighbours in the table ask for the same ones."""
 Side = tuple[Value, ...]
 Pair = tuple[Side, Side]
 
@@ -58,6 +62,8 @@ class Search:
         self.size = size
         self._more: dict[int, list[Found]] = {}
         self._confirmation = Confirmation(table)
+        self._form = lru_cache(REMEMBERED)(self._canonical_form)
+        self._measure = lru_cache(REMEMBERED)(self._measured)
 
     @cached_property
     def graphs(self) -> int:
@@ -114,28 +120,45 @@ class Search:
         keys = self._large_keys()
         unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
         wanted = ((counts > 1) | np.isin(unique, self._known_keys()))[inverse]
+        ends = np.cumsum([0, *(len(large.keys) for large in self.large)])
+        work = [
+            (large, np.flatnonzero(wanted[start:end]))
+            for large, (start, end) in zip(self.large, pairwise(ends), strict=True)
+            if wanted[start:end].any()
+        ]
         known: dict[int, dict[Term, Placed]] = defaultdict(dict)
         fresh: dict[int, dict[Term, Placed]] = defaultdict(dict)
-        start = 0
-        for large in self.large:
-            rows = np.flatnonzero(wanted[start : start + len(large.keys)])
-            start += len(large.keys)
-            for row in rows:
-                if self.table.is_zero(int(large.keys[row]), large.batch.step):
-                    continue
-                parts = self.table.parts(large.batch, int(row))
-                if not self._is_irreducible((large.batch.step, parts)):
-                    continue
-                term, used = self._canonical(large.batch.step, parts)
-                key, least = int(large.keys[row]), int(large.least[row])
-                number = self.table.class_of(key)
-                if number is None:
-                    names = self.table.named(least, used)
-                    fresh[key].setdefault(term, Placed(term, names, self.size))
-                elif (own := self.table.names_in(number, least, used)) is not None:
-                    known[number].setdefault(term, Placed(term, own, self.size))
+        for terms in map(self._irreducible, work):
+            for key, number, placed in terms:
+                group = fresh[key] if number is None else known[number]
+                group.setdefault(placed.term, placed)
         groups = [list(group.values()) for group in fresh.values() if len(group) > 1]
         return {number: list(group.values()) for number, group in known.items()}, groups
+
+    def _irreducible(
+        self, batch: tuple[Large, NDArray[np.intp]]
+    ) -> list[tuple[int, int | None, Placed]]:
+        """Of some terms of a batch, those that no smaller ones explain, each with its key and the
+        class that is known to have it."""
+        large, rows = batch
+        step = large.batch.step
+        found: list[tuple[int, int | None, Placed]] = []
+        for row in rows:
+            key, least = int(large.keys[row]), int(large.least[row])
+            if self.table.is_zero(key, step):
+                continue
+            parts = self.table.parts(large.batch, int(row))
+            if not self._is_irreducible((step, parts)):
+                continue
+            term, used = self._canonical(step, parts)
+            number = self.table.class_of(key)
+            if number is None:
+                names: Names | None = self.table.named(least, used)
+            else:
+                names = self.table.names_in(number, least, used)
+            if names is not None:
+                found.append((key, number, Placed(term, names, self.size)))
+        return found
 
     def several(self) -> Iterator[Pair]:
         """Operators with several outputs, each of which is less by itself: what they compute
@@ -254,6 +277,9 @@ class Search:
                 yield step, tuple((c, tuple(variables[v] for v in own)) for c, own in parts)
 
     def _canonical(self, step: int, parts: Sequence[Part]) -> tuple[Term, Names]:
+        return self._form(step, tuple(parts))
+
+    def _canonical_form(self, step: int, parts: tuple[Part, ...]) -> tuple[Term, Names]:
         return canonical(step, parts, self.table.steps, self.table.classes)
 
     def _variable(self, part: Part, binding: list[Part]) -> Part | None:
@@ -323,7 +349,7 @@ class Search:
             inner.append(made)
         return self._class(step, inner)
 
-    def _measure(self, term: Term) -> tuple[int, int, tuple[Part, ...]]:
+    def _measured(self, term: Term) -> tuple[int, int, tuple[Part, ...]]:
         """Terms are ordered by their operators, then in a fixed way."""
         step, parts = term
         ordered = tuple(least_names(part, self.table.classes) for part in parts)

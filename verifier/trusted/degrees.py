@@ -257,7 +257,8 @@ class Basis:
             return Basis((*self.rows, ("0", equation)))
         exponent = dict(equation.powers)[symbol]
         rest = equation.times(Monomial.of(symbol), -exponent)
-        value = ONE.times(rest, Fraction(-1) / exponent)
+        # Most exponents are 1 or -1: whole numbers stay whole, which is far quicker.
+        value = ONE.times(rest, -exponent if abs(exponent) == 1 else Fraction(-1) / exponent)
         rows = [(s, _replaced(v, symbol, value)) for s, v in self.rows]
         return Basis(tuple(sorted([*rows, (symbol, value)], key=lambda row: _rank_of(row[0]))))
 
@@ -268,7 +269,7 @@ class Basis:
 
 
 def _replaced(monomial: Monomial, symbol: str, value: Monomial) -> Monomial:
-    exponent = dict(monomial.powers).get(symbol)
+    exponent = next((e for s, e in monomial.powers if s == symbol), 0)
     if not exponent:
         return monomial
     return monomial.times(Monomial.of(symbol), -exponent).times(value, exponent)

@@ -71,7 +71,7 @@ class Sizes:
 
     def resolve(self, size: Poly) -> Poly:
         """A size in terms of symbols that are not solved for."""
-        while not size.symbols.isdisjoint(self.solved):
+        while size.mentions(self.solved):
             size = size.substitute(self.solved)
         return size
 
