@@ -77,6 +77,8 @@ class Sizes:
 
     def equal(self, left: Poly, right: Poly) -> None:
         """Demand that two sizes are equal. Raises Unsolvable, or Undecided."""
+        if left == right:
+            return
         difference = self._primitive(self.resolve(left) - self.resolve(right))
         if not difference.terms:
             return
