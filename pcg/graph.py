@@ -208,18 +208,18 @@ def topological(
     roots: Iterable[Node], stop: Container[Value] = frozenset[Value]()
 ) -> tuple[Node, ...]:
     """The nodes that ``roots`` depend on, operands first; values in ``stop`` are not followed."""
-    done: dict[Node, None] = {}
+    done: dict[str, Node] = {}  # by digest, which Python compares faster than a node
     stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(tuple(roots))]
     while stack:
         node, ready = stack.pop()
-        if node in done:
+        if node.digest in done:
             continue
-        if ready:
-            done[node] = None
+        if ready or not node.inputs:
+            done[node.digest] = node
             continue
         stack.append((node, True))
-        stack += [(v.node, False) for v in reversed(node.inputs) if v not in stop]
-    return tuple(done)
+        stack += [(v.node, False) for v in reversed(node.inputs) if not stop or v not in stop]
+    return tuple(done.values())
 
 
 def rebuild(outputs: tuple[Value, ...], values: Mapping[Value, Value]) -> tuple[Value, ...]:

@@ -8,7 +8,7 @@ merged dimension is ``m*|n| + n``; polynomials hold all three without ever divid
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,6 +62,10 @@ class Poly:
     def symbols(self) -> frozenset[str]:
         return frozenset(s for m, _ in self.terms for s in m)
 
+    def mentions(self, symbols: Container[str]) -> bool:
+        """Whether one of some symbols occurs in it."""
+        return any(s in symbols for m, _ in self.terms for s in m)
+
     @property
     def constant(self) -> int | None:
         """Its value when no symbol occurs in it, else None."""
@@ -114,15 +118,14 @@ class Poly:
 
     def substitute(self, values: Mapping[str, Poly]) -> Poly:
         """Replace symbols by polynomials, all at once."""
-        if self.symbols.isdisjoint(values):
+        if (own := self.symbol) is not None:
+            return values.get(own, self)
+        if not self.mentions(values):
             return self
-        total = ZERO
+        pairs: list[tuple[Monomial, int]] = []
         for monomial, coefficient in self.terms:
-            product = Poly.of(coefficient)
-            for symbol in monomial:
-                product = product * values.get(symbol, Poly.of(symbol))
-            total = total + product
-        return total
+            pairs += _expanded(monomial, coefficient, values)
+        return Poly.collect(pairs)
 
     def __str__(self) -> str:
         if not self.terms:
@@ -133,6 +136,20 @@ class Poly:
             sign = "-" if c < 0 else "+"
             text += f" {sign} {size}" if text else (f"-{size}" if c < 0 else size)
         return text
+
+
+def _expanded(
+    monomial: Monomial, coefficient: int, values: Mapping[str, Poly]
+) -> list[tuple[Monomial, int]]:
+    """A term with polynomials for some of its symbols, multiplied out."""
+    kept = tuple(symbol for symbol in monomial if symbol not in values)
+    found = [(kept, coefficient)]
+    for symbol in monomial:
+        if symbol in values:
+            found = [
+                (tuple(sorted(m + n)), c * d) for m, c in found for n, d in values[symbol].terms
+            ]
+    return found
 
 
 def _without(monomial: Monomial, symbol: str) -> Monomial:

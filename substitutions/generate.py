@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, islice
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import TypeVar
@@ -187,11 +187,9 @@ class _Prover:
         known, done = len(self.proved), 0
         forms = self._uncovered(_forms(candidates, self._jobs))
         while forms:
-            best = most_general(list(forms))
-            work = [forms.pop(form) for form in best]
-            for candidate, decided in zip(
-                work, parallel_map(_decide, work, self._jobs), strict=True
-            ):
+            work = [(form, forms.pop(form)) for form in most_general(list(forms))]
+            decisions = parallel_map(_decide, work, self._jobs)
+            for (_, candidate), decided in zip(work, decisions, strict=True):
                 if decided.entry is None:
                     self.rejected.append((candidate, decided.decision))
                 else:
@@ -263,19 +261,20 @@ class _Decided:
     decision: Decision
 
 
-def _decide(candidate: Candidate) -> _Decided:
+def _decide(formed: tuple[General, Candidate]) -> _Decided:
     """Try to prove the most general form of a candidate, then those with less told apart, then
     those that a parallel operator gives equal types, then for axes of one element."""
-    pair = candidate.parse()
-    first: Decision | None = None
-    for variant in _variants(candidate):
+    form, candidate = formed
+    decided = _prove(form, candidate)
+    if decided.entry is not None:
+        return decided
+    first = decided.decision
+    for variant in islice(_variants(candidate), 1, None):
         decided = _prove(variant, candidate)
         if decided.entry is not None:
             return decided
-        first = first or decided.decision
-    assert first is not None
     if first.reason == TYPES_DIFFER:
-        for variant in retyped(pair):
+        for variant in retyped(candidate.parse()):
             decided = _prove(_form(variant), candidate)
             if decided.entry is not None:
                 return decided

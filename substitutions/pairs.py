@@ -13,13 +13,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcg.graph import Node, Value, tensor
 from substitutions.confirm import Confirmation
+from substitutions.reduction import Reduction
 from substitutions.table import Found, Large, Table
-from substitutions.terms import Names, Part, Term, canonical, least_names
+from substitutions.terms import Names, Part, Term
 
 NAMES = ("x", "y", "z", "w", "u", "v")
 Side = tuple[Value, ...]
@@ -54,9 +57,9 @@ class Search:
         self.table = table
         for smaller in range(1, size):
             table.grow(smaller)
-        self.large: list[Large] = [table.large(batch) for batch in table.batches(size, last=True)]
+        self.large: list[Large] = list(table.large(size))
         self.size = size
-        self._more: dict[int, list[Found]] = {}
+        self._reduction = Reduction(table)
         self._confirmation = Confirmation(table)
 
     @cached_property
@@ -84,21 +87,23 @@ class Search:
         gathered: dict[int, list[Placed]] = defaultdict(list)
         for number, members in enumerate(self.table.found):
             for found in members:
-                if self._is_irreducible(found.term):
-                    gathered[number].append(Placed(found.term, found.names, self._size(found.term)))
+                if self._reduction.is_irreducible(found.term):
+                    gathered[number].append(
+                        Placed(found.term, found.names, self._reduction.size(found.term))
+                    )
         large, fresh = self._large_terms()
         # What a class of smaller terms has among the large ones explains further large ones.
         for number, members in large.items():
-            self._more[number] = [Found(p.term, p.names) for p in members]
+            self._reduction.more[number] = [Found(p.term, p.names) for p in members]
         for number, members in large.items():
-            gathered[number] += [p for p in members if self._is_irreducible(p.term)]
+            gathered[number] += [p for p in members if self._reduction.is_irreducible(p.term)]
         for number, members in gathered.items():
             if self.table.classes[number].term is None:
                 # The class of an input: the input itself is its least member.
                 members = [Placed((-1, ((number, (0,)),)), (0,), 0), *members]
             yield from self._sorted(members)
         for members in fresh:
-            yield from self._sorted([p for p in members if self._is_irreducible(p.term)])
+            yield from self._sorted([p for p in members if self._reduction.is_irreducible(p.term)])
 
     def _sorted(self, members: list[Placed]) -> Iterator[list[Placed]]:
         """What is confirmed to be equal."""
@@ -114,28 +119,45 @@ class Search:
         keys = self._large_keys()
         unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
         wanted = ((counts > 1) | np.isin(unique, self._known_keys()))[inverse]
+        ends = np.cumsum([0, *(len(large.keys) for large in self.large)])
+        work = [
+            (large, np.flatnonzero(wanted[start:end]))
+            for large, (start, end) in zip(self.large, pairwise(ends), strict=True)
+            if wanted[start:end].any()
+        ]
         known: dict[int, dict[Term, Placed]] = defaultdict(dict)
         fresh: dict[int, dict[Term, Placed]] = defaultdict(dict)
-        start = 0
-        for large in self.large:
-            rows = np.flatnonzero(wanted[start : start + len(large.keys)])
-            start += len(large.keys)
-            for row in rows:
-                if self.table.is_zero(int(large.keys[row]), large.batch.step):
-                    continue
-                parts = self.table.parts(large.batch, int(row))
-                if not self._is_irreducible((large.batch.step, parts)):
-                    continue
-                term, used = self._canonical(large.batch.step, parts)
-                key, least = int(large.keys[row]), int(large.least[row])
-                number = self.table.class_of(key)
-                if number is None:
-                    names = self.table.named(least, used)
-                    fresh[key].setdefault(term, Placed(term, names, self.size))
-                elif (own := self.table.names_in(number, least, used)) is not None:
-                    known[number].setdefault(term, Placed(term, own, self.size))
+        for terms in map(self._irreducible, work):
+            for key, number, placed in terms:
+                group = fresh[key] if number is None else known[number]
+                group.setdefault(placed.term, placed)
         groups = [list(group.values()) for group in fresh.values() if len(group) > 1]
         return {number: list(group.values()) for number, group in known.items()}, groups
+
+    def _irreducible(
+        self, batch: tuple[Large, NDArray[np.intp]]
+    ) -> list[tuple[int, int | None, Placed]]:
+        """Of some terms of a batch, those that no smaller ones explain, each with its key and the
+        class that is known to have it."""
+        large, rows = batch
+        step = large.batch.step
+        found: list[tuple[int, int | None, Placed]] = []
+        for row in rows:
+            key, least = int(large.keys[row]), int(large.least[row])
+            if self.table.is_zero(key, step):
+                continue
+            parts = self.table.parts(large.batch, large.rows[row])
+            if not self._reduction.is_irreducible((step, parts)):
+                continue
+            term, used = self._reduction.canonical(step, parts)
+            number = self.table.class_of(key)
+            if number is None:
+                names: Names | None = self.table.named(least, used)
+            else:
+                names = self.table.names_in(number, least, used)
+            if names is not None:
+                found.append((key, number, Placed(term, names, self.size)))
+        return found
 
     def several(self) -> Iterator[Pair]:
         """Operators with several outputs, each of which is less by itself: what they compute
@@ -156,7 +178,7 @@ class Search:
         found = [c for c in classes if c is not None]
         if any(self.table.classes[c].term in terms for c, _ in found):
             return  # an output that is nothing less
-        if self._operators(found) > self.size:
+        if self._reduction.operators(found) > self.size:
             return
         names = tuple(sorted({v for _, own in parts for v in own}))
         for part, other in zip(found, terms, strict=True):
@@ -173,9 +195,8 @@ class Search:
         known = self._known_keys()
         for large in wanted:
             for row in np.flatnonzero(np.isin(large.keys, known)):
-                term, used = self._canonical(
-                    large.batch.step, self.table.parts(large.batch, int(row))
-                )
+                parts = self.table.parts(large.batch, large.rows[row])
+                term, used = self._reduction.canonical(large.batch.step, parts)
                 number = self.table.class_of(int(large.keys[row]))
                 assert number is not None
                 names = self.table.names_in(number, int(large.least[row]), used)
@@ -184,172 +205,26 @@ class Search:
         for term in rows:
             yield from self._several(term, rows.get)
 
-    # -- reducibility -------------------------------------------------------------------------
-
     def mirrored(self) -> Iterator[Pair]:
         """Each irreducible term against itself with its variables changed in ways that leave its
         value as it is, but not the term: x + (y + z) against y + (x + z)."""
         for number, members in enumerate(self.table.found):
             for found in members:
-                placed = Placed(found.term, found.names, self._size(found.term))
-                if self._is_irreducible(found.term):
+                placed = Placed(found.term, found.names, self._reduction.size(found.term))
+                if self._reduction.is_irreducible(found.term):
                     for other in self._mirrored(placed, number):
                         if len(self._confirmation.agreeing([_of(other), _of(placed)])) == 1:
                             yield self.pair(other, placed)
 
     def _mirrored(self, placed: Placed, number: int) -> Iterator[Placed]:
-        mine = self._measure(placed.term)
+        mine = self._reduction.measure(placed.term)
         for option in self.table.classes[number].symmetries:
             names = tuple(placed.names[v] for v in option)
             swapped = dict(zip(placed.names, names, strict=True))
             step, parts = placed.term
             other = (step, tuple((c, tuple(swapped.get(v, v) for v in own)) for c, own in parts))
-            if self._measure(other) > mine:
+            if self._reduction.measure(other) > mine:
                 yield Placed(placed.term, names, placed.size)
-
-    def _is_irreducible(self, term: Term) -> bool:
-        return not any(
-            self._reduces(term, pattern, bound) for pattern, bound in self._patterns(term)
-        )
-
-    def _patterns(self, term: Term) -> Iterator[tuple[Term, list[Part]]]:
-        """Smaller terms of which a term is an instance, with what their variables stand for."""
-        step, parts = term
-        mine = self._canonical(step, parts)[0]
-        for opened in self._openings(parts):
-            binding: list[Part] = []
-            pattern: list[Part] = []
-            for part in parts:
-                inner = opened.get(part)
-                made = self._opened(inner, binding) if inner else self._variable(part, binding)
-                if made is not None:
-                    pattern.append(made)
-            if len(pattern) < len(parts):
-                continue
-            small, used = self._canonical(step, pattern)
-            if small != mine:
-                yield small, [binding[v] for v in used]
-
-    def _openings(self, parts: Sequence[Part]) -> Iterator[dict[Part, Term]]:
-        """Which operands to look into, as which of the terms of their classes: none, each one, or
-        all of them."""
-        yield {}
-        options = {part: list(self._terms(part)) for part in parts}
-        computed = {part: terms for part, terms in options.items() if terms}
-        for part, terms in computed.items():
-            for term in terms:
-                yield {part: term}
-        if len(computed) > 1:
-            yield {part: terms[0] for part, terms in computed.items()}
-
-    def _terms(self, part: Part) -> Iterator[Term]:
-        """The terms of an operand's class, in the variables of the whole; the least first."""
-        number, names = part
-        if self.table.classes[number].term is None:
-            return
-        for found in self.table.found[number]:
-            step, parts = found.term
-            variables = {there: names[v] for v, there in enumerate(found.names)}
-            if all(v in variables for _, own in parts for v in own):
-                yield step, tuple((c, tuple(variables[v] for v in own)) for c, own in parts)
-
-    def _canonical(self, step: int, parts: Sequence[Part]) -> tuple[Term, Names]:
-        return canonical(step, parts, self.table.steps, self.table.classes)
-
-    def _variable(self, part: Part, binding: list[Part]) -> Part | None:
-        """An input for an operand: one for equal operands."""
-        part = least_names(part, self.table.classes)
-        number = self.table.variable(self.table.classes[part[0]].shape)
-        if number is None:
-            return None
-        if part not in binding:
-            binding.append(part)
-        return number, (binding.index(part),)
-
-    def _opened(self, term: Term, binding: list[Part]) -> Part | None:
-        step, parts = term
-        inner = [self._variable(part, binding) for part in parts]
-        if any(p is None for p in inner):
-            return None
-        return self._class(step, [p for p in inner if p is not None])
-
-    def _class(self, step: int, parts: Sequence[Part]) -> Part | None:
-        """The class of a step applied to classes, if it is known."""
-        term, used = self._canonical(step, parts)
-        known = self.table.index.get(term)
-        if known is None:
-            return None
-        number, names = known
-        return number, tuple(used[v] for v in names)
-
-    def _reduces(self, term: Term, pattern: Term, bound: Sequence[Part]) -> bool:
-        """Whether another member of the pattern's class makes the term less."""
-        known = self.table.index.get(pattern)
-        if known is None:
-            return False
-        number, names = known
-        mine = self._measure(term)
-        if self.table.classes[number].term is None:
-            return True  # the pattern is one of its own inputs
-        for found in (*self.table.found[number], *self._more.get(number, ())):
-            for option in self.table.classes[number].symmetries:
-                # Variable i of the class is names[i] of the pattern, found.names[i] of the other.
-                values = {
-                    there: bound[names[v]] for there, v in zip(found.names, option, strict=True)
-                }
-                made = self._instance(found, values)
-                if made is not None and self._measure(made) < mine:
-                    return True
-        return False
-
-    def _instance(self, found: Found, values: dict[int, Part]) -> Term | None:
-        step, parts = found.term
-        made = [self._substituted(part, values) for part in parts]
-        if any(part is None for part in made):
-            return None
-        return step, tuple(part for part in made if part is not None)
-
-    def _substituted(self, part: Part, values: dict[int, Part]) -> Part | None:
-        number, names = part
-        own = self.table.classes[number].term
-        if own is None:
-            return values.get(names[0])
-        step, parts = own
-        inner: list[Part] = []
-        for c, under in parts:
-            made = self._substituted((c, tuple(names[v] for v in under)), values)
-            if made is None:
-                return None
-            inner.append(made)
-        return self._class(step, inner)
-
-    def _measure(self, term: Term) -> tuple[int, int, tuple[Part, ...]]:
-        """Terms are ordered by their operators, then in a fixed way."""
-        step, parts = term
-        ordered = tuple(least_names(part, self.table.classes) for part in parts)
-        if self.table.steps[step].call.operator.commutative:
-            ordered = tuple(sorted(ordered))
-        return self._size((step, ordered)), step, ordered
-
-    def _size(self, term: Term) -> int:
-        return self._operators(term[1]) + 1
-
-    def _operators(self, parts: Sequence[Part]) -> int:
-        """How many operators the first terms of some classes have, shared ones counted once."""
-        seen: set[tuple[int, tuple[Part, ...]]] = set()
-        pending = list(parts)
-        while pending:
-            number, names = pending.pop()
-            own = self.table.classes[number].term
-            if own is None:
-                continue
-            step, inner = own
-            here = tuple((c, tuple(names[v] for v in under)) for c, under in inner)
-            call = self.table.calls[step]
-            if (call, here) not in seen:
-                seen.add((call, here))
-                pending += here
-        return len(seen)
 
     # -- graphs -------------------------------------------------------------------------------
 

@@ -28,13 +28,13 @@ def variants(pair: Pair) -> Iterator[Pair]:
     """The pair with symbols told apart, as far as sizes determine them, then as it is; then with
     axes in a single group where they are divided into groups."""
     apart = told_apart(pair)
-    if apart != pair:
-        free = undetermined(apart)
-        if free:
-            stems = {symbol.rstrip("0123456789") for symbol in free}
-            apart = told_apart(pair, keep=frozenset(stems))
-        if apart != pair and not undetermined(apart):
-            yield apart
+    free = undetermined(apart) if apart != pair else frozenset[str]()
+    if free:
+        stems = {symbol.rstrip("0123456789") for symbol in free}
+        apart = told_apart(pair, keep=frozenset(stems))
+        free = undetermined(apart) if apart != pair else free
+    if apart != pair and not free:
+        yield apart
     yield pair
     whole = single_groups(pair)
     if whole != pair:

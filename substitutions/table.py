@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pcg.ring import PrimeField
 from substitutions.batched import Shape
+from substitutions.evaluation import Evaluated, Evaluation
 from substitutions.terms import (
     INPUTS,
     ORDERS,
@@ -26,13 +27,9 @@ from substitutions.terms import (
     ignores_input,
     keys,
     namings,
-    renaming,
     symmetries,
 )
 from substitutions.worlds import Step, World
-
-ROWS = 1 << 16
-"""Rows (terms times orders) that are evaluated at once."""
 
 Signature = tuple[Shape, tuple[Shape, ...]]
 """The shape of a class and those of its variables."""
@@ -48,9 +45,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Large:
-    """Terms of the greatest size, of which only keys are kept."""
+    """Some terms of a batch of the greatest size, of which only keys are kept."""
 
     batch: Batch
+    rows: range
     keys: NDArray[np.uint64]
     least: NDArray[np.uint8]
 
@@ -62,13 +60,13 @@ class Table:
         self.world, self.field = world, field
         self.steps: list[Step] = world.steps(field)
         self.classes: list[Class] = []
-        self.values: list[Values] = []
         self.found: list[list[Found]] = []
         self.index: dict[Term, tuple[int, Names]] = {}
         self.terms = 0
         self._keys: dict[int, int] = {}
         self._least: list[tuple[int, ...]] = []
         self._hasher = Hasher(field, seed)
+        self._evaluation = Evaluation(self.steps, self._hasher)
         self._sizes: dict[int, dict[Signature, list[int]]] = defaultdict(lambda: defaultdict(list))
         self._siblings = self._ports()
         self._allowed = frozenset(world.inputs)
@@ -83,15 +81,15 @@ class Table:
 
     def grow(self, size: int) -> None:
         """Add the classes of values of ``size`` operators; all smaller ones are there."""
-        for batch in list(self.batches(size)):
-            for rows, values, hashes in self._evaluated(batch):
-                self._record(batch, rows, values, hashes)
+        for found in self._evaluation.of(list(self.batches(size))):
+            self._record(found)
 
-    def large(self, batch: Batch) -> Large:
-        """The keys of terms that are not kept."""
-        found = [keys(hashes) for _, _, hashes in self._evaluated(batch)]
-        least = np.concatenate([np.asarray(where, np.uint8) for _, where in found])
-        return Large(batch, np.concatenate([k for k, _ in found]), least)
+    def large(self, size: int) -> Iterator[Large]:
+        """The keys of the terms of a size, which are not kept."""
+        pieces = self._evaluation.of(self.batches(size, last=True))
+        for found in pieces:
+            least_keys, least = keys(found.hashes)
+            yield Large(found.batch, found.rows, least_keys, least.astype(np.uint8))
 
     def parts(self, batch: Batch, row: int) -> tuple[Part, ...]:
         """The operands of one term of a batch."""
@@ -212,56 +210,13 @@ class Table:
             for number in group
         }
 
-    # -- evaluation ---------------------------------------------------------------------------
-
-    def _evaluated(
-        self, batch: Batch
-    ) -> Iterator[tuple[range, NDArray[np.int64], NDArray[np.uint64]]]:
-        """Values (terms, orders, elements) and hashes (terms, orders), some rows at a time."""
-        step = self.steps[batch.step]
-        chunk = max(1, ROWS // len(ORDERS))
-        for start in range(0, batch.terms, chunk):
-            rows = range(start, min(start + chunk, batch.terms))
-            operands = self._operands(batch, rows)
-            values = step.evaluate(operands)
-            count = len(rows) * len(ORDERS)
-            flat = np.broadcast_to(values, (count, values.shape[1]))
-            hashes = self._hasher.hashes(flat, step.shape).reshape(len(rows), len(ORDERS))
-            yield rows, flat.reshape(len(rows), len(ORDERS), -1), hashes
-
-    def _operands(self, batch: Batch, rows: range) -> list[NDArray[np.int64]]:
-        if batch.first is None:
-            return []
-        at = np.arange(rows.start, rows.stop)
-        if batch.second is None:
-            return [self._stack(batch.first[at])]
-        a, b = (at, at)
-        if batch.cross:
-            a, b = at // len(batch.second), at % len(batch.second)
-        pair = [self._stack(batch.first[a]), self._stack(batch.second[b], renaming(batch.names))]
-        return pair[::-1] if batch.swapped else pair
-
-    def _stack(
-        self, numbers: NDArray[np.int32], order: NDArray[np.int64] | None = None
-    ) -> NDArray[np.int64]:
-        unique, inverse = np.unique(numbers, return_inverse=True)
-        values = np.stack([self.values[n] for n in unique])
-        if order is not None:
-            values = values[:, order]
-        return values[inverse].reshape(-1, values.shape[-1]).astype(np.int64)
-
     # -- classes ------------------------------------------------------------------------------
 
-    def _record(
-        self,
-        batch: Batch,
-        rows: range,
-        values: NDArray[np.int64],
-        hashes: NDArray[np.uint64],
-    ) -> None:
+    def _record(self, found: Evaluated) -> None:
+        batch, hashes = found.batch, found.hashes
         least_keys, least = keys(hashes)
         shape = self.steps[batch.step].shape
-        for i, row in enumerate(rows):
+        for i, row in enumerate(found.rows):
             term, used = canonical(
                 batch.step, _parts(batch, row, self.classes), self.steps, self.classes
             )
@@ -274,7 +229,7 @@ class Table:
                 if ignores_input(hashes[i][order], len(used)):
                     continue
                 number = self._new(
-                    term, batch.size, values[i][order].astype(np.uint32), hashes[i][order]
+                    term, batch.size, found.values[i][order].astype(np.uint32), hashes[i][order]
                 )
                 names: Names | None = tuple(range(len(used)))
             else:
@@ -300,7 +255,7 @@ class Table:
     def _append(self, new: Class, values: Values, hashes: NDArray[np.uint64]) -> int:
         number = len(self.classes)
         self.classes.append(new)
-        self.values.append(values)
+        self._evaluation.append(new.shape, values)
         self.found.append([])
         (key,), (least,) = keys(hashes[None])
         self._keys[int(key)] = number

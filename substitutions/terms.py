@@ -124,6 +124,7 @@ class Hasher:
         self._field = field
         self._rng = np.random.default_rng(seed)
         self._vectors: dict[Shape, NDArray[np.int64]] = {}
+        self._zeros: dict[Shape, int] = {}
 
     def hashes(self, values: NDArray[np.int64], shape: Shape) -> NDArray[np.uint64]:
         """Of values of shape (rows, elements), one hash a row; equal for equal shape and values."""
@@ -138,7 +139,10 @@ class Hasher:
 
     def zero(self, shape: Shape) -> int:
         """The hash of a tensor of zeros."""
-        return int(self.hashes(np.zeros((1, prod(shape)), np.int64), shape)[0])
+        if shape not in self._zeros:
+            none = np.zeros((1, prod(shape)), np.int64)
+            self._zeros[shape] = int(self.hashes(none, shape)[0])
+        return self._zeros[shape]
 
 
 def keys(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Literal
 
@@ -19,12 +20,12 @@ from pcg.errors import OperatorError
 from pcg.graph import Graph, Node, Value, topological
 from substitutions.origins import Kind, kind_of
 from substitutions.rule import Rule, variables
-from verifier.agreement import agree, typed_sides
+from verifier.agreement import Agreement, agree, typed_sides
 from verifier.concrete import Origin
 from verifier.counterexample import instances
 from verifier.trusted.degrees import Typing
 from verifier.trusted.errors import Undecided, Unsolvable
-from verifier.trusted.sizes import input_size, pair_sizes
+from verifier.trusted.sizes import Sizes, input_size, pair_sizes
 
 Way = Literal["left to right", "right to left"]
 INSTANCES = 2
@@ -58,63 +59,75 @@ class Direction:
 
 def directions(rule: Rule) -> tuple[Direction, Direction]:
     """Both ways to read a rule that holds for some sizes and degrees."""
-    known = _Known.of(rule)
-    origins = tuple(_origins(rule, known)) if known else ()
-    back = _Known(known.rights, known.lefts) if known else None
+    known = _Known(rule)
+    origins = tuple(_origins(known))
     return (
-        _direction(rule, "left to right", known, origins),
-        _direction(rule.reversed, "right to left", back, origins),
+        _direction(known, "left to right", origins),
+        _direction(_Known(rule.reversed), "right to left", origins),
     )
 
 
 @dataclass(frozen=True)
 class _Known:
-    """The ways in which each side is typed."""
+    """What is known of a rule's sizes and types, each worked out once."""
 
-    lefts: Mapping[int, Typing]
-    rights: Mapping[int, Typing]
+    rule: Rule
 
-    @staticmethod
-    def of(rule: Rule) -> _Known | None:
-        """None where that is not known."""
+    @cached_property
+    def agreed(self) -> tuple[Agreement, Mapping[str, int]] | None:
+        """How both sides are typed alike, and degrees for that; None where they are not."""
+        return agree(*self._typed) if self._typed else None
+
+    @cached_property
+    def sizes(self) -> tuple[Sizes, tuple[str, ...]] | None:
+        """The sizes of both sides, and what the right one asks of them; None where none fit."""
         try:
-            return _Known(*typed_sides(rule.left, rule.right))
+            return pair_sizes(self.rule.left, self.rule.right, self.rule.requirements)
+        except (OperatorError, Undecided, Unsolvable):
+            return None
+
+    @cached_property
+    def _typed(self) -> tuple[Mapping[int, Typing], Mapping[int, Typing]] | None:
+        """The ways in which each side is typed; None where that is not known."""
+        try:
+            return typed_sides(self.rule.left, self.rule.right)
         except (OperatorError, ValueError, Undecided):
             return None
 
+    @property
+    def fits(self) -> bool:
+        """Whether it is known how the sides are typed, and some sizes fit."""
+        return self._typed is not None and self.sizes is not None
 
-def _direction(rule: Rule, way: Way, known: _Known | None, origins: Sequence[Origin]) -> Direction:
+
+def _direction(known: _Known, way: Way, origins: Sequence[Origin]) -> Direction:
+    rule = known.rule
     return Direction(
         way,
         rule.is_applicable,
         tuple(sorted(variables(rule.right) - variables(rule.left))),
         tuple(sorted(rule.free_symbols)),
-        _conditions(rule, known),
+        _conditions(known),
         _created(rule, origins),
     )
 
 
 def conditions(rule: Rule) -> tuple[str, ...]:
     """What typing asks of the right side beyond the left; nothing where no types fit."""
-    return _conditions(rule, _Known.of(rule))
+    return _conditions(_Known(rule))
 
 
-def _conditions(rule: Rule, known: _Known | None) -> tuple[str, ...]:
-    if known is None:
+def _conditions(known: _Known) -> tuple[str, ...]:
+    if not known.fits or known.sizes is None:
         return ()
-    try:
-        _, asked = pair_sizes(rule.left, rule.right, rule.requirements)
-    except (OperatorError, Undecided, Unsolvable):
-        return ()
-    found = agree(known.lefts, known.rights)
-    return asked if found is None else asked + found[0].conditions
+    _, asked = known.sizes
+    return asked if known.agreed is None else asked + known.agreed[0].conditions
 
 
 def created(rule: Rule) -> tuple[Created, ...]:
     """The values of the right side that the left does not have and that read fewer inputs than the
     whole; of these, the ones that are no part of another. Cuts and copies alone are none."""
-    known = _Known.of(rule)
-    return _created(rule, tuple(_origins(rule, known)) if known else ())
+    return _created(rule, tuple(_origins(_Known(rule))))
 
 
 def _created(rule: Rule, origins: Sequence[Origin]) -> tuple[Created, ...]:
@@ -165,16 +178,15 @@ def _computes(node: Node) -> bool:
     return any(not (n.is_leaf or n.is_parallel) for n in topological([node]))
 
 
-def _origins(rule: Rule, known: _Known) -> Iterator[Origin]:
+def _origins(known: _Known) -> Iterator[Origin]:
     """Some values of the symbols of a rule at which both of its sides are typed alike, if either
     direction creates anything."""
+    rule = known.rule
     if not any(any(_partial_values(way)) for way in (rule, rule.reversed)):
         return
-    try:
-        sizes, _ = pair_sizes(rule.left, rule.right, rule.requirements)
-    except (OperatorError, Undecided, Unsolvable):
+    if not known.fits or known.sizes is None:
         return
-    found = agree(known.lefts, known.rights)
-    degrees = found[1] if found is not None else {}
+    sizes, _ = known.sizes
+    degrees = known.agreed[1] if known.agreed is not None else {}
     made = (instance.origin for instance in instances(rule.left, rule.right, sizes, degrees))
     yield from islice((origin for origin in made if origin is not None), INSTANCES)

@@ -46,8 +46,8 @@ def shrunk(line: str) -> Counterexample:
 def refute(left: Side, right: Side) -> tuple[Instance, Counterexample]:
     met: list[tuple[Instance, Counterexample]] = []
 
-    def recorded(instance: Instance) -> Counterexample | None:
-        found = replay(instance)
+    def recorded(instance: Instance, *, once: bool = False) -> Counterexample | None:
+        found = replay(instance, once=once)
         if found is not None:
             met.append((instance, found))
         return found

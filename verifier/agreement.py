@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from pcg.graph import Graph, Value
-from verifier.trusted.degrees import Monomial, Typing, typings
+from pcg.graph import Value
+from verifier.sides import REMEMBERED, Written, side_typings
+from verifier.trusted.degrees import Monomial, Typing
 from verifier.trusted.types import differences, residual
 from verifier.witness import solve
 
@@ -35,11 +37,14 @@ def typed_sides(
 
     Raises OperatorError or ValueError where a side has no type, and Undecided.
     """
-    found = [
-        {n: t for n, t in enumerate(typings(Graph(side).nodes, side)) if witness([t]) is not None}
-        for side in (left, right)
-    ]
-    return found[0], found[1]
+    return _typed_side(Written(left)), _typed_side(Written(right))
+
+
+@lru_cache(REMEMBERED)
+def _typed_side(side: Written) -> Mapping[int, Typing]:
+    return {
+        n: typing for n, typing in enumerate(side_typings(side)) if witness([typing]) is not None
+    }
 
 
 def agree(

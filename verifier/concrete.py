@@ -19,7 +19,8 @@ from pcg.graph import Graph, Leaf, Node, Value
 from pcg.operator import Call
 from pcg.poly import Poly
 from pcg.tensor import Degrees, ParallelTensor
-from verifier.trusted.degrees import Monomial, Typing, entries, typings
+from verifier.sides import Written, side_typings
+from verifier.trusted.degrees import Monomial, Typing, entries
 from verifier.trusted.errors import Undecided
 from verifier.trusted.sizes import Sizes, input_size
 from verifier.witness import solve
@@ -151,7 +152,7 @@ class DegreeSystem:
     def around(pair: Pair, degrees: Mapping[str, int]) -> DegreeSystem | None:
         """The system that the given degrees are a solution of."""
         try:
-            sides = [tuple(typings(Graph(side).nodes, side)) for side in pair]
+            sides = [side_typings(Written(side)) for side in pair]
         except (OperatorError, ValueError, Undecided):
             return None
         for a in sides[0]:

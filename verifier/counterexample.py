@@ -211,10 +211,11 @@ def instantiate(origin: Origin) -> Instance | None:
     return Instance(*sides, origin.symbols, origin) if sides is not None else None
 
 
-def replay(instance: Instance, seed: int = 0) -> Counterexample | None:
-    """Evaluate both sides shard by shard; how they differ, if they do."""
+def replay(instance: Instance, seed: int = 0, *, once: bool = False) -> Counterexample | None:
+    """Evaluate both sides shard by shard; how they differ, if they do. ``once``: on the inputs that
+    are drawn first alone, however few elements the outputs have."""
     small = all(v.type.elements <= FEW_ELEMENTS for v in instance.left.outputs)
-    for attempt in range(DRAWS if small else 1):
+    for attempt in range(DRAWS if small and not once else 1):
         inputs = random_leaves(instance, Reals(), np.random.default_rng(seed + attempt))
         found = difference(instance, inputs)
         if found is not None:

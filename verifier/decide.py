@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import chain
 
 from pcg.errors import OperatorError
 from pcg.graph import Graph, Node, Value
@@ -243,14 +244,14 @@ def _value(
     first = next(concrete, None)
     if first is None or first.origin is None:
         raise _Stop(Decision(Verdict.UNKNOWN, "no small sizes fit the degrees"))
-    if found := replay(first):
+    if found := replay(first, once=True):
         raise _Refuted("the values differ", first, found)
     try:
         if not whole:
             _check_typings(Graph((*left, *right)).nodes)
         return _prove(left, right, sizes), first.origin
     except (Unproved, TooLarge) as error:
-        for instance in () if brief else concrete:
+        for instance in (first,) if brief else chain((first,), concrete):
             if found := replay(instance):
                 raise _Refuted("the values differ", instance, found) from None
         raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None

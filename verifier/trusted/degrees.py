@@ -8,6 +8,7 @@ whenever the operators are typed is linear algebra, exact over the rationals.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -233,15 +234,20 @@ class Basis:
             basis = basis.extended(equation)
         return basis
 
+    @cached_property
+    def _solved(self) -> Mapping[str, Monomial]:
+        """What each symbol equals that is solved for; no value has such a symbol."""
+        return dict(self.rows)
+
     def reduce(self, monomial: Monomial) -> Monomial:
         """The same number in terms of symbols that are not solved for."""
-        powers = dict(monomial.powers)
-        if powers.keys().isdisjoint(symbol for symbol, _ in self.rows):
+        if not any(symbol in self._solved for symbol, _ in monomial.powers):
             return monomial
-        for symbol, value in self.rows:  # no value has a symbol that is solved for
-            if exponent := powers.pop(symbol, None):
-                for name, power in value.powers:
-                    powers[name] = powers.get(name, 0) + power * exponent
+        powers: dict[str, Exponent] = {}
+        for symbol, exponent in monomial.powers:
+            value = self._solved.get(symbol)
+            for name, power in value.powers if value else ((symbol, 1),):
+                powers[name] = powers.get(name, 0) + power * exponent
         return Monomial.collect(powers)
 
     def implies(self, equation: Monomial) -> bool:
@@ -257,9 +263,11 @@ class Basis:
             return Basis((*self.rows, ("0", equation)))
         exponent = dict(equation.powers)[symbol]
         rest = equation.times(Monomial.of(symbol), -exponent)
-        value = ONE.times(rest, Fraction(-1) / exponent)
+        # Most exponents are 1 or -1: whole numbers stay whole, which is far quicker.
+        value = ONE.times(rest, -exponent if abs(exponent) == 1 else Fraction(-1) / exponent)
         rows = [(s, _replaced(v, symbol, value)) for s, v in self.rows]
-        return Basis(tuple(sorted([*rows, (symbol, value)], key=lambda row: _rank_of(row[0]))))
+        insort(rows, (symbol, value), key=lambda row: _rank_of(row[0]))
+        return Basis(tuple(rows))
 
     @property
     def contradicts(self) -> bool:
@@ -268,7 +276,7 @@ class Basis:
 
 
 def _replaced(monomial: Monomial, symbol: str, value: Monomial) -> Monomial:
-    exponent = dict(monomial.powers).get(symbol)
+    exponent = next((e for s, e in monomial.powers if s == symbol), 0)
     if not exponent:
         return monomial
     return monomial.times(Monomial.of(symbol), -exponent).times(value, exponent)

@@ -71,12 +71,14 @@ class Sizes:
 
     def resolve(self, size: Poly) -> Poly:
         """A size in terms of symbols that are not solved for."""
-        while not size.symbols.isdisjoint(self.solved):
+        while size.mentions(self.solved):
             size = size.substitute(self.solved)
         return size
 
     def equal(self, left: Poly, right: Poly) -> None:
         """Demand that two sizes are equal. Raises Unsolvable, or Undecided."""
+        if left == right:
+            return
         difference = self._primitive(self.resolve(left) - self.resolve(right))
         if not difference.terms:
             return
