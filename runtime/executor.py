@@ -8,11 +8,10 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from pcg.transfer import Region
 from runtime.collectives import World
 from runtime.data import initial_weight, input_batch
 from runtime.kernels import run_task
-from runtime.messages import cut, run_exchange
+from runtime.messages import run_exchange
 from runtime.program import Alias, AllReduce, Exchange, Load, Program, Run
 
 
@@ -48,7 +47,9 @@ class Executor:
         self._records: list[_Record] = []
         world.prepare(program.groups)
         self._weights = {
-            weight.register: self._piece(initial_weight(weight.leaf, seed), weight.region)
+            weight.register: initial_weight(weight.leaf, seed, weight.region, dtype).to(
+                world.device
+            )
             for weight in program.weights
         }
 
@@ -79,7 +80,6 @@ class Executor:
 
     def _load(self, number: int) -> None:
         self._values.clear()
-        batches: dict[str, Tensor] = {}
         for instruction in self._program.instructions:
             if not isinstance(instruction, Load):
                 continue
@@ -87,9 +87,8 @@ class Executor:
             if leaf.kind == "weight":
                 self._values[target] = self._weights[target]
                 continue
-            if leaf.name not in batches:
-                batches[leaf.name] = input_batch(leaf, self._seed, number)
-            self._values[target] = self._piece(batches[leaf.name], instruction.region)
+            batch = input_batch(leaf, self._seed, number, instruction.region, self._dtype)
+            self._values[target] = batch.to(self._world.device)
 
     def _forward(self) -> None:
         values = self._values
@@ -202,9 +201,6 @@ class Executor:
             return gradient
         shape = self._program.shapes[name]
         return torch.zeros(shape, dtype=self._dtype, device=self._world.device)
-
-    def _piece(self, whole: Tensor, region: Region) -> Tensor:
-        return whole[cut(region)].to(self._world.device, self._dtype, copy=True)
 
     def _synchronize(self) -> None:
         if self._world.device.type == "cuda":
