@@ -11,8 +11,8 @@ from torch import Tensor
 from runtime.collectives import World
 from runtime.data import initial_weight, input_batch
 from runtime.kernels import run_task
-from runtime.messages import run_exchange
-from runtime.program import Alias, AllReduce, Exchange, Load, Program, Run
+from runtime.messages import communicate, run_exchange
+from runtime.program import Alias, Communication, Exchange, Load, Program, Run
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,13 @@ class Executor:
                     pass
                 case Alias(source, target):
                     values[target] = values[source]
-                case AllReduce(source, target, group):
-                    values[target] = self._world.all_reduce(values[source], group)
-                case Exchange(source, target):
+                case Run():
+                    self._run(instruction)
+                case _:
+                    source, target = instruction.source, instruction.target
                     moved = self._moved(instruction, values[source] if source else None)
                     if target is not None and moved is not None:
                         values[target] = moved
-                case Run():
-                    self._run(instruction)
 
     def _run(self, run: Run) -> None:
         active = self._program.active
@@ -133,18 +132,17 @@ class Executor:
                 case Alias(source, target):
                     if target in active:
                         self._add(source, self._take(target))
-                case AllReduce(source, target, group):
-                    if target in active:
-                        self._add(source, self._world.all_reduce(self._take(target), group))
-                case Exchange(source, target):
-                    if instruction.active:
+                case Run():
+                    if self._is_recorded(instruction):
+                        self._differentiate(instruction, self._records.pop())
+                case _:
+                    source, target = instruction.source, instruction.target
+                    known = isinstance(instruction, Exchange) and instruction.active
+                    if known or target in active:
                         gradient = self._take(target) if target else None
                         moved = self._moved(instruction.adjoint, gradient)
                         if source is not None and moved is not None:
                             self._add(source, moved)
-                case Run():
-                    if self._is_recorded(instruction):
-                        self._differentiate(instruction, self._records.pop())
 
     def _begin_with_loss(self) -> None:
         loss = self._program.loss
@@ -185,9 +183,10 @@ class Executor:
             self._weights[weight.register] = self._weights[weight.register] - rate * gradient
         self._gradients.clear()
 
-    def _moved(self, exchange: Exchange, source: Tensor | None) -> Tensor | None:
-        shape = self._program.shapes[exchange.target] if exchange.target else None
-        return run_exchange(self._world, exchange, source, shape, self._dtype)
+    def _moved(self, instruction: Communication, source: Tensor | None) -> Tensor | None:
+        target = instruction.target
+        shape = self._program.shapes[target] if target else None
+        return communicate(self._world, instruction, source, shape, self._dtype)
 
     def _add(self, name: str, gradient: Tensor) -> None:
         """One more user's share of a register's gradient."""

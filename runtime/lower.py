@@ -16,16 +16,14 @@ from pcg.poly import Poly
 from pcg.schedule import Schedule, Slot
 from pcg.tensor import ParallelTensor
 from pcg.text import node_names
-from pcg.transfer import Message, Region, Transfer, transfer
+from pcg.transfer import Region, transfer
+from runtime.moves import collective, exchange, pattern
 from runtime.program import (
     Alias,
-    AllReduce,
     Exchange,
     Group,
     Instruction,
-    Kept,
     Load,
-    Part,
     Program,
     Run,
     Weight,
@@ -63,8 +61,8 @@ class Lowering:
     def program(self, rank: int) -> Program:
         """The program of one rank."""
         instructions: list[Instruction] = []
-        for step in self.schedule.steps:
-            instructions += self._lower(step, rank)
+        for number, step in enumerate(self.schedule.steps):
+            instructions += self._lower(number, step, rank)
         held = self.loss.layout.by_device.get(rank)
         counts = held is not None and self.loss.layout.holders[held][0] == rank
         return Program(
@@ -133,8 +131,8 @@ class Lowering:
     def _groups(self) -> tuple[Group, ...]:
         found: set[Group] = set()
         for step in self.schedule.steps:
-            if isinstance(step, steps.Move) and step.transfer.kind == "all_reduce":
-                found.update(step.transfer.groups or ())
+            if isinstance(step, steps.Move) and (known := pattern(step.transfer)) is not None:
+                found.update(known[1])
         for layout in self.schedule.homes.values():
             found.update(layout.holders.values())
         return tuple(sorted(group for group in found if len(group) > 1))
@@ -147,14 +145,14 @@ class Lowering:
                 name = self._name(self.home(node))
                 yield Weight(name, node.leaf, _region(layout, piece), layout.holders[piece])
 
-    def _lower(self, step: steps.Step, rank: int) -> Iterable[Instruction]:
+    def _lower(self, number: int, step: steps.Step, rank: int) -> Iterable[Instruction]:
         match step:
             case steps.Load(slot):
                 if (piece := slot.layout.by_device.get(rank)) is not None:
                     region = _region(slot.layout, piece)
                     yield Load(self._name(slot), slot.value.node.leaf, region)
             case steps.Move(source, target):
-                yield from self._move(source, target, rank)
+                yield from self._move(number, source, target, rank)
             case steps.Compute() if step.node.operator_call.operator.parallel == "join":
                 (result,) = step.results
                 for operand in step.operands:
@@ -163,16 +161,16 @@ class Lowering:
             case steps.Compute():
                 yield from self._run(step, rank)
 
-    def _move(self, source: Slot, target: Slot, rank: int) -> Iterable[Instruction]:
+    def _move(self, number: int, source: Slot, target: Slot, rank: int) -> Iterable[Instruction]:
         move = transfer(source.layout, target.layout)
-        if move.kind == "all_reduce":
-            for group in move.groups or ():
-                if rank in group:
-                    yield AllReduce(self._name(source), self._name(target), group)
-            return
-        if _holds(source, rank) or _holds(target, rank):
-            names = self._name(source), self._name(target)
-            yield replace(exchange(move, rank, *names), active=target in self._active)
+        names = self._name(source), self._name(target)
+        if pattern(move) is not None:
+            found = collective(move, rank, *names, number)
+            if found is not None:
+                yield found
+        elif _holds(source, rank) or _holds(target, rank):
+            active = target in self._active
+            yield replace(exchange(move, rank, *names), active=active, position=number)
 
     def _run(self, step: steps.Compute, rank: int) -> Iterable[Instruction]:
         task = next((task for device, task in tasks(step.node, step.view) if device == rank), None)
@@ -197,40 +195,6 @@ def one_copy(layout: Layout, copy: int) -> Layout:
         (devices[min(copy, len(devices) - 1)], piece) for piece, devices in layout.holders.items()
     )
     return Layout(layout.type, tuple(sorted(chosen)))
-
-
-def exchange(move: Transfer, rank: int, source: str, target: str) -> Exchange:
-    """One rank's part of a transfer by messages."""
-    sends: list[Part] = []
-    receives: list[Part] = []
-    kept: list[Kept] = []
-    for message in move.messages:
-        if rank not in (message.source, message.target):
-            continue
-        if message.target != rank:
-            sends.append(Part(message.target, _within(move.source, message, rank)))
-            continue
-        place = _within(move.target, message, rank)
-        if message.source != rank:
-            receives.append(Part(message.source, place))
-        else:
-            kept.append(Kept(_within(move.source, message, rank), place))
-    return Exchange(
-        source if rank in move.source.by_device else None,
-        target if rank in move.target.by_device else None,
-        tuple(sends),
-        tuple(receives),
-        tuple(kept),
-    )
-
-
-def _within(layout: Layout, message: Message, device: int) -> Region:
-    """A message's region, counted from the first element of a device's piece."""
-    own = _region(layout, layout.by_device[device])
-    return tuple(
-        (start - first, stop - first)
-        for (start, stop), (first, _) in zip(message.region, own, strict=True)
-    )
 
 
 def _region(layout: Layout, piece: Piece) -> Region:

@@ -40,9 +40,75 @@ class AllReduce:
     source: str
     target: str
     group: Group
+    position: int = 0
+
+    @property
+    def adjoint(self) -> AllReduce:
+        return AllReduce(self.target, self.source, self.group, self.position)
 
     def __str__(self) -> str:
         return f"{self.target} = all_reduce({self.source}) over {_ranks(self.group)}"
+
+
+@dataclass(frozen=True)
+class AllGather:
+    """The members' pieces side by side, for every member: the piece of the i-th one fills
+    ``places[i]`` of the target, and all places fill it."""
+
+    source: str
+    target: str
+    group: Group
+    places: tuple[Region, ...]
+    position: int = 0
+
+    @property
+    def adjoint(self) -> ReduceScatter:
+        """Every member's gradient of all pieces adds up at the member that gave the piece."""
+        return ReduceScatter(self.target, self.source, self.group, self.places, self.position)
+
+    def __str__(self) -> str:
+        return f"{self.target} = all_gather({self.source}) over {_ranks(self.group)}"
+
+
+@dataclass(frozen=True)
+class ReduceScatter:
+    """Of the sum of the members' pieces a part for each: the i-th one gets ``places[i]``."""
+
+    source: str
+    target: str
+    group: Group
+    places: tuple[Region, ...]
+    position: int = 0
+
+    @property
+    def adjoint(self) -> AllGather:
+        """What each member reads of the sum has its gradient there, for all that were summed."""
+        return AllGather(self.target, self.source, self.group, self.places, self.position)
+
+    def __str__(self) -> str:
+        return f"{self.target} = reduce_scatter({self.source}) over {_ranks(self.group)}"
+
+
+@dataclass(frozen=True)
+class AllToAll:
+    """``sends[i]`` of the source goes to the i-th member, and what comes from there fills
+    ``receives[i]`` of the target. All regions of all members have as many elements."""
+
+    source: str
+    target: str
+    group: Group
+    sends: tuple[Region, ...]
+    receives: tuple[Region, ...]
+    position: int = 0
+
+    @property
+    def adjoint(self) -> AllToAll:
+        """All takes the way back."""
+        receives, sends = self.sends, self.receives
+        return AllToAll(self.target, self.source, self.group, sends, receives, self.position)
+
+    def __str__(self) -> str:
+        return f"{self.target} = all_to_all({self.source}) over {_ranks(self.group)}"
 
 
 @dataclass(frozen=True)
@@ -75,12 +141,14 @@ class Exchange:
     kept: tuple[Kept, ...]
     active: bool = False
     """Whether the target has a gradient, for the ranks that do not hold the target to know."""
+    position: int = 0
 
     @property
     def adjoint(self) -> Exchange:
         """The same map read backwards: gradients take the way back and add up at the source."""
         kept = tuple(Kept(k.target, k.source) for k in self.kept)
-        return Exchange(self.target, self.source, self.receives, self.sends, kept)
+        ends = self.target, self.source
+        return Exchange(*ends, self.receives, self.sends, kept, self.active, self.position)
 
     @property
     def is_local(self) -> bool:
@@ -93,6 +161,11 @@ class Exchange:
         what = "slice" if self.is_local else "exchange"
         target = f"{self.target} = " if self.target else ""
         return f"{target}{what}({self.source or ''}): {', '.join(words)}"
+
+
+Collective = AllReduce | AllGather | ReduceScatter | AllToAll
+Communication = Collective | Exchange
+"""``position``, the same on all ranks, is the number of the schedule's step that communicates."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +194,7 @@ class Alias:
         return f"{self.target} = {self.source}"
 
 
-Instruction = Load | AllReduce | Exchange | Run | Alias
+Instruction = Load | Communication | Run | Alias
 
 
 @dataclass(frozen=True)
