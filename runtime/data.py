@@ -10,8 +10,10 @@ transformation of Box and Muller from its two halves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,6 +32,24 @@ CHUNK = 1 << 18
 
 Words = NDArray[np.uint64]
 Reals = NDArray[np.float64]
+
+
+class Source(Protocol):
+    """What gives the inputs of each step."""
+
+    def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
+        """A region of an input in a step, from 0; of any number format."""
+        ...
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Random values that depend on the seed, the input's name and the step."""
+
+    seed: int
+
+    def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
+        return input_batch(leaf, self.seed, step, region)
 
 
 def initial_weight(

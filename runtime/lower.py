@@ -137,13 +137,23 @@ class Lowering:
             found.update(layout.holders.values())
         return tuple(sorted(group for group in found if len(group) > 1))
 
+    @cached_property
+    def _first_uses(self) -> Mapping[Slot, int]:
+        found: dict[Slot, int] = {}
+        for number, step in enumerate(self.schedule.steps):
+            for slot in _operands(step):
+                found.setdefault(slot, number)
+        return found
+
     def _weights(self, rank: int) -> Iterable[Weight]:
         for node in sorted(self.schedule.homes, key=lambda node: node.leaf.name):
             layout = self.schedule.homes[node]
             piece = layout.by_device.get(rank)
             if piece is not None:
                 name = self._name(self.home(node))
-                yield Weight(name, node.leaf, _region(layout, piece), layout.holders[piece])
+                group = layout.holders[piece]
+                first = self._first_uses.get(self.home(node), 0)
+                yield Weight(name, node.leaf, _region(layout, piece), group, first)
 
     def _lower(self, number: int, step: steps.Step, rank: int) -> Iterable[Instruction]:
         match step:
@@ -157,9 +167,9 @@ class Lowering:
                 (result,) = step.results
                 for operand in step.operands:
                     if _holds(operand, rank):
-                        yield Alias(self._name(operand), self._name(result))
+                        yield Alias(self._name(operand), self._name(result), number)
             case steps.Compute():
-                yield from self._run(step, rank)
+                yield from self._run(number, step, rank)
 
     def _move(self, number: int, source: Slot, target: Slot, rank: int) -> Iterable[Instruction]:
         move = transfer(source.layout, target.layout)
@@ -172,7 +182,7 @@ class Lowering:
             active = target in self._active
             yield replace(exchange(move, rank, *names), active=active, position=number)
 
-    def _run(self, step: steps.Compute, rank: int) -> Iterable[Instruction]:
+    def _run(self, number: int, step: steps.Compute, rank: int) -> Iterable[Instruction]:
         task = next((task for device, task in tasks(step.node, step.view) if device == rank), None)
         if task is None:
             return
@@ -186,6 +196,8 @@ class Lowering:
             ),
             tuple(self._name(slot) for slot in step.operands),
             tuple(self._name(slot) for slot in step.results),
+            step.node in self.plan.recompute,
+            number,
         )
 
 

@@ -5,6 +5,9 @@ device holds. All ranks' programs are cut from one schedule, so whatever takes p
 communication reaches it in the same order. The backward pass runs the list in reverse; the
 gradient of a register is this device's share, and the shares of all copies of a piece add up to
 its gradient (a tensor with c copies and p partials has a gradient with p copies and c partials).
+
+``position`` of an instruction is the number of the schedule's step that it is a part of, the same
+on all ranks.
 """
 
 from __future__ import annotations
@@ -165,7 +168,6 @@ class Exchange:
 
 Collective = AllReduce | AllGather | ReduceScatter | AllToAll
 Communication = Collective | Exchange
-"""``position``, the same on all ranks, is the number of the schedule's step that communicates."""
 
 
 @dataclass(frozen=True)
@@ -177,10 +179,14 @@ class Run:
     starts: tuple[tuple[int, ...], ...]
     operands: tuple[str, ...]
     results: tuple[str, ...]
+    again: bool = False
+    """Whether the results are computed again for the way back, instead of kept."""
+    position: int = 0
 
     def __str__(self) -> str:
         given = [*self.operands, *(f"{name}={value}" for name, value in self.call.attributes)]
-        return f"{', '.join(self.results)} = {self.call.name}({', '.join(given)})"
+        again = ", and again on the way back" if self.again else ""
+        return f"{', '.join(self.results)} = {self.call.name}({', '.join(given)}){again}"
 
 
 @dataclass(frozen=True)
@@ -189,6 +195,7 @@ class Alias:
 
     source: str
     target: str
+    position: int = 0
 
     def __str__(self) -> str:
         return f"{self.target} = {self.source}"
@@ -205,6 +212,8 @@ class Weight:
     leaf: Leaf
     region: Region
     group: Group
+    position: int = 0
+    """The first step of the schedule that reads it: the last one to add to its gradient."""
 
     def __str__(self) -> str:
         shared = f", all_reduce over {_ranks(self.group)}" if len(self.group) > 1 else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -17,8 +18,6 @@ from runtime.data import initial_weight
 from runtime.executor import Executor
 from runtime.job import Observer, Options, Report, Step
 from runtime.lower import Lowering
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def train(
@@ -44,10 +43,15 @@ def run_plan(
 ) -> Report | None:
     """The same among ranks that are already connected."""
     program = lowering.program(world.rank)
-    executor = Executor(program, world, DTYPES[options.dtype], options.seed)
+    executor = Executor(program, world, options.dtype, options.seed)
+
+    def descend(gradients: Mapping[str, Tensor]) -> None:
+        for register, gradient in gradients.items():
+            executor.weights[register].sub_(gradient, alpha=options.rate)
+
     steps: list[Step] = []
     for number in range(options.steps):
-        result = executor.step(number, options.rate)
+        result = executor.step(number, descend)
         steps.append(Step(number + 1, result.loss, result.seconds))
         if world.rank == 0:
             observe(steps[-1])
