@@ -16,7 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from runtime.again import Notes
 from runtime.collectives import Channel, World
-from runtime.kernels import run_task
+from runtime.kernels import Kernel, prepare
 from runtime.messages import communicate, run_exchange
 from runtime.precision import Precision
 from runtime.program import Alias, Communication, Exchange, Program, Run
@@ -62,7 +62,8 @@ class Machinery:
     def _step(self, instruction: Local) -> Step:
         match instruction:
             case Run():
-                return partial(_run, instruction)
+                kernel = prepare(instruction.call, instruction.task, instruction.starts)
+                return partial(_run, instruction.operands, kernel)
             case Alias(source):
                 return partial(_alias, source)
             case Exchange(source, target):
@@ -71,8 +72,10 @@ class Machinery:
                 return partial(_slice, self.world, instruction, ends, self.precision.dtype)
 
 
-def _run(run: Run, local: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    return run_task(run.call, run.task, [local[name] for name in run.operands], run.starts)
+def _run(
+    operands: tuple[str, ...], kernel: Kernel, local: Mapping[str, Tensor]
+) -> tuple[Tensor, ...]:
+    return kernel([local[name] for name in operands])
 
 
 def _alias(source: str, local: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
@@ -206,7 +209,8 @@ class Frame:
         if not isinstance(instruction, Run) or not instruction.again:
             return step
 
-        compute = partial(_compute, self.shared.precision, instruction)
+        kernel = prepare(instruction.call, instruction.task, instruction.starts)
+        compute = partial(_compute, self.shared.precision, kernel)
 
         def run(local: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
             return self._notes.run(compute, [local[name] for name in instruction.operands])
@@ -253,6 +257,8 @@ class Frame:
         return communicate(shared.world, instruction, given, shape, dtype, channel)
 
 
-def _compute(precision: Precision, run: Run, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _compute(
+    precision: Precision, kernel: Kernel, operands: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     with precision.context():
-        return run_task(run.call, run.task, operands, run.starts)
+        return kernel(operands)
