@@ -11,11 +11,12 @@ from torch import Tensor
 
 from runtime.collectives import World
 from runtime.data import Source, Synthetic, initial_weight
-from runtime.frame import Frame, Machinery
+from runtime.frame import Machinery
 from runtime.messages import run_exchange
+from runtime.passes import Passes
 from runtime.precision import PrecisionName, precision
-from runtime.program import Exchange, Load, Program
-from runtime.stretch import Block, Meeting, blocks_of
+from runtime.program import Exchange, Program
+from runtime.stretch import Block, Meeting
 from runtime.sync import GradientSync, buckets
 
 
@@ -53,8 +54,7 @@ class Executor:
         between communications go through torch.compile."""
         self._program, self._world = program, world
         self._precision = precision(number_format, world.device)
-        self._source = source or Synthetic(seed)
-        world.prepare(program.groups)
+        world.prepare(program.groups, both_ways=program.pipeline is not None)
         self.weights = {
             weight.register: initial_weight(
                 weight.leaf, seed, weight.region, self._precision.dtype
@@ -62,42 +62,44 @@ class Executor:
             for weight in program.weights
         }
         self._shared = Machinery(program, world, self._precision, compiles)
-        kept = {*program.outputs, *([program.loss] if program.loss else [])}
-        self._blocks = blocks_of(program.instructions, frozenset(kept))
-        self._closing = _first_readers(self._blocks)
+        self._passes = Passes(self._shared, source or Synthetic(seed))
+        self._blocks = self._passes.blocks
+        # Gradients of slices are complete when all slices have been.
+        self._closing = {} if program.pipeline else _first_readers(self._blocks)
         self._sync = self._make_sync()
-        self._outputs: dict[str, Tensor] = {}
+        self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
+        """The weights of one update before, where gradients are of those."""
 
     @torch.no_grad()
     def step(self, number: int, update: Update) -> StepResult:
         """One pass over the data of step ``number``, whose gradients ``update`` is given."""
-        frame = Frame(self._shared, self._blocks)
-        self._outputs.clear()
+        begins: list[float] = []
+
+        def start() -> None:
+            self._synchronize()
+            begins.append(perf_counter())
+
         self._renew_leaves()
-        self._load(frame, number)
-        self._synchronize()
-        begin = perf_counter()
-        frame.forward()
-        loss = self._program.loss
-        value = frame.values[loss].sum() if loss else None
-        self._outputs = {name: frame.value(name) for name in self._program.outputs}
-        frame.values.clear()
-        self._backward(frame)
+        self._block = len(self._blocks)
+        self._passes.run(number, start, self._done)
         gradients = self._sync.finish()
         self._world.settle()
         self._keep_outputs()
+        for register, weight in self.older.items():
+            weight.copy_(self.weights[register])
         update(gradients)
+        loss = self._passes.loss
         # Last, because it waits for the slowest rank, whose time is the step's.
-        total = self._world.total(0.0 if value is None else value.item())
+        total = self._world.total(0.0 if loss is None else loss.item())
         self._synchronize()
-        return StepResult(total, perf_counter() - begin)
+        return StepResult(total, perf_counter() - begins[0])
 
     @torch.no_grad()
     def collect(
         self, exchange: Exchange, shape: tuple[int, ...], *, weight: bool = False
     ) -> Tensor | None:
         """Gather a weight, or an output of the last step, of global ``shape``, by an exchange."""
-        held = self.weights if weight else self._outputs
+        held = self.weights if weight else self._passes.outputs
         source = held[exchange.source] if exchange.source else None
         wanted = shape if exchange.target else None
         dtype = self._precision.dtype
@@ -105,6 +107,10 @@ class Executor:
         found = run_exchange(self._world, exchange, given, wanted, dtype)
         self._world.settle()
         return found
+
+    @property
+    def _is_delayed(self) -> bool:
+        return self._program.pipeline is not None and self._program.pipeline.is_delayed
 
     def _make_sync(self) -> GradientSync:
         trained = self._program.trained
@@ -114,8 +120,7 @@ class Executor:
     def _renew_leaves(self) -> None:
         """The weights as autograd reads them in this step."""
         trained = {weight.register for weight in self._program.trained}
-        self._closed = -1
-        for register, weight in self.weights.items():
+        for register, weight in (self.older or self.weights).items():
             leaf = weight.detach().requires_grad_(register in trained)
             self._shared.leaves[register] = leaf
             if register in trained:
@@ -124,7 +129,7 @@ class Executor:
     def _hook(self, register: str) -> Callable[[Tensor], None]:
         def added(_: Tensor) -> None:
             """The way back of the block under way has added to the weight's gradient."""
-            if self._closing.get(register) == self._closed - 1:
+            if self._closing.get(register) == self._block - 1:
                 self._sync.complete(register)
 
         return added
@@ -134,36 +139,20 @@ class Executor:
         gradient, leaf.grad = leaf.grad, None
         return torch.zeros_like(leaf) if gradient is None else gradient
 
-    def _load(self, frame: Frame, number: int) -> None:
-        for instruction in self._program.instructions:
-            if isinstance(instruction, Load) and instruction.leaf.kind != "weight":
-                piece = self._source.piece(instruction.leaf, instruction.region, number)
-                frame.values[instruction.target] = piece.to(
-                    self._world.device, self._precision.dtype
-                )
-
-    def _backward(self, frame: Frame) -> None:
-        loss = self._program.loss
-        if loss is not None and loss in self._program.active:
-            shape = self._program.shapes[loss]
-            device = self._world.device
-            frame.add(loss, torch.ones(shape, dtype=self._precision.dtype, device=device))
-        self._closed = len(self._blocks)
-        frame.backward(self._done)
-
     def _done(self, number: int) -> None:
         """Communication of gradients keeps its place among that of the program: what a later
         step of the schedule completes is sent before an earlier one communicates."""
-        self._closed = number
-        if number and isinstance(following := self._blocks[number - 1], Meeting):
+        self._block = number
+        if self._closing and number and isinstance(following := self._blocks[number - 1], Meeting):
             self._sync.flush(following.position + 1)
 
     def _keep_outputs(self) -> None:
         """Copy the outputs that are views of weights, which are about to change in place."""
         kept = {weight.untyped_storage().data_ptr() for weight in self.weights.values()}
-        for name, value in self._outputs.items():
+        outputs = self._passes.outputs
+        for name, value in outputs.items():
             if value.untyped_storage().data_ptr() in kept:
-                self._outputs[name] = value.clone()
+                outputs[name] = value.clone()
 
     def _synchronize(self) -> None:
         if self._world.device.type == "cuda":

@@ -97,11 +97,14 @@ def _slice(
 @dataclass
 class Frame:
     """One pass over a part of a program. Registers of the part before it are read from ``outer``,
-    to which their gradients go."""
+    to which their gradients go. ``sums``: registers of a later part that this one adds to, with
+    their gradients, which are known before."""
 
     shared: Machinery
     blocks: Sequence[Block]
     outer: Frame | None = None
+    sums: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    known: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     values: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     gradients: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     _records: list[list[tuple[str, GradientEdge, torch.dtype]]] = field(
@@ -154,7 +157,7 @@ class Frame:
 
     def take(self, name: str) -> Tensor:
         """A register's gradient, complete because all its users come later in the program."""
-        gradient = self.gradients.pop(name, None)
+        gradient = self.known.get(name) if name in self.sums else self.gradients.pop(name, None)
         if gradient is not None:
             return gradient
         shape, device = self.shared.program.shapes[name], self.shared.world.device
@@ -163,6 +166,7 @@ class Frame:
     def __post_init__(self) -> None:
         self._made: set[str] = set()
         """Registers whose gradients are collected here."""
+        self._made.update(self.values)
         for block in self.blocks:
             self._made.update(block.makes)
 
@@ -233,7 +237,11 @@ class Frame:
         instruction = block.instruction
         source = None if instruction.source is None else self.value(instruction.source)
         found = self._communicate(instruction, source, "forward")
-        if found is not None and instruction.target is not None:
+        if found is None or instruction.target is None:
+            return
+        if instruction.target in self.sums:
+            self.sums[instruction.target].add_(found)
+        else:
             self.values[instruction.target] = found
 
     def _meet_back(self, block: Meeting) -> None:

@@ -35,7 +35,7 @@ def pointwise(call: Call, ranks: tuple[int, ...]) -> Function | None:
         made = _Reader(call.values, outputs[0]).read(outputs[0].body)
     except _OtherKind:
         return None
-    return None if isinstance(made, float) else made
+    return made if callable(made) else None
 
 
 class _OtherKind(Exception):
@@ -80,28 +80,28 @@ class _Reader:
 
 
 def _plus(a: _Part, b: _Part) -> _Part:
-    if isinstance(a, float):
-        if isinstance(b, float):
+    if not callable(a):
+        if not callable(b):
             return a + b
         return lambda blocks: b(blocks) + a
-    if isinstance(b, float):
+    if not callable(b):
         return lambda blocks: a(blocks) + b
     return lambda blocks: a(blocks) + b(blocks)
 
 
 def _times(a: _Part, b: _Part) -> _Part:
-    if isinstance(a, float):
-        if isinstance(b, float):
+    if not callable(a):
+        if not callable(b):
             return a * b
         return (lambda blocks: -b(blocks)) if a == -1.0 else lambda blocks: b(blocks) * a
-    if isinstance(b, float):
+    if not callable(b):
         return lambda blocks: a(blocks) * b
     return lambda blocks: a(blocks) * b(blocks)
 
 
 def _applied(function: str, args: list[_Part]) -> _Part:
     kernel: Callable[..., Tensor] = FUNCTIONS[function].kernel
-    given = [arg for arg in args if not isinstance(arg, float)]
+    given = [arg for arg in args if callable(arg)]
     if not given:
         numbers = [torch.tensor(arg, dtype=torch.float64) for arg in args]
         return float(kernel(*numbers).item())
@@ -115,9 +115,9 @@ def _applied(function: str, args: list[_Part]) -> _Part:
         return run_one
 
     def run(blocks: Blocks) -> Tensor:
-        values = [arg if isinstance(arg, float) else arg(blocks) for arg in args]
+        values = [arg(blocks) if callable(arg) else arg for arg in args]
         like = next(value for value in values if isinstance(value, Tensor))
-        filled = [torch.full_like(like, v) if isinstance(v, float) else v for v in values]
+        filled = [v if isinstance(v, Tensor) else torch.full_like(like, v) for v in values]
         return kernel(*filled).to(like.dtype)
 
     return run

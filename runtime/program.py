@@ -221,6 +221,35 @@ class Weight:
 
 
 @dataclass(frozen=True)
+class Pipelined:
+    """What a rank does with slices of the batch, one after the other."""
+
+    slices: tuple[tuple[Instruction, ...], ...]
+    """For each slice: what is done with it, in registers that are its own."""
+    turns: tuple[tuple[bool, int], ...]
+    """In which order: (whether forward, which slice)."""
+    joined: tuple[str, ...]
+    """Registers that slices add to, for the tail to read."""
+    tail: tuple[Instruction, ...]
+    """What joins the slices. It is linear in them."""
+    tail_trains: bool
+    """Whether anything but the slices has gradients of the tail, on any rank."""
+    is_delayed: bool
+    """Whether gradients are of weights one update old (PipeDream-2BW)."""
+
+    def lines(self) -> Iterator[str]:
+        yield f"  for each of {len(self.slices)} slices, here the first:"
+        yield from (f"    {instruction}" for instruction in self.slices[0])
+        order = " ".join(f"{'F' if forward else 'B'}{batch}" for forward, batch in self.turns)
+        yield f"  in the order {order}"
+        if self.tail:
+            yield "  after them, and for the gradients of slices before them, with zeros:"
+        yield from (f"    {instruction}" for instruction in self.tail)
+        if self.is_delayed:
+            yield "  with the weights of one update before"
+
+
+@dataclass(frozen=True)
 class Program:
     """A rank's share of a training step."""
 
@@ -239,6 +268,8 @@ class Program:
     """The registers that hold pieces of the graph's outputs, kept when a step has ended."""
     groups: tuple[Group, ...]
     """Every group of a collective in any rank's program, in the same order on all ranks."""
+    pipeline: Pipelined | None = None
+    """What follows ``instructions`` where the batch is taken in slices."""
 
     @property
     def trained(self) -> tuple[Weight, ...]:
@@ -251,6 +282,8 @@ class Program:
     def _lines(self) -> Iterator[str]:
         for instruction in self.instructions:
             yield f"  {instruction}{self._shapes(instruction)}"
+        if self.pipeline is not None:
+            yield from self.pipeline.lines()
         if self.loss is not None:
             yield f"  gradient({self.loss}) = 1"
         if self.active:

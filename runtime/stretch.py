@@ -72,14 +72,19 @@ class Meeting:
 Block = Stretch | Meeting
 
 
-def blocks_of(instructions: Iterable[Instruction], kept: frozenset[str]) -> tuple[Block, ...]:
+def blocks_of(
+    instructions: Iterable[Instruction],
+    kept: frozenset[str],
+    joined: frozenset[str] = frozenset(),
+) -> tuple[Block, ...]:
     """Instructions as stretches and what is between them. ``kept``: registers that are read after
-    all of them. Loads are left out: they are done before."""
+    all of them; ``joined``: those that others add to as well, so that to move something into one
+    is taken for communication. Loads are left out: they are done before."""
     grouped: list[list[Local] | Communication] = []
     for instruction in instructions:
         if isinstance(instruction, Load):
             continue
-        if not _is_local(instruction):
+        if not _is_local(instruction) or not joined.isdisjoint(targets(instruction)):
             grouped.append(instruction)  # pyright: ignore[reportArgumentType]
         elif grouped and isinstance(grouped[-1], list):
             grouped[-1].append(instruction)  # pyright: ignore[reportArgumentType]

@@ -16,7 +16,7 @@ from torch import Tensor
 from runtime.collectives import World
 
 T = TypeVar("T")
-PATIENCE = 60.0
+PATIENCE = 20.0
 """Seconds after which a message that has not come is taken for a deadlock."""
 
 

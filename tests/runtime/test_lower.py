@@ -136,7 +136,7 @@ def shape(region):
                 "relu(matmul(x, w1))",
                 "batch(relu(matmul(pipeline(x, dim=0, degree=2), w1)), dim=0, degree=2)",
             ),
-            "plan.json: pipeline: slices in time (pipeline) cannot be executed yet",
+            "plan.json: pipeline: slices in time, expected decisions.pipeline to say how they run",
         ),
         (
             MODEL.replace("mean_loss(", "relu("),
