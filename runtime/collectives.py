@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from pcg.errors import InputError, UnityError
 from runtime.program import Group
 
 Kind = Literal["cpu", "gpu"]
+T = TypeVar("T")
 Channel = Literal["forward", "backward"]
 """Messages between two ranks keep their order within a channel."""
 
@@ -47,7 +48,6 @@ COLLECTIVES: Mapping[str, Flat] = {
 """Torch's function of each collective on flat tensors: the result, this rank's own, the group.
 Both gloo and NCCL offer all three."""
 
-
 class CommunicationError(UnityError):
     """Another rank could not be reached in time: most often because it has ended."""
 
@@ -77,6 +77,12 @@ class World:
     )
     """Groups of all ranks for messages, where the default one does not do."""
     _pending: list[_Sent] = field(default_factory=list[_Sent])
+    step: int = 0
+    """The training step under way, from 1, for messages; 0 before the first."""
+    asked_to_stop: bool = False
+    """Whether this rank was told to stop: it tells the others with the next ``total``."""
+    stops: bool = False
+    """Whether any rank was told to, as all of them know since the last ``total``."""
 
     def prepare(self, groups: Iterable[Group], *, both_ways: bool = False) -> None:
         """Create the process groups that do not exist yet.
@@ -182,11 +188,24 @@ class World:
     def total(self, value: float) -> float:
         """The sum of a number over all ranks, in double precision."""
         if self.size == 1:
+            self.stops |= self.asked_to_stop
             return value
-        number = torch.tensor([value], dtype=torch.float64, device=self.device)
-        with self._reporting("all_reduce of the loss"):
-            dist.all_reduce(number)
-        return float(number.item())
+        asked = float(self.asked_to_stop)
+        numbers = torch.tensor([value, asked], dtype=torch.float64, device=self.device)
+        with self._reporting("all_reduce of a number, such as the loss"):
+            dist.all_reduce(numbers)
+            value, asked = numbers.tolist()
+        self.stops |= asked > 0
+        return value
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, which has to be one that can be pickled."""
+        if self.size == 1:
+            return [value]
+        found: list[T | None] = [None] * self.size
+        with self._reporting("all_gather of notes"):
+            dist.all_gather_object(found, value)
+        return cast(list[T], found)
 
     def _wait(self, work: dist.Work | None, what: str) -> None:
         if work is not None:
@@ -199,7 +218,8 @@ class World:
             yield
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else "failed"
-            raise CommunicationError(f"rank {self.rank}: {what}: {reason}") from error
+            where = f"rank {self.rank}: step {self.step}" if self.step else f"rank {self.rank}"
+            raise CommunicationError(f"{where}: {what}: {reason}") from error
 
 
 def environment() -> tuple[int, int] | None:
