@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, TypeVar, cast
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from pcg.errors import InputError, UnityError
 from runtime.program import Group
+from runtime.rendezvous import own_store
 
 Kind = Literal["cpu", "gpu"]
 T = TypeVar("T")
@@ -212,14 +214,23 @@ class World:
             with self._reporting(what):
                 work.wait()
 
-    @contextmanager
-    def _reporting(self, what: str) -> Generator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else "failed"
-            where = f"rank {self.rank}: step {self.step}" if self.step else f"rank {self.rank}"
-            raise CommunicationError(f"{where}: {what}: {reason}") from error
+    def _reporting(self, what: str) -> AbstractContextManager[None]:
+        return _reported(f"rank {self.rank}" + (f": step {self.step}" if self.step else ""), what)
+
+
+@contextmanager
+def _reported(where: str, what: str) -> Generator[None]:
+    """Name the rank, the step and the communication of a failure."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise CommunicationError(f"{where}: {what}: {_reason(error)}") from error
+
+
+def _reason(error: RuntimeError) -> str:
+    """The first line, without the place in gloo's source and its advice."""
+    first = next(iter(str(error).strip().splitlines()), "failed")
+    return re.sub(r"\[/\S+:\d+\] ", "", first).partition(". This is typically")[0]
 
 
 def environment() -> tuple[int, int] | None:
@@ -255,12 +266,18 @@ def open_world(kind: Kind, timeout: float) -> Generator[World]:
     if size == 1:
         yield World(rank, size, device)
         return
-    # With a device NCCL connects all ranks at once; point-to-point messages rely on that.
-    dist.init_process_group(
-        "nccl" if kind == "gpu" else "gloo",
-        timeout=timedelta(seconds=timeout),
-        device_id=device if kind == "gpu" else None,
-    )
+    limit = timedelta(seconds=timeout)
+    with _reported(f"rank {rank}", "meeting the other ranks"):
+        store = own_store(rank, size, limit)
+        # With a device NCCL connects all ranks at once; point-to-point messages rely on that.
+        dist.init_process_group(
+            "nccl" if kind == "gpu" else "gloo",
+            timeout=limit,
+            device_id=device if kind == "gpu" else None,
+            store=store,
+            rank=rank,
+            world_size=size,
+        )
     try:
         yield World(rank, size, device)
     finally:

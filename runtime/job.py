@@ -24,6 +24,8 @@ class Options:
     data: str | None = None
     """module:function, or FILE.py:function, that returns a dataset; without it data is drawn."""
     checkpoints: Checkpoints | None = None
+    initial: str | None = None
+    """A state dict of the module, in a file, to begin with; without it weights are drawn."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from runtime.faults import Requests, restarts, stop_requests
 from runtime.job import Checkpoints, Observer, Options, Step
 from runtime.lower import Lowering
 from runtime.optimizer import Updater
+from runtime.plain import fill
 from runtime.program import Program, Weight
 from runtime.shards import Shard
 
@@ -43,6 +44,9 @@ class Training:
 
         Raises Stopped where a signal ended it sooner.
         """
+        if (given := self._options.initial) is not None:
+            plan = self._lowering.plan
+            fill(self._executor.weights, self._program.weights, plan.naming, given)
         if (kept := self._options.checkpoints) is None:
             return tuple(self._steps(observe))
         steps: list[Step] = []

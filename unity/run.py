@@ -122,6 +122,10 @@ def run(
     ] = None,
     gamma: Annotated[float, typer.Option(help="What each drop of `step` leaves.")] = 0.1,
     floor: Annotated[float, typer.Option(help="The part of the rate that is left at last.")] = 0.0,
+    init: Annotated[
+        str | None,
+        typer.Option(help="Weights to begin with, a state dict of the module; else drawn."),
+    ] = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="A folder for checkpoints, on a disk that all nodes share.")
     ] = None,
@@ -156,6 +160,8 @@ def run(
     with _rank_0_complains():
         if check and dtype is DType.float32:
             raise InputError("--dtype", "float32, expected float64, in which --check compares")
+        if check and init is not None:
+            raise InputError("--check", "not with --init, expected weights that are drawn")
         if operators is not None:
             load_user_operators(operators)
         lowering = Lowering(load_plan(plan), plan)
@@ -176,13 +182,13 @@ def run(
             accumulate=accumulate,
             schedule=schedule.value,
             warmup=warmup,
-            decay=max(steps - warmup, 1) if decay_steps is None else decay_steps,
+            decay=decay_steps or (1 if schedule == "constant" else max(steps - warmup, 1)),
             gamma=gamma,
             floor=floor,
         )
         kept = _checkpoints(checkpoint, every, keep, resume, max_restarts)
         name = "float64" if check or dtype is DType.float64 else "float32"
-        options = Options(steps, recipe, name, seed, check, data, kept)
+        options = Options(steps, recipe, name, seed, check, data, kept, init)
         job = Job(plan, options, timeout, as_json, operators, log)
     if show_program and os.environ.get("RANK", "0") == "0":
         _print_programs(lowering)
