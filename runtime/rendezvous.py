@@ -11,27 +11,42 @@ import json
 import os
 import time
 from datetime import timedelta
+from typing import Any, Protocol
 from uuid import uuid4
 
 import torch.distributed as dist
 
+# Both are documented as torch.distributed's, whose typing leaves them out.
+_TCP_STORE: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+_PREFIX_STORE: Any = dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 _POLL = 0.01
 """Seconds between looks at the store."""
 
 
-def own_store(rank: int, size: int, timeout: timedelta) -> dist.Store | None:
-    """A part of torchrun's store for this start alone; None where each start has its own store.
+class Store(Protocol):
+    """The part of torch's stores that is used here."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+
+    def get(self, key: str, /) -> bytes: ...
+
+    def check(self, keys: list[str], /) -> bool: ...
+
+
+def own_store(rank: int, size: int, timeout: timedelta) -> Any:
+    """A part of torchrun's store (one of torch's) for this start alone; None where each start has
+    its own store.
 
     Raises RuntimeError when not all ranks come in time.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = dist.TCPStore(address, port, size, is_master=False, timeout=timeout)
-    return dist.PrefixStore(agree(store, rank, size, timeout), store)
+    store: Any = _TCP_STORE(address, port, size, is_master=False, timeout=timeout)
+    return _PREFIX_STORE(agree(store, rank, size, timeout), store)
 
 
-def agree(store: dist.Store, rank: int, size: int, timeout: timedelta) -> str:
+def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
     """A name that all ranks of this start arrive at, and ranks of no other.
 
     Every rank leaves a nonce. Rank 0 proposes a name for the nonces that it finds; a rank accepts
@@ -55,12 +70,12 @@ def agree(store: dist.Store, rank: int, size: int, timeout: timedelta) -> str:
     raise RuntimeError(f"not all {size} ranks have come within {timeout.total_seconds():g} s")
 
 
-def _nonces(store: dist.Store, size: int) -> list[str] | None:
+def _nonces(store: Store, size: int) -> list[str] | None:
     found = [_get(store, f"unity/nonce/{rank}") for rank in range(size)]
     return [nonce for nonce in found if nonce] if all(found) else None
 
 
-def _accepted(store: dist.Store, rank: int, nonce: str) -> str | None:
+def _accepted(store: Store, rank: int, nonce: str) -> str | None:
     """The name of the proposal under way, which this rank accepts, if that has its nonce."""
     text = _get(store, "unity/proposal")
     if text is None:
@@ -72,10 +87,10 @@ def _accepted(store: dist.Store, rank: int, nonce: str) -> str | None:
     return str(name)
 
 
-def _all_accept(store: dist.Store, name: str, size: int) -> bool:
+def _all_accept(store: Store, name: str, size: int) -> bool:
     return all(_get(store, f"unity/accepted/{rank}") == name for rank in range(size))
 
 
-def _get(store: dist.Store, key: str) -> str | None:
+def _get(store: Store, key: str) -> str | None:
     """What is stored, without waiting for it."""
     return store.get(key).decode() if store.check([key]) else None

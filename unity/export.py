@@ -78,7 +78,7 @@ def _completed(
         if name not in whole or whole[name].shape != tensor.shape:
             problem = f"has {name} of shape {list(tensor.shape)}, which {model} has not"
             raise InputError(where, problem)
-    complete = {name: state[name] if name in state else own for name, own in whole.items()}
+    complete = {**whole, **state}
     return complete, [name for name in complete if name not in state]
 
 
