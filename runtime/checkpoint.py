@@ -65,6 +65,13 @@ class Manifest(FileModel):
     parameters: dict[str, tuple[str, ...]]
     """Every parameter in it, with its further names in the module."""
     files: dict[str, FileRecord] = Field(default_factory=dict[str, FileRecord])
+    digest: str = ""
+    """BLAKE2b of all else in it."""
+
+    def own_digest(self) -> str:
+        """What ``digest`` has to be."""
+        content = self.model_dump_json(exclude={"digest"})
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -213,7 +220,8 @@ def _record(path: Path) -> FileRecord:
 
 
 def _publish(part: Path, path: Path, manifest: Manifest) -> None:
-    write_text_atomic(part / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
+    signed = manifest.model_copy(update={"digest": manifest.own_digest()})
+    write_text_atomic(part / MANIFEST, signed.model_dump_json(indent=1) + "\n")
     _sync(part)
     replaced = path.with_name(f"{_REPLACED}{path.name}")
     if path.exists():  # from before a restart, damaged
@@ -245,6 +253,8 @@ def _verified(path: Path, world: World) -> Manifest:
     if not (path / MANIFEST).is_file():
         raise _Damaged(f"{MANIFEST} is missing")
     manifest = read_json(path / MANIFEST, Manifest)
+    if manifest.digest != manifest.own_digest():
+        raise _Damaged(f"{MANIFEST} is not what was written")
     for name, wanted in sorted(manifest.files.items())[world.rank :: world.size]:
         if not (path / name).is_file():
             raise _Damaged(f"{name} is missing")

@@ -50,6 +50,7 @@ COLLECTIVES: Mapping[str, Flat] = {
 """Torch's function of each collective on flat tensors: the result, this rank's own, the group.
 Both gloo and NCCL offer all three."""
 
+
 class CommunicationError(UnityError):
     """Another rank could not be reached in time: most often because it has ended."""
 

@@ -118,7 +118,7 @@ class UserData:
         self._step, self._read = -1, dict[int, Any]()
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
-        """As ``runtime.data.Source`` says. Raises InputError for a sample that does not fit the model."""
+        """As ``runtime.data.Source`` says. Raises InputError for what does not fit the model."""
         if leaf.name in self._constants:
             whole = self._checked(leaf, self._constants[leaf.name], _shape(leaf), "constants")
             return whole[cut(region)]

@@ -8,7 +8,8 @@ from typing import Literal
 
 from runtime.recipe import Recipe
 
-DTypeName = Literal["float32", "float64"]
+PrecisionName = Literal["float32", "float64", "bf16", "fp16"]
+"""Number formats: of everything, or of computations beside float32 weights."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Options:
     steps: int = 5
     """Counted from the first run on, where one is resumed."""
     recipe: Recipe = field(default_factory=Recipe)
-    dtype: DTypeName = "float32"
+    dtype: PrecisionName = "float32"
     seed: int = 0
     check: bool = False
     data: str | None = None

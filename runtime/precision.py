@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
-PrecisionName = Literal["float32", "float64", "bf16", "fp16"]
+from runtime.job import PrecisionName
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,13 @@ GRACE = 60
 app = new_app()
 
 
-class DType(StrEnum):
-    """The number formats of a run."""
+class Precision(StrEnum):
+    """The number formats of a run; bf16 and fp16 with float32 weights."""
 
     float32 = "float32"
     float64 = "float64"
+    bf16 = "bf16"
+    fp16 = "fp16"
 
 
 class OptimizerChoice(StrEnum):
@@ -140,7 +142,10 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Compare with one process, in float64.")
     ] = False,
-    dtype: Annotated[DType | None, typer.Option(help="Default: float32.")] = None,
+    precision: Annotated[
+        Precision | None,
+        typer.Option(help="Default: float32. bf16 and fp16 compute in these and keep float32."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Fixes weights, synthetic data and its order.")] = 0,
     timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds that a communication may take.")
@@ -158,8 +163,9 @@ def run(
 ) -> None:
     """Train by PLAN, one process a device."""
     with _rank_0_complains():
-        if check and dtype is DType.float32:
-            raise InputError("--dtype", "float32, expected float64, in which --check compares")
+        if check and precision not in (None, Precision.float64):
+            problem = f"{precision}, expected float64, in which --check compares"
+            raise InputError("--precision", problem)
         if check and init is not None:
             raise InputError("--check", "not with --init, expected weights that are drawn")
         if operators is not None:
@@ -187,8 +193,8 @@ def run(
             floor=floor,
         )
         kept = _checkpoints(checkpoint, every, keep, resume, max_restarts)
-        name = "float64" if check or dtype is DType.float64 else "float32"
-        options = Options(steps, recipe, name, seed, check, data, kept, init)
+        number = Precision.float64 if check else precision or Precision.float32
+        options = Options(steps, recipe, number.value, seed, check, data, kept, init)
         job = Job(plan, options, timeout, as_json, operators, log)
     if show_program and os.environ.get("RANK", "0") == "0":
         _print_programs(lowering)
