@@ -27,6 +27,8 @@ from pcg.errors import InputError, UnityError
 
 T = TypeVar("T")
 
+LEAVE = 3.0
+"""Seconds until a worker has to have ended after another has failed."""
 STOPPED = 128
 """Exit statuses above are of workers that a signal stopped, which is the rest."""
 
@@ -169,6 +171,7 @@ def _silence() -> None:
 def _enter(function: Callable[..., T], arguments: tuple[Any, ...], folder: str) -> T:
     """A worker's life."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_others, args=(Path(folder),), daemon=True).start()
     if any(note.is_final for note in _notes(Path(folder))):
         sys.exit(1)
     try:
@@ -186,6 +189,21 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
+def _end_with_others(folder: Path) -> None:
+    """A worker that hangs does not heed that it is asked to end once another has failed; nor should
+    all wait for as long as one that writes a checkpoint may take."""
+    attempt = _attempt()
+    while not any(note.attempt == attempt for note in _notes(folder) if not note.has_stopped):
+        time.sleep(1.0)
+    time.sleep(LEAVE)
+    os._exit(1)
+
+
+def _attempt() -> int:
+    """How often this worker had been started before."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 def _leave_note(error: Exception, folder: Path) -> None:
     from runtime.collectives import CommunicationError
 
@@ -194,7 +212,7 @@ def _leave_note(error: Exception, folder: Path) -> None:
         status, text = error.exit_status, str(error)
     else:
         status, text = None, traceback.format_exc()
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    attempt = _attempt()
     note = _Note(attempt, rank, time.time(), status, text, isinstance(error, CommunicationError))
     part = folder / f"note-{attempt}-{rank}.part"
     part.write_text(json.dumps(vars(note)))

@@ -110,7 +110,7 @@ def test_weights_have_the_names_and_shapes_of_the_module(plan, tmp_path):
         def forward(self, x):
             return (self.first(x).relu() @ self.second).square().mean()
 
-    report = train(plan, tmp_path / "c", 3)
+    train(plan, tmp_path / "c", 3)
     path = tmp_path / "weights.pt"
     write_state_dict(state_dict(newest_manifest(tmp_path / "c")), path)
     net = Net().double()
@@ -118,11 +118,11 @@ def test_weights_have_the_names_and_shapes_of_the_module(plan, tmp_path):
     # Begun with these weights, and without updates, a run has the loss that the module computes.
     still = Recipe(rate=0.0)
     given = Options(1, still, "float64", seed=5, initial=str(path))
-    loss = run_plan(Lowering(plan), given, World(), lambda step: None).steps[0].loss
+    seen = []
+    run_plan(Lowering(plan), given, World(), seen.append)
     (x,) = [node.leaf for node in plan.model.leaves if node.leaf.name == "x"]
     batch = Synthetic(5).piece(x, ((0, 8), (0, 6)), 0)
-    assert loss == pytest.approx(net(batch).item(), rel=1e-12)
-    assert loss != report.steps[-1].loss
+    assert seen[0].loss == pytest.approx(net(batch).item(), rel=1e-12)
 
 
 @pytest.fixture(scope="module")
@@ -227,11 +227,11 @@ def test_what_is_done_otherwise_is_said(plan, folder, capsys):
 def test_a_table_of_contents_runs_nothing(folder):
     class Evil:
         def __reduce__(self):
-            return os.system, ("false",)
+            return os.getpid, ()
 
     path = folder / "step-00000005"
     (path / ".metadata").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(pickle.UnpicklingError, match=r"names (posix|nt)\.system"):
+    with pytest.raises(pickle.UnpicklingError, match=r"names (posix|nt)\.getpid"):
         SafeReader(path).read_metadata()
 
 

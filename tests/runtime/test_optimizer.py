@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -70,7 +72,7 @@ def test_pieces_become_what_the_whole_does(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_restored_states_go_on_to_the_last_bit(recipe):
-    scheduled = Recipe(**{**vars(recipe), "schedule": "cosine", "decay": STEPS, "warmup": 1})
+    scheduled = replace(recipe, schedule="cosine", decay=STEPS, warmup=1)
     one, other = {"w": start()}, {"w": start()}
     first, second = Updater(one, scheduled, World()), Updater(other, scheduled, World())
     every = gradients(STEPS)

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from uuid import uuid4
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from runtime.checkpoint import newest_manifest
 from runtime.plain import state_dict
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 MARK = "UNITY_TEST_MARK"
 
 
@@ -84,6 +85,15 @@ class Disturbed:
                 return
             time.sleep(0.01)
         raise AssertionError(f"no step {number}: {self.finish(5)}")
+
+    def wait_at_random(self, drawn: Random, steps: int) -> None:
+        """Wait for some time, or until some step and a little longer."""
+        wanted = max((number for number, _ in self.steps()), default=0)
+        if drawn.random() < 0.3:
+            time.sleep(drawn.uniform(0.0, 3.0))
+        elif wanted + 1 < steps:
+            self.wait_for_step(drawn.randint(wanted + 1, steps - 1))
+            time.sleep(drawn.uniform(0.0, 0.02))
 
     def kill_worker(self, which: int, sign: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to one of the workers, as soon as there are some; none if the run ends."""
