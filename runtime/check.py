@@ -30,14 +30,27 @@ class Outcome:
     weights: Mapping[str, tuple[Tensor, ...]]
 
 
-def train_alone(graph: Graph, options: Options, source: Source, device: torch.device) -> Outcome:
-    """Train a graph as written: whole tensors, one process, float64, autograd from end to end."""
+def train_alone(
+    graph: Graph,
+    options: Options,
+    source: Source,
+    device: torch.device,
+    *,
+    delayed: bool = False,
+) -> Outcome:
+    """Train a graph as written: whole tensors, one process, float64, autograd from end to end.
+
+    ``delayed``: gradients are of the weights of one update before, as in PipeDream-2BW.
+    """
     leaves = [node.leaf for node in graph.leaves]
     weights = {
-        leaf.name: initial_weight(leaf, options.seed).to(device).requires_grad_()
+        leaf.name: initial_weight(leaf, options.seed).to(device)
         for leaf in leaves
         if leaf.kind == "weight"
     }
+    read = {name: w.clone() if delayed else w for name, w in weights.items()}
+    for weight in read.values():
+        weight.requires_grad_()
     recipe = options.recipe
     updater = Updater(_trained(graph, weights), recipe, World(device=device))
     losses: list[float] = []
@@ -51,12 +64,15 @@ def train_alone(graph: Graph, options: Options, source: Source, device: torch.de
                 for leaf in leaves
                 if leaf.kind == "input"
             }
-            results = evaluate(graph, inputs | weights)
+            results = evaluate(graph, inputs | read)
             loss = results[0].sum()
             total += loss.item()
-            gradients = _gradients(weights, loss)
+            gradients = _gradients(read, loss)
             # Copied, for outputs may be views of weights, which are updated in place.
             outputs = tuple(result.detach().clone() for result in results)
+            with torch.no_grad():
+                for name, weight in weights.items() if delayed else ():
+                    read[name].copy_(weight)
             updater.update(gradients)
         losses.append(total / recipe.accumulate)
     return Outcome(

@@ -62,6 +62,8 @@ class Manifest(FileModel):
     """How often weights had been updated: finished training steps."""
     seed: int
     recipe: Recipe
+    delayed: bool = False
+    """Whether it has the weights of one update before as well (PipeDream-2BW)."""
     parameters: dict[str, tuple[str, ...]]
     """Every parameter in it, with its further names in the module."""
     files: dict[str, FileRecord] = Field(default_factory=dict[str, FileRecord])

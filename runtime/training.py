@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pcg.errors import InputError, one_line
+from pcg.plan import Plan
 from runtime import checkpoint
 from runtime.checkpoint import CheckpointError, Kept, Manifest
 from runtime.collectives import World
@@ -22,6 +23,11 @@ from runtime.program import Program, Weight
 from runtime.shards import Shard
 
 
+def is_delayed(plan: Plan) -> bool:
+    """Whether gradients are of the weights of one update before, as in PipeDream-2BW."""
+    return plan.pipeline is not None and plan.pipeline.schedule == "2bw"
+
+
 class Training:
     """A rank's executor, what updates its weights, and its part of checkpoints."""
 
@@ -32,6 +38,8 @@ class Training:
         self._program: Program = lowering.program(world.rank)
         self._executor = executor
         trained = self._program.trained
+        if is_delayed(lowering.plan) and options.recipe.accumulate > 1:
+            raise InputError("--accumulate", "not with a plan whose updates are delayed (2bw)")
         self._updater = Updater(
             {weight.register: executor.weights[weight.register] for weight in trained},
             options.recipe,
@@ -47,6 +55,7 @@ class Training:
         if (given := self._options.initial) is not None:
             plan = self._lowering.plan
             fill(self._executor.weights, self._program.weights, plan.naming, given)
+            self._renew_older()
         if (kept := self._options.checkpoints) is None:
             return tuple(self._steps(observe))
         steps: list[Step] = []
@@ -89,7 +98,10 @@ class Training:
             return
         self._check(found)
         self._updater.restore(found.manifest.updates)
-        checkpoint.load(self._world, found, self._shards())
+        weights = (*self._shards(), *(self._older() if found.manifest.delayed else ()))
+        checkpoint.load(self._world, found, weights)
+        if not found.manifest.delayed:
+            self._renew_older()
         self._tell(f"{found.path}: going on with step {found.manifest.updates + 1}")
 
     def _check(self, found: Kept) -> None:
@@ -123,7 +135,7 @@ class Training:
             self._tell(f"warning: no checkpoint: {error}")
 
     def _save(self, kept: Checkpoints) -> Path:
-        shards = tuple(self._shards())
+        shards = (*self._shards(), *self._older())
         folder, options = Path(kept.folder), self._options
         plan = self._lowering.plan
         leaves = {w.leaf.name: w.leaf for w in self._program.weights}
@@ -139,6 +151,7 @@ class Training:
             updates=self._updater.updates,
             seed=options.seed,
             recipe=options.recipe,
+            delayed=is_delayed(plan),
             parameters=parameters,
         )
         return checkpoint.save(self._world, folder, shards, manifest, kept.keep)
@@ -150,6 +163,17 @@ class Training:
             yield self._shard("model.{}", weight, self._executor.weights[register])
         for register, state, tensor in self._updater.states():
             yield self._shard(f"optimizer.{{}}.{state}", weights[register], tensor)
+
+    def _older(self) -> Iterator[Shard]:
+        """The weights of one update before, where gradients are of those."""
+        for weight in self._program.weights:
+            if weight.register in self._executor.older:
+                yield self._shard("older.{}", weight, self._executor.older[weight.register])
+
+    def _renew_older(self) -> None:
+        """Begin as if the weights had been the same one update before."""
+        for register, weight in self._executor.older.items():
+            weight.copy_(self._executor.weights[register])
 
     def _shard(self, key: str, weight: Weight, tensor: Tensor) -> Shard:
         parameter = self._lowering.plan.naming.parameter(weight.leaf.name)

@@ -19,7 +19,7 @@ from runtime.dataset import make_source
 from runtime.executor import Executor
 from runtime.job import Observer, Options, Report
 from runtime.lower import Lowering
-from runtime.training import Training
+from runtime.training import Training, is_delayed
 
 
 def train(
@@ -55,7 +55,8 @@ def run_plan(
     outcome = _collect(lowering, executor, world.rank, tuple(step.loss for step in steps))
     if world.rank != 0:
         return None
-    expected = train_alone(plan.model, options, source, world.device)
+    delayed = is_delayed(plan)
+    expected = train_alone(plan.model, options, source, world.device, delayed=delayed)
     # A run that was resumed has the last steps' losses only.
     expected = replace(expected, losses=expected.losses[options.steps - len(steps) :])
     found = compare(expected, _with_unused(outcome, plan, seed))

@@ -18,10 +18,12 @@ from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.text import parse_graph
 from pcg.view import MachineView
 from runtime.check import evaluate
+from runtime.collectives import World
 from runtime.data import initial_weight, input_batch
 from runtime.executor import Executor
-from runtime.job import Options, Report
+from runtime.job import Checkpoints, Options, Report
 from runtime.lower import Lowering
+from runtime.recipe import Recipe
 from runtime.worker import run_plan
 from search.cost import CostModel
 from search.mesh.cuts import Cuts
@@ -76,7 +78,7 @@ def plan_of(model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DE
 
 def trained(plan: Plan, steps: int = 3) -> Report:
     lowering = Lowering(plan)
-    options = Options(steps=steps, rate=RATE, dtype="float64", check=True)
+    options = Options(steps=steps, recipe=Recipe(rate=RATE), dtype="float64", check=True)
     report = on_ranks(
         plan.machine.devices, lambda world: run_plan(lowering, options, world, lambda step: None)
     )[0]
@@ -191,3 +193,42 @@ def test_a_program_shows_slices_and_their_order(library):
     shown = str(Lowering(plan).program(0))
     assert "in the order F0 F1 B0 F2 B1 F3 B2 B3" in shown
     assert "with the weights of one update before" in shown
+
+
+def test_2bw_agrees_with_one_process(library):
+    report = trained(planned("mlp-mnist", library, 4, 2, "2bw"), steps=4)
+    assert not [c for c in report.comparisons if not c.passes]
+
+
+SLICED = """
+x = input[8, 6]
+w = weight[6, 4]
+h = batch(relu(matmul(pipeline(x, dim=0, degree=2), w)), dim=0, degree=2)
+return mean_loss(h)
+"""
+
+
+def test_a_checkpoint_has_the_older_weights_of_2bw(tmp_path):
+    model = parse_graph(
+        "x = input[8, 6]\nw = weight[6, 4]\nh = relu(matmul(x, w))\nreturn mean_loss(h)"
+    )
+    graph = parse_graph(SLICED)
+    views = {
+        node: MachineView.packed(0, (1,) * len(grid(node)))
+        for node in graph.nodes
+        if not (node.is_leaf or node.is_parallel)
+    }
+    lowering = Lowering(plan_of(model, graph, views, 1, 2, "2bw", devices=1))
+
+    def run(folder: str, steps: int, *, resume: bool) -> Report:
+        kept = Checkpoints(str(tmp_path / folder), resume=resume)
+        options = Options(steps, Recipe(rate=RATE), "float64", check=True, checkpoints=kept)
+        report = run_plan(lowering, options, World(), lambda step: None)
+        assert report is not None
+        assert not [c for c in report.comparisons if not c.passes]
+        return report
+
+    whole = run("whole", 4, resume=False)
+    parts = run("parts", 2, resume=False), run("parts", 4, resume=True)
+    losses = [step.loss for part in parts for step in part.steps]
+    assert losses == [step.loss for step in whole.steps]
