@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -39,3 +39,14 @@ def misfit(
         found = ", ".join(map(str, sorted(slices))) or "none"
         return f"{pipeline.micro_batches} micro-batches, slices of the graph: {found}"
     return None
+
+
+def turns(stage: int, stages: int, micro_batches: int) -> Iterator[tuple[bool, int]]:
+    """What a stage (from 0) does in order by 1F1B: (whether forward, which micro-batch)."""
+    ahead = min(stages - stage - 1, micro_batches)
+    for batch in range(ahead):
+        yield True, batch
+    for batch in range(micro_batches):
+        if batch + ahead < micro_batches:
+            yield True, batch + ahead
+        yield False, batch

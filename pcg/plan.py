@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -21,6 +21,7 @@ from pcg.errors import InputError
 from pcg.files import FileModel, read_json, write_text_atomic
 from pcg.graph import Graph, Leaf, Node
 from pcg.machine import Machine
+from pcg.naming import NamingFile
 from pcg.pipeline import PipelineFile, misfit
 from pcg.text import node_names, parse_graph, print_graph
 from pcg.training import Optimizer
@@ -150,6 +151,7 @@ class PlanFile(FileModel):
     estimates: EstimatesFile
     hashes: dict[str, str]
     """Of each part of the file as it was written, by its place (``altered_parts``)."""
+    naming: NamingFile | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ class Plan:
     recompute: frozenset[Node] = frozenset()
     """The operators whose results are not kept for the backward pass but computed again."""
     pipeline: PipelineFile | None = None
+    naming: NamingFile = field(default_factory=NamingFile)
 
 
 def machine_record(machine: Machine) -> MachineFile:
@@ -215,6 +218,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         ),
         estimates=plan.estimates,
         hashes={},
+        naming=plan.naming,
     )
     write_plan(content.model_copy(update={"hashes": part_hashes(content)}), path)
 
@@ -246,7 +250,7 @@ def _expanded(value: Any, levels: int, indent: str = "") -> str:
 def part_hashes(content: PlanFile) -> dict[str, str]:
     """A hash of each part of a plan file but the hashes, by its place."""
     dumped = content.model_dump(mode="json", exclude={"hashes"})
-    parts = {name: part for name, part in dumped.items() if name != "decisions"}
+    parts = {k: part for k, part in dumped.items() if k != "decisions" and part is not None}
     parts |= {f"decisions.{name}": part for name, part in dumped["decisions"].items()}
     return {
         name: sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:16]
@@ -305,6 +309,7 @@ def plan_of(content: PlanFile, where: str) -> Plan:
         content.decisions.optimizer,
         _recomputed(graph, content, where),
         pipeline,
+        content.naming or NamingFile(),
     )
 
 

@@ -9,10 +9,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pcg.graph import Graph, Node, Value
-from runtime.data import initial_weight, input_batch
-from runtime.job import Comparison
+from pcg.graph import Graph, Leaf, Node, Value, topological
+from pcg.transfer import Region
+from runtime.collectives import World
+from runtime.data import Source, initial_weight
+from runtime.job import Comparison, Options
 from runtime.kernels import run_whole
+from runtime.optimizer import Updater
 
 
 @dataclass(frozen=True)
@@ -27,30 +30,68 @@ class Outcome:
     weights: Mapping[str, tuple[Tensor, ...]]
 
 
-def train_alone(graph: Graph, steps: int, rate: float, seed: int, device: torch.device) -> Outcome:
-    """Train a graph as written: whole tensors, one process, float64, autograd from end to end."""
+def train_alone(
+    graph: Graph,
+    options: Options,
+    source: Source,
+    device: torch.device,
+    *,
+    delayed: bool = False,
+) -> Outcome:
+    """Train a graph as written: whole tensors, one process, float64, autograd from end to end.
+
+    ``delayed``: gradients are of the weights of one update before, as in PipeDream-2BW.
+    """
+    leaves = [node.leaf for node in graph.leaves]
     weights = {
-        node.leaf.name: initial_weight(node.leaf, seed).to(device).requires_grad_()
-        for node in graph.leaves
-        if node.leaf.kind == "weight"
+        leaf.name: initial_weight(leaf, options.seed).to(device)
+        for leaf in leaves
+        if leaf.kind == "weight"
     }
+    read = {name: w.clone() if delayed else w for name, w in weights.items()}
+    for weight in read.values():
+        weight.requires_grad_()
+    recipe = options.recipe
+    updater = Updater(_trained(graph, weights), recipe, World(device=device))
     losses: list[float] = []
     outputs: tuple[Tensor, ...] = ()
-    for step in range(steps):
-        leaves = {
-            node.leaf.name: input_batch(node.leaf, seed, step).to(device)
-            for node in graph.leaves
-            if node.leaf.kind == "input"
-        }
-        outputs = evaluate(graph, leaves | weights)
-        loss = outputs[0].sum()
-        losses.append(loss.item())
-        weights = _updated(weights, loss, rate)
+    for step in range(options.steps):
+        total = 0.0
+        for part in range(recipe.accumulate):
+            number = step * recipe.accumulate + part
+            inputs = {
+                leaf.name: source.piece(leaf, whole_region(leaf), number).to(device, torch.float64)
+                for leaf in leaves
+                if leaf.kind == "input"
+            }
+            results = evaluate(graph, inputs | read)
+            loss = results[0].sum()
+            total += loss.item()
+            gradients = _gradients(read, loss)
+            # Copied, for outputs may be views of weights, which are updated in place.
+            outputs = tuple(result.detach().clone() for result in results)
+            with torch.no_grad():
+                for name, weight in weights.items() if delayed else ():
+                    read[name].copy_(weight)
+            updater.update(gradients)
+        losses.append(total / recipe.accumulate)
     return Outcome(
         tuple(losses),
-        tuple((output.detach(),) for output in outputs),
+        tuple((output,) for output in outputs),
         {name: (weight.detach(),) for name, weight in weights.items()},
     )
+
+
+def whole_region(leaf: Leaf) -> Region:
+    """All of a leaf."""
+    assert leaf.type is not None, "a graph that runs has types"
+    return tuple((0, size) for size in leaf.type.shape)
+
+
+def _trained(graph: Graph, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that the loss depends on: weight decay and momentum leave others alone."""
+    read = {n.leaf.name for n in topological([graph.outputs[0].node]) if n.is_leaf}
+    return {name: weight for name, weight in weights.items() if name in read}
 
 
 def evaluate(graph: Graph, leaves: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
@@ -69,16 +110,13 @@ def evaluate(graph: Graph, leaves: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     return tuple(tensor(value) for value in graph.outputs)
 
 
-def _updated(weights: Mapping[str, Tensor], loss: Tensor, rate: float) -> dict[str, Tensor]:
+def _gradients(weights: Mapping[str, Tensor], loss: Tensor) -> dict[str, Tensor]:
     if not loss.requires_grad:
-        return dict(weights)
+        return {name: torch.zeros_like(weight) for name, weight in weights.items()}
     gradients = torch.autograd.grad(
         loss, list(weights.values()), allow_unused=True, materialize_grads=True
     )
-    return {
-        name: (weight.detach() - rate * gradient).requires_grad_()
-        for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
-    }
+    return dict(zip(weights, gradients, strict=True))
 
 
 def compare(expected: Outcome, measured: Outcome) -> tuple[Comparison, ...]:

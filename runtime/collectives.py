@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -15,12 +16,52 @@ from torch import Tensor
 
 from pcg.errors import InputError, UnityError
 from runtime.program import Group
+from runtime.rendezvous import own_store
 
 Kind = Literal["cpu", "gpu"]
+T = TypeVar("T")
+Channel = Literal["forward", "backward"]
+"""Messages between two ranks keep their order within a channel."""
+
+TAGS: Mapping[Channel, int] = {"forward": 0, "backward": 1}
+
+Flat = Callable[..., object]
+
+
+def _named(*names: str) -> Flat:
+    """Torch's function that goes by one of these names, the newest first."""
+    return next(getattr(dist, name) for name in names if hasattr(dist, name))
+
+
+def _all_to_all(result: Tensor, own: Tensor, group: dist.ProcessGroup | None) -> object:
+    return dist.all_to_all_single(result, own, group=group)
+
+
+def _reduce_scatter(result: Tensor, own: Tensor, group: dist.ProcessGroup | None) -> object:
+    return _SCATTER(result, own, dist.ReduceOp.SUM, group)
+
+
+_SCATTER = _named("reduce_scatter_single", "reduce_scatter_tensor")
+COLLECTIVES: Mapping[str, Flat] = {
+    "all_gather": _named("all_gather_single", "all_gather_into_tensor"),
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+}
+"""Torch's function of each collective on flat tensors: the result, this rank's own, the group.
+Both gloo and NCCL offer all three."""
 
 
 class CommunicationError(UnityError):
     """Another rank could not be reached in time: most often because it has ended."""
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """Messages under way, and the tensors that have to stay until they have left."""
+
+    works: list[dist.Work]
+    tensors: tuple[Tensor, ...]
+    what: str
 
 
 @dataclass
@@ -34,12 +75,24 @@ class World:
         default_factory=dict[Group, dist.ProcessGroup | None]
     )
     """Every group that has been created, by all ranks; None where this one is no member."""
+    _channels: dict[Channel, dist.ProcessGroup] = field(
+        default_factory=dict[Channel, dist.ProcessGroup]
+    )
+    """Groups of all ranks for messages, where the default one does not do."""
+    _pending: list[_Sent] = field(default_factory=list[_Sent])
+    step: int = 0
+    """The training step under way, from 1, for messages; 0 before the first."""
+    asked_to_stop: bool = False
+    """Whether this rank was told to stop: it tells the others with the next ``total``."""
+    stops: bool = False
+    """Whether any rank was told to, as all of them know since the last ``total``."""
 
-    def prepare(self, groups: Iterable[Group]) -> None:
+    def prepare(self, groups: Iterable[Group], *, both_ways: bool = False) -> None:
         """Create the process groups that do not exist yet.
 
         All ranks have to call this with the same groups in the same order: creating a group is
-        itself a collective of all of them.
+        itself a collective of all of them. ``both_ways``: whether activations and gradients are
+        under way at the same time; NCCL works off the messages of a group one after the other.
         """
         everyone = tuple(range(self.size))
         for group in groups:
@@ -49,53 +102,136 @@ class World:
                     made = dist.group.WORLD if whole else dist.new_group(list(group))
                     # A rank that is no member is given a placeholder.
                     self._groups[group] = made if isinstance(made, dist.ProcessGroup) else None
+        if both_ways and self.size > 1 and self.device.type == "cuda" and not self._channels:
+            with self._reporting("creating a group for gradients"):
+                made = dist.new_group(list(everyone))
+                assert isinstance(made, dist.ProcessGroup), "every rank is a member"
+                self._channels["backward"] = made
 
     def all_reduce(self, values: Tensor, group: Group) -> Tensor:
         """The sum of the members' tensors. ``group`` has been prepared and holds this rank."""
         total = values.clone(memory_format=torch.contiguous_format)
-        if len(group) > 1:
-            with self._reporting(f"all_reduce over {group}"):
-                dist.all_reduce(total, group=self._groups[group])
+        self.start_all_reduce(total, group)()
         return total
 
+    def start_all_reduce(self, values: Tensor, group: Group) -> Callable[[], None]:
+        """Begin to replace a contiguous tensor by the sum of the members'; what is returned waits
+        for that."""
+        if len(group) == 1:
+            return _done
+        what = f"all_reduce over {group}"
+        with self._reporting(what):
+            work = dist.all_reduce(values, group=self._groups[group], async_op=True)
+        return lambda: self._wait(work, what)
+
+    def all_gather(self, values: Tensor, group: Group) -> Tensor:
+        """The members' flat tensors, all of one length, one after the other."""
+        found = values.new_empty(len(group) * len(values))
+        with self._reporting(f"all_gather over {group}"):
+            COLLECTIVES["all_gather"](found, values.contiguous(), self._groups[group])
+        return found
+
+    def reduce_scatter(self, values: Tensor, group: Group) -> Tensor:
+        """This rank's part of the sum of the members' flat tensors, cut in as many as there are
+        members."""
+        found = values.new_empty(len(values) // len(group))
+        with self._reporting(f"reduce_scatter over {group}"):
+            COLLECTIVES["reduce_scatter"](found, values.contiguous(), self._groups[group])
+        return found
+
+    def all_to_all(self, values: Tensor, group: Group) -> Tensor:
+        """Of flat tensors that are cut in as many parts as there are members, the part that each
+        member has for this rank, one after the other."""
+        found = torch.empty_like(values)
+        with self._reporting(f"all_to_all over {group}"):
+            COLLECTIVES["all_to_all"](found, values.contiguous(), self._groups[group])
+        return found
+
     def exchange(
-        self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, int], dtype: torch.dtype
+        self,
+        outgoing: Mapping[int, Tensor],
+        incoming: Mapping[int, int],
+        dtype: torch.dtype,
+        channel: Channel = "forward",
     ) -> dict[int, Tensor]:
         """Send a flat tensor to some ranks and receive flat tensors of given lengths from some.
 
-        All operations are posted before any is waited for, so no order of ranks can deadlock.
+        All operations are posted before any is waited for, and a rank that only sends does not
+        wait at all (``settle`` does), so no order of ranks can deadlock.
         """
         received = {
             peer: torch.empty(length, dtype=dtype, device=self.device)
             for peer, length in sorted(incoming.items())
         }
-        operations = [
-            dist.P2POp(dist.isend, values.contiguous(), peer)
-            for peer, values in sorted(outgoing.items())
+        sent = {peer: values.contiguous() for peer, values in sorted(outgoing.items())}
+        ends = self._channels.get(channel), TAGS[channel]
+        operations = [dist.P2POp(dist.isend, values, peer, *ends) for peer, values in sent.items()]
+        operations += [
+            dist.P2POp(dist.irecv, values, peer, *ends) for peer, values in received.items()
         ]
-        operations += [dist.P2POp(dist.irecv, values, peer) for peer, values in received.items()]
         if operations:
-            with self._reporting(f"messages with {sorted({*outgoing, *incoming})}"):
-                for work in dist.batch_isend_irecv(operations):
-                    work.wait()
+            what = f"messages with {sorted({*outgoing, *incoming})}"
+            with self._reporting(what):
+                works = dist.batch_isend_irecv(operations)
+            self._pending.append(_Sent(works, tuple(sent.values()), what))
+        if received:
+            self.settle(self._pending.pop())
         return received
+
+    def settle(self, *messages: _Sent) -> None:
+        """Wait until messages have left, by default all. Until then what they hold must not be
+        changed."""
+        if not messages:
+            messages = tuple(self._pending)
+            self._pending.clear()
+        for message in messages:
+            for work in message.works:
+                self._wait(work, message.what)
 
     def total(self, value: float) -> float:
         """The sum of a number over all ranks, in double precision."""
         if self.size == 1:
+            self.stops |= self.asked_to_stop
             return value
-        number = torch.tensor([value], dtype=torch.float64, device=self.device)
-        with self._reporting("all_reduce of the loss"):
-            dist.all_reduce(number)
-        return float(number.item())
+        asked = float(self.asked_to_stop)
+        numbers = torch.tensor([value, asked], dtype=torch.float64, device=self.device)
+        with self._reporting("all_reduce of a number, such as the loss"):
+            dist.all_reduce(numbers)
+            value, asked = numbers.tolist()
+        self.stops |= asked > 0
+        return value
 
-    @contextmanager
-    def _reporting(self, what: str) -> Generator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else "failed"
-            raise CommunicationError(f"rank {self.rank}: {what}: {reason}") from error
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, which has to be one that can be pickled."""
+        if self.size == 1:
+            return [value]
+        found: list[T | None] = [None] * self.size
+        with self._reporting("all_gather of notes"):
+            dist.all_gather_object(found, value)
+        return cast(list[T], found)
+
+    def _wait(self, work: dist.Work | None, what: str) -> None:
+        if work is not None:
+            with self._reporting(what):
+                work.wait()
+
+    def _reporting(self, what: str) -> AbstractContextManager[None]:
+        return _reported(f"rank {self.rank}" + (f": step {self.step}" if self.step else ""), what)
+
+
+@contextmanager
+def _reported(where: str, what: str) -> Generator[None]:
+    """Name the rank, the step and the communication of a failure."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise CommunicationError(f"{where}: {what}: {_reason(error)}") from error
+
+
+def _reason(error: RuntimeError) -> str:
+    """The first line, without the place in gloo's source and its advice."""
+    first = next(iter(str(error).strip().splitlines()), "failed")
+    return re.sub(r"\[/\S+:\d+\] ", "", first).partition(". This is typically")[0]
 
 
 def environment() -> tuple[int, int] | None:
@@ -116,6 +252,10 @@ def environment() -> tuple[int, int] | None:
     return rank, size
 
 
+def _done() -> None:
+    """Nothing to wait for."""
+
+
 @contextmanager
 def open_world(kind: Kind, timeout: float) -> Generator[World]:
     """Join the ranks that torchrun started; without it, a world of one.
@@ -127,12 +267,18 @@ def open_world(kind: Kind, timeout: float) -> Generator[World]:
     if size == 1:
         yield World(rank, size, device)
         return
-    # With a device NCCL connects all ranks at once; point-to-point messages rely on that.
-    dist.init_process_group(
-        "nccl" if kind == "gpu" else "gloo",
-        timeout=timedelta(seconds=timeout),
-        device_id=device if kind == "gpu" else None,
-    )
+    limit = timedelta(seconds=timeout)
+    with _reported(f"rank {rank}", "meeting the other ranks"):
+        store = own_store(rank, size, limit)
+        # With a device NCCL connects all ranks at once; point-to-point messages rely on that.
+        dist.init_process_group(
+            "nccl" if kind == "gpu" else "gloo",
+            timeout=limit,
+            device_id=device if kind == "gpu" else None,
+            store=store,
+            rank=rank,
+            world_size=size,
+        )
     try:
         yield World(rank, size, device)
     finally:

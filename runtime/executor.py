@@ -1,19 +1,23 @@
-"""Execution of a rank's program: forward, backward, and the update of the weights kept here."""
+"""Execution of a rank's program: forward, backward, and the gradients of the weights kept here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from pcg.transfer import Region
 from runtime.collectives import World
-from runtime.data import initial_weight, input_batch
-from runtime.kernels import run_task
-from runtime.messages import cut, run_exchange
-from runtime.program import Alias, AllReduce, Exchange, Load, Program, Run
+from runtime.data import Source, Synthetic, initial_weight
+from runtime.frame import Machinery
+from runtime.messages import run_exchange
+from runtime.passes import Passes
+from runtime.precision import PrecisionName, precision
+from runtime.program import Exchange, Program
+from runtime.stretch import Block, Meeting
+from runtime.sync import GradientSync, buckets
 
 
 @dataclass(frozen=True)
@@ -25,187 +29,140 @@ class StepResult:
     seconds: float
 
 
-@dataclass(frozen=True)
-class _Record:
-    """A task's operands and results, joined by autograd's record of this task alone."""
-
-    operands: tuple[Tensor, ...]
-    results: tuple[Tensor, ...]
+Update = Callable[[Mapping[str, Tensor]], None]
+"""Takes the complete gradient of every trained weight's piece, by register, and changes the pieces
+in place."""
 
 
 class Executor:
     """A rank's weights and registers. All ranks of the world have to step together.
 
-    The order of the backward pass is the program's, reversed, and not autograd's choice, so that
-    all ranks communicate in the same order; autograd differentiates single tasks.
+    ``weights`` are the pieces kept here, by register; who updates them does so in place.
     """
 
-    def __init__(self, program: Program, world: World, dtype: torch.dtype, seed: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        world: World,
+        number_format: PrecisionName = "float32",
+        seed: int = 0,
+        source: Source | None = None,
+        *,
+        compiles: bool = False,
+    ) -> None:
+        """``source`` of the inputs: synthetic ones by default. ``compiles``: whether stretches
+        between communications go through torch.compile."""
         self._program, self._world = program, world
-        self._dtype, self._seed = dtype, seed
-        self._values: dict[str, Tensor] = {}
-        self._gradients: dict[str, Tensor] = {}
-        self._records: list[_Record] = []
-        world.prepare(program.groups)
-        self._weights = {
-            weight.register: self._piece(initial_weight(weight.leaf, seed), weight.region)
+        self._precision = precision(number_format, world.device)
+        world.prepare(program.groups, both_ways=program.pipeline is not None)
+        self.weights = {
+            weight.register: initial_weight(
+                weight.leaf, seed, weight.region, self._precision.dtype
+            ).to(world.device)
             for weight in program.weights
         }
+        self._shared = Machinery(program, world, self._precision, compiles)
+        self._passes = Passes(self._shared, source or Synthetic(seed))
+        self._blocks = self._passes.blocks
+        # Gradients of slices are complete when all slices have been.
+        self._closing = {} if program.pipeline else _first_readers(self._blocks)
+        self._sync = self._make_sync()
+        self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
+        """The weights of one update before, where gradients are of those."""
 
-    def step(self, number: int, rate: float) -> StepResult:
-        """One update by stochastic gradient descent, on the data of step ``number``."""
-        self._load(number)
-        self._synchronize()
-        begin = perf_counter()
-        self._forward()
-        loss = self._values[self._program.loss].sum().item() if self._program.loss else 0.0
-        # Autograd's records hold what the backward pass needs.
-        self._values = {name: self._values[name] for name in self._program.outputs}
-        self._backward()
-        self._update(rate)
+    @torch.no_grad()
+    def step(self, number: int, update: Update) -> StepResult:
+        """One pass over the data of step ``number``, whose gradients ``update`` is given."""
+        begins: list[float] = []
+
+        def start() -> None:
+            self._synchronize()
+            begins.append(perf_counter())
+
+        self._renew_leaves()
+        self._block = len(self._blocks)
+        self._passes.run(number, start, self._done)
+        gradients = self._sync.finish()
+        self._world.settle()
+        self._keep_outputs()
+        for register, weight in self.older.items():
+            weight.copy_(self.weights[register])
+        update(gradients)
+        loss = self._passes.loss
         # Last, because it waits for the slowest rank, whose time is the step's.
-        total = self._world.total(loss)
+        total = self._world.total(0.0 if loss is None else loss.item())
         self._synchronize()
-        return StepResult(total, perf_counter() - begin)
+        return StepResult(total, perf_counter() - begins[0])
 
+    @torch.no_grad()
     def collect(
         self, exchange: Exchange, shape: tuple[int, ...], *, weight: bool = False
     ) -> Tensor | None:
         """Gather a weight, or an output of the last step, of global ``shape``, by an exchange."""
-        held = self._weights if weight else self._values
+        held = self.weights if weight else self._passes.outputs
         source = held[exchange.source] if exchange.source else None
         wanted = shape if exchange.target else None
-        return run_exchange(self._world, exchange, source, wanted, self._dtype)
+        dtype = self._precision.dtype
+        given = None if source is None else source.to(dtype)
+        found = run_exchange(self._world, exchange, given, wanted, dtype)
+        self._world.settle()
+        return found
 
-    def _load(self, number: int) -> None:
-        self._values.clear()
-        batches: dict[str, Tensor] = {}
-        for instruction in self._program.instructions:
-            if not isinstance(instruction, Load):
-                continue
-            target, leaf = instruction.target, instruction.leaf
-            if leaf.kind == "weight":
-                self._values[target] = self._weights[target]
-                continue
-            if leaf.name not in batches:
-                batches[leaf.name] = input_batch(leaf, self._seed, number)
-            self._values[target] = self._piece(batches[leaf.name], instruction.region)
+    @property
+    def _is_delayed(self) -> bool:
+        return self._program.pipeline is not None and self._program.pipeline.is_delayed
 
-    def _forward(self) -> None:
-        values = self._values
-        for instruction in self._program.instructions:
-            match instruction:
-                case Load():
-                    pass
-                case Alias(source, target):
-                    values[target] = values[source]
-                case AllReduce(source, target, group):
-                    values[target] = self._world.all_reduce(values[source], group)
-                case Exchange(source, target):
-                    moved = self._moved(instruction, values[source] if source else None)
-                    if target is not None and moved is not None:
-                        values[target] = moved
-                case Run():
-                    self._run(instruction)
+    def _make_sync(self) -> GradientSync:
+        trained = self._program.trained
+        sizes = {w.register: self.weights[w.register].nbytes for w in trained}
+        return GradientSync(buckets(trained, sizes), self._world, self._take_gradient)
 
-    def _run(self, run: Run) -> None:
-        active = self._program.active
-        operands = tuple(
-            self._values[name].detach().requires_grad_(name in active) for name in run.operands
-        )
-        recorded = self._is_recorded(run)
-        with torch.set_grad_enabled(recorded):
-            results = run_task(run.call, run.task, operands, run.starts)
-        if recorded:
-            self._records.append(_Record(operands, results))
-        for name, result in zip(run.results, results, strict=True):
-            self._values[name] = result.detach()
+    def _renew_leaves(self) -> None:
+        """The weights as autograd reads them in this step."""
+        trained = {weight.register for weight in self._program.trained}
+        for register, weight in (self.older or self.weights).items():
+            leaf = weight.detach().requires_grad_(register in trained)
+            self._shared.leaves[register] = leaf
+            if register in trained:
+                leaf.register_post_accumulate_grad_hook(self._hook(register))
 
-    def _is_recorded(self, run: Run) -> bool:
-        return any(name in self._program.active for name in run.results)
+    def _hook(self, register: str) -> Callable[[Tensor], None]:
+        def added(_: Tensor) -> None:
+            """The way back of the block under way has added to the weight's gradient."""
+            if self._closing.get(register) == self._block - 1:
+                self._sync.complete(register)
 
-    def _backward(self) -> None:
-        self._begin_with_loss()
-        active = self._program.active
-        for instruction in reversed(self._program.instructions):
-            match instruction:
-                case Load():
-                    pass
-                case Alias(source, target):
-                    if target in active:
-                        self._add(source, self._take(target))
-                case AllReduce(source, target, group):
-                    if target in active:
-                        self._add(source, self._world.all_reduce(self._take(target), group))
-                case Exchange(source, target):
-                    if instruction.active:
-                        gradient = self._take(target) if target else None
-                        moved = self._moved(instruction.adjoint, gradient)
-                        if source is not None and moved is not None:
-                            self._add(source, moved)
-                case Run():
-                    if self._is_recorded(instruction):
-                        self._differentiate(instruction, self._records.pop())
+        return added
 
-    def _begin_with_loss(self) -> None:
-        loss = self._program.loss
-        if loss is not None and loss in self._program.active:
-            shape = self._program.shapes[loss]
-            self._add(loss, torch.ones(shape, dtype=self._dtype, device=self._world.device))
+    def _take_gradient(self, register: str) -> Tensor:
+        leaf = self._shared.leaves[register]
+        gradient, leaf.grad = leaf.grad, None
+        return torch.zeros_like(leaf) if gradient is None else gradient
 
-    def _differentiate(self, run: Run, record: _Record) -> None:
-        """Pull the gradients of a task's results back to its operands."""
-        active = self._program.active
-        gradients = {name: self._take(name) for name in run.results if name in active}
-        results = [
-            (result, gradients[name])
-            for name, result in zip(run.results, record.results, strict=True)
-            if name in gradients and result.requires_grad
-        ]
-        operands = [
-            (name, operand)
-            for name, operand in zip(run.operands, record.operands, strict=True)
-            if name in active
-        ]
-        if not results or not operands:
-            return
-        found = torch.autograd.grad(
-            [result for result, _ in results],
-            [operand for _, operand in operands],
-            [gradient for _, gradient in results],
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        for (name, _), gradient in zip(operands, found, strict=True):
-            self._add(name, gradient)
+    def _done(self, number: int) -> None:
+        """Communication of gradients keeps its place among that of the program: what a later
+        step of the schedule completes is sent before an earlier one communicates."""
+        self._block = number
+        if self._closing and number and isinstance(following := self._blocks[number - 1], Meeting):
+            self._sync.flush(following.position + 1)
 
-    def _update(self, rate: float) -> None:
-        for weight in self._program.trained:
-            gradient = self._world.all_reduce(self._take(weight.register), weight.group)
-            # A new tensor: outputs of this step may still be views of the old one.
-            self._weights[weight.register] = self._weights[weight.register] - rate * gradient
-        self._gradients.clear()
-
-    def _moved(self, exchange: Exchange, source: Tensor | None) -> Tensor | None:
-        shape = self._program.shapes[exchange.target] if exchange.target else None
-        return run_exchange(self._world, exchange, source, shape, self._dtype)
-
-    def _add(self, name: str, gradient: Tensor) -> None:
-        """One more user's share of a register's gradient."""
-        known = self._gradients.get(name)
-        self._gradients[name] = gradient if known is None else known + gradient
-
-    def _take(self, name: str) -> Tensor:
-        """A register's gradient, complete because all its users come later in the program."""
-        gradient = self._gradients.pop(name, None)
-        if gradient is not None:
-            return gradient
-        shape = self._program.shapes[name]
-        return torch.zeros(shape, dtype=self._dtype, device=self._world.device)
-
-    def _piece(self, whole: Tensor, region: Region) -> Tensor:
-        return whole[cut(region)].to(self._world.device, self._dtype, copy=True)
+    def _keep_outputs(self) -> None:
+        """Copy the outputs that are views of weights, which are about to change in place."""
+        kept = {weight.untyped_storage().data_ptr() for weight in self.weights.values()}
+        outputs = self._passes.outputs
+        for name, value in outputs.items():
+            if value.untyped_storage().data_ptr() in kept:
+                outputs[name] = value.clone()
 
     def _synchronize(self) -> None:
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)
+
+
+def _first_readers(blocks: tuple[Block, ...]) -> dict[str, int]:
+    """By register, the first block that reads it: the last one to add to its gradient."""
+    found: dict[str, int] = {}
+    for number, block in enumerate(blocks):
+        for name in block.reads:
+            found.setdefault(name, number)
+    return found

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-DTypeName = Literal["float32", "float64"]
+from runtime.recipe import Recipe
+
+PrecisionName = Literal["float32", "float64", "bf16", "fp16"]
+"""Number formats: of everything, or of computations beside float32 weights."""
 
 
 @dataclass(frozen=True)
@@ -14,10 +17,27 @@ class Options:
     """How to train. ``seed`` fixes weights and data; ``check`` compares with one process."""
 
     steps: int = 5
-    rate: float = 0.01
-    dtype: DTypeName = "float32"
+    """Counted from the first run on, where one is resumed."""
+    recipe: Recipe = field(default_factory=Recipe)
+    dtype: PrecisionName = "float32"
     seed: int = 0
     check: bool = False
+    data: str | None = None
+    """module:function, or FILE.py:function, that returns a dataset; without it data is drawn."""
+    checkpoints: Checkpoints | None = None
+    initial: str | None = None
+    """A state dict of the module, in a file, to begin with; without it weights are drawn."""
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where checkpoints are kept, how often one is written, and how many stay."""
+
+    folder: str
+    every: int = 100
+    keep: int = 3
+    resume: bool = False
+    """Whether to go on from the last one, if there is any."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +75,14 @@ class Report:
 
     steps: tuple[Step, ...]
     comparisons: tuple[Comparison, ...] = ()
+    batches: int = 1
+    """Of a step."""
 
     @property
-    def step_seconds(self) -> float:
-        """The median time of a step, without the first one, which warms up."""
+    def step_seconds(self) -> float | None:
+        """The median time of a step, without the first one, which warms up; None without steps."""
         times = sorted(step.seconds for step in self.steps[1:] or self.steps)
-        return times[len(times) // 2]
+        return times[len(times) // 2] if times else None
 
     @property
     def passes(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -17,6 +17,7 @@ from pcg.infer import bind_sizes
 from pcg.operator import Call, Value
 from pcg.ring import IndexArray
 from pcg.task import Task
+from runtime.pointwise import pointwise
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,32 @@ class TorchReals:
         return torch.tensor(value, dtype=self.dtype, device=self.device)
 
 
+Kernel = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+"""The output blocks of a task from its operands' blocks."""
+
+
+def prepare(call: Call, task: Task, starts: Sequence[tuple[int, ...]]) -> Kernel:
+    """What runs a task on its operands' blocks, which begin at ``starts``: the operator's kernel,
+    or its equation, read as torch functions of whole blocks where it is element by element."""
+    kernel = call.operator.kernel
+    if kernel is not None:
+
+        def run_kernel(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            result = kernel(task, *blocks)
+            return result if isinstance(result, tuple) else (result,)
+
+        return run_kernel
+    function = pointwise(call, tuple(len(start) for start in starts))
+    if function is not None:
+        return lambda blocks: (function(blocks),)
+    return lambda blocks: run_equation(call, task, blocks, starts)
+
+
 def run_task(
     call: Call, task: Task, blocks: Sequence[Tensor], starts: Sequence[tuple[int, ...]]
 ) -> tuple[Tensor, ...]:
     """The output blocks of a task from its operands' blocks, which begin at ``starts``."""
-    kernel = call.operator.kernel
-    if kernel is None:
-        return run_equation(call, task, blocks, starts)
-    result = kernel(task, *blocks)
-    return result if isinstance(result, tuple) else (result,)
+    return prepare(call, task, starts)(blocks)
 
 
 def run_equation(

@@ -11,24 +11,36 @@ from pcg.errors import InputError
 from pcg.graph import Graph, Leaf, Node
 from pcg.layout import Layout, Piece, tasks
 from pcg.operator import Call
+from pcg.pipeline import turns
 from pcg.plan import Plan
 from pcg.poly import Poly
 from pcg.schedule import Schedule, Slot
 from pcg.tensor import ParallelTensor
 from pcg.text import node_names
-from pcg.transfer import Message, Region, Transfer, transfer
+from pcg.transfer import Transfer, transfer
+from runtime.moves import collective, exchange, pattern, region_of
 from runtime.program import (
     Alias,
-    AllReduce,
     Exchange,
     Group,
     Instruction,
-    Kept,
     Load,
-    Part,
+    Pipelined,
     Program,
     Run,
     Weight,
+)
+from runtime.slices import (
+    Roles,
+    ends,
+    explicit,
+    global_region,
+    is_sliced,
+    one_slice,
+    roles,
+    sliced_exchange,
+    sliced_task,
+    tail_trains,
 )
 
 EXACT_IN_FLOAT32 = 1 << 24
@@ -49,7 +61,8 @@ class Lowering:
     def __post_init__(self) -> None:
         _check_types(self.plan, self.where)
         _check_leaves(self.plan, self.where)
-        object.__setattr__(self, "schedule", steps.schedule(self.plan.graph, self.plan.views))
+        made = steps.schedule(self.plan.graph, self.plan.views)
+        object.__setattr__(self, "schedule", explicit(made, self.plan.graph.outputs))
         _check_devices(self._slots, self.ranks, self.where)
 
     @property
@@ -62,21 +75,40 @@ class Lowering:
 
     def program(self, rank: int) -> Program:
         """The program of one rank."""
-        instructions: list[Instruction] = []
-        for step in self.schedule.steps:
-            instructions += self._lower(step, rank)
+        parts = self._roles
         held = self.loss.layout.by_device.get(rank)
         counts = held is not None and self.loss.layout.holders[held][0] == rank
         return Program(
             rank,
             self.ranks,
-            tuple(instructions),
-            {self._name(s): s.layout.type.block for s in self._slots if _holds(s, rank)},
+            self._part(parts.before, rank),
+            {self._name(s): one_slice(s.layout).type.block for s in self._slots if _holds(s, rank)},
             frozenset(self._name(slot) for slot in self._active if _holds(slot, rank)),
             tuple(self._weights(rank)),
             self._name(self.loss) if counts else None,
             tuple(self._name(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
             self._groups,
+            self._pipelined(rank) if parts.sliced else None,
+        )
+
+    def _part(self, numbers: Iterable[int], rank: int, part: int = 0) -> tuple[Instruction, ...]:
+        """Some steps of the schedule, as one rank takes them with a slice."""
+        found: list[Instruction] = []
+        for number in numbers:
+            found += self._lower(number, self.schedule.steps[number], rank, part)
+        return tuple(found)
+
+    def _pipelined(self, rank: int) -> Pipelined:
+        given, parts = self.plan.pipeline, self._roles
+        assert given is not None, "checked in the beginning"
+        stage = rank // (self.ranks // given.stages)
+        return Pipelined(
+            tuple(self._part(parts.sliced, rank, part) for part in range(given.micro_batches)),
+            tuple(turns(stage, given.stages, given.micro_batches)),
+            tuple(sorted(self._name(slot) for slot in parts.joined if _holds(slot, rank))),
+            self._part(parts.tail, rank),
+            tail_trains(self.schedule, parts, self._active),
+            given.schedule == "2bw",
         )
 
     def collect(self, slot: Slot, copy: int, rank: int) -> Exchange:
@@ -94,11 +126,15 @@ class Lowering:
         return self._name(slot)
 
     @cached_property
+    def _roles(self) -> Roles:
+        return roles(self.schedule, self.where)
+
+    @cached_property
     def _slots(self) -> tuple[Slot, ...]:
         """Every slot, in the order in which the schedule makes them."""
         made: dict[Slot, None] = {}
         for step in self.schedule.steps:
-            made.update(dict.fromkeys(_results(step)))
+            made.update(dict.fromkeys(ends(step)[1]))
         return tuple(made)
 
     @cached_property
@@ -121,23 +157,32 @@ class Lowering:
         depends: set[Slot] = set()
         for step in self.schedule.steps:
             is_weight = isinstance(step, steps.Load) and step.slot.value.node.leaf.kind == "weight"
-            if is_weight or any(slot in depends for slot in _operands(step)):
-                depends.update(_results(step))
+            if is_weight or any(slot in depends for slot in ends(step)[0]):
+                depends.update(ends(step)[1])
         needed = {self.loss}
         for step in reversed(self.schedule.steps):
-            if any(slot in needed for slot in _results(step)):
-                needed.update(_operands(step))
+            if any(slot in needed for slot in ends(step)[1]):
+                needed.update(ends(step)[0])
         return frozenset(depends & needed)
 
     @cached_property
     def _groups(self) -> tuple[Group, ...]:
         found: set[Group] = set()
         for step in self.schedule.steps:
-            if isinstance(step, steps.Move) and step.transfer.kind == "all_reduce":
-                found.update(step.transfer.groups or ())
+            if isinstance(step, steps.Move) and (move := _regular(step)) is not None:
+                known = pattern(move)
+                found.update(known[1] if known else ())
         for layout in self.schedule.homes.values():
             found.update(layout.holders.values())
         return tuple(sorted(group for group in found if len(group) > 1))
+
+    @cached_property
+    def _first_uses(self) -> Mapping[Slot, int]:
+        found: dict[Slot, int] = {}
+        for number, step in enumerate(self.schedule.steps):
+            for slot in ends(step)[0]:
+                found.setdefault(slot, number)
+        return found
 
     def _weights(self, rank: int) -> Iterable[Weight]:
         for node in sorted(self.schedule.homes, key=lambda node: node.leaf.name):
@@ -145,49 +190,65 @@ class Lowering:
             piece = layout.by_device.get(rank)
             if piece is not None:
                 name = self._name(self.home(node))
-                yield Weight(name, node.leaf, _region(layout, piece), layout.holders[piece])
+                group = layout.holders[piece]
+                first = self._first_uses.get(self.home(node), 0)
+                yield Weight(name, node.leaf, region_of(layout, rank), group, first)
 
-    def _lower(self, step: steps.Step, rank: int) -> Iterable[Instruction]:
+    def _lower(self, number: int, step: steps.Step, rank: int, part: int) -> Iterable[Instruction]:
         match step:
             case steps.Load(slot):
-                if (piece := slot.layout.by_device.get(rank)) is not None:
-                    region = _region(slot.layout, piece)
+                if _holds(slot, rank):
+                    region = global_region(slot.layout, rank, part)
                     yield Load(self._name(slot), slot.value.node.leaf, region)
-            case steps.Move(source, target):
-                yield from self._move(source, target, rank)
+            case steps.Move():
+                yield from self._move(number, step, rank, part)
             case steps.Compute() if step.node.operator_call.operator.parallel == "join":
                 (result,) = step.results
                 for operand in step.operands:
                     if _holds(operand, rank):
-                        yield Alias(self._name(operand), self._name(result))
+                        yield Alias(self._name(operand), self._name(result), number)
             case steps.Compute():
-                yield from self._run(step, rank)
+                yield from self._run(number, step, rank, part)
 
-    def _move(self, source: Slot, target: Slot, rank: int) -> Iterable[Instruction]:
-        move = transfer(source.layout, target.layout)
-        if move.kind == "all_reduce":
-            for group in move.groups or ():
-                if rank in group:
-                    yield AllReduce(self._name(source), self._name(target), group)
+    def _move(self, number: int, step: steps.Move, rank: int, part: int) -> Iterable[Instruction]:
+        source, target = step.source, step.target
+        names, move = (self._name(source), self._name(target)), _regular(step)
+        if move is not None and pattern(move) is not None:
+            found = collective(move, rank, *names, number)
+            if found is not None:
+                yield found
             return
-        if _holds(source, rank) or _holds(target, rank):
-            names = self._name(source), self._name(target)
-            yield replace(exchange(move, rank, *names), active=target in self._active)
+        held = _holds(source, rank), _holds(target, rank)
+        if any(held):
+            made = (
+                exchange(move, rank, *names)
+                if move is not None
+                else sliced_exchange(source, target, rank, part)
+            )
+            yield replace(
+                made,
+                source=names[0] if held[0] else None,
+                target=names[1] if held[1] else None,
+                active=target in self._active,
+                position=number,
+            )
 
-    def _run(self, step: steps.Compute, rank: int) -> Iterable[Instruction]:
+    def _run(self, number: int, step: steps.Compute, rank: int, part: int) -> Iterable[Instruction]:
         task = next((task for device, task in tasks(step.node, step.view) if device == rank), None)
         if task is None:
             return
         call = _concrete(step.node.operator_call, self.where)
         yield Run(
             call,
-            replace(task, attributes=call.values),
+            replace(sliced_task(step.node, task, part), attributes=call.values),
             tuple(
-                tuple(start for start, _ in _region(slot.layout, slot.layout.by_device[rank]))
+                tuple(start for start, _ in global_region(slot.layout, rank, part))
                 for slot in step.operands
             ),
             tuple(self._name(slot) for slot in step.operands),
             tuple(self._name(slot) for slot in step.results),
+            step.node in self.plan.recompute,
+            number,
         )
 
 
@@ -199,66 +260,16 @@ def one_copy(layout: Layout, copy: int) -> Layout:
     return Layout(layout.type, tuple(sorted(chosen)))
 
 
-def exchange(move: Transfer, rank: int, source: str, target: str) -> Exchange:
-    """One rank's part of a transfer by messages."""
-    sends: list[Part] = []
-    receives: list[Part] = []
-    kept: list[Kept] = []
-    for message in move.messages:
-        if rank not in (message.source, message.target):
-            continue
-        if message.target != rank:
-            sends.append(Part(message.target, _within(move.source, message, rank)))
-            continue
-        place = _within(move.target, message, rank)
-        if message.source != rank:
-            receives.append(Part(message.source, place))
-        else:
-            kept.append(Kept(_within(move.source, message, rank), place))
-    return Exchange(
-        source if rank in move.source.by_device else None,
-        target if rank in move.target.by_device else None,
-        tuple(sends),
-        tuple(receives),
-        tuple(kept),
-    )
-
-
-def _within(layout: Layout, message: Message, device: int) -> Region:
-    """A message's region, counted from the first element of a device's piece."""
-    own = _region(layout, layout.by_device[device])
-    return tuple(
-        (start - first, stop - first)
-        for (start, stop), (first, _) in zip(message.region, own, strict=True)
-    )
-
-
-def _region(layout: Layout, piece: Piece) -> Region:
-    return tuple((part.start, part.stop) for part in layout.region(piece))
+def _regular(step: steps.Move) -> Transfer | None:
+    """A move as the transfer of a tensor, or of each of its slices; None where slices are taken out
+    of a whole or put into one."""
+    if is_sliced(step.source) != is_sliced(step.target):
+        return None
+    return transfer(one_slice(step.source.layout), one_slice(step.target.layout))
 
 
 def _holds(slot: Slot, rank: int) -> bool:
     return rank in slot.layout.by_device
-
-
-def _operands(step: steps.Step) -> tuple[Slot, ...]:
-    match step:
-        case steps.Load():
-            return ()
-        case steps.Move(source, _):
-            return (source,)
-        case steps.Compute():
-            return step.operands
-
-
-def _results(step: steps.Step) -> tuple[Slot, ...]:
-    match step:
-        case steps.Load(slot):
-            return (slot,)
-        case steps.Move(_, target):
-            return (target,)
-        case steps.Compute():
-            return step.results
 
 
 def _concrete(call: Call, where: str) -> Call:
@@ -275,12 +286,10 @@ def _concrete(call: Call, where: str) -> Call:
 
 
 def _check_types(plan: Plan, where: str) -> None:
-    if (found := plan.pipeline) is not None:
-        problem = f"a pipeline of {found.micro_batches} micro-batches cannot be executed yet"
-        raise InputError(where, f"decisions.pipeline: {problem}")
     for node in plan.graph.nodes:
-        if any(cut > 1 for output in node.types for cut in output.degrees.slices):
-            problem = "slices in time (pipeline) cannot be executed yet"
+        slices = (cut for output in node.types for cut in output.degrees.slices)
+        if plan.pipeline is None and any(cut > 1 for cut in slices):
+            problem = "slices in time, expected decisions.pipeline to say how they run"
             raise InputError(where, f"{node.name}: {problem}")
         if node.is_leaf and node.types[0].degrees.partials > 1:
             problem = "stored as partial sums, expected a leaf without partials="

@@ -5,6 +5,9 @@ device holds. All ranks' programs are cut from one schedule, so whatever takes p
 communication reaches it in the same order. The backward pass runs the list in reverse; the
 gradient of a register is this device's share, and the shares of all copies of a piece add up to
 its gradient (a tensor with c copies and p partials has a gradient with p copies and c partials).
+
+``position`` of an instruction is the number of the schedule's step that it is a part of, the same
+on all ranks.
 """
 
 from __future__ import annotations
@@ -40,9 +43,75 @@ class AllReduce:
     source: str
     target: str
     group: Group
+    position: int = 0
+
+    @property
+    def adjoint(self) -> AllReduce:
+        return AllReduce(self.target, self.source, self.group, self.position)
 
     def __str__(self) -> str:
         return f"{self.target} = all_reduce({self.source}) over {_ranks(self.group)}"
+
+
+@dataclass(frozen=True)
+class AllGather:
+    """The members' pieces side by side, for every member: the piece of the i-th one fills
+    ``places[i]`` of the target, and all places fill it."""
+
+    source: str
+    target: str
+    group: Group
+    places: tuple[Region, ...]
+    position: int = 0
+
+    @property
+    def adjoint(self) -> ReduceScatter:
+        """Every member's gradient of all pieces adds up at the member that gave the piece."""
+        return ReduceScatter(self.target, self.source, self.group, self.places, self.position)
+
+    def __str__(self) -> str:
+        return f"{self.target} = all_gather({self.source}) over {_ranks(self.group)}"
+
+
+@dataclass(frozen=True)
+class ReduceScatter:
+    """Of the sum of the members' pieces a part for each: the i-th one gets ``places[i]``."""
+
+    source: str
+    target: str
+    group: Group
+    places: tuple[Region, ...]
+    position: int = 0
+
+    @property
+    def adjoint(self) -> AllGather:
+        """What each member reads of the sum has its gradient there, for all that were summed."""
+        return AllGather(self.target, self.source, self.group, self.places, self.position)
+
+    def __str__(self) -> str:
+        return f"{self.target} = reduce_scatter({self.source}) over {_ranks(self.group)}"
+
+
+@dataclass(frozen=True)
+class AllToAll:
+    """``sends[i]`` of the source goes to the i-th member, and what comes from there fills
+    ``receives[i]`` of the target. All regions of all members have as many elements."""
+
+    source: str
+    target: str
+    group: Group
+    sends: tuple[Region, ...]
+    receives: tuple[Region, ...]
+    position: int = 0
+
+    @property
+    def adjoint(self) -> AllToAll:
+        """All takes the way back."""
+        receives, sends = self.sends, self.receives
+        return AllToAll(self.target, self.source, self.group, sends, receives, self.position)
+
+    def __str__(self) -> str:
+        return f"{self.target} = all_to_all({self.source}) over {_ranks(self.group)}"
 
 
 @dataclass(frozen=True)
@@ -75,12 +144,14 @@ class Exchange:
     kept: tuple[Kept, ...]
     active: bool = False
     """Whether the target has a gradient, for the ranks that do not hold the target to know."""
+    position: int = 0
 
     @property
     def adjoint(self) -> Exchange:
         """The same map read backwards: gradients take the way back and add up at the source."""
         kept = tuple(Kept(k.target, k.source) for k in self.kept)
-        return Exchange(self.target, self.source, self.receives, self.sends, kept)
+        ends = self.target, self.source
+        return Exchange(*ends, self.receives, self.sends, kept, self.active, self.position)
 
     @property
     def is_local(self) -> bool:
@@ -95,6 +166,10 @@ class Exchange:
         return f"{target}{what}({self.source or ''}): {', '.join(words)}"
 
 
+Collective = AllReduce | AllGather | ReduceScatter | AllToAll
+Communication = Collective | Exchange
+
+
 @dataclass(frozen=True)
 class Run:
     """One task of an operator. ``starts``: the global index of each operand's first element."""
@@ -104,10 +179,14 @@ class Run:
     starts: tuple[tuple[int, ...], ...]
     operands: tuple[str, ...]
     results: tuple[str, ...]
+    again: bool = False
+    """Whether the results are computed again for the way back, instead of kept."""
+    position: int = 0
 
     def __str__(self) -> str:
         given = [*self.operands, *(f"{name}={value}" for name, value in self.call.attributes)]
-        return f"{', '.join(self.results)} = {self.call.name}({', '.join(given)})"
+        again = ", and again on the way back" if self.again else ""
+        return f"{', '.join(self.results)} = {self.call.name}({', '.join(given)}){again}"
 
 
 @dataclass(frozen=True)
@@ -116,12 +195,13 @@ class Alias:
 
     source: str
     target: str
+    position: int = 0
 
     def __str__(self) -> str:
         return f"{self.target} = {self.source}"
 
 
-Instruction = Load | AllReduce | Exchange | Run | Alias
+Instruction = Load | Communication | Run | Alias
 
 
 @dataclass(frozen=True)
@@ -132,10 +212,41 @@ class Weight:
     leaf: Leaf
     region: Region
     group: Group
+    position: int = 0
+    """The first step of the schedule that reads it: the last one to add to its gradient."""
 
     def __str__(self) -> str:
         shared = f", all_reduce over {_ranks(self.group)}" if len(self.group) > 1 else ""
         return f"{self.register} -= lr * gradient({self.register}){shared}"
+
+
+@dataclass(frozen=True)
+class Pipelined:
+    """What a rank does with slices of the batch, one after the other."""
+
+    slices: tuple[tuple[Instruction, ...], ...]
+    """For each slice: what is done with it, in registers that are its own."""
+    turns: tuple[tuple[bool, int], ...]
+    """In which order: (whether forward, which slice)."""
+    joined: tuple[str, ...]
+    """Registers that slices add to, for the tail to read."""
+    tail: tuple[Instruction, ...]
+    """What joins the slices. It is linear in them."""
+    tail_trains: bool
+    """Whether anything but the slices has gradients of the tail, on any rank."""
+    is_delayed: bool
+    """Whether gradients are of weights one update old (PipeDream-2BW)."""
+
+    def lines(self) -> Iterator[str]:
+        yield f"  for each of {len(self.slices)} slices, here the first:"
+        yield from (f"    {instruction}" for instruction in self.slices[0])
+        order = " ".join(f"{'F' if forward else 'B'}{batch}" for forward, batch in self.turns)
+        yield f"  in the order {order}"
+        if self.tail:
+            yield "  after them, and for the gradients of slices before them, with zeros:"
+        yield from (f"    {instruction}" for instruction in self.tail)
+        if self.is_delayed:
+            yield "  with the weights of one update before"
 
 
 @dataclass(frozen=True)
@@ -157,6 +268,8 @@ class Program:
     """The registers that hold pieces of the graph's outputs, kept when a step has ended."""
     groups: tuple[Group, ...]
     """Every group of a collective in any rank's program, in the same order on all ranks."""
+    pipeline: Pipelined | None = None
+    """What follows ``instructions`` where the batch is taken in slices."""
 
     @property
     def trained(self) -> tuple[Weight, ...]:
@@ -169,6 +282,8 @@ class Program:
     def _lines(self) -> Iterator[str]:
         for instruction in self.instructions:
             yield f"  {instruction}{self._shapes(instruction)}"
+        if self.pipeline is not None:
+            yield from self.pipeline.lines()
         if self.loss is not None:
             yield f"  gradient({self.loss}) = 1"
         if self.active:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,11 +15,11 @@ from pcg.schedule import Slot
 from runtime.check import Outcome, compare, train_alone
 from runtime.collectives import World, environment, open_world
 from runtime.data import initial_weight
+from runtime.dataset import make_source
 from runtime.executor import Executor
-from runtime.job import Observer, Options, Report, Step
+from runtime.job import Observer, Options, Report
 from runtime.lower import Lowering
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+from runtime.training import Training, is_delayed
 
 
 def train(
@@ -44,21 +45,22 @@ def run_plan(
 ) -> Report | None:
     """The same among ranks that are already connected."""
     program = lowering.program(world.rank)
-    executor = Executor(program, world, DTYPES[options.dtype], options.seed)
-    steps: list[Step] = []
-    for number in range(options.steps):
-        result = executor.step(number, options.rate)
-        steps.append(Step(number + 1, result.loss, result.seconds))
-        if world.rank == 0:
-            observe(steps[-1])
+    plan, seed, recipe = lowering.plan, options.seed, options.recipe
+    inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
+    source = make_source(options.data, inputs, plan.naming, seed)
+    executor = Executor(program, world, options.dtype, seed, source)
+    steps = Training(lowering, options, world, executor).run(observe)
     if not options.check:
-        return Report(tuple(steps)) if world.rank == 0 else None
+        return Report(steps, batches=recipe.accumulate) if world.rank == 0 else None
     outcome = _collect(lowering, executor, world.rank, tuple(step.loss for step in steps))
     if world.rank != 0:
         return None
-    model, seed = lowering.plan.model, options.seed
-    expected = train_alone(model, options.steps, options.rate, seed, world.device)
-    return Report(tuple(steps), compare(expected, _with_unused(outcome, lowering.plan, seed)))
+    delayed = is_delayed(plan)
+    expected = train_alone(plan.model, options, source, world.device, delayed=delayed)
+    # A run that was resumed has the last steps' losses only.
+    expected = replace(expected, losses=expected.losses[options.steps - len(steps) :])
+    found = compare(expected, _with_unused(outcome, plan, seed))
+    return Report(steps, found, recipe.accumulate)
 
 
 def _collect(

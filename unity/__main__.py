@@ -19,6 +19,7 @@ COMMANDS = {
     "audit": "Check that a plan follows from its model by proved rules",
     "simulate": "Predict the step of a plan, with a timeline",
     "run": "Train by a plan",
+    "export": "Write the weights of a checkpoint as a plain state dict",
 }
 """Each command with its help; its module is `unity.<command>`, which holds a typer `app`."""
 

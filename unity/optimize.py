@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +23,7 @@ from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.machine import load_machine
-from pcg.models import MODELS, build_model, default_optimizer
+from pcg.models import MODELS, capture_model, default_optimizer
 from pcg.opaque import opaque_nodes
 from pcg.plan import save_plan
 from pcg.training import optimizer_of
@@ -133,7 +134,8 @@ def optimize(
         target = target.with_nodes(nodes)
     if devices is not None:
         target = target.with_devices(devices)
-    graph = build_model(model, batch, target.devices)
+    captured = capture_model(model, batch, target.devices)
+    graph = captured.graph
     library = load_library(rules)
     with _progress(shown=not as_json) as show:
         if engine is Engine.STRATEGIES:
@@ -146,7 +148,7 @@ def optimize(
             limits = Settings(threshold=threshold, seconds=budget, optimizer=kept_by)
             search = Optimizer(target, library, limits, progress=show, speed=speed)
             found = search.planned(model, graph)
-    save_plan(found.plan, out)
+    save_plan(replace(found.plan, naming=captured.naming), out)
     if trace is not None:
         save_trace(simulate_plan(found.plan, target, speed), trace)
     if as_json:

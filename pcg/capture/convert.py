@@ -16,6 +16,7 @@ from pcg.check import check_graph
 from pcg.errors import InputError, OperatorError
 from pcg.graph import Graph, Value
 from pcg.lazy import torch
+from pcg.naming import NamingFile, ParameterFile
 from pcg.opaque import Opaque, opaque_nodes
 
 if TYPE_CHECKING:
@@ -36,6 +37,15 @@ class Captured:
     buffers: Mapping[str, str]
     """By the name of an input of the graph: the buffer, or constant of the module, that feeds it.
     Statistics that a batch norm keeps for later are none, as training does not read them."""
+
+    @property
+    def naming(self) -> NamingFile:
+        """What the leaves are called in the module."""
+        parameters = {
+            w.leaf: ParameterFile(names=(w.parameter, *w.aliases), transposed=w.transposed)
+            for w in self.weights
+        }
+        return NamingFile(parameters=parameters, inputs=self.inputs, buffers=dict(self.buffers))
 
     @property
     def opaque(self) -> tuple[str, ...]:

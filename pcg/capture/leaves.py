@@ -44,6 +44,8 @@ class Weight:
     transposed: bool
     """Whether the graph stores the transpose: torch's linear layers hold [out, in], and multiply
     by what the graph then stores, [in, out]."""
+    aliases: tuple[str, ...] = ()
+    """Further names of the parameter, where the module uses it in several places."""
 
     def of(self, parameter: Tensor) -> Tensor:
         """The weight from the parameter, or the parameter from the weight."""
@@ -63,9 +65,8 @@ class Leaves:
         self._where = where
         self._live = live
         self._bounds = _bounds(live)
-        self._parameters = {
-            name: first for first, names in _shared(module).items() for name in names
-        }
+        self._shared = _shared(module)
+        self._parameters = {name: first for first, names in self._shared.items() for name in names}
         self._order = list(module.state_dict(keep_vars=True))
         self._parameter_of = dict(signature.inputs_to_parameters)
         self._buffer_of = {
@@ -101,10 +102,10 @@ class Leaves:
         if qualified not in self._made:
             shape = tuple(node.meta["val"].shape)
             turned = len(shape) == 2 and self._is_turned(node)
-            name = self._fresh(qualified)
+            name, aliases = self._fresh(qualified), tuple(self._shared[qualified][1:])
             value = leaf("weight", name, shape[::-1] if turned else shape)
             value = swapped(value, 0, 1) if turned else value
-            self._made[qualified] = (value, Weight(name, qualified, turned))
+            self._made[qualified] = (value, Weight(name, qualified, turned, aliases))
         return self._made[qualified][0]
 
     def _is_turned(self, node: fx.Node) -> bool:

@@ -9,14 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pcg.capture import Captured, capture
 from pcg.errors import InputError
 from pcg.graph import Graph
 from pcg.lazy import torch
-from pcg.models.file import from_file
+from pcg.models.file import from_file, module_of
 from pcg.training import Optimizer
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,16 @@ def capture_model(name: str, batch: int | None, devices: int) -> Captured:
         raise InputError(f"model {name}", f"unknown, expected FILE.py:FUNCTION or one of {known}")
     model = MODELS[name]
     return _of_zoo(name, model.batch_per_device * devices if batch is None else batch)
+
+
+def make_module(name: str) -> Module:
+    """The module of a model, on the CPU. ``name`` is as in ``capture_model``."""
+    if ".py" in name:
+        return module_of(name)
+    if name not in MODELS:
+        known = ", ".join(MODELS)
+        raise InputError(f"model {name}", f"unknown, expected FILE.py:FUNCTION or one of {known}")
+    return MODELS[name].make(1)[0]
 
 
 @lru_cache(maxsize=16)

@@ -43,11 +43,17 @@ def from_file(name: str, batch: int | None, devices: int) -> tuple[Module, tuple
         raise InputError(name, f"{type(error).__name__}: {error}") from error
 
 
-def _made(path: Path, function: str) -> tuple[Module, tuple[Any, ...]]:
+def module_of(name: str) -> Module:
+    """The module as its function makes it, with the values of its parameters and buffers."""
+    path, _, function = name.rpartition(":")
+    return _made(Path(path), function, "cpu")[0]
+
+
+def _made(path: Path, function: str, device: str = "meta") -> tuple[Module, tuple[Any, ...]]:
+    """The module and example inputs; on the meta device, where parameters take no memory."""
     read_text(path, "a Python file that makes a model")
     where = f"{path}:{function}"
-    # On the meta device, where parameters take no memory.
-    with torch.device("meta"):
+    with torch.device(device):
         make = getattr(run_file(path, "user_model"), function, None)
         if not callable(make):
             raise InputError(where, "no such function")

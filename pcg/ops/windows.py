@@ -95,16 +95,31 @@ def _read(task: Task, x: Tensor, kernel: tuple[int, int], outside: float = 0.0) 
     return x
 
 
+def _even_padding(task: Task, x: Tensor, kernel: tuple[int, int]) -> tuple[int, int] | None:
+    """The padding, as much before as after, with which torch reads just the task's windows; None
+    where none does. It saves a copy of the operand."""
+    given = task.attributes
+    for axis, size, stride, dilation, first, extent in zip(
+        (-2, -1), _PLACES, _STRIDES, _DILATIONS, _PADDING, kernel, strict=True
+    ):
+        room = x.shape[axis] + 2 * given[first] - _extent(extent, given.get(dilation, 1))
+        if given[first] < 0 or room < 0 or room // given[stride] + 1 != given[size]:
+            return None
+    return _pair(task, _PADDING)
+
+
 def _pair(task: Task, names: tuple[str, str]) -> tuple[int, int]:
     return task.attributes[names[0]], task.attributes[names[1]]
 
 
 def _convolve(task: Task, x: Tensor, k: Tensor, groups: int) -> Tensor:
-    rows, columns = k.shape[2:]
+    kernel = (k.shape[2], k.shape[3])
+    padding = _even_padding(task, x, kernel)
     return torch.nn.functional.conv2d(
-        _read(task, x, (rows, columns)),
+        _read(task, x, kernel) if padding is None else x,
         k,
         stride=_pair(task, _STRIDES),
+        padding=padding or 0,
         dilation=_pair(task, _DILATIONS),
         groups=groups,
     )
@@ -146,9 +161,26 @@ _INSIDE = f"0 <= {_POOLED_ROW} < |i| and 0 <= {_POOLED_COLUMN} < |j|"
 
 
 def _average(task: Task, x: Tensor) -> Tensor:
+    kernel, strides = _pair(task, _KERNEL), _pair(task, _STRIDES)
+    padding = _pool_padding(task, x)
+    read = _read(task, x, kernel) if padding is None else x
+    return torch.nn.functional.avg_pool2d(read, kernel, strides, padding or 0)
+
+
+def _greatest(task: Task, x: Tensor) -> Tensor:
+    kernel, strides = _pair(task, _KERNEL), _pair(task, _STRIDES)
+    padding = _pool_padding(task, x)
+    read = _read(task, x, kernel, float("-inf")) if padding is None else x
+    return torch.nn.functional.max_pool2d(read, kernel, strides, padding or 0)
+
+
+def _pool_padding(task: Task, x: Tensor) -> tuple[int, int] | None:
+    """``_even_padding``, which for a pool torch allows up to half of the kernel."""
     kernel = _pair(task, _KERNEL)
-    read = _read(task, x, kernel)
-    return torch.nn.functional.avg_pool2d(read, kernel, _pair(task, _STRIDES))
+    found = _even_padding(task, x, kernel)
+    if found is None or any(2 * pad > extent for pad, extent in zip(found, kernel, strict=True)):
+        return None
+    return found
 
 
 def _average_inside(task: Task, x: Tensor) -> Tensor:
@@ -161,11 +193,7 @@ max_pool2d = Operator(
     "x[n, c, i, j] -> out[n, c, h < height, w < width]"
     f" = max a < kernel_h, b < kernel_w where {_INSIDE}: {_POOLED}",
     sizes=_POOL,
-    kernel=lambda task, x: torch.nn.functional.max_pool2d(
-        _read(task, x, _pair(task, _KERNEL), float("-inf")),
-        _pair(task, _KERNEL),
-        _pair(task, _STRIDES),
-    ),
+    kernel=_greatest,
 )
 
 avg_pool2d = Operator(

@@ -10,9 +10,11 @@ step takes as long as its slowest stage works.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from pcg.pipeline import turns
 
 ScheduleKind = Literal["1f1b", "2bw"]
 
@@ -42,17 +44,6 @@ def in_flight(stage: int, stages: int, micro_batches: int) -> int:
     """How many micro-batches a stage (from 0) holds at most: those that it has sent forward and not
     yet back."""
     return min(micro_batches, stages - stage)
-
-
-def turns(stage: int, stages: int, micro_batches: int) -> Iterator[tuple[bool, int]]:
-    """What a stage does in order: (whether forward, which micro-batch)."""
-    ahead = min(stages - stage - 1, micro_batches)
-    for batch in range(ahead):
-        yield True, batch
-    for batch in range(micro_batches):
-        if batch + ahead < micro_batches:
-            yield True, batch + ahead
-        yield False, batch
 
 
 def step_seconds(

@@ -19,6 +19,7 @@ from pcg.plan import EstimatesFile, Plan, machine_record, save_plan
 from pcg.text import node_names, parse_graph
 from pcg.view import MachineView
 from runtime.job import Comparison, Options, Report, Step
+from runtime.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 RANKS = 4
@@ -52,6 +53,7 @@ class Ranks:
         return Report(
             tuple(Step(**step) for step in report["steps"]),
             tuple(Comparison(**comparison) for comparison in report["comparisons"]),
+            report["batches"],
         )
 
     def _start(self) -> subprocess.Popen[str]:
@@ -125,7 +127,7 @@ class Agreement:
         return self.of(make_plan(parse_graph(model), parse_graph(graph), RANKS, views), steps)
 
     def of(self, plan: Plan, steps: int = 3) -> Report:
-        options = Options(steps=steps, rate=0.1, dtype="float64", check=True)
+        options = Options(steps=steps, recipe=Recipe(rate=0.1), dtype="float64", check=True)
         report = self.ranks.run(plan, options)
         assert len(report.steps) == steps
         assert {c.kind for c in report.comparisons} >= {"loss", "output"}

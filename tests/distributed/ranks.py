@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from pydantic import TypeAdapter
 
 from pcg.errors import UnityError
 from pcg.plan import load_plan
@@ -52,7 +53,12 @@ def rank_main(rank: int, ranks: int, folder: str, connection: Connection) -> Non
 def answer(world: World, order: dict) -> dict:
     try:
         lowering = Lowering(load_plan(order["plan"]))
-        report = run_plan(lowering, Options(**order["options"]), world, lambda step: None)
+        report = run_plan(
+            lowering,
+            TypeAdapter(Options).validate_python(order["options"]),
+            world,
+            lambda step: None,
+        )
     except UnityError as error:
         return {"error": f"rank {world.rank}: {error}"}
     except Exception:

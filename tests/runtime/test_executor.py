@@ -19,6 +19,7 @@ from runtime.collectives import World
 from runtime.data import initial_weight, input_batch
 from runtime.job import Comparison, Options, Report, Step
 from runtime.lower import Lowering
+from runtime.recipe import Recipe
 from runtime.worker import run_plan
 
 
@@ -47,7 +48,7 @@ def run(plan, **options):
 
 
 def test_one_device_needs_no_other_process(plan):
-    report = run(plan, steps=3, rate=0.1, dtype="float64", check=True)
+    report = run(plan, steps=3, recipe=Recipe(rate=0.1), dtype="float64", check=True)
     assert report.passes
     kinds = [c.kind for c in report.comparisons]
     assert kinds == ["loss"] * 3 + ["output"] * 2 + ["weight"] * 2
@@ -67,7 +68,10 @@ def test_the_seed_decides_weights_and_data(plan):
 
 def test_the_learning_rate_counts(plan):
     """Without it each step sees the first weights; the first loss is the same either way."""
-    still, moving = run(plan, steps=2, rate=0.0), run(plan, steps=2, rate=0.5)
+    still, moving = (
+        run(plan, steps=2, recipe=Recipe(rate=0.0)),
+        run(plan, steps=2, recipe=Recipe(rate=0.5)),
+    )
     assert still.steps[0].loss == moving.steps[0].loss
     assert still.steps[1].loss != moving.steps[1].loss
 

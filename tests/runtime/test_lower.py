@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from pcg.errors import InputError
@@ -99,8 +97,8 @@ def test_every_message_that_is_sent_is_received():
     w1 = weight[12, 16]
     w2 = weight[16, 8]
     a = relu(matmul(replicate(x, degree=4), partition(w1, dim=1, degree=4)))
-    rows = partition(combine(a, dim=1, degree=4), dim=0, degree=4)
-    return reduce(mean_loss(matmul(rows, replicate(w2, degree=4))), degree=4)
+    rows = partition(combine(a, dim=1, degree=4), dim=0, degree=2)
+    return reduce(mean_loss(matmul(rows, replicate(w2, degree=2))), degree=2)
     """
     lowering = Lowering(plan_of(moved, devices=4))
     exchanges = {
@@ -120,10 +118,10 @@ def test_every_message_that_is_sent_is_received():
         for part in exchange.receives
     ]
     assert sorted(sent) == sorted(received)
-    assert len(sent) == 4 * 3 + 3
+    assert len(sent) == 2 * 3 + 1
     for found in exchanges.values():
         for exchange in found:
-            assert exchange.adjoint.adjoint == replace(exchange, active=False)
+            assert exchange.adjoint.adjoint == exchange
 
 
 def shape(region):
@@ -138,7 +136,7 @@ def shape(region):
                 "relu(matmul(x, w1))",
                 "batch(relu(matmul(pipeline(x, dim=0, degree=2), w1)), dim=0, degree=2)",
             ),
-            "plan.json: pipeline: slices in time (pipeline) cannot be executed yet",
+            "plan.json: pipeline: slices in time, expected decisions.pipeline to say how they run",
         ),
         (
             MODEL.replace("mean_loss(", "relu("),

@@ -55,10 +55,10 @@ def test_the_papers_engine_is_kept_to_compare(tmp_path: Path) -> None:
     assert ours <= 1.1 * theirs
 
 
-def test_a_pipeline_is_planned_and_not_run_yet(
+def test_a_pipeline_is_planned_and_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "plan.json"
     arguments = ["mlp-mnist", "--devices", "2", "--planner", "pipeline", "-o", str(out)]
@@ -68,13 +68,11 @@ def test_a_pipeline_is_planned_and_not_run_yet(
     assert found.schedule == "1f1b"
     assert content["pipeline"].startswith("pipeline ")
     assert content["pipeline"].endswith(f"x {found.micro_batches} micro-batches")
-    monkeypatch.setattr("sys.argv", ["unity", "run", str(out)])
+    monkeypatch.setattr("sys.argv", ["unity", "run", str(out), "--steps", "2", "--check"])
     with pytest.raises(SystemExit) as stop:
         main()
-    assert stop.value.code == 2
-    line = capsys.readouterr().err.strip()
-    assert line.startswith(f"unity: error: {out}: decisions.pipeline: a pipeline of ")
-    assert line.endswith("micro-batches cannot be executed yet")
+    assert stop.value.code == 0
+    assert "check: agrees with one process" in capfd.readouterr().out
 
 
 def test_the_table_says_that_a_plan_is_a_pipeline(tmp_path: Path) -> None:

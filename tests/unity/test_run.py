@@ -289,8 +289,8 @@ def test_the_wrong_number_of_processes(tmp_path, capsys, monkeypatch, rank):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--check", "--dtype", "float32"), "--dtype: float32, expected float64"),
-        (("--lr", "nan"), "--lr: expected a finite number, got nan"),
+        (("--check", "--precision", "bf16"), "--precision: bf16, expected float64"),
+        (("--lr", "nan"), "--lr: expected 0 or more, got nan"),
     ],
 )
 def test_options_that_make_no_sense(tmp_path, capsys, arguments, problem):

@@ -1,0 +1,87 @@
+"""Plain state dicts: whole tensors by the module's own names, in a file of ``torch.save``."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from pcg.errors import InputError, one_line
+from pcg.naming import NamingFile
+from runtime.checkpoint import Kept, load
+from runtime.collectives import World
+from runtime.messages import cut
+from runtime.program import Weight
+from runtime.shards import SafeReader, Shard
+
+PREFIX = "model."
+"""Of weights among the tensors of a checkpoint; the rest are the optimizer's."""
+
+
+def state_dict(kept: Kept) -> dict[str, Tensor]:
+    """The weights of a checkpoint under all names that they have in the module, on the CPU. A
+    parameter with several names is one tensor."""
+    tensors: dict[str, Tensor] = {}
+    contents = SafeReader(kept.path).read_metadata().state_dict_metadata
+    for name in kept.manifest.parameters:
+        saved = contents.get(PREFIX + name)
+        if not isinstance(saved, TensorStorageMetadata):
+            raise InputError(str(kept.path), f"has no tensor {PREFIX}{name}")
+        tensors[name] = torch.empty(saved.size, dtype=saved.properties.dtype)
+    shards = (
+        Shard(PREFIX + name, tuple(tensor.shape), (0,) * tensor.dim(), tensor, writes=False)
+        for name, tensor in tensors.items()
+    )
+    load(World(), kept, shards)
+    names = kept.manifest.parameters.items()
+    return {alias: tensors[name] for name, others in names for alias in (name, *others)}
+
+
+def write_state_dict(state: Mapping[str, Tensor], path: Path) -> None:
+    """Write a state dict, whole or not at all. Raises InputError where that fails."""
+    temporary = path.with_name(f".unity-{secrets.token_hex(8)}.tmp")
+    try:
+        torch.save(dict(state), temporary)
+        temporary.replace(path)
+    except (OSError, RuntimeError) as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise InputError(str(path), one_line(f"cannot write: {error}")) from error
+
+
+def fill(
+    weights: Mapping[str, Tensor], pieces: Iterable[Weight], naming: NamingFile, path: str
+) -> None:
+    """Give the pieces of weights, by register, the values of a plain state dict. Of the file only
+    these are read. Raises InputError for a file that is wrong or lacks a parameter."""
+    state = _read(path)
+    for piece in pieces:
+        parameter = naming.parameter(piece.leaf.name)
+        name = next((n for n in parameter.names if n in state), None)
+        if name is None:
+            raise InputError(path, f"has no parameter {parameter.names[0]}")
+        value = state[name].mT if parameter.transposed else state[name]
+        wanted = piece.leaf.type.shape if piece.leaf.type else ()
+        if tuple(value.shape) != wanted:
+            found = list(state[name].shape)
+            expected = list(wanted[::-1] if parameter.transposed else wanted)
+            raise InputError(path, f"{name}: expected shape {expected}, got {found}")
+        weights[piece.register].copy_(value[cut(piece.region)])
+
+
+def _read(path: str) -> dict[str, Tensor]:
+    if not Path(path).is_file():
+        raise InputError(path, "no such file (expected a state dict)")
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # whatever torch meets in a file that is no state dict
+        raise InputError(path, one_line(f"not a state dict: {error}")) from error
+    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
+        raise InputError(path, "not a state dict, expected tensors by name")
+    return cast(dict[str, Tensor], found)

@@ -1,0 +1,96 @@
+"""Where the ranks of one start of a run find each other.
+
+torchrun keeps one store for all starts of its workers. What ranks of an earlier start left there,
+their addresses above all, must not be taken for that of their successors, and no number of a start
+is known to the ranks of all nodes: so they agree on a name for theirs, under which they then talk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import timedelta
+from typing import Any, Protocol
+from uuid import uuid4
+
+import torch.distributed as dist
+
+# Both are documented as torch.distributed's, whose typing leaves them out.
+_TCP_STORE: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+_PREFIX_STORE: Any = dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+_POLL = 0.01
+"""Seconds between looks at the store."""
+
+
+class Store(Protocol):
+    """The part of torch's stores that is used here."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+
+    def get(self, key: str, /) -> bytes: ...
+
+    def check(self, keys: list[str], /) -> bool: ...
+
+
+def own_store(rank: int, size: int, timeout: timedelta) -> Any:
+    """A part of torchrun's store (one of torch's) for this start alone; None where each start has
+    its own store.
+
+    Raises RuntimeError when not all ranks come in time.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store: Any = _TCP_STORE(address, port, size, is_master=False, timeout=timeout)
+    return _PREFIX_STORE(agree(store, rank, size, timeout), store)
+
+
+def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
+    """A name that all ranks of this start arrive at, and ranks of no other.
+
+    Every rank leaves a nonce. Rank 0 proposes a name for the nonces that it finds; a rank accepts
+    what has its own. When all have, rank 0 says go. If it took the nonce of a rank that has ended,
+    that never happens, and it proposes anew once the successor's is there.
+    """
+    end = time.monotonic() + timeout.total_seconds()
+    nonce = uuid4().hex
+    store.set(f"unity/nonce/{rank}", nonce)
+    proposed: list[str] = []
+    while time.monotonic() < end:
+        if rank == 0 and (found := _nonces(store, size)) and found != proposed:
+            proposed = found
+            store.set("unity/proposal", json.dumps([uuid4().hex, found]))
+        name = _accepted(store, rank, nonce)
+        if name is not None and rank == 0 and _all_accept(store, name, size):
+            store.set("unity/go", name)
+        if name is not None and _get(store, "unity/go") == name:
+            return name
+        time.sleep(_POLL)
+    raise RuntimeError(f"not all {size} ranks have come within {timeout.total_seconds():g} s")
+
+
+def _nonces(store: Store, size: int) -> list[str] | None:
+    found = [_get(store, f"unity/nonce/{rank}") for rank in range(size)]
+    return [nonce for nonce in found if nonce] if all(found) else None
+
+
+def _accepted(store: Store, rank: int, nonce: str) -> str | None:
+    """The name of the proposal under way, which this rank accepts, if that has its nonce."""
+    text = _get(store, "unity/proposal")
+    if text is None:
+        return None
+    name, nonces = json.loads(text)
+    if nonces[rank] != nonce:
+        return None
+    store.set(f"unity/accepted/{rank}", name)
+    return str(name)
+
+
+def _all_accept(store: Store, name: str, size: int) -> bool:
+    return all(_get(store, f"unity/accepted/{rank}") == name for rank in range(size))
+
+
+def _get(store: Store, key: str) -> str | None:
+    """What is stored, without waiting for it."""
+    return store.get(key).decode() if store.check([key]) else None

@@ -1,0 +1,160 @@
+"""Gradients of weights that several ranks hold, added up while the backward pass goes on.
+
+Small gradients share a flat buffer, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020,
+section 3.2), so that each all_reduce has enough to do. Buffers are filled in the order in which the
+backward pass completes gradients, which follows from the schedule and is the same on all ranks.
+All ranks start their communication in this order, so none waits for one that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from runtime.collectives import World
+from runtime.program import Group, Weight
+
+BUCKET_BYTES = 25 << 20
+"""A buffer is full when it holds as much."""
+FIRST_BYTES = 1 << 20
+"""The first one is full sooner, so that communication starts early."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Weights whose gradients are added up together. ``position``: the step of the schedule after
+    whose way back all of them are complete."""
+
+    weights: tuple[Weight, ...]
+    group: Group
+    position: int
+
+
+def buckets(weights: Iterable[Weight], shapes: dict[str, int]) -> tuple[Bucket, ...]:
+    """Weights by the buffers they share, in the order in which these are sent. ``shapes``: bytes of
+    each weight's piece."""
+    filled: dict[Group, list[list[Weight]]] = {}
+    sizes: dict[Group, int] = {}
+    for weight in sorted(weights, key=lambda w: (-w.position, w.register)):
+        own = filled.setdefault(weight.group, [])
+        full = FIRST_BYTES if len(own) == 1 else BUCKET_BYTES
+        if not own or sizes[weight.group] >= full:
+            own.append([])
+            sizes[weight.group] = 0
+        own[-1].append(weight)
+        sizes[weight.group] += shapes[weight.register]
+    found = [
+        Bucket(tuple(some), group, min(weight.position for weight in some))
+        for group, own in filled.items()
+        for some in own
+    ]
+    return tuple(sorted(found, key=lambda b: (-b.position, b.group, b.weights[0].register)))
+
+
+@dataclass
+class _Sum:
+    """A bucket that has been sent: the gradients that it will hold, and what waits for them."""
+
+    gradients: dict[str, Tensor]
+    wait: Callable[[], None]
+
+
+@dataclass
+class GradientSync:
+    """The gradients of one step's weights. ``take`` gives a weight's own gradient, once."""
+
+    buckets: tuple[Bucket, ...]
+    world: World
+    take: Callable[[str], Tensor]
+    _buffers: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    _views: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    _filled: set[str] = field(default_factory=set[str])
+    _bucket_of: dict[str, int] = field(default_factory=dict[str, int])
+    _sent: list[_Sum] = field(default_factory=list[_Sum])
+
+    def __post_init__(self) -> None:
+        for number, bucket in enumerate(self.buckets):
+            self._bucket_of.update((weight.register, number) for weight in bucket.weights)
+
+    def complete(self, register: str) -> None:
+        """A weight's gradient is complete: start what can be started."""
+        self._fill(register)
+        while len(self._sent) < len(self.buckets):
+            bucket = self.buckets[len(self._sent)]
+            if any(weight.register not in self._filled for weight in bucket.weights):
+                return
+            self._send(bucket)
+
+    def flush(self, position: int) -> None:
+        """All steps of the schedule from ``position`` on have been taken back: start all that waits
+        for these only. Weights without a gradient have 0."""
+        while len(self._sent) < len(self.buckets):
+            bucket = self.buckets[len(self._sent)]
+            if bucket.position < position:
+                return
+            for weight in bucket.weights:
+                self._fill(weight.register)
+            self._send(bucket)
+
+    def finish(self) -> dict[str, Tensor]:
+        """The complete gradient of every weight. They are valid until the next step."""
+        self.flush(0)
+        found: dict[str, Tensor] = {}
+        for sent in self._sent:
+            sent.wait()
+            found.update(sent.gradients)
+        self._sent.clear()
+        self._filled.clear()
+        return found
+
+    def _fill(self, register: str) -> None:
+        if register in self._filled:
+            return
+        self._filled.add(register)
+        gradient = self.take(register)
+        number = self._bucket_of[register]
+        if self._is_alone(self.buckets[number]):
+            self._views[register] = gradient.contiguous()
+            return
+        if number not in self._buffers:
+            self._make_buffer(number, gradient)
+        self._views[register].copy_(gradient)
+
+    def _is_alone(self, bucket: Bucket) -> bool:
+        """Whether gradients need no buffer to be put together in."""
+        return len(bucket.weights) == 1 or len(bucket.group) == 1
+
+    def _make_buffer(self, number: int, like: Tensor) -> None:
+        weights = self.buckets[number].weights
+        sizes = [[stop - start for start, stop in weight.region] for weight in weights]
+        lengths = [torch.Size(size).numel() for size in sizes]
+        self._buffers[number] = torch.empty(sum(lengths), dtype=like.dtype, device=like.device)
+        for weight, size, part in zip(
+            weights, sizes, self._buffers[number].split(lengths), strict=True
+        ):
+            self._views[weight.register] = part.view(size)
+
+    def _send(self, bucket: Bucket) -> None:
+        number = len(self._sent)
+        gradients = {w.register: self._views[w.register] for w in bucket.weights}
+        if len(bucket.group) == 1:
+            self._drop(bucket)
+            self._sent.append(_Sum(gradients, _nothing))
+            return
+        flat = self._buffers.get(number)
+        if flat is None:
+            (flat,) = gradients.values()
+            self._drop(bucket)
+        self._sent.append(_Sum(gradients, self.world.start_all_reduce(flat, bucket.group)))
+
+    def _drop(self, bucket: Bucket) -> None:
+        """Tensors of this step only must not outlive it."""
+        for weight in bucket.weights:
+            del self._views[weight.register]
+
+
+def _nothing() -> None:
+    """Nothing to wait for."""

@@ -1,0 +1,159 @@
+"""Runs that lose processes, hang or are told to stop, and what they leave behind."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from disturbed import Disturbed, same_course
+
+from pcg.plan import save_plan
+from pcg.text import parse_graph
+
+pytestmark = pytest.mark.distributed
+
+MODEL = """
+x = input[12, 8]
+w1 = weight[8, 12]
+w2 = weight[12, 6]
+y = matmul(relu(matmul(x, w1)), w2)
+return mean_loss(multiply(y, y)), y
+"""
+BY_ROWS = """
+x = input[12, 8]
+w1 = weight[8, 12]
+w2 = weight[12, 6]
+h = relu(matmul(partition(x, dim=0, degree={n}), replicate(w1, degree={n})))
+y = combine(matmul(h, replicate(w2, degree={n})), dim=0, degree={n})
+return mean_loss(multiply(y, y)), y
+"""
+BY_COLUMNS = """
+x = input[12, 8]
+w1 = weight[8, 12]
+w2 = weight[12, 6]
+h = relu(matmul(replicate(x, degree={n}), partition(w1, dim=1, degree={n})))
+y = reduce(matmul(h, partition(w2, dim=0, degree={n})), degree={n})
+return mean_loss(multiply(y, y)), y
+"""
+PLANS = {"rows": BY_ROWS, "columns": BY_COLUMNS}
+RECIPES = {
+    "sgd": ("--optimizer", "sgd", "--lr", "0.1"),
+    "momentum": ("--optimizer", "momentum", "--clip", "0.1", "--schedule", "cosine"),
+    "adam": ("--optimizer", "adam", "--accumulate", "2"),
+}
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+
+
+@pytest.fixture
+def write(tmp_path, plan_of):
+    def written(kind: str, ranks: int) -> Path:
+        path = tmp_path / f"{kind}-{ranks}.json"
+        text = PLANS[kind].format(n=ranks) if ranks > 1 else MODEL
+        graph = parse_graph(text)
+        save_plan(plan_of(parse_graph(MODEL), graph, ranks, {}), path)
+        return path
+
+    return written
+
+
+def options(steps, every, *more):
+    return ("--steps", str(steps), "--every", str(every), "--timeout", "60", *more)
+
+
+def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_path):
+    plan = write("columns", 2)
+    every = 8
+    given = options(40, every, *RECIPES["adam"])
+    disturbed = Disturbed(plan, tmp_path / "disturbed", (*given, "--max-restarts", "1"))
+    alone = Disturbed(plan, tmp_path / "alone", given)
+    disturbed.wait_for_step(20)
+    disturbed.kill_worker(1)
+    for run in (disturbed, alone):
+        status, _, err = run.finish()
+        assert status == 0, err
+    same_course(disturbed, alone)
+    repeated = len(disturbed.steps()) - 40
+    assert repeated <= every
+    assert disturbed.is_gone()
+
+
+def test_told_to_stop_a_run_leaves_a_checkpoint_and_another_plan_goes_on(write, tmp_path):
+    run = Disturbed(write("rows", 2), tmp_path / "run", options(100_000, 100_000))
+    run.wait_for_step(3)
+    run.process.send_signal(signal.SIGTERM)
+    status, _, err = run.finish()
+    last = run.steps()[-1][0]
+    assert status == 128 + signal.SIGTERM
+    line = err.splitlines()[-1]
+    assert line.startswith(f"unity: error: stopped by SIGTERM after step {last}, checkpoint ")
+    assert run.is_gone()
+    more = options(last + 2, 100, "--resume", "--lr", "0.02")
+    again = Disturbed(write("columns", 1), run.folder, more)
+    status, _, err = again.finish()
+    assert status == 0, err
+    assert f"going on with step {last + 1}" in err
+    assert [number for number, _ in again.steps()][-2:] == [last + 1, last + 2]
+
+
+HANGING = """
+import os, threading, torch
+
+class Samples:
+    def __len__(self):
+        return 1200
+
+    def __getitem__(self, index):
+        Samples.read = getattr(Samples, "read", 0) + 1
+        if os.environ["RANK"] == "1" and Samples.read > 3 * 6:
+            threading.Event().wait()
+        return {"x": torch.ones(8)}
+"""
+
+
+def test_a_hung_peer_ends_the_run_with_rank_step_and_communication(write, tmp_path):
+    """The data of rank 1 does not come in step 4; rank 0 waits for its rows."""
+    (tmp_path / "data.py").write_text(HANGING)
+    given = ("--steps", "10", "--timeout", "3", "--data", f"{tmp_path / 'data.py'}:Samples")
+    run = Disturbed(write("rows", 2), tmp_path / "run", given)
+    status, _, err = run.finish()
+    assert status == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("unity: error: ")]
+    assert re.match(
+        r"unity: error: rank 0: step 4: (messages with|\w+ over) .*1.*: Timed out", line
+    )
+    assert [number for number, _ in run.steps()] == [1, 2, 3]
+    assert run.is_gone()
+
+
+@pytest.mark.soak
+def test_thirty_kills_at_random_moments(write, tmp_path):
+    """Over plans and optimizers, each run with kills at any time: while it starts, in a step, in a
+    checkpoint, while it starts again."""
+    drawn = random.Random(6)
+    kills = 0
+    while kills < 30:
+        kind, ranks, recipe = (
+            drawn.choice(list(PLANS)),
+            drawn.choice([1, 2, 3]),
+            drawn.choice(list(RECIPES)),
+        )
+        plan, number = write(kind, ranks), drawn.randint(1, 4)
+        launcher = drawn.choice([(), (*TORCHRUN, str(ranks), "--max-restarts", str(number))])
+        steps, every = drawn.randint(100, 300), drawn.randint(1, 20)
+        given = options(steps, every, *RECIPES[recipe])
+        alone = Disturbed(plan, tmp_path / f"alone{kills}", given)
+        assert alone.finish()[0] == 0
+        own = given if launcher else (*given, "--max-restarts", str(number))
+        run = Disturbed(plan, tmp_path / f"run{kills}", own, launcher)
+        for _ in range(number):
+            run.wait_at_random(drawn, steps)
+            run.kill_worker(drawn.randrange(ranks))
+        kills += number
+        status, _, err = run.finish()
+        print(f"{kind} {ranks} {recipe} {'torchrun' if launcher else 'own'}: {number} kills")
+        assert status == 0, err
+        same_course(run, alone)
+        assert run.is_gone()

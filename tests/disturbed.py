@@ -1,0 +1,149 @@
+"""Runs of `unity run` that are disturbed: started, watched through their log, and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from uuid import uuid4
+
+import torch
+
+from runtime.checkpoint import newest_manifest
+from runtime.plain import state_dict
+
+ROOT = Path(__file__).parents[1]
+MARK = "UNITY_TEST_MARK"
+
+
+@dataclass
+class Disturbed:
+    """A run of its own process group in a folder, with a log and checkpoints there."""
+
+    plan: Path
+    folder: Path
+    options: tuple[str, ...]
+    launcher: tuple[str, ...] = ()
+    """What starts the ranks in place of the command itself, such as torchrun and its options."""
+    mark: str = field(default_factory=lambda: uuid4().hex)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        own = ("--log", self.log, "--checkpoint", self.checkpoints, *self.options)
+        self.process = subprocess.Popen(
+            [sys.executable, *self.launcher, "-m", "unity.run", self.plan, *own],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {MARK: self.mark, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            start_new_session=True,
+        )
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def steps(self) -> list[tuple[int, float]]:
+        """The steps that were taken, repeated ones as often as they were, with their losses."""
+        if not self.log.exists():
+            return []
+        lines = self.log.read_text().splitlines()
+        # A worker that is killed may leave a part of a line.
+        whole = [json.loads(line) for line in lines if line.endswith("}")]
+        return [(step["number"], step["loss"]) for step in whole]
+
+    def workers(self) -> list[int]:
+        """The processes that train."""
+        return sorted(pid for pid in _marked(self.mark) if self._is_worker(pid))
+
+    def _is_worker(self, pid: int) -> bool:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            parent = stat.rpartition(")")[2].split()[1]
+            command = Path(f"/proc/{parent}/cmdline").read_bytes()
+        except OSError:
+            return False
+        started_by = b"torch.distributed.run" if self.launcher else b"forkserver"
+        return started_by in command
+
+    def wait_for_step(self, number: int, within: float = 60.0) -> None:
+        """Wait until a step has been logged."""
+        end = time.monotonic() + within
+        while time.monotonic() < end and self.process.poll() is None:
+            if any(step >= number for step, _ in self.steps()):
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"no step {number}: {self.finish(5)}")
+
+    def wait_at_random(self, drawn: Random, steps: int) -> None:
+        """Wait for some time, or until some step and a little longer."""
+        wanted = max((number for number, _ in self.steps()), default=0)
+        if drawn.random() < 0.3:
+            time.sleep(drawn.uniform(0.0, 3.0))
+        elif wanted + 1 < steps:
+            self.wait_for_step(drawn.randint(wanted + 1, steps - 1))
+            time.sleep(drawn.uniform(0.0, 0.02))
+
+    def kill_worker(self, which: int, sign: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to one of the workers, as soon as there are some; none if the run ends."""
+        while self.process.poll() is None:
+            if found := self.workers():
+                os.kill(found[which % len(found)], sign)
+                return
+            time.sleep(0.01)
+
+    def finish(self, within: float = 120.0) -> tuple[int, str, str]:
+        """Exit status, standard output and error."""
+        try:
+            out, err = self.process.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            out, err = self.process.communicate()
+        return self.process.returncode, out, err
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The weights of the newest checkpoint."""
+        return state_dict(newest_manifest(self.checkpoints))
+
+    def is_gone(self, within: float = 15.0) -> bool:
+        """Whether all its processes have ended."""
+        end = time.monotonic() + within
+        while _marked(self.mark) and time.monotonic() < end:
+            time.sleep(0.1)
+        return not _marked(self.mark)
+
+
+def _marked(mark: str) -> list[int]:
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def same_course(disturbed: Disturbed, alone: Disturbed) -> None:
+    """Demand that every step of a disturbed run, repeated or not, has the loss of that of an
+    undisturbed one, and that both end with the same weights, all to the last bit."""
+    expected = dict(alone.steps())
+    taken = disturbed.steps()
+    assert {number for number, _ in taken} == expected.keys()
+    wrong = [(number, loss, expected[number]) for number, loss in taken if loss != expected[number]]
+    assert not wrong
+    mine, theirs = disturbed.weights(), alone.weights()
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert torch.equal(tensor, theirs[name]), name

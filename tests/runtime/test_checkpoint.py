@@ -1,0 +1,260 @@
+"""Checkpoints of runs on one device: what they hold, how runs go on from them, and damage."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pcg.errors import InputError
+from pcg.layout import grid
+from pcg.machine import load_machine
+from pcg.naming import NamingFile, ParameterFile
+from pcg.plan import EstimatesFile, Plan, machine_record
+from pcg.text import parse_graph
+from pcg.view import MachineView
+from runtime.checkpoint import CheckpointError, newest_manifest
+from runtime.collectives import World
+from runtime.data import Synthetic
+from runtime.job import Checkpoints, Options
+from runtime.lower import Lowering
+from runtime.plain import state_dict, write_state_dict
+from runtime.recipe import Recipe
+from runtime.shards import SafeReader
+from runtime.worker import run_plan
+
+MODEL = """
+x = input[8, 6]
+w1 = weight[6, 5]
+w2 = weight[5, 4]
+y = matmul(relu(matmul(x, w1)), w2)
+return mean_loss(multiply(y, y)), y
+"""
+RECIPES = {
+    "sgd": Recipe(rate=0.1),
+    "momentum": Recipe(rate=0.1, momentum=0.9, schedule="cosine", decay=10, warmup=2),
+    "adam": Recipe(optimizer="adam", rate=0.1, clip=0.1, accumulate=2),
+}
+NAMING = NamingFile(
+    parameters={
+        "w1": ParameterFile(names=("first.weight", "tied.weight"), transposed=True),
+        "w2": ParameterFile(names=("second",)),
+    }
+)
+
+
+def plan_of(text):
+    graph = parse_graph(text)
+    nodes = [node for node in graph.nodes if not node.is_leaf]
+    views = {node: MachineView.packed(0, (1,) * len(grid(node))) for node in nodes}
+    estimates = EstimatesFile(
+        step_seconds=1.0,
+        one_device_seconds=1.0,
+        communication_elements=0,
+        search_seconds=0.0,
+        peak_memory_bytes=0,
+    )
+    machine = machine_record(load_machine("local").with_devices(1))
+    return Plan("small", graph, graph, views, machine, "", (), estimates, naming=NAMING)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return plan_of(MODEL)
+
+
+def train(plan, folder, steps, recipe=RECIPES["adam"], every=2, keep=3, resume=False, **options):
+    kept = Checkpoints(str(folder), every, keep, resume)
+    given = Options(steps, recipe, "float64", checkpoints=kept, **options)
+    report = run_plan(Lowering(plan), given, World(), lambda step: None)
+    assert report is not None
+    return report
+
+
+def names(folder):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_resumed_run_is_one_run_to_the_last_bit(plan, tmp_path, name):
+    recipe = RECIPES[name]
+    whole = train(plan, tmp_path / "a", 6, recipe)
+    first = train(plan, tmp_path / "b", 3, recipe)
+    second = train(plan, tmp_path / "b", 6, recipe, resume=True)
+    assert [s.number for s in second.steps] == [4, 5, 6]
+    losses = [step.loss for step in whole.steps]
+    assert [step.loss for step in (*first.steps, *second.steps)] == losses
+    expected, found = (state_dict(newest_manifest(tmp_path / n)) for n in "ab")
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_the_last_ones_stay_and_nothing_else(plan, tmp_path):
+    train(plan, tmp_path, 9, every=2, keep=2)
+    assert names(tmp_path) == ["step-00000008", "step-00000009"]
+
+
+def test_weights_have_the_names_and_shapes_of_the_module(plan, tmp_path):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Linear(6, 5, bias=False)
+            self.tied = torch.nn.Linear(6, 5, bias=False)
+            self.tied.weight = self.first.weight
+            self.second = torch.nn.Parameter(torch.zeros(5, 4))
+
+        def forward(self, x):
+            return (self.first(x).relu() @ self.second).square().mean()
+
+    train(plan, tmp_path / "c", 3)
+    path = tmp_path / "weights.pt"
+    write_state_dict(state_dict(newest_manifest(tmp_path / "c")), path)
+    net = Net().double()
+    assert str(net.load_state_dict(torch.load(path))) == "<All keys matched successfully>"
+    # Begun with these weights, and without updates, a run has the loss that the module computes.
+    still = Recipe(rate=0.0)
+    given = Options(1, still, "float64", seed=5, initial=str(path))
+    seen = []
+    run_plan(Lowering(plan), given, World(), seen.append)
+    (x,) = [node.leaf for node in plan.model.leaves if node.leaf.name == "x"]
+    batch = Synthetic(5).piece(x, ((0, 8), (0, 6)), 0)
+    assert seen[0].loss == pytest.approx(net(batch).item(), rel=1e-12)
+
+
+@pytest.fixture(scope="module")
+def trained(plan, tmp_path_factory):
+    """A folder with checkpoints of steps 2, 4 and 5, not to be changed."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(plan, folder, 5)
+    return folder
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    return Path(shutil.copytree(trained, tmp_path / "copy"))
+
+
+def flip(path):
+    """Change one byte in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+@pytest.mark.parametrize("damage", [flip, cut_short, Path.unlink])
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "checkpoint.json"])
+def test_of_damaged_checkpoints_the_one_before_is_taken(plan, folder, capsys, damage, name):
+    damage(folder / "step-00000005" / name)
+    report = train(plan, folder, 6, resume=True)
+    assert [step.number for step in report.steps] == [5, 6]
+    first, second = capsys.readouterr().err.splitlines()
+    assert "step-00000005: damaged" in first
+    assert first.endswith("taking the one before")
+    assert second.endswith("step-00000004: going on with step 5")
+    assert names(folder) == ["step-00000004", "step-00000005", "step-00000006"][-3:]
+
+
+def test_where_all_are_damaged_nothing_is_trained(plan, folder):
+    for path in folder.iterdir():
+        (path / "__0_0.distcp").unlink()
+    with pytest.raises(InputError, match=r"no checkpoint is whole; .*step-00000002: damaged"):
+        train(plan, folder, 6, resume=True)
+
+
+def test_a_checkpoint_cut_off_while_written_does_not_count(plan, folder, capsys):
+    (folder / "step-00000005").rename(folder / ".writing-step-00000005")
+    report = train(plan, folder, 5, resume=True)
+    assert [step.number for step in report.steps] == [5]
+    assert names(folder) == ["step-00000002", "step-00000004", "step-00000005"]
+    assert "damaged" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fails", ["fsync", "rename"])
+def test_a_full_disk_costs_the_checkpoint_alone(plan, tmp_path, monkeypatch, capsys, fails):
+    train(plan, tmp_path, 2)
+    calls = []
+
+    def full(*_):
+        calls.append(1)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full) if fails == "fsync" else patched.setattr(
+            Path, "rename", full
+        )
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            train(plan, tmp_path, 5, resume=True)
+    assert len(calls) >= 2
+    warned = capsys.readouterr().err
+    assert "unity: warning: no checkpoint: " in warned
+    assert "step-00000004: " in warned
+    assert names(tmp_path) == ["step-00000002"]
+    assert [s.number for s in train(plan, tmp_path, 3, resume=True).steps] == [3]
+
+
+def test_other_checkpoints_are_not_mixed_in(plan, folder):
+    with pytest.raises(InputError, match="has checkpoints already, expected --resume"):
+        train(plan, folder, 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "recipe", "problem"),
+    [
+        (MODEL.replace("relu", "gelu"), 6, "adam", "is of small with another graph"),
+        (MODEL, 4, "adam", "is of step 5, expected --steps 5 or more"),
+        (MODEL, 6, "sgd", "has the states of adam with momentum 0.0, expected the same"),
+    ],
+)
+def test_checkpoints_of_something_else(folder, text, steps, recipe, problem):
+    with pytest.raises(InputError, match=problem):
+        train(plan_of(text), folder, steps, RECIPES[recipe], resume=True)
+
+
+def test_what_is_done_otherwise_is_said(plan, folder, capsys):
+    recipe = replace(RECIPES["adam"], rate=0.2)
+    train(plan, folder, 6, recipe, resume=True, seed=1)
+    assert "going on with --lr 0.2 instead of 0.1, --seed 1 instead of 0" in capsys.readouterr().err
+
+
+def test_a_table_of_contents_runs_nothing(folder):
+    class Evil:
+        def __reduce__(self):
+            return os.getpid, ()
+
+    path = folder / "step-00000005"
+    (path / ".metadata").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(pickle.UnpicklingError, match=r"names (posix|nt)\.getpid"):
+        SafeReader(path).read_metadata()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"first.weight": torch.zeros(5, 6)}, "has no parameter second"),
+        (
+            {"first.weight": torch.zeros(6, 5), "second": torch.zeros(5, 4)},
+            "first.weight: expected shape [5, 6], got [6, 5]",
+        ),
+        ([1], "not a state dict, expected tensors by name"),
+    ],
+)
+def test_initial_weights_that_do_not_fit(plan, tmp_path, content, problem):
+    path = tmp_path / "weights.pt"
+    torch.save(content, path)
+    options = Options(1, initial=str(path))
+    with pytest.raises(InputError) as caught:
+        run_plan(Lowering(plan), options, World(), lambda step: None)
+    assert str(caught.value) == f"{path}: {problem}"
+
+
+def test_a_folder_without_checkpoints(tmp_path):
+    with pytest.raises(InputError, match="has no checkpoint"):
+        newest_manifest(tmp_path)

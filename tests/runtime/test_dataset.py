@@ -1,0 +1,173 @@
+"""A user's dataset: which sample lands where, and what does not fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from pcg.errors import InputError
+from pcg.graph import Leaf
+from pcg.naming import NamingFile
+from pcg.tensor import ParallelTensor
+from runtime.data import Synthetic
+from runtime.dataset import UserData, make_source
+
+BATCH = 4
+
+
+def leaf(name, *shape, below=None):
+    return Leaf("input", name, len(shape), ParallelTensor.whole(shape), below)
+
+
+X, Y = leaf("x", BATCH, 3), leaf("y", BATCH, below=10)
+NAMING = NamingFile(inputs=("x", None, "y"))
+WHOLE_X, WHOLE_Y = ((0, BATCH), (0, 3)), ((0, BATCH),)
+
+
+def samples(count):
+    """Sample i has y = i and x = (i, i + 0.1, i + 0.2)."""
+    ids = torch.arange(count)
+    return TensorDataset(ids[:, None] + torch.tensor([0.0, 0.1, 0.2]), ids)
+
+
+def user_data(dataset, seed=0):
+    return UserData(dataset, [X, Y], NAMING, seed, "data")
+
+
+def labels(source, step):
+    return source.piece(Y, WHOLE_Y, step).tolist()
+
+
+def test_inputs_of_a_row_are_of_one_sample_and_pieces_fit_together():
+    source, other = user_data(samples(9)), user_data(samples(9))
+    for step in range(4):
+        x, y = source.piece(X, WHOLE_X, step), source.piece(Y, WHOLE_Y, step)
+        assert torch.allclose(x, y[:, None] + torch.tensor([0.0, 0.1, 0.2]))
+        piece = other.piece(X, ((2, 4), (1, 3)), step)
+        assert torch.equal(piece, x[2:4, 1:3])
+
+
+def test_a_pass_takes_each_sample_at_most_once_in_an_order_of_its_own():
+    source = user_data(samples(9))
+    passes = [labels(source, step) + labels(source, step + 1) for step in (0, 2, 4)]
+    for seen in passes:
+        assert len(set(seen)) == 8
+    assert passes[0] != passes[1] != passes[2]
+    assert labels(user_data(samples(9), seed=1), 0) != passes[0][:BATCH]
+
+
+def test_the_order_depends_on_the_step_alone():
+    source, resumed = user_data(samples(9)), user_data(samples(9))
+    expected = [labels(source, step) for step in range(5)]
+    assert labels(resumed, 3) == expected[3]
+    assert labels(resumed, 1) == expected[1]
+
+
+class Stream:
+    """Samples by name, without random access."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        return iter([{"y": i, "x": torch.full((3,), float(i))} for i in range(self.count)])
+
+
+def test_an_iterable_goes_on_and_begins_again():
+    source = user_data(Stream(6))
+    assert [labels(source, step) for step in range(3)] == [[0, 1, 2, 3], [4, 5, 0, 1], [2, 3, 4, 5]]
+    assert labels(source, 0) == [0, 1, 2, 3]
+    assert labels(user_data(Stream(6)), 2) == [2, 3, 4, 5]
+    assert user_data(Stream(6)).piece(X, ((1, 2), (0, 3)), 1).tolist() == [[5.0, 5.0, 5.0]]
+
+
+def test_a_rank_reads_the_samples_of_its_own_rows():
+    asked = []
+
+    class Watched(TensorDataset):
+        def __getitem__(self, index):
+            asked.append(index)
+            return super().__getitem__(index)
+
+    source = user_data(Watched(*samples(8).tensors))
+    source.piece(X, ((1, 3), (0, 3)), 0)
+    source.piece(Y, ((1, 3),), 0)
+    assert len(asked) == 2
+
+
+def test_constants_serve_inputs_that_samples_lack():
+    class WithMask(TensorDataset):
+        constants = {"mask": torch.eye(3)}  # noqa: RUF012  # as a user would write it
+
+    mask = leaf("mask", 3, 3)
+    data = WithMask(*samples(8).tensors)
+    source = UserData(data, [X, Y, mask], NAMING, 0, "data")
+    assert source.piece(mask, ((1, 3), (0, 3)), 5).tolist() == [[0, 1, 0], [0, 0, 1]]
+    naming = NamingFile(inputs=("x", "y"), buffers={"mask": "net.mask"})
+    with pytest.raises(InputError, match=r"input mask: is buffer net\.mask of the model"):
+        UserData(samples(8), [X, Y, mask], naming, 0, "data")
+
+
+def read_all(dataset):
+    source = user_data(dataset)
+    source.piece(X, WHOLE_X, 0)
+    source.piece(Y, WHOLE_Y, 0)
+
+
+class Broken(TensorDataset):
+    def __getitem__(self, index):
+        return {}["key"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "problem"),
+    [
+        (samples(3), "data: 3 samples, expected a batch of 4 or more"),
+        (Stream(0), "data: gives no samples"),
+        (Broken(*samples(8).tensors), "raised KeyError: 'key'"),
+        (3, "data: returned int, expected a dataset or an iterable"),
+        ([{"x": torch.zeros(3)}] * 4, "no input y in a sample, expected a tensor for each of x, y"),
+        ([(torch.zeros(3),)] * 4, "expected a tensor for each of x, y"),
+        ([(torch.zeros(2), 1)] * 4, "input x: expected shape [3], got [2]"),
+        ([(torch.zeros(3), 10)] * 4, "input y: expected integers from 0 to 9, got 10"),
+        ([(torch.zeros(3), -1)] * 4, "input y: expected integers from 0 to 9, got -1"),
+    ],
+)
+def test_data_that_does_not_fit(dataset, problem):
+    with pytest.raises(InputError) as caught:
+        read_all(dataset)
+    assert problem in str(caught.value)
+
+
+def write_module(folder, name):
+    text = "import torch\n\ndef train():\n    return [(torch.zeros(3), i) for i in range(8)]\n"
+    path = folder / f"{name}.py"
+    path.write_text(text + "\ndef fails():\n    raise ValueError('no')\n")
+    return path
+
+
+def test_datasets_are_named_by_module_or_file(tmp_path, monkeypatch):
+    path = write_module(tmp_path, "some_samples")
+    monkeypatch.chdir(tmp_path)
+    for name in (f"{path}:train", "some_samples:train"):
+        source = make_source(name, [X, Y], NAMING, 0)
+        assert len(set(source.piece(Y, WHOLE_Y, 0).tolist())) == BATCH
+    assert make_source(None, [X, Y], NAMING, 3) == Synthetic(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("nothing", "expected module:function"),
+        ("missing.py:train", "missing.py: no such file"),
+        ("no_such_module_here:train", "import of no_such_module_here: ModuleNotFoundError"),
+        ("other_samples:test", "other_samples has no function test"),
+        ("other_samples:fails", "fails raised ValueError: no"),
+    ],
+)
+def test_names_of_no_dataset(tmp_path, monkeypatch, name, problem):
+    write_module(tmp_path, "other_samples")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=f"^--data {name}: {problem}"):
+        make_source(name, [X, Y], NAMING, 0)

@@ -1,0 +1,86 @@
+"""`unity export`: the weights of a checkpoint as a plain state dict.
+
+python -m unity.export checkpoints -o weights.pt
+python -m unity.export checkpoints/step-00000100 --model my_model.py:make_model -o weights.pt
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pcg.errors import InputError
+from pcg.models import make_module
+from unity.cli import new_app, run_app
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+app = new_app()
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A checkpoint, or a folder of them, whose newest is taken.")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")] = Path(
+        "weights.pt"
+    ),
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A name of the zoo, or FILE.py:FUNCTION: make the module, and add what its state"
+            " dict has beside trained weights, such as buffers, with the values that it has there."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Write the weights of CHECKPOINT under the names that they have in the module."""
+    # Here because --help can do without torch.
+    from runtime.checkpoint import newest_manifest
+    from runtime.plain import state_dict, write_state_dict
+
+    if not out.absolute().parent.is_dir():
+        raise InputError(str(out), "cannot be written, its folder does not exist")
+    kept = newest_manifest(checkpoint)
+    state = state_dict(kept)
+    added: list[str] = []
+    if model is not None:
+        state, added = _completed(state, model, str(kept.path))
+    write_state_dict(state, out)
+    step, count = kept.manifest.updates, len(state)
+    if as_json:
+        content = {
+            "checkpoint": str(kept.path),
+            "model": kept.manifest.model,
+            "step": step,
+            "tensors": count,
+            "untrained": added,
+        }
+        print(json.dumps(content, indent=1))
+        return
+    print(f"{out}: {count} tensors of {kept.manifest.model} after step {step}")
+    if added:
+        print(f"as the module has them at first: {', '.join(added)}")
+
+
+def _completed(
+    state: dict[str, Tensor], model: str, where: str
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The state dict of the model's module with the weights put in, and the names of the rest."""
+    module = make_module(model)
+    whole = module.state_dict()
+    for name, tensor in state.items():
+        if name not in whole or whole[name].shape != tensor.shape:
+            problem = f"has {name} of shape {list(tensor.shape)}, which {model} has not"
+            raise InputError(where, problem)
+    complete = {**whole, **state}
+    return complete, [name for name in complete if name not in state]
+
+
+if __name__ == "__main__":
+    run_app(app, "export")

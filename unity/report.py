@@ -1,0 +1,104 @@
+"""What `unity run` prints of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from math import isfinite
+
+from rich.console import Console
+from rich.table import Table
+
+from pcg.plan import Plan
+from runtime.job import TOLERANCE, Comparison, Report, Step
+
+MAX_ROWS = 20
+"""Longer tables are thinned out."""
+
+
+def batch_of(plan: Plan) -> int:
+    """The samples of a step: the first dimension of the model's first input, 0 without one."""
+    inputs = {node.leaf.name: node.leaf for node in plan.model.leaves if node.leaf.kind == "input"}
+    order = [name for name in plan.naming.inputs if name is not None] or list(inputs)
+    shapes = [leaf.type.shape for name in order if (leaf := inputs.get(name)) and leaf.type]
+    return next((shape[0] for shape in shapes if shape), 0)
+
+
+def print_json(plan: Plan, report: Report) -> None:
+    """The result of a run as one object."""
+    content = {
+        "model": plan.model_name,
+        "devices": plan.machine.devices,
+        "steps": [asdict(step) | {"loss": _number(step.loss)} for step in report.steps],
+        "step_seconds": {
+            "predicted": plan.estimates.step_seconds,
+            "measured": report.step_seconds,
+        },
+        "samples_per_second": _throughput(plan, report),
+        "check": _check_record(report.comparisons) if report.comparisons else None,
+    }
+    print(json.dumps(content, indent=1))
+
+
+def _throughput(plan: Plan, report: Report) -> float | None:
+    """Samples a second."""
+    seconds = report.step_seconds
+    return batch_of(plan) * report.batches / seconds if seconds else None
+
+
+def _check_record(comparisons: tuple[Comparison, ...]) -> dict[str, object]:
+    return {
+        "passes": all(comparison.passes for comparison in comparisons),
+        "comparisons": [
+            asdict(c) | {"absolute": _number(c.absolute), "relative": _number(c.relative)}
+            for c in comparisons
+        ],
+    }
+
+
+def _number(value: float) -> float | None:
+    """JSON has no infinity and no NaN."""
+    return value if isfinite(value) else None
+
+
+def print_report(plan: Plan, report: Report) -> None:
+    """The result of a run as tables."""
+    console = Console()
+    losses = Table("step", "loss", "seconds", title=f"{plan.model_name}, training")
+    for step in _thinned(report.steps):
+        losses.add_row(str(step.number), f"{step.loss:.10g}", f"{step.seconds:.4f}")
+    console.print(losses)
+    predicted, measured = plan.estimates.step_seconds, report.step_seconds
+    if measured is None:
+        console.print("no steps were left to do")
+    else:
+        console.print(
+            f"seconds a step: predicted {predicted:.4g}, measured {measured:.4g} (median),"
+            f" {_throughput(plan, report):.4g} samples a second",
+            soft_wrap=True,
+        )
+    if report.comparisons:
+        console.print(_check_table(report))
+        verdict = "agrees" if report.passes else "does not agree"
+        console.print(f"check: {verdict} with one process to {TOLERANCE:g} (relative, float64)")
+
+
+def _thinned(steps: tuple[Step, ...]) -> list[Step]:
+    """Evenly chosen steps, the first and the last among them."""
+    if len(steps) <= MAX_ROWS:
+        return list(steps)
+    last = len(steps) - 1
+    return [steps[round(i * last / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
+
+
+def _check_table(report: Report) -> Table:
+    """The worst loss, and every output and weight."""
+    table = Table("quantity", "largest error", "relative", "", title="against one process")
+    losses = [c for c in report.comparisons if c.kind == "loss"]
+    rows = [max(losses, key=lambda c: (not c.passes, c.relative))]
+    rows += [c for c in report.comparisons if c.kind != "loss"]
+    for c in rows:
+        name = f"loss, {len(losses)} steps" if c.kind == "loss" else f"{c.kind} {c.name}"
+        mark = "ok" if c.passes else "WRONG"
+        table.add_row(name, f"{c.absolute:.2e}", f"{c.relative:.2e}", mark)
+    return table
