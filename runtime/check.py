@@ -30,8 +30,18 @@ class Outcome:
     weights: Mapping[str, tuple[Tensor, ...]]
 
 
-def train_alone(graph: Graph, options: Options, source: Source, device: torch.device) -> Outcome:
-    """Train a graph as written: whole tensors, one process, float64, autograd from end to end."""
+def train_alone(
+    graph: Graph,
+    options: Options,
+    source: Source,
+    device: torch.device,
+    *,
+    delayed: bool = False,
+) -> Outcome:
+    """Train a graph as written: whole tensors, one process, float64, autograd from end to end.
+
+    ``delayed``: by the rule of PipeDream-2BW, with gradients of the weights of one update before.
+    """
     leaves = [node.leaf for node in graph.leaves]
     weights = {
         leaf.name: initial_weight(leaf, options.seed).to(device).requires_grad_()
@@ -40,6 +50,8 @@ def train_alone(graph: Graph, options: Options, source: Source, device: torch.de
     }
     recipe = options.recipe
     updater = Updater(_trained(graph, weights), recipe, World(device=device))
+    read = {n: w.detach().clone().requires_grad_() for n, w in weights.items()}
+    read = read if delayed else weights
     losses: list[float] = []
     outputs: tuple[Tensor, ...] = ()
     for step in range(options.steps):
@@ -51,12 +63,14 @@ def train_alone(graph: Graph, options: Options, source: Source, device: torch.de
                 for leaf in leaves
                 if leaf.kind == "input"
             }
-            results = evaluate(graph, inputs | weights)
+            results = evaluate(graph, inputs | read)
             loss = results[0].sum()
             total += loss.item()
-            gradients = _gradients(weights, loss)
+            gradients = _gradients(read, loss)
             # Copied, for outputs may be views of weights, which are updated in place.
             outputs = tuple(result.detach().clone() for result in results)
+            if delayed:
+                read = {name: w.detach().clone().requires_grad_() for name, w in weights.items()}
             updater.update(gradients)
         losses.append(total / recipe.accumulate)
     return Outcome(

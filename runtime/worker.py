@@ -55,7 +55,8 @@ def run_plan(
     outcome = _collect(lowering, executor, world.rank, tuple(step.loss for step in steps))
     if world.rank != 0:
         return None
-    expected = train_alone(plan.model, options, source, world.device)
+    delayed = plan.pipeline is not None and plan.pipeline.schedule == "2bw"
+    expected = train_alone(plan.model, options, source, world.device, delayed=delayed)
     # A run that was resumed has the last steps' losses only.
     expected = replace(expected, losses=expected.losses[options.steps - len(steps) :])
     found = compare(expected, _with_unused(outcome, plan, seed))

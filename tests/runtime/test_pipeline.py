@@ -22,6 +22,7 @@ from runtime.data import initial_weight, input_batch
 from runtime.executor import Executor
 from runtime.job import Options, Report
 from runtime.lower import Lowering
+from runtime.recipe import Recipe
 from runtime.worker import run_plan
 from search.cost import CostModel
 from search.mesh.cuts import Cuts
@@ -76,7 +77,7 @@ def plan_of(model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DE
 
 def trained(plan: Plan, steps: int = 3) -> Report:
     lowering = Lowering(plan)
-    options = Options(steps=steps, rate=RATE, dtype="float64", check=True)
+    options = Options(steps=steps, recipe=Recipe(rate=RATE), dtype="float64", check=True)
     report = on_ranks(
         plan.machine.devices, lambda world: run_plan(lowering, options, world, lambda step: None)
     )[0]
@@ -84,8 +85,17 @@ def trained(plan: Plan, steps: int = 3) -> Report:
     return report
 
 
-@pytest.mark.parametrize("name", ["mlp-mnist", "candle-uno-tiny", "xdl-tiny", "tied"])
-@pytest.mark.parametrize(("slices", "stages"), [(2, 2), (8, 2), (4, 1), (4, 4)])
+@pytest.mark.parametrize(
+    ("name", "slices", "stages"),
+    [
+        ("mlp-mnist", 8, 2),
+        ("candle-uno-tiny", 4, 4),
+        ("xdl-tiny", 2, 2),
+        ("xdl-tiny", 4, 1),
+        ("tied", 2, 2),
+        ("tied", 4, 4),
+    ],
+)
 def test_1f1b_computes_what_the_model_does(name, slices, stages, library):
     report = trained(planned(name, library, slices, stages, "1f1b"))
     assert not [c for c in report.comparisons if not c.passes]
@@ -106,6 +116,11 @@ def delayed_gradients(graph: Graph, steps: int) -> tuple[list[float], dict[str, 
         changed = zip(now.items(), gradients, strict=True)
         before, now = now, {name: weight - RATE * gradient for (name, weight), gradient in changed}
     return losses, now
+
+
+def test_2bw_is_checked_against_its_own_rule(library):
+    report = trained(planned("mlp-mnist", library, 4, 4, "2bw"))
+    assert not [c for c in report.comparisons if not c.passes]
 
 
 @pytest.mark.parametrize("name", ["mlp-mnist", "tied"])
