@@ -227,7 +227,7 @@ def test_a_random_model_cut_at_random(data):
 
 
 @pytest.mark.soak
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(data=st.data())
 def test_many_random_models_cut_at_random(data):
     agrees(drawn_plan(data))

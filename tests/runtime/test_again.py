@@ -76,7 +76,7 @@ def peak_bytes(made: Executor) -> int:
     events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = most = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
+        held += event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
         most = max(most, held)
     return most
 
