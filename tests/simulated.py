@@ -52,30 +52,29 @@ class ThreadWorld(World):
     of ranks."""
 
     post: Post = field(default_factory=Post)
+    _counts: dict[Any, int] = field(default_factory=dict)
 
     def prepare(self, groups, *, both_ways=False) -> None:
         """Groups need nothing here."""
 
     def start_all_reduce(self, values: Tensor, group) -> Callable[[], None]:
-        self._tell(group, values.clone())
+        key = self._tell("all_reduce", group, values)
 
         def wait() -> None:
-            values.copy_(torch.stack(self._hear(group)).sum(0))
+            values.copy_(torch.stack(self._hear(key)).sum(0))
 
         return wait
 
     def all_gather(self, values: Tensor, group) -> Tensor:
-        self._tell(group, values.clone())
-        return torch.cat(self._hear(group))
+        return torch.cat(self._hear(self._tell("all_gather", group, values)))
 
     def reduce_scatter(self, values: Tensor, group) -> Tensor:
-        self._tell(group, values.clone())
-        parts = [found.chunk(len(group))[group.index(self.rank)] for found in self._hear(group)]
-        return torch.stack(parts).sum(0)
+        heard = self._hear(self._tell("reduce_scatter", group, values))
+        return torch.stack([v.chunk(len(group))[group.index(self.rank)] for v in heard]).sum(0)
 
     def all_to_all(self, values: Tensor, group) -> Tensor:
-        self._tell(group, values.clone())
-        return torch.cat([v.chunk(len(group))[group.index(self.rank)] for v in self._hear(group)])
+        heard = self._hear(self._tell("all_to_all", group, values))
+        return torch.cat([v.chunk(len(group))[group.index(self.rank)] for v in heard])
 
     def exchange(self, outgoing, incoming, dtype, channel="forward") -> dict[int, Tensor]:
         for peer, values in outgoing.items():
@@ -86,16 +85,20 @@ class ThreadWorld(World):
         return received
 
     def total(self, value: float) -> float:
-        everyone = tuple(range(self.size))
-        self._tell(everyone, torch.tensor(value, dtype=torch.float64))
-        return torch.stack(self._hear(everyone)).sum().item()
+        number = torch.tensor(value, dtype=torch.float64)
+        heard = self._hear(self._tell("total", tuple(range(self.size)), number))
+        return torch.stack(heard).sum().item()
 
-    def _tell(self, group, values: Tensor) -> None:
+    def _tell(self, what: str, group, values: Tensor) -> tuple[Any, ...]:
+        """Give all members a copy. Members meet at what they do together in the same place of the
+        order of all that the group does, as with gloo and NCCL."""
+        number = self._counts[group] = self._counts.get(group, 0) + 1
         for peer in group:
-            self.post.send((self.rank, peer, group), values)
+            self.post.send((self.rank, peer, group, number, what), values.clone())
+        return group, number, what
 
-    def _hear(self, group) -> list[Tensor]:
-        return [self.post.receive((peer, self.rank, group)) for peer in group]
+    def _hear(self, key: tuple[Any, ...]) -> list[Tensor]:
+        return [self.post.receive((peer, self.rank, *key)) for peer in key[0]]
 
 
 def on_ranks(size: int, work: Callable[[ThreadWorld], T]) -> list[T]:

@@ -4,19 +4,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from by_hand import Views, make_plan
 
-from pcg.graph import Graph, Node
-from pcg.layout import grid
-from pcg.machine import load_machine
-from pcg.plan import EstimatesFile, Plan, machine_record, save_plan
-from pcg.text import node_names, parse_graph
+from pcg.graph import Graph
+from pcg.plan import Plan, save_plan
+from pcg.text import parse_graph
 from pcg.view import MachineView
 from runtime.job import Comparison, Options, Report, Step
 from runtime.recipe import Recipe
@@ -85,34 +84,6 @@ def ranks() -> Iterator[Ranks]:
         pool = Ranks(Path(folder))
         yield pool
         pool.stop()
-
-
-Views = Mapping[str, MachineView | int]
-
-
-def make_plan(model: Graph, graph: Graph, devices: int, views: Views) -> Plan:
-    """A plan on the local machine. ``views`` by printed name, an integer standing for the first
-    of consecutive devices; other operators start at device 0."""
-    names = node_names(graph)
-    chosen: dict[Node, MachineView] = {}
-    left = dict(views)
-    for node in graph.nodes:
-        if node.is_leaf or node.is_parallel:
-            continue
-        view = left.pop(names[node][0], 0)
-        packed = MachineView.packed(view, grid(node)) if isinstance(view, int) else view
-        assert packed.shape == grid(node)
-        chosen[node] = packed
-    assert not left, f"no such operators: {left}"
-    machine = machine_record(load_machine("local").with_devices(devices))
-    estimates = EstimatesFile(
-        step_seconds=0.5,
-        one_device_seconds=1.0,
-        communication_elements=0,
-        search_seconds=0.0,
-        peak_memory_bytes=0,
-    )
-    return Plan("test", model, graph, chosen, machine, "", (), estimates)
 
 
 @dataclass(frozen=True)

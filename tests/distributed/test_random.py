@@ -1,23 +1,30 @@
-"""Random small models, cut and placed at random, against training on one process."""
+"""Random small models, cut and placed at random, with random operators computed again, against
+training on one process. Ranks are threads."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import prod
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from by_hand import make_plan
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated import on_ranks
 
 from pcg.graph import Graph, Node, Value, apply, leaf
 from pcg.infer import bind_sizes
 from pcg.layout import grid
 from pcg.ops import OPERATORS
+from pcg.plan import Plan
 from pcg.tensor import Degrees, ParallelTensor
 from pcg.text import node_names, print_graph
 from pcg.view import MachineView
-
-pytestmark = pytest.mark.distributed
+from runtime.job import Options
+from runtime.lower import Lowering
+from runtime.recipe import Recipe
+from runtime.worker import run_plan
 
 RANKS = 4
 op = OPERATORS
@@ -194,17 +201,33 @@ def views_of(draw, graph: Graph) -> dict[str, MachineView]:
     return views
 
 
-@settings(
-    max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    # No shrinking: each failure costs a start of four processes.
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
-@given(data=st.data())
-def test_a_random_model_cut_at_random(agree, plan_of, data):
+def agrees(plan: Plan, steps: int = 2) -> None:
+    """Training by a plan does what training on one process does."""
+    lowering = Lowering(plan)
+    options = Options(steps=steps, recipe=Recipe(rate=0.1), dtype="float64", check=True)
+    report = on_ranks(RANKS, lambda world: run_plan(lowering, options, world, lambda _: None))[0]
+    assert report is not None
+    assert not [c for c in report.comparisons if not c.passes]
+
+
+def drawn_plan(data: st.DataObject) -> Plan:
     model = data.draw(models(), label="model")
     graph = Cutter(data.draw).cut(model)
     views = data.draw(views_of(graph))
     print(print_graph(model), print_graph(graph), sep="\n")
-    agree.of(plan_of(model, graph, RANKS, views), steps=2)
+    plan = make_plan(model, graph, RANKS, views)
+    nodes = [node for node in graph.nodes if not node.is_leaf and not node.is_parallel]
+    return replace(plan, recompute=frozenset(data.draw(st.sets(st.sampled_from(nodes)))))
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_random_model_cut_at_random(data):
+    agrees(drawn_plan(data))
+
+
+@pytest.mark.soak
+@settings(max_examples=1000, deadline=None)
+@given(data=st.data())
+def test_many_random_models_cut_at_random(data):
+    agrees(drawn_plan(data))

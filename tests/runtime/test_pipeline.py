@@ -86,8 +86,17 @@ def trained(plan: Plan, steps: int = 3) -> Report:
     return report
 
 
-@pytest.mark.parametrize("name", ["mlp-mnist", "candle-uno-tiny", "xdl-tiny", "tied"])
-@pytest.mark.parametrize(("slices", "stages"), [(2, 2), (8, 2), (4, 1), (4, 4)])
+@pytest.mark.parametrize(
+    ("name", "slices", "stages"),
+    [
+        ("mlp-mnist", 8, 2),
+        ("candle-uno-tiny", 4, 4),
+        ("xdl-tiny", 2, 2),
+        ("xdl-tiny", 4, 1),
+        ("tied", 2, 2),
+        ("tied", 4, 4),
+    ],
+)
 def test_1f1b_computes_what_the_model_does(name, slices, stages, library):
     report = trained(planned(name, library, slices, stages, "1f1b"))
     assert not [c for c in report.comparisons if not c.passes]
@@ -108,6 +117,11 @@ def delayed_gradients(graph: Graph, steps: int) -> tuple[list[float], dict[str, 
         changed = zip(now.items(), gradients, strict=True)
         before, now = now, {name: weight - RATE * gradient for (name, weight), gradient in changed}
     return losses, now
+
+
+def test_2bw_is_checked_against_its_own_rule(library):
+    report = trained(planned("mlp-mnist", library, 4, 4, "2bw"))
+    assert not [c for c in report.comparisons if not c.passes]
 
 
 @pytest.mark.parametrize("name", ["mlp-mnist", "tied"])

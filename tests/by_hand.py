@@ -1,0 +1,39 @@
+"""Plans written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pcg.graph import Graph, Node
+from pcg.layout import grid
+from pcg.machine import load_machine
+from pcg.plan import EstimatesFile, Plan, machine_record
+from pcg.text import node_names
+from pcg.view import MachineView
+
+Views = Mapping[str, MachineView | int]
+
+
+def make_plan(model: Graph, graph: Graph, devices: int, views: Views) -> Plan:
+    """A plan on the local machine. ``views`` by printed name, an integer standing for the first
+    of consecutive devices; other operators start at device 0."""
+    names = node_names(graph)
+    chosen: dict[Node, MachineView] = {}
+    left = dict(views)
+    for node in graph.nodes:
+        if node.is_leaf or node.is_parallel:
+            continue
+        view = left.pop(names[node][0], 0)
+        packed = MachineView.packed(view, grid(node)) if isinstance(view, int) else view
+        assert packed.shape == grid(node)
+        chosen[node] = packed
+    assert not left, f"no such operators: {left}"
+    machine = machine_record(load_machine("local").with_devices(devices))
+    estimates = EstimatesFile(
+        step_seconds=0.5,
+        one_device_seconds=1.0,
+        communication_elements=0,
+        search_seconds=0.0,
+        peak_memory_bytes=0,
+    )
+    return Plan("test", model, graph, chosen, machine, "", (), estimates)
