@@ -10,6 +10,7 @@ from pcg.graph import Graph, Leaf, Node, Signature, Value
 from pcg.halo import states_halo
 from pcg.schedule import trace
 from search.derivation import Applied, Derivation, Scribe
+from search.mesh.parts import Parting, parting
 from substitutions.match import build, matches_at
 from substitutions.rule import Rule
 
@@ -26,10 +27,14 @@ class Cuts:
     rules: Iterable[Rule]
     moves: frozenset[str] = CUTTING
     """The parallel operators that a rule may use."""
+    parting: Parting = field(init=False)
+    """How weights are kept in parts."""
     _by_operator: dict[str, list[Rule]] = field(init=False)
     _known: dict[Signature, Mapping[str, Rule]] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.rules = tuple(self.rules)
+        self.parting = parting(self.rules)
         self._by_operator = defaultdict(list)
         self._known = {}
         for rule in (way for both in self.rules for way in (both, both.reversed)):

@@ -26,6 +26,7 @@ from search.mesh.digits import Digits, Seconds
 from search.mesh.edges import Transfers
 from search.mesh.factors import Factor, Places, least, restricted
 from search.mesh.marginals import MOST, looked_at
+from search.mesh.parts import Placed, in_parts
 from search.mesh.strategies import COPY, IDLE, Codes, Space, space, view
 
 MOST_CUT = 2
@@ -56,6 +57,8 @@ class Choice:
     graph: Graph
     codes: Mapping[Node, tuple[int, ...]]
     seconds: float
+    in_parts: bool = False
+    """Whether weights are kept in parts, one on each device, as in ZeRO."""
 
 
 @dataclass(frozen=True)
@@ -234,8 +237,12 @@ class Engine:
             scribe.rename({node.value(p): made.value(p) for p in range(len(node.types))})
             found = self._cut_node(node, made, choice.codes[node], views, scribe)
             new.update({node.value(port): value for port, value in enumerate(found)})
-        outputs = tuple(new[value] for value in choice.graph.outputs)
-        return Cut(Graph(outputs), views, tuple(scribe.steps))
+        placed = Placed(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
+        if choice.in_parts:
+            weights = {leaf.leaf.name for leaf in choice.graph.leaves}
+            devices = self.cost.machine.devices
+            placed = in_parts(placed, weights, devices, self.cuts.parting, scribe)
+        return Cut(placed.graph, placed.views, tuple(scribe.steps))
 
     def _cut_node(
         self,

@@ -77,9 +77,7 @@ class Trial(Generic[Judged]):
     judge: Callable[[Simulated], Judged]
     phases: dict[str, float] = field(default_factory=dict[str, float])
     """Seconds spent, by what they were spent on."""
-    _tried: dict[tuple[tuple[int, ...], ...], Tried[Judged]] = field(
-        init=False, default_factory=dict
-    )
+    _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
 
     def choices(
         self, price: float, allowed: Allowed, *, brief: bool = False
@@ -128,6 +126,10 @@ class Trial(Generic[Judged]):
                     best = min(best, tried, key=lambda t: t.seconds)
         return best
 
+    def in_parts(self, tried: Tried[Judged]) -> Tried[Judged]:
+        """The same strategies with weights kept in parts."""
+        return self._tried_codes(replace(tried.choice, in_parts=True))
+
     def _try(self, price: float, allowed: Allowed, exposed: Exposed) -> Tried[Judged]:
         return self._tried_codes(self._choice(price, allowed, exposed))
 
@@ -144,7 +146,7 @@ class Trial(Generic[Judged]):
         return [tried.choice.codes for tried in best]
 
     def _tried_codes(self, choice: Choice) -> Tried[Judged]:
-        key = tuple(choice.codes.values())
+        key = (choice.in_parts, *choice.codes.values())
         if key not in self._tried:
             self._tried[key] = self._simulated(choice)
         return self._tried[key]

@@ -30,7 +30,7 @@ from search.mesh.allow import (
 )
 from search.mesh.cuts import Cuts
 from search.mesh.engine import Choice, Cut, Engine
-from search.mesh.overlap import Simulated, Trial
+from search.mesh.overlap import Simulated, Trial, Tried
 from search.mesh.variants import Mode, Variant, rewritten, variants
 from search.simulate import recomputing, simulate
 from substitutions.store import Library
@@ -46,6 +46,8 @@ class Strategies:
     data_parallel: bool = False
     brief: bool = True
     """Whether few ways to overlap communication are tried."""
+    in_parts: bool = False
+    """Whether weights are kept in parts, on all devices."""
 
 
 Family = Callable[[Graph, Engine], Iterator[Strategies]]
@@ -54,12 +56,18 @@ Family = Callable[[Graph, Engine], Iterator[Strategies]]
 def _joint(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     # What others may find is tried too: the bound on strategies may leave it out.
     yield from _data(graph, engine)
+    yield from _zero(graph, engine)
     yield from _megatron(graph, engine)
     yield Strategies(everything, brief=False)
 
 
 def _data(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     yield Strategies(data_parallel(graph), data_parallel=True)
+
+
+def _zero(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    """Data parallelism with weights, gradients and the optimizer's states in parts."""
+    yield Strategies(data_parallel(graph), in_parts=True)
 
 
 def _expert(graph: Graph, engine: Engine) -> Iterator[Strategies]:
@@ -78,6 +86,7 @@ def _megatron(graph: Graph, engine: Engine) -> Iterator[Strategies]:
 PLANNERS: Mapping[str, Family] = {
     "joint": _joint,
     "data-parallel": _data,
+    "zero": _zero,
     "expert": _expert,
     "megatron": _megatron,
 }
@@ -242,11 +251,14 @@ class MeshPlanner:
         that is known is as fast as they are."""
         mask = self._masked(trial.graph, allowed.mask)
 
-        def candidates(price: float) -> list[Candidate]:
-            tried = trial.choices(price, mask, brief=allowed.brief)
-            return [candidate for one in tried for candidate in one.judged]
+        def tries(price: float) -> list[Tried[tuple[Candidate, ...]]]:
+            found = trial.choices(price, mask, brief=allowed.brief)
+            return [trial.in_parts(one) if allowed.in_parts else one for one in found]
 
-        best = candidates(0.0)
+        first = tries(0.0)
+        best = [candidate for one in first for candidate in one.judged]
+        if not allowed.brief:
+            best += trial.in_parts(min(first, key=lambda one: one.seconds)).judged
         yield from best
         fastest = min(found.seconds for found in best)
         known = min((c.seconds for c in search.found if c.fits), default=inf)
@@ -255,7 +267,7 @@ class MeshPlanner:
         low, high = 0.0, best[0].seconds / best[0].limit
         for _ in range(PRICES):
             price = high if low == 0.0 else (low + high) / 2
-            tried = candidates(price)
+            tried = [candidate for one in tries(price) for candidate in one.judged]
             yield from tried
             if any(c.fits for c in tried):
                 high = price

@@ -133,7 +133,7 @@ def test_a_merge_that_pays_on_one_device_is_not_made_where_parts_are_cut():
     assert sequential > 1.1 * joint
 
 
-@pytest.mark.parametrize("family", ["joint", "data-parallel", "megatron"])
+@pytest.mark.parametrize("family", ["joint", "data-parallel", "megatron", "zero"])
 @pytest.mark.parametrize("model", ["mlp-mnist", "xdl-tiny", "dlrm-tiny"])
 def test_a_plan_computes_what_the_model_does(model, family):
     """Under the reference evaluation, shard by shard; batch norm over the whole batch too."""
@@ -148,6 +148,20 @@ def test_a_plan_computes_what_the_model_does(model, family):
     )
     for expected, found in zip(before, after, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_weights_in_parts_take_a_part_of_the_memory_of_copies():
+    """Each of four devices keeps a quarter of weights, gradients and the optimizer's states."""
+    machine = load_machine("dgx-a100").with_devices(4)
+    graph = build_model("mlp", 64, machine.devices)
+    kept: dict[str, int] = {}
+    for family in ("data-parallel", "zero"):
+        plan = (
+            MeshPlanner(machine, load_library(), family, optimizer="adam").plan("mlp", graph).plan
+        )
+        memory = peak_memory(schedule(plan.graph, plan.views), 4, "adam")
+        kept[family] = memory.parameters + memory.gradients + memory.optimizer
+    assert kept["zero"] == kept["data-parallel"] // 4
 
 
 def test_a_price_of_memory_makes_plans_that_take_less():
