@@ -93,11 +93,13 @@ def home(value: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
 
 
 def _on(layout: Layout, devices: tuple[int, ...]) -> Layout | None:
-    """The layout moved onto other devices, if there are as many."""
-    if len(devices) != len(layout.pieces):
+    """The layout moved onto other devices, if there are as many; or several times as many, of which
+    those next to each other hold different pieces."""
+    times, rest = divmod(len(devices), len(layout.pieces))
+    if rest or not times:
         return None
-    moved = zip(devices, (piece for _, piece in layout.pieces), strict=True)
-    return Layout(layout.type, tuple(moved))
+    pieces = [piece for _, piece in layout.pieces] * times
+    return Layout(layout.type, tuple(zip(devices, pieces, strict=True)))
 
 
 class Scheduler:
