@@ -212,6 +212,11 @@ WINDOWS = World(
 )
 """Images and kernels: four dimensions each."""
 
+PIECES = World(
+    "pieces", ("concat", "split"), ((2,), (4,), (6,)), ((8,), (10,), (12,)), {"at": (2, 4)}
+)
+"""What is cut at two places."""
+
 GROUPS = World(
     "groups",
     (
@@ -258,19 +263,22 @@ SINGLE_SLICES = World(
 )
 """The same with one slice each, of which three operators make less than the others do."""
 
-WORLDS = (MATRICES, WINDOWS, GROUPS, SLICES, SINGLE_SLICES)
+WORLDS = (MATRICES, PIECES, WINDOWS, GROUPS, SLICES, SINGLE_SLICES)
 
 
 def worlds(names: frozenset[str]) -> list[World]:
     """The worlds of some operators, the longest to search first. What is element-wise is in all of
-    them by its stand-in; constants come with the operators that they are about."""
+    them by its stand-in; constants come with the operators that they are about. Beside the common
+    worlds, a world is about what matrices lack: all else is found among these."""
     found: list[World] = []
     for world in sorted(WORLDS, key=lambda w: -_weight(w)):
         kept = tuple(n for n in world.operators if n in names or n in STAND_INS or n in CONSTANTS)
-        if any(name in names for name in kept):
+        if names.intersection(kept).difference(() if world in COMMON else MATRICES.operators):
             found.append(replace(world, operators=kept))
     return found
 
+
+COMMON = (MATRICES, PIECES)
 
 CONSTANTS = frozenset(operator.name for operator in OPERATORS.values() if not operator.arity)
 

@@ -14,6 +14,7 @@ from pcg.graph import Graph, Value
 from pcg.poly import Poly
 from pcg.ring import PrimeField, Reals
 from verifier import counterexample
+from verifier.concrete import numbers
 from verifier.counterexample import Instance, random_leaves
 from verifier.trusted.degrees import Monomial, Typing, typings
 from verifier.trusted.errors import Undecided, Unsolvable
@@ -27,6 +28,7 @@ SIZES = (2, 3, 1, 4, 5, 7)
 OFFSETS = (1, 1, 2)
 SIZINGS = 12
 MAX_ELEMENTS = 30_000
+MAX_NUMBERS = 1 << 20
 FIELD = PrimeField(generic=True)
 
 
@@ -101,7 +103,7 @@ def _sized(
         values = {s: base[i] * cuts[s] * own for i, s in enumerate(symbols)}
         values |= {s: random.choice(OFFSETS) for s in others}
         found = counterexample._instance(left, right, sizes, values, degrees)
-        if found is not None and _largest(found) <= MAX_ELEMENTS:
+        if found is not None and _largest(found) <= MAX_ELEMENTS and _most(found) <= MAX_NUMBERS:
             return found
     return None
 
@@ -109,6 +111,11 @@ def _sized(
 def _largest(instance: Instance) -> int:
     nodes = (*instance.left.nodes, *instance.right.nodes)
     return max(t.elements * t.degrees.partials for node in nodes for t in node.types)
+
+
+def _most(instance: Instance) -> int:
+    nodes = (*instance.left.nodes, *instance.right.nodes)
+    return max(numbers(node) * max(t.degrees.partials for t in node.types) for node in nodes)
 
 
 def agree(instance: Instance, seed: int) -> bool:

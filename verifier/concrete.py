@@ -15,7 +15,9 @@ from math import prod
 
 from pcg.errors import OperatorError
 from pcg.evaluate import concrete
+from pcg.expr import Expr, Max, Sum, children
 from pcg.graph import Graph, Leaf, Node, Value
+from pcg.infer import bind_sizes
 from pcg.operator import Call
 from pcg.poly import Poly
 from pcg.tensor import Degrees, ParallelTensor
@@ -28,6 +30,8 @@ from verifier.witness import solve
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 MAX_ELEMENTS = 200_000
 """Of one tensor of a concrete pair."""
+MAX_NUMBERS = 1 << 27
+"""That an evaluation of one operator may hold at once: sums within sums have many terms."""
 MAX_TASKS = 64
 """Of degrees that are chosen freely: how many blocks, copies and partials an input may have."""
 
@@ -67,8 +71,10 @@ class Origin:
             right.check()
         except (OperatorError, KeyError):
             return None
-        types = (t for side in (left, right) for node in side.nodes for t in node.types)
-        return None if any(t.elements > MAX_ELEMENTS for t in types) else (left, right)
+        nodes = [*left.nodes, *right.nodes]
+        if any(t.elements > MAX_ELEMENTS for node in nodes for t in node.types):
+            return None
+        return None if any(numbers(node) > MAX_NUMBERS for node in nodes) else (left, right)
 
     def _side(self, outputs: tuple[Value, ...], integers: Mapping[str, int]) -> Graph:
         new: dict[Node, Node] = {}
@@ -80,6 +86,24 @@ class Origin:
             inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
             new[node] = Node(_with_reals(call, self.reals), inputs)
         return Graph(tuple(Value(new[v.node], v.port) for v in outputs))
+
+
+def numbers(node: Node) -> int:
+    """How many numbers an evaluation of a node with types holds at once, if it is not cut: the
+    elements of an output, each with all terms of the sums that are nested in it."""
+    if node.is_leaf or node.operator_call.operator.parallel is not None:
+        return max(t.elements for t in node.types)
+    call, shapes = node.operator_call, [value.type.shape for value in node.inputs]
+    equation = call.instance(tuple(map(len, shapes)))
+    sizes = bind_sizes(call, equation, shapes)
+    pairs = zip(equation.outputs, node.types, strict=True)
+    return max(_numbers(output.body, sizes, t.elements) for output, t in pairs)
+
+
+def _numbers(value: Expr, sizes: Mapping[str, int], count: int) -> int:
+    if isinstance(value, Sum | Max):
+        count *= max(1, value.size.evaluate(sizes))
+    return max((count, *(_numbers(part, sizes, count) for part in children(value))))
 
 
 def _typed_leaf(leaf: Leaf, sizes: Mapping[str, int], degrees: Mapping[str, int]) -> Leaf:
