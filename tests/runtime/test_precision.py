@@ -11,6 +11,7 @@ from pcg.text import parse_graph
 from runtime.collectives import World
 from runtime.executor import Executor
 from runtime.lower import Lowering
+from runtime.precision import LossScale
 
 MODEL = """
 x = input[16, 32]
@@ -81,3 +82,28 @@ def test_compiled_stretches_compute_the_same(monkeypatch):
     monkeypatch.setattr(torch, "compile", traced)
     assert alone("float64", compiles=True) == pytest.approx(alone("float64"), rel=1e-12)
     assert len(seen) == 1
+
+
+def test_gradients_that_are_not_finite_halve_the_scale_of_the_loss():
+    scale, used = LossScale(), {"w": torch.tensor([2.0**15])}
+    assert scale.accepts(used, float)
+    assert used["w"].tolist() == [1.0]
+    bad = {"w": torch.tensor([1.0, float("inf")])}
+    assert not scale.accepts(bad, float)
+    assert scale.value == 2.0**14
+    # Another rank's gradients count as well.
+    assert not scale.accepts(used, lambda own: own + 1.0)
+    scale.value = 1.0
+    assert scale.accepts(bad, float)
+
+
+def test_an_update_that_is_left_out_leaves_weights_alone():
+    """A scale beyond what float32 holds makes all gradients infinite."""
+    graph = parse_graph(MODEL)
+    program = Lowering(make_plan(graph, graph, 1, {})).program(0)
+    executor = Executor(program, World(), "fp16")
+    executor._scale = LossScale(2.0**127)
+    before = {register: weight.clone() for register, weight in executor.weights.items()}
+    losses(executor, 1)
+    assert executor._scale.value == 2.0**126
+    assert all(torch.equal(before[r], weight) for r, weight in executor.weights.items())
