@@ -8,6 +8,9 @@ from pydantic import Field
 
 from pcg.files import FileModel
 
+DRAWN = "drawn__"
+"""How inputs are called that are no part of any data, but drawn in every step, as for dropout."""
+
 
 class ParameterFile(FileModel):
     """A parameter of the module."""

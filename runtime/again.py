@@ -96,6 +96,10 @@ class Notes:
 
     _known: dict[int, _Result] = field(default_factory=dict[int, _Result])
 
+    def __bool__(self) -> bool:
+        """Whether there is anything that could be computed again."""
+        return bool(self._known)
+
     def run(self, compute: Compute, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run an operator such that it can be computed again."""
         read = tuple(self._find(o) or o.detach() for o in operands)

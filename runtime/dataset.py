@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pcg.errors import InputError
 from pcg.graph import Leaf
-from pcg.naming import NamingFile
+from pcg.naming import DRAWN, NamingFile
 from pcg.transfer import Region
 from pcg.user import run_file
 from runtime.data import Source, Synthetic
@@ -97,7 +97,9 @@ class UserData:
         constants: Mapping[str, Any] = getattr(dataset, "constants", {})
         self._constants = {name: torch.as_tensor(value) for name, value in constants.items()}
         self._order = [name for name in naming.inputs if name is not None]
-        batched = [leaf for leaf in leaves if leaf.name not in self._constants]
+        self._drawn = Synthetic(seed)
+        given = [leaf for leaf in leaves if not leaf.name.startswith(DRAWN)]
+        batched = [leaf for leaf in given if leaf.name not in self._constants]
         for leaf in batched:
             if (buffer := naming.buffers.get(leaf.name)) is not None:
                 problem = f"is buffer {buffer} of the model, expected in `constants` of the data"
@@ -119,6 +121,8 @@ class UserData:
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
         """As ``runtime.data.Source`` says. Raises InputError for what does not fit the model."""
+        if leaf.name.startswith(DRAWN):
+            return self._drawn.piece(leaf, region, step)
         if leaf.name in self._constants:
             whole = self._checked(leaf, self._constants[leaf.name], _shape(leaf), "constants")
             return whole[cut(region)]

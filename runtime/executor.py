@@ -14,7 +14,7 @@ from runtime.data import Source, Synthetic, initial_weight
 from runtime.frame import Machinery
 from runtime.messages import run_exchange
 from runtime.passes import Passes
-from runtime.precision import PrecisionName, precision
+from runtime.precision import LossScale, PrecisionName, precision
 from runtime.program import Exchange, Program
 from runtime.stretch import Block, Meeting
 from runtime.sync import GradientSync, buckets
@@ -62,6 +62,7 @@ class Executor:
             for weight in program.weights
         }
         self._shared = Machinery(program, world, self._precision, compiles)
+        self._scale = LossScale() if self._precision.needs_scale else None
         self._passes = Passes(self._shared, source or Synthetic(seed))
         self._blocks = self._passes.blocks
         # Gradients of slices are complete when all slices have been.
@@ -81,13 +82,15 @@ class Executor:
 
         self._renew_leaves()
         self._block = len(self._blocks)
+        self._passes.scale = self._scale.value if self._scale else 1.0
         self._passes.run(number, start, self._done)
         gradients = self._sync.finish()
         self._world.settle()
         self._keep_outputs()
-        for register, weight in self.older.items():
-            weight.copy_(self.weights[register])
-        update(gradients)
+        if self._scale is None or self._scale.accepts(gradients, self._world.total):
+            for register, weight in self.older.items():
+                weight.copy_(self.weights[register])
+            update(gradients)
         loss = self._passes.loss
         # Last, because it waits for the slowest rank, whose time is the step's.
         total = self._world.total(0.0 if loss is None else loss.item())

@@ -174,7 +174,9 @@ class Frame:
         active = self.shared.program.active
         tracked = any(name in active for name in stretch.results)
         with torch.set_grad_enabled(tracked), self.shared.precision.context():
-            results = self._results(stretch, self._entered(stretch, tracked=tracked))
+            noted = tracked and (bool(self._notes) or any(map(_is_again, stretch.instructions)))
+            local = self._entered(stretch, tracked=tracked, noted=noted)
+            results = self._results(stretch, local, noted=noted)
         record: list[tuple[str, GradientEdge, torch.dtype]] = []
         for name, result in zip(stretch.results, results, strict=True):
             if name in active and result.requires_grad:
@@ -182,7 +184,7 @@ class Frame:
             self.values[name] = result.detach()
         self._records.append(record)
 
-    def _entered(self, stretch: Stretch, *, tracked: bool) -> dict[str, Tensor]:
+    def _entered(self, stretch: Stretch, *, tracked: bool, noted: bool) -> dict[str, Tensor]:
         """What a stretch reads; gradients of it find their way out."""
         local: dict[str, Tensor] = {}
         for name in stretch.reads:
@@ -192,11 +194,14 @@ class Frame:
             local[name] = value
             if name in stretch.ends:
                 self.values.pop(name, None)
+                if not noted:
+                    self._notes.forget(value)
         return local
 
-    def _results(self, stretch: Stretch, local: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        again = any(isinstance(i, Run) and i.again for i in stretch.instructions)
-        if not again or not torch.is_grad_enabled():
+    def _results(
+        self, stretch: Stretch, local: dict[str, Tensor], *, noted: bool
+    ) -> tuple[Tensor, ...]:
+        if not noted:
             if self.shared.compiles:
                 return self.shared.compiled(stretch)(*(local[name] for name in stretch.reads))
             return run_stretch(stretch, self.shared.steps(stretch), local)
@@ -263,6 +268,10 @@ class Frame:
         dtype = shared.precision.dtype
         given = None if source is None else source.to(dtype)
         return communicate(shared.world, instruction, given, shape, dtype, channel)
+
+
+def _is_again(instruction: Local) -> bool:
+    return isinstance(instruction, Run) and instruction.again
 
 
 def _compute(

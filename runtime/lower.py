@@ -62,7 +62,8 @@ class Lowering:
         _check_types(self.plan, self.where)
         _check_leaves(self.plan, self.where)
         made = steps.schedule(self.plan.graph, self.plan.views)
-        object.__setattr__(self, "schedule", explicit(made, self.plan.graph.outputs))
+        made = explicit(made, self.plan.graph.outputs)
+        object.__setattr__(self, "schedule", _with_loss_in_parts(made))
         _check_devices(self._slots, self.ranks, self.where)
 
     @property
@@ -258,6 +259,25 @@ def one_copy(layout: Layout, copy: int) -> Layout:
         (devices[min(copy, len(devices) - 1)], piece) for piece, devices in layout.holders.items()
     )
     return Layout(layout.type, tuple(sorted(chosen)))
+
+
+def _with_loss_in_parts(schedule: Schedule) -> Schedule:
+    """The schedule without a last move that would only put the loss together.
+
+    Each part of it has the gradient 1 anyway, and no rank need wait for another's before it starts
+    on the way back; parts are added up when the step has ended.
+    """
+    loss, *others = schedule.outputs
+    for number, step in enumerate(schedule.steps):
+        if not isinstance(step, steps.Move) or step.target != loss:
+            continue
+        rest = (*schedule.steps[:number], *schedule.steps[number + 1 :])
+        read = {slot for other in rest for slot in ends(other)[0]}
+        whole = loss.layout.type.pieces == 1
+        if loss in read or loss in others or not whole or is_sliced(step.source):
+            return schedule
+        return replace(schedule, steps=rest, outputs=(step.source, *others))
+    return schedule
 
 
 def _regular(step: steps.Move) -> Transfer | None:

@@ -28,6 +28,8 @@ class Passes:
     """Those of what is done once, before any slices."""
     outputs: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
     """Of the last pass, by register."""
+    scale: float = field(init=False, default=1.0)
+    """What gradients are multiplied with."""
     loss: Tensor | None = field(init=False, default=None)
     """Of the last pass, this rank's part."""
 
@@ -105,11 +107,12 @@ class Passes:
         return {n: torch.zeros(shapes[n], dtype=dtype, device=device) for n in pipeline.joined}
 
     def _begin_back(self, frame: Frame) -> None:
-        """The gradient of the loss is 1 where it counts."""
+        """The gradient of the loss is 1 where it counts, or the scale of the loss."""
         program, precision = self.shared.program, self.shared.precision
         if program.loss is not None and program.loss in program.active:
             shape, device = program.shapes[program.loss], self.shared.world.device
-            frame.add(program.loss, torch.ones(shape, dtype=precision.dtype, device=device))
+            one = torch.full(shape, self.scale, dtype=precision.dtype, device=device)
+            frame.add(program.loss, one)
 
     def _finish(self, frame: Frame) -> None:
         """Keep the outputs, and let autograd's records hold what the way back needs."""

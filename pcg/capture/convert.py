@@ -11,6 +11,7 @@ from pcg.capture.call import AtenCall, Unsupported
 from pcg.capture.export import export
 from pcg.capture.fallback import kept_whole
 from pcg.capture.leaves import Leaves, Weight
+from pcg.capture.random import DROPOUT, dropped
 from pcg.capture.table import TABLE
 from pcg.check import check_graph
 from pcg.errors import InputError, OperatorError
@@ -127,6 +128,11 @@ class _Walk:
             return self._picked(source, at)
         if node.op != "call_function" or not hasattr(node.target, "overloadpacket"):
             raise InputError(self.where, f"{node.op} {node.target}: cannot be captured")
+        if str(node.target) == DROPOUT:
+            try:
+                return _checked(node, dropped(self._call(node), node.name))
+            except Unsupported:
+                return kept_whole(node, self.value, self.where)
         entry = TABLE.get(str(node.target))
         if entry is not None:
             try:

@@ -38,7 +38,7 @@ def test_weights_are_named_after_parameters() -> None:
     assert captured.weights == (
         Weight("hidden_weight", "hidden.weight", transposed=True),
         Weight("hidden_bias", "hidden.bias", transposed=False),
-        Weight("table_weight", "table.weight", transposed=False),
+        Weight("table_weight", "table.weight", transposed=False, aliases=("last.weight",)),
     )
     assert captured.inputs == ("ids", "labels")
     assert print_graph(captured.graph).splitlines()[:3] == [

@@ -1,0 +1,51 @@
+"""What the runtime costs beside torch alone, in one run on one computer: `make bench`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.benchmark
+
+ROOT = Path(__file__).parents[2]
+
+
+def measured(*arguments: str) -> dict[str, float]:
+    script = Path(__file__).with_name("runtime_costs.py")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("arguments", [("ddp", "4"), ("one",)])
+def test_seconds_of_a_step(arguments):
+    found = measured(*arguments)
+    rival = "DistributedDataParallel" if arguments[0] == "ddp" else "the module alone"
+    print(
+        f"\nmlp 8 x 1024, {' '.join(arguments)}: plan {found['plan_seconds'] * 1e3:.1f} ms,"
+        f" {rival} {found['torch_seconds'] * 1e3:.1f} ms, ratio {found['ratio']:.3f}"
+    )
+    assert found["ratio"] < 1.25
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_memory_at_the_peak():
+    plan, module = (measured("peak", what)["bytes"] for what in ("plan", "module"))
+    print(
+        f"\nmlp 8 x 1024, one process: plan {plan / 1e6:.1f} MB, the module alone"
+        f" {module / 1e6:.1f} MB, ratio {plan / module:.3f}"
+    )
+    assert plan / module < 1.25
