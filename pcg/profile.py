@@ -102,7 +102,7 @@ def load_profile(path: str | Path, machine: Machine) -> tuple[Profile, Machine]:
             where = f"{path}: links[{measured[name]}].level"
             raise InputError(where, f"expected one of {known}, got {name}")
     levels = tuple(
-        level.model_copy(update=_alpha_beta(profile.links[measured[level.name]], path))
+        level.model_copy(update=link_line(profile.links[measured[level.name]], path))
         if level.name in measured
         else level
         for level in machine.levels
@@ -110,7 +110,7 @@ def load_profile(path: str | Path, machine: Machine) -> tuple[Profile, Machine]:
     return profile, machine.model_copy(update={"levels": levels})
 
 
-def _alpha_beta(link: LinkSeries, path: str | Path) -> dict[str, float]:
+def link_line(link: LinkSeries, path: str | Path) -> dict[str, float]:
     """Latency and bandwidth: the least squares of relative errors of latency + size / bandwidth."""
     sizes = np.array([point.size for point in link.points])
     seconds = np.array([point.seconds for point in link.points])

@@ -35,7 +35,7 @@ def train(
         problem = f"expected {plan.machine.devices} processes, one a device, got {ranks}"
         raise InputError(where, problem)
     lowering = Lowering(plan, where)
-    _share_cores()
+    share_cores()
     with open_world(plan.machine.kind, timeout) as world:
         return run_plan(lowering, options, world, observe)
 
@@ -96,7 +96,7 @@ def _name(node: Node) -> str:
     return node.leaf.name
 
 
-def _share_cores() -> None:
+def share_cores() -> None:
     """Divide this computer's cores among its ranks, unless the user has decided."""
     if "OMP_NUM_THREADS" in os.environ:
         return

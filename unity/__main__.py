@@ -18,6 +18,7 @@ COMMANDS = {
     "recheck": "Check certificates of proofs with other solvers",
     "audit": "Check that a plan follows from its model by proved rules",
     "simulate": "Predict the step of a plan, with a timeline",
+    "profile": "Measure this machine for the cost model",
     "run": "Train by a plan",
     "export": "Write the weights of a checkpoint as a plain state dict",
 }

@@ -113,8 +113,8 @@ def test_console_unknown_command(capsys: pytest.CaptureFixture[str]):
     assert status_of(lambda: console.main(["optimise"])) == 2
     assert capsys.readouterr().err == (
         "unity: error: optimise: no such command "
-        "(expected one of optimize, compare, generate, verify, recheck, audit, simulate, run, "
-        "export)\n"
+        "(expected one of optimize, compare, generate, verify, recheck, audit, simulate, "
+        "profile, run, export)\n"
     )
 
 

@@ -1,0 +1,215 @@
+"""Measurements of operators and links, as training meets them, for the cost model.
+
+Some operators in a row are timed forward and backward together, as autograd runs them, and what
+they take is divided among their kernels. All ranks measure at the same time: where they share cores
+or memory, they do so in training. Each number is a median of repeats, with the distance between the
+quartiles.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from statistics import median, quantiles
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from pcg.kind import Kind
+from pcg.machine import DType
+from runtime.collectives import Kind as DeviceKind
+from runtime.collectives import World, open_world
+from runtime.program import Group
+from runtime.worker import share_cores
+
+DTYPES: Mapping[DType, torch.dtype] = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+REPEATS = 9
+BATCH_SECONDS = 2e-3
+"""A repeat calls as often as this takes, so that the clock's own time is small."""
+LONGEST = 0.005
+"""Seconds of a kernel after which no larger sizes are tried."""
+ROW = 8
+"""Operators in a row."""
+BYTES = tuple(4**k for k in range(3, 13))
+"""Sizes of messages, 64 bytes to 16 MiB."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What something of a size took: the median, and the distance between the quartiles, in
+    seconds. ``size``: operations of a contraction, bytes of anything else."""
+
+    size: float
+    seconds: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All measurements of a rank."""
+
+    device: str
+    operators: Mapping[tuple[Kind, DType], tuple[Timing, ...]]
+    """By kind and number format."""
+    links: tuple[tuple[Timing, ...], ...]
+    """By level of the machine, the innermost first; nothing for levels that no two ranks span."""
+
+
+def measure(
+    kind: DeviceKind, dtypes: Sequence[DType], units: Sequence[int], timeout: float
+) -> Measured | None:
+    """Measure as one of the ranks that torchrun started, or alone; rank 0 has the answer.
+
+    ``units``: devices of a unit of each level, from a device to the whole machine.
+    """
+    share_cores()
+    with open_world(kind, timeout) as world:
+        operators: dict[tuple[Kind, DType], tuple[Timing, ...]] = {
+            (name, dtype): tuple(series)
+            for dtype in dtypes
+            for name, series in _operators(world, DTYPES[dtype])
+        }
+        links = tuple(tuple(_link(world, inner, outer)) for inner, outer in pairwise(units))
+        name = _device_name(world)
+    return Measured(name, operators, links) if world.rank == 0 else None
+
+
+def _device_name(world: World) -> str:
+    if world.device.type == "cuda":
+        return torch.cuda.get_device_name(world.device)
+    threads = torch.get_num_threads()
+    return f"{platform.machine()}, {threads} threads of {world.size} processes, torch"
+
+
+Call = Callable[[], object]
+Case = Callable[[int], tuple[float, int, Call]]
+"""From a length to the size of a kernel, how many there are, and a call that runs them."""
+
+
+def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Kind, list[Timing]]]:
+    def tensor(*shape: int, grad: bool = False) -> Tensor:
+        values = torch.full(shape, 1 / shape[-1], dtype=dtype, device=world.device)
+        return values.requires_grad_(grad)
+
+    def contraction(n: int) -> tuple[float, int, Call]:
+        weights, gradient = [tensor(n, n, grad=True) for _ in range(ROW + 1)], tensor(n, n)
+        return (
+            2.0 * n**3,
+            3 * ROW,
+            lambda: torch.autograd.grad(reduce(torch.matmul, weights), weights, gradient),
+        )
+
+    def pointwise(n: int) -> tuple[float, int, Call]:
+        # Forward reads one tensor and writes one; backward reads two and writes one.
+        x, gradient = tensor(n, grad=True), tensor(n)
+
+        def call() -> object:
+            y = reduce(lambda y, _: y.relu(), range(ROW), x)
+            return torch.autograd.grad(y, x, gradient)
+
+        return 2.5 * n * x.element_size(), 2 * ROW, call
+
+    def reduction(n: int) -> tuple[float, int, Call]:
+        x = tensor(-(-n // 64), 64, grad=True)
+        moved = float((x.numel() + len(x)) * x.element_size())
+        return moved, ROW, lambda: [x.sum(dim=1) for _ in range(ROW)]
+
+    sides = [2**k for k in range(3, 14)]
+    lengths = [4**k for k in range(3, 14)]
+    cases: tuple[tuple[Kind, Case, Sequence[int]], ...] = (
+        ("contraction", contraction, sides),
+        ("pointwise", pointwise, lengths),
+        ("reduction", reduction, lengths),
+    )
+    for kind, case, sizes in cases:
+        yield kind, list(_series(world, case, sizes))
+
+
+def _series(world: World, case: Case, lengths: Sequence[int]) -> Iterator[Timing]:
+    for length in lengths:
+        size, kernels, call = case(length)
+        samples = _samples(world, call)
+        yield _timing(size, [seconds / kernels for seconds in samples])
+        # All ranks have to agree on the end.
+        if max(world.gather(median(samples))) > LONGEST * kernels:
+            return
+
+
+def _link(world: World, inner: int, outer: int) -> Iterator[Timing]:
+    """Steps of messages between the first devices of two units of a level, and of collectives over
+    one device of each unit; a step of a collective is one of its ring's."""
+    group = tuple(range(0, min(outer, world.size), inner))
+    if len(group) < 2:
+        return
+    world.prepare([group])
+    for size in BYTES:
+        calls = _steps(world, group, size)
+        samples = [s / steps for steps, call in calls for s in _samples(world, call)]
+        yield _timing(float(size), samples)
+
+
+def _steps(world: World, group: Group, size: int) -> list[tuple[int, Call]]:
+    """What moves messages of so many bytes, with the number of steps that it takes."""
+    count, n = size // 4, len(group)
+    part = torch.ones(count, device=world.device)
+    whole = torch.ones(count * n, device=world.device)
+    first, second = group[:2]
+    peer = {first: second, second: first}.get(world.rank)
+
+    def there_and_back() -> None:
+        if peer is None:
+            return
+        for sender in (first, second):
+            if world.rank == sender:
+                world.exchange({peer: part}, {}, part.dtype)
+            else:
+                world.exchange({}, {peer: count}, part.dtype)
+        world.settle()
+
+    def taking_part(call: Call) -> Call:
+        return call if world.rank in group else lambda: None
+
+    return [
+        (2, there_and_back),
+        (n - 1, taking_part(lambda: world.all_gather(part, group))),
+        (2 * (n - 1), taking_part(lambda: world.all_reduce(whole, group))),
+    ]
+
+
+def _samples(world: World, call: Call) -> list[float]:
+    """Seconds of a call, several times; ranks begin together and call equally often."""
+    for _ in range(2):
+        call()
+    once = max(world.gather(_seconds(world, call, 1)))
+    times = max(1, min(1000, int(BATCH_SECONDS / max(once, 1e-9))))
+    repeats = REPEATS if once < 10 * BATCH_SECONDS else 3
+    world.total(0.0)
+    return [_seconds(world, call, times) for _ in range(repeats)]
+
+
+def _seconds(world: World, call: Call, times: int) -> float:
+    _synchronize(world)
+    begin = perf_counter()
+    for _ in range(times):
+        call()
+    _synchronize(world)
+    return (perf_counter() - begin) / times
+
+
+def _synchronize(world: World) -> None:
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)
+
+
+def _timing(size: float, samples: Sequence[float]) -> Timing:
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return Timing(size, median(samples), high - low)

@@ -1,0 +1,161 @@
+"""`unity profile`: measure operators and links of this machine for the cost model.
+
+python -m unity.profile --machine local -o profile.json
+python -m unity.optimize mlp-tiny --machine local --profile profile.json -o plan.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pcg.errors import InputError
+from pcg.files import write_text_atomic
+from pcg.machine import DType, Machine, load_machine
+from pcg.profile import LinkSeries, OperatorSeries, Point, Profile, link_line
+from runtime.launch import launch
+from unity.cli import new_app, run_app
+
+if TYPE_CHECKING:
+    from runtime.measure import Measured, Timing
+
+FORMATS: dict[str, tuple[DType, ...]] = {
+    "cpu": ("float32", "float64"),
+    "gpu": ("float32", "float64", "bf16", "fp16"),
+}
+"""What is measured on each kind of device unless something else is asked for."""
+TIMEOUT = 120.0
+"""Seconds that a communication may take."""
+
+app = new_app()
+
+
+@app.command()
+def profile(
+    machine: Annotated[str, typer.Option(help="A preset, or a machine file.")] = "local",
+    devices: Annotated[
+        int | None,
+        typer.Option(help="Measure with so many at work; by default those of a node that are here"),
+    ] = None,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option(help="Number formats: float32, float64, bf16, fp16; by default all that pay."),
+    ] = None,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Profile to write.")] = Path(
+        "profile.json"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
+) -> None:
+    """Measure this computer as the MACHINE of plans; one process a device."""
+    target = load_machine(machine)
+    formats = _formats(target, precision)
+    if not out.absolute().parent.is_dir():
+        raise InputError(str(out), "cannot be written, its folder does not exist")
+    found = _measured(target, formats, devices)
+    if found is None:
+        return
+    content = _profile(target, found)
+    text = json.dumps(content.model_dump(mode="json"), indent=1)
+    write_text_atomic(out, text + "\n")
+    if as_json:
+        print(text)
+    else:
+        _print(content, out)
+
+
+def _formats(machine: Machine, wanted: list[str] | None) -> tuple[DType, ...]:
+    known = FORMATS[machine.device.kind]
+    for name in wanted or ():
+        if name not in known:
+            raise InputError("--precision", f"{name}: expected some of {', '.join(known)}")
+    return tuple(name for name in known if not wanted or name in wanted)
+
+
+def _measured(machine: Machine, formats: Sequence[DType], devices: int | None) -> Measured | None:
+    """Measure as one of torchrun's processes, or in processes of our own; rank 0's answer."""
+    units = (*machine.units, machine.devices)
+    job = (machine.device.kind, formats, units, TIMEOUT)
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return work(*job)
+    here = machine.devices_per_node
+    if machine.device.kind == "gpu":
+        import torch
+
+        here = min(here, torch.cuda.device_count())
+    count = here if devices is None else devices
+    if not 1 <= count <= here:
+        where = "--devices" if devices is not None else "machine"
+        raise InputError(where, f"expected 1 to {here} devices of this computer, got {count}")
+    return launch(work, job, count) if count > 1 else work(*job)
+
+
+def work(
+    kind: str, formats: Sequence[DType], units: Sequence[int], timeout: float
+) -> Measured | None:
+    """One process's part."""
+    # Here because --help can do without torch.
+    from runtime.measure import measure
+
+    return measure("gpu" if kind == "gpu" else "cpu", formats, units, timeout)
+
+
+def _profile(machine: Machine, found: Measured) -> Profile:
+    operators = [
+        OperatorSeries(kind=kind, dtype=dtype, points=_points(series))
+        for (kind, dtype), series in found.operators.items()
+    ]
+    links = [
+        LinkSeries(level=level.name, points=_points(series))
+        for level, series in zip(machine.levels, found.links, strict=False)
+        if series
+    ]
+    return Profile(
+        schema_version=1,
+        machine=machine.name,
+        device=found.device,
+        operators=tuple(operators),
+        links=tuple(links),
+    )
+
+
+def _points(series: Sequence[Timing]) -> tuple[Point, ...]:
+    return tuple(Point(size=t.size, seconds=t.seconds, spread=t.spread) for t in series)
+
+
+def _print(content: Profile, out: Path) -> None:
+    console = Console()
+    table = Table(title=f"{content.machine}: {content.device}")
+    for heading in ("what", "format", "least", "spread", "best rate"):
+        table.add_column(heading, justify="left" if heading in ("what", "format") else "right")
+    for series in content.operators:
+        unit = "FLOP/s" if series.kind == "contraction" else "B/s"
+        table.add_row(series.kind, series.dtype, *_summary(series.points, unit))
+    for link in content.links:
+        table.add_row(f"link, {link.level}", "", *_summary(link.points, "B/s"))
+    console.print(table)
+    for link in content.links:
+        line = link_line(link, out)
+        console.print(
+            f"{link.level}: latency {line['latency'] * 1e6:.3g} us,"
+            f" bandwidth {line['bandwidth'] / 1e9:.3g} GB/s",
+            soft_wrap=True,
+        )
+    console.print(f"written to {out}", soft_wrap=True)
+
+
+def _summary(points: Sequence[Point], unit: str) -> tuple[str, str, str]:
+    """The time of the smallest, how much times vary, and what the fastest reaches."""
+    spread = max(point.spread / point.seconds for point in points)
+    rate = max(point.size / point.seconds for point in points)
+    return f"{points[0].seconds * 1e6:.3g} us", f"{spread:.0%}", f"{rate / 1e9:.3g} G{unit}"
+
+
+if __name__ == "__main__":
+    run_app(app, "profile")
