@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from pcg.errors import InputError
+from pcg.errors import InputError, one_line
 from pcg.graph import Node
 from pcg.plan import Plan
 from pcg.schedule import Slot
@@ -36,8 +38,23 @@ def train(
         raise InputError(where, problem)
     lowering = Lowering(plan, where)
     share_cores()
-    with open_world(plan.machine.kind, timeout) as world:
+    with open_world(plan.machine.kind, timeout) as world, _memory(world, where):
         return run_plan(lowering, options, world, observe)
+
+
+@contextmanager
+def _memory(world: World, where: str) -> Generator[None]:
+    """Say in a line that the device has not enough memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # On a CPU, torch has no class for it.
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not known and "can't allocate memory" not in str(error):
+            raise
+        reason = one_line(str(error).rpartition("Allocator: ")[2]) or "no memory is left"
+        problem = f"rank {world.rank} is out of memory: {reason[:200]}"
+        raise InputError(f"{where}: {world.device}", problem) from error
 
 
 def run_plan(

@@ -24,7 +24,7 @@ from typing import Literal
 from pydantic import Field
 
 from pcg.errors import InputError, OperatorError
-from pcg.files import FileModel, read_json, write_text_atomic
+from pcg.files import FileModel, read_json, read_text, write_text_atomic
 from pcg.graph import Graph
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
@@ -150,6 +150,14 @@ def load_library(path: str | Path | None = None) -> Library:
         except InputError as error:
             raise InputError(f"{where}: rules[{i}]", str(error)) from error
     return Library(tuple(rules), library_hash(content))
+
+
+def is_library(wanted: str, path: str | Path | None = None) -> bool:
+    """Whether a library has a hash (``Library.hash``). Its rules are read only where its file is
+    not as it was written. Raises InputError as ``load_library`` does."""
+    where = Path(path) if path is not None else default_path()
+    text = read_text(where, "a rule library")
+    return sha256(text.encode()).hexdigest()[:16] == wanted or load_library(where).hash == wanted
 
 
 def parse_entry(entry: RuleFile) -> Rule:

@@ -93,7 +93,8 @@ def _measured(machine: Machine, formats: Sequence[DType], devices: int | None) -
     if not 1 <= count <= here:
         where = "--devices" if devices is not None else "machine"
         raise InputError(where, f"expected 1 to {here} devices of this computer, got {count}")
-    return launch(work, job, count) if count > 1 else work(*job)
+    # A process of its own even for one device: this one may have set torch up otherwise.
+    return launch(work, job, count)
 
 
 def work(

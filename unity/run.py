@@ -31,6 +31,7 @@ from runtime.lower import Lowering
 from runtime.recipe import OptimizerName, Recipe
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
+from unity.origin import check_origin
 from unity.report import batch_of, print_json, print_report
 
 MAX_PROGRAMS = 8
@@ -153,6 +154,14 @@ def run(
     operators: Annotated[
         str | None, typer.Option(help="A Python file that declares further operators.")
     ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(help="What the plan's machine has to be; by default the preset it names."),
+    ] = None,
+    rules: Annotated[
+        str | None,
+        typer.Option(help="The rule library of the plan; by default the generated one."),
+    ] = None,
     log: Annotated[
         str | None, typer.Option(help="A file to which each step adds a line of JSON.")
     ] = None,
@@ -171,6 +180,7 @@ def run(
         if operators is not None:
             load_user_operators(operators)
         lowering = Lowering(load_plan(plan), plan)
+        check_origin(lowering.plan, plan, machine, rules)
         kind, momentum = _optimizer(optimizer, lowering.plan.optimizer, momentum)
         recipe = Recipe(
             optimizer=kind,

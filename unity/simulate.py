@@ -22,6 +22,7 @@ from search.efficiency import Speed
 from search.trace import Simulated, representatives, simulate_plan, write_trace
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
+from unity.origin import machine_of
 from unity.speed import PROFILE_HELP, measured
 
 app = new_app()
@@ -77,15 +78,7 @@ def _machine(
     """The machine of a plan, and how fast its devices are; InputError where it is another than the
     plan was made for."""
     found, speed = measured(load_machine(wanted.name if name is None else name), profile)
-    if nodes is None:
-        nodes = -(-wanted.devices // found.devices_per_node)
-    found = found.with_nodes(nodes)
-    if found.devices > wanted.devices:
-        found = found.with_devices(wanted.devices)
-    if found.hash() != wanted.hash:
-        problem = f"was made for {wanted.devices} devices of {wanted.name} as it was then,"
-        raise InputError(plan, f"{problem} which {found.devices} of {found.name} are not")
-    return found, speed
+    return machine_of(wanted, plan, found, nodes), speed
 
 
 def device_list(text: str, devices: int) -> tuple[int, ...]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
@@ -20,7 +22,9 @@ from pcg.opaque import TensorType, opaque
 from pcg.plan import EstimatesFile, Plan, machine_record, save_plan
 from pcg.text import parse_graph
 from pcg.view import MachineView
+from substitutions.store import load_library
 from unity.cli import run_app
+from unity.planners import planner_of
 from unity.run import app
 
 ROOT = Path(__file__).parents[2]
@@ -284,6 +288,33 @@ def test_the_wrong_number_of_processes(tmp_path, capsys, monkeypatch, rank):
     expected = f"unity: error: {path}: expected 2 processes, one a device, got 3\n"
     assert caught.value.code == 2
     assert capsys.readouterr().err == (expected if rank == 0 else "")
+
+
+@pytest.mark.distributed
+def test_a_plan_that_takes_more_memory_than_there_is(tmp_path):
+    mark = uuid4().hex
+    large = PARALLEL.replace("16", "1000000000000").format(n=2, function="relu")
+    plan = write_plan_of(tmp_path, 2, MODEL.replace("16", "1000000000000"), large)
+    status, out, err = finished("-m", "unity.run", plan, mark=mark)
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert re.match(rf"unity: error: {plan}: cpu: rank [01] is out of memory: .*allocate", line)
+    assert gone(mark)
+
+
+def test_a_plan_of_another_rule_library_or_machine(tmp_path, capsys):
+    machine, graph = load_machine("local"), parse_graph(MODEL.replace("8", "16"))
+    planner = planner_of("data-parallel", machine, load_library(), 60.0, "sgd", None)
+    plan = planner.plan("small", graph).plan
+    assert plan.derivation
+    path = tmp_path / "plan.json"
+    save_plan(replace(plan, library_hash="0123456789abcdef"), path)
+    expected = "was made with the rule library 0123456789abcdef, which is not the one here"
+    assert refused(capsys, path) == (2, f"unity: error: {path}: {expected}")
+    other = plan.machine.model_copy(update={"hash": "0"})
+    save_plan(replace(plan, machine=other), path)
+    expected = "was made for 4 devices of local as it was then, which 4 of local are not"
+    assert refused(capsys, path) == (2, f"unity: error: {path}: {expected}")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,108 @@
+"""Predicted against measured step times on processes of this computer: `make bench`.
+
+A profile is measured for each number of processes, as these share the cores, and plans are searched
+and priced with it. What counts is the order of the plans by time (Kendall's tau, Biometrika 1938).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.plan import load_plan, save_plan
+from runtime.job import Options
+from runtime.launch import launch
+from runtime.worker import train
+from substitutions.store import Library, load_library
+from unity.cli import run_app
+from unity.planners import planner_of
+from unity.profile import app
+from unity.speed import measured
+
+MODELS = {"mlp-tiny": (64, 512), "bert-large-tiny": (8, 32), "candle-uno-tiny": (64, 1024)}
+"""Each with two batches."""
+PLANNERS = ("joint", "data-parallel", "megatron")
+RANKS = (1, 2, 4)
+STEPS = 12
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A plan's name, and what its step takes, in seconds."""
+
+    name: str
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """Relative to what was measured."""
+        return self.predicted / self.measured - 1.0
+
+
+def step_seconds(paths: Sequence[str]) -> list[float]:
+    """What each of some plans takes a step, on rank 0 of the processes that all of them share."""
+    found: list[float] = []
+    for path in paths:
+        report = train(load_plan(path), Options(STEPS), 120.0, lambda step: None, path)
+        found.append((report.step_seconds or 0.0) if report else 0.0)
+    return found
+
+
+def plans(ranks: int, folder: Path, library: Library) -> Iterator[tuple[str, Path, float]]:
+    """Different plans for so many processes: name, file, and predicted seconds of a step."""
+    profile = folder / f"profile-{ranks}.json"
+    with pytest.raises(SystemExit) as ended:
+        run_app(app, "profile", ["--devices", str(ranks), "-o", str(profile)])
+    assert ended.value.code == 0
+    machine, speed = measured(load_machine("local"), profile)
+    machine = machine.with_devices(ranks)
+    for model, batches in MODELS.items():
+        for batch in batches:
+            graph, seen = build_model(model, batch, ranks), set[object]()
+            for planner in PLANNERS if ranks > 1 else PLANNERS[:1]:
+                plan = planner_of(planner, machine, library, 60.0, "sgd", speed)
+                found = plan.plan(model, graph).plan
+                key = (
+                    found.graph.digest,
+                    tuple(found.views[n] for n in found.graph.nodes if n in found.views),
+                )
+                if key in seen:
+                    continue
+                seen.add(key)
+                path = folder / f"{model}-{batch}-{planner}-{ranks}.json"
+                save_plan(found, path)
+                yield path.stem, path, found.estimates.step_seconds
+
+
+def tau(pairs: Sequence[tuple[float, float]]) -> float:
+    """Kendall's tau: pairs of plans that are ordered alike, less those that are not, of all."""
+    signs = [(a - c) * (b - d) for (a, b), (c, d) in combinations(pairs, 2)]
+    return sum((sign > 0) - (sign < 0) for sign in signs) / len(signs)
+
+
+@pytest.mark.benchmark
+def test_plans_are_as_fast_as_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One thread a process: what several do on cores that others use as well varies too much.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    library = load_library()
+    found: list[Timed] = []
+    for ranks in RANKS:
+        made = list(plans(ranks, tmp_path, library))
+        paths = [str(path) for _, path, _ in made]
+        seconds = launch(step_seconds, (paths,), ranks)
+        found += [Timed(n, p, m) for (n, _, p), m in zip(made, seconds, strict=True)]
+    print(f"\n{'plan':44} {'predicted':>10} {'measured':>10} {'error':>7}")
+    for plan in sorted(found, key=lambda plan: plan.measured):
+        times = f"{plan.predicted * 1e3:8.2f}ms {plan.measured * 1e3:8.2f}ms"
+        print(f"{plan.name:44} {times} {plan.error:+7.0%}")
+    order = tau([(plan.predicted, plan.measured) for plan in found])
+    print(f"Kendall's tau over {len(found)} plans of {len(MODELS)} models: {order:.2f}")
+    assert len(found) >= 20
+    assert order >= 0.8
