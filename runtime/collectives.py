@@ -20,6 +20,8 @@ from runtime.rendezvous import own_store
 
 Kind = Literal["cpu", "gpu"]
 T = TypeVar("T")
+MARK = "unity: "
+"""What names of communication begin with in a profile."""
 Channel = Literal["forward", "backward"]
 """Messages between two ranks keep their order within a channel."""
 
@@ -80,6 +82,8 @@ class World:
     )
     """Groups of all ranks for messages, where the default one does not do."""
     _pending: list[_Sent] = field(default_factory=list[_Sent])
+    marks: bool = False
+    """Whether communication is named for torch's profiler."""
     step: int = 0
     """The training step under way, from 1, for messages; 0 before the first."""
     asked_to_stop: bool = False
@@ -215,8 +219,16 @@ class World:
             with self._reporting(what):
                 work.wait()
 
-    def _reporting(self, what: str) -> AbstractContextManager[None]:
-        return _reported(f"rank {self.rank}" + (f": step {self.step}" if self.step else ""), what)
+    def _reporting(self, what: str) -> AbstractContextManager[object]:
+        where = f"rank {self.rank}" + (f": step {self.step}" if self.step else "")
+        return _marked(where, what) if self.marks else _reported(where, what)
+
+
+@contextmanager
+def _marked(where: str, what: str) -> Generator[None]:
+    """The same, for the profiler to see."""
+    with torch.profiler.record_function(f"{MARK}{what}"), _reported(where, what):
+        yield
 
 
 @contextmanager

@@ -27,6 +27,8 @@ class Options:
     checkpoints: Checkpoints | None = None
     initial: str | None = None
     """A state dict of the module, in a file, to begin with; without it weights are drawn."""
+    timeline: bool = False
+    """Whether the last step is recorded."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,18 @@ class Step:
 
     number: int
     loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that a rank did in a step: when it began, in seconds from the step's beginning."""
+
+    name: str
+    phase: str
+    stream: int
+    """As in ``pcg.timeline``."""
+    start: float
     seconds: float
 
 
@@ -77,6 +91,8 @@ class Report:
     comparisons: tuple[Comparison, ...] = ()
     batches: int = 1
     """Of a step."""
+    timeline: tuple[tuple[Mark, ...], ...] = ()
+    """Of the last step, by rank, where it was asked for."""
 
     @property
     def step_seconds(self) -> float | None:

@@ -13,14 +13,15 @@ from pcg.plan import Plan
 from runtime import checkpoint
 from runtime.checkpoint import CheckpointError, Kept, Manifest
 from runtime.collectives import World
-from runtime.executor import Executor
+from runtime.executor import Executor, StepResult
 from runtime.faults import Requests, restarts, stop_requests
-from runtime.job import Checkpoints, Observer, Options, Step
+from runtime.job import Checkpoints, Mark, Observer, Options, Step
 from runtime.lower import Lowering
 from runtime.optimizer import Updater
 from runtime.plain import fill
 from runtime.program import Program, Weight
 from runtime.shards import Shard
+from runtime.timeline import recorded
 
 
 def is_delayed(plan: Plan) -> bool:
@@ -37,6 +38,8 @@ class Training:
         self._lowering, self._options, self._world = lowering, options, world
         self._program: Program = lowering.program(world.rank)
         self._executor = executor
+        self.timeline: tuple[tuple[Mark, ...], ...] = ()
+        """What each rank did in the last step, where that was recorded."""
         trained = self._program.trained
         if is_delayed(lowering.plan) and options.recipe.accumulate > 1:
             raise InputError("--accumulate", "not with a plan whose updates are delayed (2bw)")
@@ -77,12 +80,24 @@ class Training:
             self._world.step = number + 1
             loss = seconds = 0.0
             for part in range(parts):
-                result = self._executor.step(number * parts + part, self._updater.update)
+                last = number + 1 == self._options.steps and part == 0
+                result = self._batch(number * parts + part, record=last and self._options.timeline)
                 loss, seconds = loss + result.loss / parts, seconds + result.seconds
             step = Step(number + 1, loss, seconds)
             if self._world.rank == 0:
                 observe(step)
             yield step
+
+    def _batch(self, number: int, *, record: bool) -> StepResult:
+        if not record:
+            return self._executor.step(number, self._updater.update)
+        results: list[StepResult] = []
+        marks = recorded(
+            self._world,
+            lambda: results.append(self._executor.step(number, self._updater.update)),
+        )
+        self.timeline = tuple(self._world.gather(marks))
+        return results[0]
 
     def _begin(self, kept: Checkpoints) -> None:
         """Go on from the newest checkpoint that is whole, where that is wanted."""

@@ -66,9 +66,11 @@ def run_plan(
     inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
     source = make_source(options.data, inputs, plan.naming, seed)
     executor = Executor(program, world, options.dtype, seed, source)
-    steps = Training(lowering, options, world, executor).run(observe)
+    training = Training(lowering, options, world, executor)
+    steps = training.run(observe)
+    report = Report(steps, batches=recipe.accumulate, timeline=training.timeline)
     if not options.check:
-        return Report(steps, batches=recipe.accumulate) if world.rank == 0 else None
+        return report if world.rank == 0 else None
     outcome = _collect(lowering, executor, world.rank, tuple(step.loss for step in steps))
     if world.rank != 0:
         return None
@@ -77,7 +79,7 @@ def run_plan(
     # A run that was resumed has the last steps' losses only.
     expected = replace(expected, losses=expected.losses[options.steps - len(steps) :])
     found = compare(expected, _with_unused(outcome, plan, seed))
-    return Report(steps, found, recipe.accumulate)
+    return replace(report, comparisons=found)
 
 
 def _collect(

@@ -22,11 +22,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pcg.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.timeline import COMMUNICATE, COMPUTE
 from search.cost import NOTHING, CostModel, Duration, gradients
 
-COMPUTE, COMMUNICATE = 0, 1
-"""The streams of a device."""
-STREAMS = ("compute", "communicate")
 FORWARD, BACKWARD, SYNC, UPDATE, AGAIN = range(5)
 """The phases of a step; what is computed again belongs to the way back."""
 PHASES = ("forward", "backward", "sync", "update", "recompute")

@@ -1,33 +1,24 @@
-"""The simulation of a plan, and its timeline in the format of Chrome's trace viewer.
-
-https://ui.perfetto.dev opens it. A node of the machine is a process, and each of the two streams of
-a device a thread.
-"""
+"""The simulation of a plan, and its timeline (``pcg.timeline``)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pcg.errors import InputError
-from pcg.files import write_text_atomic
 from pcg.machine import Machine
 from pcg.plan import Plan
 from pcg.schedule import Compute, Load, Move, Schedule, schedule
 from pcg.text import node_names
+from pcg.timeline import Entry, event, names, write_timeline
 from pcg.transfer import Transfer
 from search.cost import CostModel, gradients
 from search.efficiency import Speed
 from search.memory import Memory, peak_memory
-from search.program import AGAIN, PHASES, STREAMS, SYNC, UPDATE, Task
+from search.program import AGAIN, PHASES, SYNC, UPDATE, Task
 from search.simulate import Run, recomputing
-from search.timeline import Event, Usage, busiest, events
-
-Entry = dict[str, str | int | float | dict[str, str]]
-"""An event of a trace: ``ph`` is X for something that takes time and M for a name, ``ts`` and
-``dur`` are microseconds."""
+from search.timeline import Usage, busiest, events
 
 
 @dataclass(frozen=True)
@@ -63,66 +54,37 @@ def representatives(simulated: Simulated) -> tuple[int, ...]:
 
 def write_trace(simulated: Simulated, path: Path, devices: Sequence[int]) -> None:
     """Write the timeline of some devices, whole or not at all."""
-    entries = [*_names(simulated.machine, devices), *_events(simulated, devices)]
-    content = {"traceEvents": entries, "displayTimeUnit": "ms"}
-    write_text_atomic(path, json.dumps(content) + "\n")
+    nodes = {device: device // simulated.machine.devices_per_node for device in devices}
+    write_timeline([*names(nodes), *_events(simulated, nodes)], path)
 
 
-def _names(machine: Machine, devices: Iterable[int]) -> Iterator[Entry]:
-    nodes = {device: device // machine.devices_per_node for device in devices}
-    for node in sorted(set(nodes.values())):
-        name = {"name": f"node {node}"}
-        yield {"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": name}
-    for device, node in nodes.items():
-        for stream, label in enumerate(STREAMS):
-            name = {"name": f"device {device}: {label}"}
-            thread = _thread(device, stream)
-            yield {"ph": "M", "name": "thread_name", "pid": node, "tid": thread, "args": name}
-
-
-def _thread(device: int, stream: int) -> int:
-    return device * len(STREAMS) + stream
-
-
-def _events(simulated: Simulated, devices: Iterable[int]) -> Iterator[Entry]:
+def _events(simulated: Simulated, nodes: Mapping[int, int]) -> Iterator[Entry]:
     label = _Labels(simulated)
-    for device in devices:
-        node = device // simulated.machine.devices_per_node
-        for event in events(simulated.run, device):
-            yield _entry(event, label.of(event.task), node, device)
-
-
-def _entry(event: Event, name: str, node: int, device: int) -> Entry:
-    return {
-        "ph": "X",
-        "name": name,
-        "cat": PHASES[event.task.phase],
-        "pid": node,
-        "tid": _thread(device, event.task.stream),
-        "ts": event.start * 1e6,
-        "dur": event.seconds * 1e6,
-        "args": {"phase": PHASES[event.task.phase]},
-    }
+    for device, node in nodes.items():
+        for found in events(simulated.run, device):
+            task = found.task
+            place = device, node, task.stream
+            yield event(label.of(task), PHASES[task.phase], *place, found.start, found.seconds)
 
 
 class _Labels:
     """Names of tasks: the operator or collective, and the tensor as the plan's file calls it."""
 
     def __init__(self, simulated: Simulated) -> None:
-        names = node_names(simulated.plan.graph)
+        printed = node_names(simulated.plan.graph)
         self._steps: list[str] = []
         for step in simulated.steps.steps:
             match step:
                 case Load():
                     continue
                 case Compute():
-                    self._steps.append(f"{step.node.name} {names[step.node][0]}")
+                    self._steps.append(f"{step.node.name} {printed[step.node][0]}")
                 case Move():
                     value = step.source.value
                     kind = collective(step.transfer)
-                    self._steps.append(f"{kind} {names[value.node][value.port]}")
+                    self._steps.append(f"{kind} {printed[value.node][value.port]}")
         weights = gradients(simulated.steps).weights
-        self._weights = [names[node][0] for node in weights]
+        self._weights = [printed[node][0] for node in weights]
 
     def of(self, task: Task) -> str:
         if task.phase == SYNC:

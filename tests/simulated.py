@@ -89,6 +89,12 @@ class ThreadWorld(World):
         heard = self._hear(self._tell("total", tuple(range(self.size)), number))
         return torch.stack(heard).sum().item()
 
+    def gather(self, value: Any) -> list[Any]:
+        everyone = range(self.size)
+        for peer in everyone:
+            self.post.send((self.rank, peer, "note"), value)
+        return [self.post.receive((peer, self.rank, "note")) for peer in everyone]
+
     def _tell(self, what: str, group, values: Tensor) -> tuple[Any, ...]:
         """Give all members a copy. Members meet at what they do together in the same place of the
         order of all that the group does, as with gloo and NCCL."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from math import isfinite
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from pcg.plan import Plan
+from pcg.timeline import event, names, write_timeline
 from runtime.job import TOLERANCE, Comparison, Report, Step
 
 MAX_ROWS = 20
@@ -22,6 +25,18 @@ def batch_of(plan: Plan) -> int:
     order = [name for name in plan.naming.inputs if name is not None] or list(inputs)
     shapes = [leaf.type.shape for name in order if (leaf := inputs.get(name)) and leaf.type]
     return next((shape[0] for shape in shapes if shape), 0)
+
+
+def write_trace(report: Report, path: Path) -> None:
+    """Write the timeline of all ranks, in the format of the simulator's."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", str(len(report.timeline) or 1)))
+    nodes = {rank: rank // local for rank in range(len(report.timeline))}
+    entries = [
+        event(mark.name, mark.phase, rank, nodes[rank], mark.stream, mark.start, mark.seconds)
+        for rank, marks in enumerate(report.timeline)
+        for mark in marks
+    ]
+    write_timeline([*names(nodes), *entries], path)
 
 
 def print_json(plan: Plan, report: Report) -> None:

@@ -32,7 +32,7 @@ from runtime.recipe import OptimizerName, Recipe
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
 from unity.origin import check_origin
-from unity.report import batch_of, print_json, print_report
+from unity.report import batch_of, print_json, print_report, write_trace
 
 MAX_PROGRAMS = 8
 """Programs that are shown; other ranks' differ in their regions and peers only."""
@@ -80,6 +80,7 @@ class Job:
     as_json: bool
     operators: str | None
     log: str | None
+    trace: str | None
 
 
 @app.command()
@@ -162,6 +163,10 @@ def run(
         str | None,
         typer.Option(help="The rule library of the plan; by default the generated one."),
     ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(help="Write the timeline of the last step for Chrome's viewer or Perfetto."),
+    ] = None,
     log: Annotated[
         str | None, typer.Option(help="A file to which each step adds a line of JSON.")
     ] = None,
@@ -177,6 +182,8 @@ def run(
             raise InputError("--precision", problem)
         if check and init is not None:
             raise InputError("--check", "not with --init, expected weights that are drawn")
+        if trace is not None and not Path(trace).absolute().parent.is_dir():
+            raise InputError(trace, "cannot be written, its folder does not exist")
         if operators is not None:
             load_user_operators(operators)
         lowering = Lowering(load_plan(plan), plan)
@@ -204,8 +211,10 @@ def run(
         )
         kept = _checkpoints(checkpoint, every, keep, resume, max_restarts)
         number = Precision.float64 if check else precision or Precision.float32
-        options = Options(steps, recipe, number.value, seed, check, data, kept, init)
-        job = Job(plan, options, timeout, as_json, operators, log)
+        options = Options(
+            steps, recipe, number.value, seed, check, data, kept, init, trace is not None
+        )
+        job = Job(plan, options, timeout, as_json, operators, log, trace)
     if show_program and os.environ.get("RANK", "0") == "0":
         _print_programs(lowering)
     _start(job, lowering, max_restarts)
@@ -277,6 +286,8 @@ def work(job: Job) -> None:
         report = train(plan, job.options, job.timeout, observe, job.path)
     if report is None:
         return
+    if job.trace is not None:
+        write_trace(report, Path(job.trace))
     if job.as_json:
         print_json(plan, report)
     else:

@@ -205,13 +205,24 @@ def test_a_plan_that_computes_something_else_fails_the_check(tmp_path):
 
 @pytest.mark.distributed
 def test_as_processes_that_torchrun_started(tmp_path):
-    plan = write_plan(tmp_path, 2)
+    """With the timeline of both: operators one way and back, and what they send each other."""
+    plan, trace = write_plan(tmp_path, 2), tmp_path / "trace.json"
     status, out, _ = finished(
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-        *("-m", "unity.run", plan, "--steps", "2", "--check", "--json"),
+        *("-m", "unity.run", plan, "--steps", "2", "--check", "--json", "--trace", trace),
     )
     assert status == 0
     assert json.loads(out)["check"]["passes"]
+    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    for rank in range(2):
+        mine = [e for e in events if e["tid"] // 2 == rank]
+        assert {e["cat"] for e in mine} == {"forward", "backward", "update"}
+        sent = [e["name"] for e in mine if e["tid"] % 2 == 1]
+        assert {f"messages with [{1 - rank}]", "all_reduce of a number, such as the loss"} <= {
+            *sent
+        }
+        assert any("matmul" in e["name"] for e in mine if e["tid"] % 2 == 0)
+        assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in mine)
 
 
 @pytest.mark.distributed

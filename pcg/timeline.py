@@ -1,0 +1,58 @@
+"""Timelines of devices, simulated or measured, in the format of Chrome's trace viewer.
+
+https://ui.perfetto.dev opens them. A node of the machine is a process, and each of the two streams
+of a device a thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from pcg.files import write_text_atomic
+
+COMPUTE, COMMUNICATE = range(2)
+STREAMS = ("compute", "communicate")
+"""A device's streams, by number."""
+Entry = dict[str, str | int | float | dict[str, str]]
+"""An event of a trace: ``ph`` is X for something that takes time and M for a name, ``ts`` and
+``dur`` are microseconds."""
+
+
+def names(nodes: Mapping[int, int]) -> Iterator[Entry]:
+    """Names of nodes and of devices' streams. ``nodes``: by device, the node that it is in."""
+    for node in sorted(set(nodes.values())):
+        name = {"name": f"node {node}"}
+        yield {"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": name}
+    for device, node in nodes.items():
+        for stream, label in enumerate(STREAMS):
+            name = {"name": f"device {device}: {label}"}
+            thread = _thread(device, stream)
+            yield {"ph": "M", "name": "thread_name", "pid": node, "tid": thread, "args": name}
+
+
+def event(
+    name: str, phase: str, device: int, node: int, stream: int, start: float, seconds: float
+) -> Entry:
+    """What a device does on a stream, ``start`` seconds after the step began."""
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": phase,
+        "pid": node,
+        "tid": _thread(device, stream),
+        "ts": start * 1e6,
+        "dur": seconds * 1e6,
+        "args": {"phase": phase},
+    }
+
+
+def write_timeline(entries: Iterable[Entry], path: Path) -> None:
+    """Write a timeline, whole or not at all."""
+    content = {"traceEvents": list(entries), "displayTimeUnit": "ms"}
+    write_text_atomic(path, json.dumps(content) + "\n")
+
+
+def _thread(device: int, stream: int) -> int:
+    return device * len(STREAMS) + stream
