@@ -218,9 +218,8 @@ def test_as_processes_that_torchrun_started(tmp_path):
         mine = [e for e in events if e["tid"] // 2 == rank]
         assert {e["cat"] for e in mine} == {"forward", "backward", "update"}
         sent = [e["name"] for e in mine if e["tid"] % 2 == 1]
-        assert {f"messages with [{1 - rank}]", "all_reduce of a number, such as the loss"} <= {
-            *sent
-        }
+        assert f"messages with [{1 - rank}]" in sent
+        assert "all_reduce of a number, such as the loss" in sent
         assert any("matmul" in e["name"] for e in mine if e["tid"] % 2 == 0)
         assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in mine)
 

@@ -1,0 +1,114 @@
+"""Measurements: what is measured, for how long, and the profile that comes of it."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+from simulated import on_ranks
+
+from pcg.kind import Kind
+from pcg.machine import DType, load_machine
+from pcg.models import build_model
+from pcg.profile import load_profile
+from runtime import measure
+from runtime.collectives import World
+from runtime.measure import Measured, Timing
+from search.cost import CostModel
+from search.efficiency import Measured as MeasuredSpeed
+from search.efficiency import standard
+from unity.cli import run_app
+from unity.profile import app
+
+PAUSE = 0.002
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Less of everything, to measure in a moment."""
+    monkeypatch.setattr(measure, "REPEATS", 3)
+    monkeypatch.setattr(measure, "BATCH_SECONDS", 1e-6)
+    monkeypatch.setattr(measure, "LONGEST", 1e-4)
+
+
+def test_a_kernel_takes_its_part_of_the_call(quick):
+    lengths = []
+
+    def case(length):
+        lengths.append(length)
+        return float(length), 4, lambda: time.sleep(PAUSE * length)
+
+    found = list(measure._series(World(), case, [1, 2, 3]))
+    # The first takes longer than LONGEST already.
+    assert [timing.size for timing in found] == [1]
+    assert lengths == [1]
+    assert PAUSE / 4 <= found[0].seconds < 3 * PAUSE
+    assert found[0].spread >= 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_each_kind_of_operator_is_measured_by_ascending_size(quick, dtype):
+    found = dict(measure._operators(World(), measure.DTYPES[dtype]))
+    assert list(found) == ["contraction", "pointwise", "reduction"]
+    for series in found.values():
+        assert all(a.size < b.size for a, b in pairwise(series))
+        assert all(timing.seconds > 0 for timing in series)
+    assert found["contraction"][0].size == 2 * 8**3
+    itemsize = measure.DTYPES[dtype].itemsize
+    assert found["pointwise"][0].size == 2.5 * 64 * itemsize
+
+
+def test_links_are_measured_by_messages_and_collectives(quick, monkeypatch):
+    """Two nodes of two devices: between the devices of one, and the first ones of both."""
+    monkeypatch.setattr(measure, "BYTES", (64, 256))
+
+    def work(world):
+        return [list(measure._link(world, *units)) for units in ((1, 2), (2, 4), (4, 4))]
+
+    found = on_ranks(4, work)[0]
+    assert [[timing.size for timing in level] for level in found] == [[64, 256], [64, 256], []]
+    assert all(timing.seconds > 0 for level in found for timing in level)
+
+
+def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
+    """Made-up figures: seconds grow as the square root of the operations, so the price of a matmul
+    follows from the points, and links have the latency and bandwidth of their messages."""
+    series: dict[tuple[Kind, DType], tuple[Timing, ...]] = {
+        ("contraction", "float32"): (Timing(1e3, 1e-3, 1e-4), Timing(1e9, 1.0, 0.1)),
+        ("pointwise", "float32"): (Timing(1e3, 1e-6, 0.0), Timing(1e9, 1e-2, 0.0)),
+    }
+    links = tuple(Timing(size, 2e-3 + size / 1e9, 0.0) for size in (1e2, 1e4, 1e6))
+    given = Measured("a device", series, (links,))
+    monkeypatch.setattr("unity.profile._measured", lambda *_: given)
+    path = tmp_path / "profile.json"
+    with pytest.raises(SystemExit) as ended:
+        run_app(app, "profile", ["-o", str(path)])
+    assert ended.value.code == 0
+    assert "latency 2e+03 us, bandwidth 1 GB/s" in " ".join(capsys.readouterr().out.split())
+    profile, machine = load_profile(path, load_machine("local"))
+    link = machine.with_devices(2).group_link((0, 1))
+    assert (link.latency, link.bandwidth) == (pytest.approx(2e-3), pytest.approx(1e9))
+    cost = CostModel(machine, speed=MeasuredSpeed(profile, machine.device, standard()))
+    graph = build_model("mlp-mnist", 64, 1)
+    node = next(node for node in graph.nodes if node.name == "matmul")
+    forward, _ = cost.compute_seconds(node, frozenset())
+    operations = 2 * 64 * 784 * 512
+    # 1e3 operations take 1e-3 s, and 1e6 times as many 1e3 times as long.
+    assert forward == pytest.approx(1e-3 * (operations / 1e3) ** 0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--precision", "int8"), "--precision: int8: expected some of float32, float64"),
+        (("--devices", "5"), "--devices: expected 1 to 4 devices of this computer, got 5"),
+        (("--machine", "nowhere"), "nowhere: no such machine"),
+        (("-o", "no/such/folder.json"), "its folder does not exist"),
+    ],
+)
+def test_what_cannot_be_measured(capsys, arguments, problem):
+    with pytest.raises(SystemExit) as ended:
+        run_app(app, "profile", list(arguments))
+    assert ended.value.code == 2
+    assert problem in capsys.readouterr().err
