@@ -35,7 +35,7 @@ class Disturbed:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
-        own = ("--log", self.log, "--checkpoint", self.checkpoints, *self.options)
+        own = ("--losses", self.log, "--checkpoint", self.checkpoints, *self.options)
         self.process = subprocess.Popen(
             [sys.executable, *self.launcher, "-m", "unity.run", self.plan, *own],
             stdout=subprocess.PIPE,

@@ -168,7 +168,7 @@ def run(
         typer.Option(help="Write the timeline of the last step for Chrome's viewer or Perfetto."),
     ] = None,
     log: Annotated[
-        str | None, typer.Option(help="A file to which each step adds a line of JSON.")
+        str | None, typer.Option("--losses", help="A file to which each step adds a line of JSON.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     show_program: Annotated[
