@@ -10,6 +10,7 @@ from pcg.layout import grid
 from pcg.plan import Application, Plan
 from pcg.schedule import trace
 from pcg.text import node_names
+from pcg.view import MachineView
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,15 @@ def rows(plan: Plan) -> list[Row]:
     names = node_names(plan.graph)
     found: list[Row] = []
     for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
-        devices = sorted(view.devices)
-        span = f"{devices[0]}-{devices[-1]}" if len(devices) > 1 else str(devices[0])
-        found.append(Row(names[node][0], _call(node, names), cut_text(node), span))
+        found.append(Row(names[node][0], _call(node, names), cut_text(node, view), _span(view)))
     return found
+
+
+def _span(view: MachineView) -> str:
+    """Such as ``0-5``, or ``2 of 0-5`` where not all of these take part."""
+    first, last, count = min(view.devices), max(view.devices), len(view.devices)
+    span = str(first) if first == last else f"{first}-{last}"
+    return span if count == last - first + 1 else f"{count} of {span}"
 
 
 def _call(node: Node, names: dict[Node, tuple[str, ...]]) -> str:
@@ -38,7 +44,7 @@ def _call(node: Node, names: dict[Node, tuple[str, ...]]) -> str:
     return f"{node.name}({', '.join(names[v.node][v.port] for v in sources)})"
 
 
-def cut_text(node: Node) -> str:
+def cut_text(node: Node, view: MachineView) -> str:
     """Such as ``data 2 x model 2 x reduction 3``; ``dim i`` where no weight tells them apart."""
     if node.operator_call.operator.parallel == "join":
         return "join"
@@ -58,7 +64,7 @@ def cut_text(node: Node) -> str:
             words.append(f"data {degree}")
         else:
             words.append(f"model {degree}")
-    passing, copies = grid(node)[-2:]
+    passing, copies = view.shape[-2:]
     words += [f"partials {passing}"] if passing > 1 else []
     words += [f"copies {copies}"] if copies > 1 else []
     return " x ".join(words) or "whole"

@@ -33,13 +33,14 @@ def planner_of(
     dimensions: frozenset[Dimension] | None = None,
 ) -> Planner:
     """A planner that may search for so many seconds. Pipelines leave ``mode`` and ``dimensions``
-    aside; the joint planner considers them where they are among the dimensions, as the runtime
-    trains none yet. Raises InputError for a name that is none."""
+    aside; the joint planner in its joint mode considers them too, unless the dimensions leave them
+    out. Raises InputError for a name that is none."""
     check_name(name)
     if name in PIPELINES:
         return PipelinePlanner(machine, library, PIPELINES[name], seconds, optimizer, speed)
     plain = MeshPlanner(machine, library, name, seconds, optimizer, speed, mode, dimensions)
-    if name != "joint" or dimensions is None or Dimension.PIPELINE not in dimensions:
+    left_out = dimensions is not None and Dimension.PIPELINE not in dimensions
+    if name != "joint" or mode is not Mode.JOINT or left_out:
         return plain
     pipelined = PipelinePlanner(machine, library, "1f1b", seconds, optimizer, speed)
     return WithPipelines(plain, pipelined)

@@ -1,6 +1,6 @@
 """Inception-v3 without its auxiliary head (Szegedy et al., CVPR 2016).
 
-The dropout before the last layer is left out: it would draw other numbers in every plan.
+The dropout before the last layer is left out, so that losses of runs compare.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from pcg.graph import Graph, Node, Value, rebuild
 from search.derivation import Applied, Derivation, Scribe
@@ -43,7 +44,9 @@ class Algebra:
     """Those by which any tensor is two parts joined, of which one size is free."""
 
     @staticmethod
-    def of(rules: Sequence[Rule]) -> Algebra:
+    @lru_cache(maxsize=8)
+    def of(rules: tuple[Rule, ...]) -> Algebra:
+        """The algebra among some rules; a library gives graphs of one kind the same ones."""
         by_root: dict[tuple[str, int], list[Rule]] = defaultdict(list)
         openings: list[Rule] = []
         for rule in (way for both in rules for way in (both, both.reversed)):

@@ -59,6 +59,27 @@ class _Costs:
     activations: Vector
 
 
+_Tables = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""By strategies of maker and reader, and of reader and maker."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Edge:
+    """Seconds of a tensor's way from the operator that makes it to one that reads it. ``times``: 2
+    where its gradient comes back; ``repeated``: for every micro-batch."""
+
+    source: int
+    target: int
+    tables: _Tables
+    times: float
+    repeated: bool
+
+    def factor(self, times: float) -> Factor:
+        if self.source < self.target:
+            return Factor((self.source, self.target), self.tables[0], times)
+        return Factor((self.target, self.source), self.tables[1], times)
+
+
 @dataclass
 class MicroBatches:
     """Chooses strategies for micro-batches of a model on a group of devices.
@@ -77,7 +98,7 @@ class MicroBatches:
     _kinds: dict[Node, int] = field(init=False, default_factory=dict[Node, int])
     _spaces: dict[int, Space] = field(init=False, default_factory=dict[int, Space])
     _own: dict[object, _Costs] = field(init=False, default_factory=dict[object, _Costs])
-    _edges: dict[object, Vector] = field(init=False, default_factory=dict[object, Vector])
+    _edges: dict[object, _Tables] = field(init=False, default_factory=dict[object, _Tables])
 
     def __post_init__(self) -> None:
         self.digits = Digits(self.cost.machine)
@@ -99,11 +120,9 @@ class MicroBatches:
             Factor((i,), self._seconds(c.micro, c.once) + byte_price * _held(c, in_flight))
             for i, c in enumerate(own)
         ]
-        for source, target, table, repeated in edges:
-            seconds = table * (self.slices if repeated else 1)
-            ascending = source < target
-            pair = (source, target) if ascending else (target, source)
-            factors.append(Factor(pair, seconds if ascending else seconds.T))
+        for edge in edges:
+            times = edge.times * (self.slices if edge.repeated else 1)
+            factors.append(edge.factor(times))
         some = looked_at([len(s) for s in spaces], factors)
         _, picked = least([len(few) for few in some], restricted(factors, some))
         rows = [int(some[i][picked[i]]) for i in range(len(spaces))]
@@ -117,12 +136,13 @@ class MicroBatches:
         rows: Sequence[int],
         spaces: Sequence[Space],
         own: Sequence[_Costs],
-        edges: Sequence[tuple[int, int, Vector, bool]],
+        edges: Sequence[_Edge],
     ) -> Chosen:
         micro = np.array([c.micro[row] for c, row in zip(own, rows, strict=True)])
         once = np.array([c.once[row] for c, row in zip(own, rows, strict=True)])
-        for source, target, table, repeated in edges:
-            (micro if repeated else once)[target] += table[rows[source], rows[target]]
+        for edge in edges:
+            one_way = edge.tables[0][rows[edge.source], rows[edge.target]]
+            (micro if edge.repeated else once)[edge.target] += edge.times * one_way
         return Chosen(
             tuple(tuple(int(c) for c in s.codes[r]) for s, r in zip(spaces, rows, strict=True)),
             micro,
@@ -168,24 +188,22 @@ class MicroBatches:
             found = self._spaces[key] = space(node, cuttable, self.digits, MOST_CUT)
         return found
 
-    def _tables(
-        self, number: Mapping[Node, int]
-    ) -> tuple[list[_Costs], list[tuple[int, int, Vector, bool]]]:
+    def _tables(self, number: Mapping[Node, int]) -> tuple[list[_Costs], list[_Edge]]:
         """What every operator costs by itself, and every edge between two of them."""
         trained = gradient_nodes(self.streams.graph)
         reads = kept_positions(self.streams.graph)
         seen: set[Node] = set()
         own: list[_Costs] = []
-        edges: list[tuple[int, int, Vector, bool]] = []
+        edges: list[_Edge] = []
         for i, node in enumerate(self.nodes):
             needs = frozenset(p for p, value in enumerate(node.inputs) if value.node in trained)
             first: list[int] = []
             for position, value in enumerate(node.inputs):
                 if not value.node.is_leaf:
-                    table = self._edge(value, node, position)
+                    tables = self._edge(value, node, position)
                     back = 2.0 if position in needs else 1.0
                     repeated = self.axis(value.node) is not None
-                    edges.append((number[value.node], i, back * table, repeated))
+                    edges.append(_Edge(number[value.node], i, tables, back, repeated))
                 elif value.node.leaf.kind == "weight" and value.node not in seen:
                     seen.add(value.node)
                     first.append(position)
@@ -231,15 +249,16 @@ class MicroBatches:
         types = sliced_types(node, self.axis(node), self.slices)
         return Node(node.call, tuple(_standing_for(t) for t in types))
 
-    def _edge(self, value: Value, node: Node, position: int) -> Vector:
-        """Seconds one way, for all pairs of strategies of maker and reader."""
+    def _edge(self, value: Value, node: Node, position: int) -> _Tables:
+        """Seconds one way, for all pairs of strategies."""
         key = (self._kinds[value.node], value.port, self._kinds[node], position)
         found = self._edges.get(key)
         if found is None:
             sources = self.space(value.node).output(value.port)
             targets = self.space(node).operand(position)
             volume = prod(self._slice_shape(value)) * self.cost.itemsize
-            found = self._edges[key] = self._transfers.seconds(sources, targets, volume)
+            table = self._transfers.seconds(sources, targets, volume).astype(np.float32)
+            found = self._edges[key] = (table, table.T.copy())
         return found
 
     def _slice_shape(self, value: Value) -> tuple[int, ...]:

@@ -67,6 +67,8 @@ class PipelinePlanner:
     optimizer: Optimizer = "sgd"
     speed: Speed | None = None
     """How fast devices are; by default as the curves that come with Unity say."""
+    faster_than: float = inf
+    """Seconds of a step: what is not expected to take less is left out."""
     _phases: dict[str, float] = field(init=False, default_factory=dict[str, float])
 
     def plan(self, name: str, graph: Graph) -> Planned:
@@ -92,14 +94,14 @@ class PipelinePlanner:
         """Numbers of stages and micro-batches with strategies. Those of a number of stages are left
         out once even without any waiting they would take longer than the best so far: more
         micro-batches never make work less."""
-        best = inf
+        best = self.faster_than
         for stages, size in stage_counts(self.machine):
             cost = self._cost(self.machine.with_devices(size))
             for count in micro_batch_counts(source.batch):
                 if count < stages:
                     # Devices would wait half of the time, and 2BW would need more versions.
                     continue
-                if best < inf and perf_counter() - start > self.seconds:
+                if best < self.faster_than and perf_counter() - start > self.seconds:
                     return
                 batches = MicroBatches(source, cost, cuts, count)
                 chosen = batches.choose()
@@ -107,7 +109,7 @@ class PipelinePlanner:
                     break
                 found = outline(batches, self.machine, stages, self.kind, chosen)
                 batches.forget()
-                if found is not None:
+                if found is not None and found.seconds < self.faster_than:
                     best = min(best, found.seconds)
                     yield found
 
@@ -179,10 +181,10 @@ class PipelinePlanner:
 
 @dataclass
 class WithPipelines:
-    """The better of two planners, such as the joint one and pipelines."""
+    """The better of a planner and pipelines."""
 
     plain: Planner
-    pipelined: Planner
+    pipelined: PipelinePlanner
 
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan whose step takes less; the plain one where both take as long. Raises the plain
@@ -195,10 +197,10 @@ class WithPipelines:
             except NegativeAnswer:
                 raise none from None
         try:
-            pipelined = self.pipelined.plan(name, graph)
+            known = plain.plan.estimates.step_seconds
+            pipelined = replace(self.pipelined, faster_than=known).plan(name, graph)
         except NegativeAnswer:
             return plain
-        seconds = pipelined.plan.estimates.step_seconds
-        if seconds >= plain.plan.estimates.step_seconds:
+        if pipelined.plan.estimates.step_seconds >= known:
             return plain
         return replace(pipelined, data_parallel_seconds=plain.data_parallel_seconds)
