@@ -34,6 +34,7 @@ MOST_CUT = 2
 
 
 _Tables = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""By strategies of maker and reader, and of reader and maker."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Engine:
         init=False, default_factory=dict[Graph, Mapping[Node, Reads]]
     )
     _edges: dict[object, _Tables] = field(init=False, default_factory=dict[object, _Tables])
-    """For each kind of edge, seconds by strategies of maker and reader, and of reader and maker."""
+    """Seconds of each kind of edge."""
 
     def __post_init__(self) -> None:
         self.digits = Digits(self.cost.machine)
@@ -162,15 +163,21 @@ class Engine:
     ) -> Iterator[Factor]:
         trained = gradient_nodes(graph)
         kept = self._kept_positions(graph) if byte_price else {}
-        seen: set[Node] = set()
+        home: dict[Node, tuple[Node, int]] = {}
         for i, node in enumerate(nodes):
             needs = frozenset(p for p, value in enumerate(node.inputs) if value.node in trained)
             weights: list[int] = []
             for position, value in enumerate(node.inputs):
                 if value.node.is_leaf:
-                    if value.node.leaf.kind == "weight" and value.node not in seen:
-                        seen.add(value.node)
+                    if value.node.leaf.kind != "weight":
+                        continue
+                    if value.node not in home:
+                        home[value.node] = node, position
                         weights.append(position)
+                    elif home[value.node][0] is not node:
+                        # A weight lives where its first reader wants it.
+                        first = home[value.node]
+                        yield self._between(number, value, first, (node, position), exposed.moves)
                     continue
                 if value.node not in number:
                     continue
@@ -209,14 +216,29 @@ class Engine:
     ) -> Factor:
         source, target = number[value.node], number[node]
         key = (value.node.signature, value.port, node.signature, position)
-        seconds = self._edges.get(key)
-        if seconds is None:
+        if key not in self._edges:
             out = self.space(value.node).output(value.port)
-            table = self._transfer(out, self.space(node).operand(position), value)
-            seconds = self._edges[key] = (table.astype(np.float32), table.T.astype(np.float32))
-        if source < target:
-            return Factor((source, target), seconds[0], times)
-        return Factor((target, source), seconds[1], times)
+            self._edges[key] = self._both(out, self.space(node).operand(position), value)
+        return _pair(source, target, self._edges[key], times)
+
+    def _between(
+        self,
+        number: Mapping[Node, int],
+        value: Value,
+        first: tuple[Node, int],
+        other: tuple[Node, int],
+        moves: float,
+    ) -> Factor:
+        """From where one reader wants a weight to where another does, and its gradient back."""
+        key = "weight", first[0].signature, first[1], other[0].signature, other[1]
+        if key not in self._edges:
+            there, wanted = (self.space(node).operand(at) for node, at in (first, other))
+            self._edges[key] = self._both(there, wanted, value)
+        return _pair(number[first[0]], number[other[0]], self._edges[key], 2.0 * moves)
+
+    def _both(self, sources: Codes, targets: Codes, value: Value) -> _Tables:
+        table = self._transfer(sources, targets, value)
+        return table.astype(np.float32), table.T.astype(np.float32)
 
     def _transfer(self, sources: Codes, targets: Codes, value: Value) -> Seconds:
         return self._transfers.seconds(sources, targets, value.type.elements * self.cost.itemsize)
@@ -277,3 +299,10 @@ class Engine:
         ranks = tuple(value.type.rank for value in node.inputs)
         axes = [axis.name for axis in node.operator_call.typing(ranks).axes]
         return [*(names.index(a) if a in names else IDLE for a in axes), IDLE, COPY]
+
+
+def _pair(source: int, target: int, tables: _Tables, times: float) -> Factor:
+    """The table of two variables whose numbers ascend."""
+    if source < target:
+        return Factor((source, target), tables[0], times)
+    return Factor((target, source), tables[1], times)
