@@ -121,18 +121,6 @@ def test_only_what_is_allowed_is_cut(dimension, others):
     assert cuts.isdisjoint(others)
 
 
-def test_a_merge_that_pays_on_one_device_is_not_made_where_parts_are_cut():
-    """DLRM as the paper has it (section 6.4): what algebra does first stands in the way of cuts."""
-    machine = load_machine("summit").with_nodes(32)
-    graph = build_model("dlrm", None, machine.devices)
-    library = load_library()
-    joint, sequential = (
-        MeshPlanner(machine, library, mode=mode).plan("dlrm", graph).plan.estimates.step_seconds
-        for mode in (Mode.JOINT, Mode.SEQUENTIAL)
-    )
-    assert sequential > 1.1 * joint
-
-
 @pytest.mark.parametrize("family", ["joint", "data-parallel", "megatron", "zero"])
 @pytest.mark.parametrize("model", ["mlp-mnist", "xdl-tiny", "dlrm-tiny"])
 def test_a_plan_computes_what_the_model_does(model, family):
