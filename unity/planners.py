@@ -42,5 +42,8 @@ def planner_of(
     left_out = dimensions is not None and Dimension.PIPELINE not in dimensions
     if name != "joint" or mode is not Mode.JOINT or left_out:
         return plain
-    pipelined = PipelinePlanner(machine, library, "1f1b", seconds, optimizer, speed)
+
+    def pipelined(than: float) -> Planner:
+        return PipelinePlanner(machine, library, "1f1b", seconds, optimizer, speed, than)
+
     return WithPipelines(plain, pipelined)

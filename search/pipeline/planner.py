@@ -184,7 +184,8 @@ class WithPipelines:
     """The better of a planner and pipelines."""
 
     plain: Planner
-    pipelined: PipelinePlanner
+    pipelined: Callable[[float], Planner]
+    """A planner for steps that take less than so many seconds."""
 
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan whose step takes less; the plain one where both take as long. Raises the plain
@@ -193,12 +194,12 @@ class WithPipelines:
             plain = self.plain.plan(name, graph)
         except NegativeAnswer as none:
             try:
-                return self.pipelined.plan(name, graph)
+                return self.pipelined(inf).plan(name, graph)
             except NegativeAnswer:
                 raise none from None
         try:
             known = plain.plan.estimates.step_seconds
-            pipelined = replace(self.pipelined, faster_than=known).plan(name, graph)
+            pipelined = self.pipelined(known).plan(name, graph)
         except NegativeAnswer:
             return plain
         if pipelined.plan.estimates.step_seconds >= known:
