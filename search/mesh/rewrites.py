@@ -24,6 +24,8 @@ from search.moves import is_usable
 from substitutions.match import build, matches_at
 from substitutions.rule import Rule
 
+PARALLEL = ("cut", "move")
+"""The families of rules that parallel operators are in without exception."""
 LEAST_GAIN = 2e-3
 """Of the seconds of a step, what a rewrite has to gain to be made."""
 NEAR = 1
@@ -49,7 +51,8 @@ class Algebra:
         """The algebra among some rules; a library gives graphs of one kind the same ones."""
         by_root: dict[tuple[str, int], list[Rule]] = defaultdict(list)
         openings: list[Rule] = []
-        for rule in (way for both in rules for way in (both, both.reversed)):
+        whole = [rule for rule in rules if rule.family not in PARALLEL]
+        for rule in (way for both in whole for way in (both, both.reversed)):
             nodes = [n for n in Graph((*rule.left, *rule.right)).nodes if not n.is_leaf]
             if rule.derived or any(n.is_parallel for n in nodes):
                 continue
