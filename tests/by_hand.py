@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pcg.graph import Graph, Node
-from pcg.layout import grid
+from pcg.layout import covers, grid
 from pcg.machine import load_machine
 from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.text import node_names
@@ -25,7 +25,7 @@ def make_plan(model: Graph, graph: Graph, devices: int, views: Views) -> Plan:
             continue
         view = left.pop(names[node][0], 0)
         packed = MachineView.packed(view, grid(node)) if isinstance(view, int) else view
-        assert packed.shape == grid(node)
+        assert covers(packed, node)
         chosen[node] = packed
     assert not left, f"no such operators: {left}"
     machine = machine_record(load_machine("local").with_devices(devices))

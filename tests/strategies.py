@@ -338,7 +338,10 @@ def placed(
     devices = most + draw(st.integers(0, 2))
     views: dict[Node, MachineView] = {}
     for node in operators:
-        shape = grid(node)
+        *cuts, copies = grid(node)
+        # Where there are devices enough, two may compute the same.
+        times = draw(st.integers(1, min(2, devices // (prod(cuts) * copies))))
+        shape = (*cuts, copies * times)
         start = draw(st.integers(0, devices - prod(shape)))
         order = tuple(draw(st.permutations(range(len(shape)))))
         views[node] = MachineView.packed(start, shape, order)

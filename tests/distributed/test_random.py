@@ -194,7 +194,10 @@ def views_of(draw, graph: Graph) -> dict[str, MachineView]:
     for node in graph.nodes:
         if node.is_leaf or node.is_parallel:
             continue
-        shape = grid(node)
+        *cuts, copies = grid(node)
+        # Where there are ranks enough, two may compute the same.
+        times = draw(st.integers(1, min(2, RANKS // (prod(cuts) * copies))))
+        shape = (*cuts, copies * times)
         order = draw(st.permutations(range(len(shape))))
         start = draw(st.integers(0, RANKS - prod(shape)))
         views[names[node][0]] = MachineView.packed(start, shape, tuple(order))

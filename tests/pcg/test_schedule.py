@@ -254,3 +254,22 @@ def test_an_operator_without_a_view():
     graph = parse_graph("x = input[4]\ny = relu(x)\nreturn y")
     with pytest.raises(InputError, match="relu has no machine view"):
         schedule(graph, {})
+
+
+def test_a_weight_in_fewer_parts_than_devices_is_kept_several_times():
+    """Devices next to each other hold different parts, so that they gather among neighbours."""
+    graph = parse_graph("""
+    x = input[8, 4]
+    w = weight[4, 4]
+    v = combine(partition(w, dim=0, degree=2), dim=0, degree=2)
+    y = matmul(partition(x, dim=0, degree=4), replicate(v, degree=4))
+    return reduce(mean_loss(y), degree=4)
+    """)
+    views = {
+        node: MachineView.packed(0, grid(node))
+        for node in graph.nodes
+        if not node.is_leaf and not node.is_parallel
+    }
+    (home,) = schedule(graph, views).homes.values()
+    assert [piece.block for _, piece in home.pieces] == [(0, 0), (1, 0), (0, 0), (1, 0)]
+    assert sorted(home.holders.values()) == [(0, 2), (1, 3)]
