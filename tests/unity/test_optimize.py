@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from runtime.lower import Lowering
 from substitutions.store import default_path
 from unity.__main__ import main
 from unity.optimize import app
+
+ROOT = Path(__file__).parents[2]
 
 runner = CliRunner()
 
@@ -51,15 +55,10 @@ def test_the_papers_engine_is_kept_to_compare(tmp_path: Path) -> None:
     }
     assert found["backtracking"]["rules_applied"] > 0
     ours, theirs = (found[e]["predicted_seconds"] for e in ("strategies", "backtracking"))
-    # Backtracking may let several devices compute the same, which is no strategy yet.
-    assert ours <= 1.1 * theirs
+    assert ours <= 1.02 * theirs
 
 
-def test_a_pipeline_is_planned_and_run(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_pipeline_is_planned_and_run(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     arguments = ["mlp-mnist", "--devices", "2", "--planner", "pipeline", "-o", str(out)]
     content = json.loads(optimize(*arguments, "--json").stdout)
@@ -68,11 +67,10 @@ def test_a_pipeline_is_planned_and_run(
     assert found.schedule == "1f1b"
     assert content["pipeline"].startswith("pipeline ")
     assert content["pipeline"].endswith(f"x {found.micro_batches} micro-batches")
-    monkeypatch.setattr("sys.argv", ["unity", "run", str(out), "--steps", "2", "--check"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 0
-    assert "check: agrees with one process" in capfd.readouterr().out
+    command = [sys.executable, "-m", "unity.run", str(out), "--steps", "2", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "check: agrees with one process" in done.stdout
 
 
 def test_the_table_says_that_a_plan_is_a_pipeline(tmp_path: Path) -> None:
