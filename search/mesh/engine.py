@@ -8,7 +8,6 @@ from math import prod
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pcg.graph import Graph, Node, Signature, Value
 from pcg.kept import Reads
@@ -24,17 +23,13 @@ from search.mesh.costs import OwnCosts, lengths, own_costs
 from search.mesh.cuts import Cuts, applied
 from search.mesh.digits import Digits, Seconds
 from search.mesh.edges import Transfers
-from search.mesh.factors import Factor, Places, least, restricted
+from search.mesh.factors import Factor, Pairs, Places, least, restricted
 from search.mesh.marginals import MOST, looked_at
 from search.mesh.parts import Placed, in_parts
 from search.mesh.strategies import COPY, IDLE, Codes, Space, space, view
 
 MOST_CUT = 2
 """Indices of an operator that are cut at once."""
-
-
-_Tables = tuple[NDArray[np.float32], NDArray[np.float32]]
-"""By strategies of maker and reader, and of reader and maker."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +80,7 @@ class Engine:
     _kept: dict[Graph, Mapping[Node, Reads]] = field(
         init=False, default_factory=dict[Graph, Mapping[Node, Reads]]
     )
-    _edges: dict[object, _Tables] = field(init=False, default_factory=dict[object, _Tables])
+    _edges: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
     """Seconds of each kind of edge."""
 
     def __post_init__(self) -> None:
@@ -218,8 +213,8 @@ class Engine:
         key = (value.node.signature, value.port, node.signature, position)
         if key not in self._edges:
             out = self.space(value.node).output(value.port)
-            self._edges[key] = self._both(out, self.space(node).operand(position), value)
-        return _pair(source, target, self._edges[key], times)
+            self._edges[key] = self._pairs(out, self.space(node).operand(position), value)
+        return self._edges[key].factor(source, target, times)
 
     def _between(
         self,
@@ -233,12 +228,11 @@ class Engine:
         key = "weight", first[0].signature, first[1], other[0].signature, other[1]
         if key not in self._edges:
             there, wanted = (self.space(node).operand(at) for node, at in (first, other))
-            self._edges[key] = self._both(there, wanted, value)
-        return _pair(number[first[0]], number[other[0]], self._edges[key], 2.0 * moves)
+            self._edges[key] = self._pairs(there, wanted, value)
+        return self._edges[key].factor(number[first[0]], number[other[0]], 2.0 * moves)
 
-    def _both(self, sources: Codes, targets: Codes, value: Value) -> _Tables:
-        table = self._transfer(sources, targets, value)
-        return table.astype(np.float32), table.T.astype(np.float32)
+    def _pairs(self, sources: Codes, targets: Codes, value: Value) -> Pairs:
+        return Pairs.of(self._transfer(sources, targets, value))
 
     def _transfer(self, sources: Codes, targets: Codes, value: Value) -> Seconds:
         return self._transfers.seconds(sources, targets, value.type.elements * self.cost.itemsize)
@@ -299,10 +293,3 @@ class Engine:
         ranks = tuple(value.type.rank for value in node.inputs)
         axes = [axis.name for axis in node.operator_call.typing(ranks).axes]
         return [*(names.index(a) if a in names else IDLE for a in axes), IDLE, COPY]
-
-
-def _pair(source: int, target: int, tables: _Tables, times: float) -> Factor:
-    """The table of two variables whose numbers ascend."""
-    if source < target:
-        return Factor((source, target), tables[0], times)
-    return Factor((target, source), tables[1], times)

@@ -44,6 +44,25 @@ class Factor:
 
 
 @dataclass(frozen=True, eq=False)
+class Pairs:
+    """Values by all pairs of the choices of two sides, such as who makes a tensor and who reads
+    it. Held for both orders, as variables of a factor ascend, and once for all that are alike."""
+
+    forth: NDArray[np.float32]
+    back: NDArray[np.float32]
+
+    @staticmethod
+    def of(values: Values) -> Pairs:
+        return Pairs(values.astype(np.float32), values.T.astype(np.float32))
+
+    def factor(self, first: int, second: int, times: float) -> Factor:
+        """The factor of the two sides' variables, of which either may be the lower."""
+        if first < second:
+            return Factor((first, second), self.forth, times)
+        return Factor((second, first), self.back, times)
+
+
+@dataclass(frozen=True, eq=False)
 class _Best:
     """The best value of a variable for every choice of others, and the sum with it."""
 

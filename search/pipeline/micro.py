@@ -24,7 +24,7 @@ from search.mesh.cuts import Cuts
 from search.mesh.digits import Digits
 from search.mesh.edges import Transfers
 from search.mesh.engine import MOST_CUT
-from search.mesh.factors import Factor, least, restricted
+from search.mesh.factors import Factor, Pairs, least, restricted
 from search.mesh.marginals import looked_at
 from search.mesh.strategies import Space, space
 from search.pipeline.streams import Streams
@@ -59,10 +59,6 @@ class _Costs:
     activations: Vector
 
 
-_Tables = tuple[NDArray[np.float32], NDArray[np.float32]]
-"""By strategies of maker and reader, and of reader and maker."""
-
-
 @dataclass(frozen=True, eq=False)
 class _Edge:
     """Seconds of a tensor's way from the operator that makes it to one that reads it. ``times``: 2
@@ -70,14 +66,12 @@ class _Edge:
 
     source: int
     target: int
-    tables: _Tables
+    seconds: Pairs
     times: float
     repeated: bool
 
     def factor(self, times: float) -> Factor:
-        if self.source < self.target:
-            return Factor((self.source, self.target), self.tables[0], times)
-        return Factor((self.target, self.source), self.tables[1], times)
+        return self.seconds.factor(self.source, self.target, times)
 
 
 @dataclass
@@ -98,7 +92,7 @@ class MicroBatches:
     _kinds: dict[Node, int] = field(init=False, default_factory=dict[Node, int])
     _spaces: dict[int, Space] = field(init=False, default_factory=dict[int, Space])
     _own: dict[object, _Costs] = field(init=False, default_factory=dict[object, _Costs])
-    _edges: dict[object, _Tables] = field(init=False, default_factory=dict[object, _Tables])
+    _edges: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
 
     def __post_init__(self) -> None:
         self.digits = Digits(self.cost.machine)
@@ -141,7 +135,7 @@ class MicroBatches:
         micro = np.array([c.micro[row] for c, row in zip(own, rows, strict=True)])
         once = np.array([c.once[row] for c, row in zip(own, rows, strict=True)])
         for edge in edges:
-            one_way = edge.tables[0][rows[edge.source], rows[edge.target]]
+            one_way = edge.seconds.forth[rows[edge.source], rows[edge.target]]
             (micro if edge.repeated else once)[edge.target] += edge.times * one_way
         return Chosen(
             tuple(tuple(int(c) for c in s.codes[r]) for s, r in zip(spaces, rows, strict=True)),
@@ -249,7 +243,7 @@ class MicroBatches:
         types = sliced_types(node, self.axis(node), self.slices)
         return Node(node.call, tuple(_standing_for(t) for t in types))
 
-    def _edge(self, value: Value, node: Node, position: int) -> _Tables:
+    def _edge(self, value: Value, node: Node, position: int) -> Pairs:
         """Seconds one way, for all pairs of strategies."""
         key = (self._kinds[value.node], value.port, self._kinds[node], position)
         found = self._edges.get(key)
@@ -257,8 +251,8 @@ class MicroBatches:
             sources = self.space(value.node).output(value.port)
             targets = self.space(node).operand(position)
             volume = prod(self._slice_shape(value)) * self.cost.itemsize
-            table = self._transfers.seconds(sources, targets, volume).astype(np.float32)
-            found = self._edges[key] = (table, table.T.copy())
+            found = Pairs.of(self._transfers.seconds(sources, targets, volume))
+            self._edges[key] = found
         return found
 
     def _slice_shape(self, value: Value) -> tuple[int, ...]:
