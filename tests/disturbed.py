@@ -65,7 +65,7 @@ class Disturbed:
 
     def workers(self) -> list[int]:
         """The processes that train."""
-        return sorted(pid for pid in _marked(self.mark) if self._is_worker(pid))
+        return sorted(pid for pid in marked(self.mark) if self._is_worker(pid))
 
     def _is_worker(self, pid: int) -> bool:
         try:
@@ -119,12 +119,13 @@ class Disturbed:
     def is_gone(self, within: float = 15.0) -> bool:
         """Whether all its processes have ended."""
         end = time.monotonic() + within
-        while _marked(self.mark) and time.monotonic() < end:
+        while marked(self.mark) and time.monotonic() < end:
             time.sleep(0.1)
-        return not _marked(self.mark)
+        return not marked(self.mark)
 
 
-def _marked(mark: str) -> list[int]:
+def marked(mark: str) -> list[int]:
+    """The processes that inherited a mark."""
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

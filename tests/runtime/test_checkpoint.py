@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from by_hand import make_plan
 
 from pcg.errors import InputError
-from pcg.layout import grid
-from pcg.machine import load_machine
 from pcg.naming import NamingFile, ParameterFile
-from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.text import parse_graph
-from pcg.view import MachineView
 from runtime.checkpoint import CheckpointError, newest_manifest
 from runtime.collectives import World
 from runtime.data import Synthetic
@@ -50,17 +47,7 @@ NAMING = NamingFile(
 
 def plan_of(text):
     graph = parse_graph(text)
-    nodes = [node for node in graph.nodes if not node.is_leaf]
-    views = {node: MachineView.packed(0, (1,) * len(grid(node))) for node in nodes}
-    estimates = EstimatesFile(
-        step_seconds=1.0,
-        one_device_seconds=1.0,
-        communication_elements=0,
-        search_seconds=0.0,
-        peak_memory_bytes=0,
-    )
-    machine = machine_record(load_machine("local").with_devices(1))
-    return Plan("small", graph, graph, views, machine, "", (), estimates, naming=NAMING)
+    return replace(make_plan(graph, graph, 1, {}), model_name="small", naming=NAMING)
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,11 @@ import math
 
 import pytest
 import torch
+from by_hand import make_plan
 
 from pcg.graph import Leaf
-from pcg.layout import grid
-from pcg.machine import load_machine
 from pcg.models.mlp import mlp
-from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.tensor import ParallelTensor
-from pcg.view import MachineView
 from runtime.check import Outcome, compare
 from runtime.collectives import World
 from runtime.data import initial_weight, input_batch
@@ -26,17 +23,7 @@ from runtime.worker import run_plan
 @pytest.fixture
 def plan():
     graph = mlp(8, (12, 16, 4), prediction=True)
-    nodes = [node for node in graph.nodes if not node.is_leaf]
-    views = {node: MachineView.packed(0, (1,) * len(grid(node))) for node in nodes}
-    estimates = EstimatesFile(
-        step_seconds=1.0,
-        one_device_seconds=1.0,
-        communication_elements=0,
-        search_seconds=0.0,
-        peak_memory_bytes=0,
-    )
-    machine = machine_record(load_machine("local").with_devices(1))
-    return Plan("mlp", graph, graph, views, machine, "", (), estimates)
+    return make_plan(graph, graph, 1, {})
 
 
 def run(plan, **options):

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import pytest
+from disturbed import MARK, marked
 
 from pcg.layout import grid
 from pcg.machine import load_machine
@@ -28,7 +29,6 @@ from unity.planners import planner_of
 from unity.run import app
 
 ROOT = Path(__file__).parents[2]
-MARK = "UNITY_TEST_MARK"
 
 MODEL = """
 x = input[8, 12]
@@ -112,18 +112,6 @@ def finished(*arguments, **options):
     process = started(*arguments, **options)
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err
-
-
-def marked(mark):
-    """The processes that inherited a mark."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 def gone(mark, within=10.0):
