@@ -27,13 +27,13 @@ MOST = 6
 each is one with the least."""
 
 
-def algebra(world: World, size: int) -> Enumerated:
-    """The candidates among the graphs of up to ``size`` operators of a world."""
-    search = Search(Table(world, FIELD), min(size, world.most))
+def algebra(world: World, size: int, jobs: int = 1) -> Enumerated:
+    """The candidates among the graphs of up to ``size`` operators of a world. ``jobs``: processes
+    to share the work where it is much."""
+    search = Search(Table(world, FIELD), min(size, world.most), jobs)
     found: dict[Candidate, None] = {}
-    for candidate in _candidates(search):
-        few = _has_one_rank(candidate) and _reads(candidate) <= INPUTS
-        if few and _binds(candidate.parse()):
+    for candidate, pair in _candidates(search):
+        if _has_one_rank(candidate) and _reads(candidate) <= INPUTS and _binds(pair):
             found.setdefault(candidate)
     return Enumerated(search.graphs, search.distinct, tuple(_distinct(found)))
 
@@ -60,7 +60,7 @@ def _renames(general: Sequence[str], special: Sequence[str]) -> bool:
     return all(image.setdefault(a, b) == b for a, b in zip(general, special, strict=True))
 
 
-def _candidates(search: Search) -> Iterator[Candidate]:
+def _candidates(search: Search) -> Iterator[tuple[Candidate, Pair]]:
     for group in search.groups():
         least, *others = group
         for member in others:
@@ -69,14 +69,15 @@ def _candidates(search: Search) -> Iterator[Candidate]:
             continue
         for i, j in combinations(range(len(others)), 2):
             # By way of the least term it takes two steps, if both are rules.
-            yield replace(_candidate(search, others[j], others[i]), steps=2)
+            candidate, pair = _candidate(search, others[j], others[i])
+            yield replace(candidate, steps=2), pair
     for pair in (*search.mirrored(), *search.several()):
-        yield Candidate.of(pair, "algebra")
+        yield Candidate.of(pair, "algebra"), pair
 
 
-def _candidate(search: Search, left: Placed, right: Placed) -> Candidate:
-    found = Candidate.of(search.pair(left, right), "algebra")
-    return replace(found, ones=search.ones(left, right))
+def _candidate(search: Search, left: Placed, right: Placed) -> tuple[Candidate, Pair]:
+    pair = search.pair(left, right)
+    return replace(Candidate.of(pair, "algebra"), ones=search.ones(left, right)), pair
 
 
 def _has_one_rank(candidate: Candidate) -> bool:

@@ -42,10 +42,12 @@ def canonical_pair(pair: Pair) -> Pair:
 def _readings(pair: Pair) -> Iterator[_Reading]:
     directions = _directions(pair)
     outputs = list(permutations(range(len(pair[0]))))
-    for orders in _orders(Graph((*pair[0], *pair[1])).nodes):
+    nodes = Graph((*pair[0], *pair[1])).nodes
+    leaves = {node.name: node.leaf for node in nodes if node.is_leaf}
+    for orders in _orders(nodes):
         for left, right in directions:
             for places in outputs:
-                yield _Reading((_at(left, places), _at(right, places)), orders)
+                yield _Reading((_at(left, places), _at(right, places)), orders, leaves)
 
 
 def _at(side: Side, places: Sequence[int]) -> Side:
@@ -115,9 +117,8 @@ class _Shapes:
 class _Reading:
     """A pair as it is read: names in order of use, and the text with these names."""
 
-    def __init__(self, pair: Pair, orders: Orders) -> None:
-        self._pair, self._orders = pair, orders
-        self._leaves = {node.name: node.leaf for node in Graph((*pair[0], *pair[1])).leaves}
+    def __init__(self, pair: Pair, orders: Orders, leaves: Mapping[str, Leaf]) -> None:
+        self._pair, self._orders, self._leaves = pair, orders, leaves
         self._inputs: dict[str, str] = {}
         self._symbols: dict[str, Poly] = {}
         self._stems: dict[str, int] = {}

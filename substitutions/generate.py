@@ -124,7 +124,7 @@ def generate(
     around = [instance for operator in chosen for instance in instances(operator)]
     typings = sum(_watched(parallel_map(_typings, around, jobs), "typings", len(around), progress))
     clock.lap("typings")
-    tasks = _tasks(chosen, max_ops, parallel=parallel)
+    tasks = _tasks(chosen, max_ops, jobs, parallel=parallel)
     found_parts = parallel_map(_run, tasks, jobs, chunk=1)
     parts = list(_watched(found_parts, "enumeration", len(tasks), progress))
     found = dict.fromkeys(candidate for part in parts for candidate in part.candidates)
@@ -156,10 +156,14 @@ def generate(
 Task = Callable[[], Enumerated]
 
 
-def _tasks(chosen: Sequence[Operator], max_ops: int, *, parallel: bool) -> list[Task]:
-    """The parts of the enumeration, the longest first."""
+def _tasks(chosen: Sequence[Operator], max_ops: int, jobs: int, *, parallel: bool) -> list[Task]:
+    """The parts of the enumeration, the longest first: while others have workers of their own,
+    several share that one, which would else be waited for in the end."""
     names = frozenset(operator.name for operator in chosen)
-    found: list[Task] = [partial(algebra, world, max_ops) for world in worlds(names)]
+    found: list[Task] = [
+        partial(algebra, world, max_ops, 1 if number else jobs)
+        for number, world in enumerate(worlds(names))
+    ]
     if not parallel:
         return found
     found.append(move_rules)
@@ -339,9 +343,10 @@ def _run(task: Task) -> Enumerated:
 
 
 def _peak_megabytes(jobs: int) -> int:
-    """What this process and its workers held at most, if all had their most at once."""
+    """What this process, its workers and those that share the work of one of these held at most,
+    if all had the most of any at once."""
     own = getrusage(RUSAGE_SELF).ru_maxrss
-    workers = getrusage(RUSAGE_CHILDREN).ru_maxrss * jobs if jobs > 1 else 0
+    workers = getrusage(RUSAGE_CHILDREN).ru_maxrss * 2 * jobs if jobs > 1 else 0
     return (own + workers) >> 10
 
 

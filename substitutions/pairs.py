@@ -23,6 +23,7 @@ from substitutions.confirm import Confirmation
 from substitutions.reduction import Reduction
 from substitutions.table import Found, Large, Table
 from substitutions.terms import Names, Part, Term
+from substitutions.workers import parallel_map
 
 NAMES = ("x", "y", "z", "w", "u", "v")
 Side = tuple[Value, ...]
@@ -50,11 +51,16 @@ def _texts(placed: Placed) -> dict[int, str]:
     return {v: of_class.get(v) or next(fresh) for v in every}
 
 
-class Search:
-    """Looks for candidates among the terms of up to ``size`` operators."""
+FEW_ROWS = 1 << 12
+"""Terms that one process looks at sooner than several are started."""
 
-    def __init__(self, table: Table, size: int) -> None:
-        self.table = table
+
+class Search:
+    """Looks for candidates among the terms of up to ``size`` operators. ``jobs``: processes that
+    share the terms of the greatest size."""
+
+    def __init__(self, table: Table, size: int, jobs: int = 1) -> None:
+        self.table, self._jobs = table, jobs
         for smaller in range(1, size):
             table.grow(smaller)
         self.large: list[Large] = list(table.large(size))
@@ -127,7 +133,8 @@ class Search:
         ]
         known: dict[int, dict[Term, Placed]] = defaultdict(dict)
         fresh: dict[int, dict[Term, Placed]] = defaultdict(dict)
-        for terms in map(self._irreducible, work):
+        jobs = self._jobs if sum(len(rows) for _, rows in work) > FEW_ROWS else 1
+        for terms in parallel_map(self._irreducible, work, jobs):
             for key, number, placed in terms:
                 group = fresh[key] if number is None else known[number]
                 group.setdefault(placed.term, placed)

@@ -34,6 +34,7 @@ class Reduction:
         self._form = lru_cache(REMEMBERED)(self._canonical)
         self._opened = lru_cache(REMEMBERED)(self._openings_of)
         self.measure = lru_cache(REMEMBERED)(self._measured)
+        self._counted = lru_cache(REMEMBERED)(self._operators)
 
     def canonical(self, step: int, parts: Sequence[Part]) -> tuple[Term, Names]:
         """A term with its variables named in order, and which variable each was."""
@@ -151,7 +152,9 @@ class Reduction:
             return False  # the pattern is all that its class has, and makes the term itself
         mine = self.measure(term)
         for found in members:
-            for option in symmetries:
+            # As it stands, the pattern itself makes the term again.
+            options = symmetries if found.term != pattern else symmetries[1:]
+            for option in options:
                 # Variable i of the class is names[i] of the pattern, found.names[i] of the other.
                 values = {
                     there: bound[names[v]] for there, v in zip(found.names, option, strict=True)
@@ -195,6 +198,9 @@ class Reduction:
 
     def operators(self, parts: Sequence[Part]) -> int:
         """How many operators the first terms of some classes have, shared ones counted once."""
+        return self._counted(tuple(parts))
+
+    def _operators(self, parts: tuple[Part, ...]) -> int:
         seen: set[tuple[int, tuple[Part, ...]]] = set()
         pending = list(parts)
         while pending:
