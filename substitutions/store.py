@@ -122,6 +122,11 @@ class Library:
         return Expander(self.rules)
 
 
+RULES = "rules.json"
+CERTIFICATES = "certificates.jsonl.xz"
+"""The names of a library's rules and of their certificates, which lie beside them."""
+
+
 def operators_hash() -> str:
     """A hash of all operator definitions: a library proved from others is another library."""
     content = [
@@ -133,7 +138,7 @@ def operators_hash() -> str:
 
 def default_path() -> Path:
     """Where the library that comes with Unity lies."""
-    return Path(str(files("generated_rules").joinpath("rules.json")))
+    return Path(str(files("generated_rules").joinpath(RULES)))
 
 
 def load_library(path: str | Path | None = None) -> Library:

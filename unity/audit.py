@@ -36,14 +36,11 @@ from substitutions.audit.sources import (
     check_model,
 )
 from substitutions.rule import Rule
-from substitutions.store import default_path, load_library
+from substitutions.store import CERTIFICATES, default_path, load_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
 from verifier.bundle import read_bundle
 from verifier.solvers import SOLVERS, require
-
-CERTIFICATES = "certificates.jsonl.xz"
-"""The name of the certificates of a library, which lie beside it."""
 
 app = new_app()
 

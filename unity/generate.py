@@ -25,7 +25,7 @@ from substitutions.certificates import write_certificates
 from substitutions.companions import write_companions
 from substitutions.enumerate import computing
 from substitutions.generate import MAX_OPS, Generated, generate
-from substitutions.store import default_path, load_library, save_library
+from substitutions.store import CERTIFICATES, RULES, default_path, load_library, save_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
 from unity.explain import explain_file
@@ -76,7 +76,7 @@ def command(
     if operators is not None:
         load_user_operators(operators)
     if explain is not None:
-        library = load_library(out / "rules.json" if out is not None else None)
+        library = load_library(out / RULES if out is not None else None)
         explain_file(explain, library.concrete, jobs=jobs or 1, as_json=as_json)
         return
     another = {"--only": only, "--operators": operators, "--derived": derived}
@@ -85,8 +85,8 @@ def command(
         if given and out is None:
             raise InputError(option, "makes another library, expected --out FOLDER for it")
     if out is not None and not out.is_dir():
-        raise InputError(str(out), "no such folder (expected one for rules.json)")
-    path = default_path() if out is None else out / "rules.json"
+        raise InputError(str(out), f"no such folder (expected one for {RULES})")
+    path = default_path() if out is None else out / RULES
     chosen = _chosen(only) if only else None
     console = Console(stderr=True)
     start = perf_counter()
@@ -116,7 +116,6 @@ def command(
         _print_report(found, path, perf_counter() - start, show_rejected=show_rejected)
 
 
-CERTIFICATES = "certificates.jsonl.xz"
 PHASES = ("typings", "enumeration", "proofs")
 
 

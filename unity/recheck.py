@@ -2,7 +2,7 @@
 
 python -m unity.verify --certificates build/certificates
 python -m unity.recheck build/certificates
-python -m unity.recheck generated_rules/certificates.jsonl.xz --library generated_rules/rules.json
+python -m unity.recheck generated_rules
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.progress import track
 from pcg.errors import NegativeAnswer
 from pcg.files import read_json
 from substitutions.certificates import uncertified
-from substitutions.store import LibraryFile
+from substitutions.store import CERTIFICATES, RULES, LibraryFile
 from substitutions.workers import parallel_map
 from unity.cli import new_app, run_app
 from verifier.bundle import read_bundle
@@ -41,7 +41,7 @@ SHOWN = 5
 def recheck(
     certificates: Annotated[
         Path,
-        typer.Argument(help="A folder of verify --certificates, or a .jsonl.xz file."),
+        typer.Argument(help="A folder of verify --certificates or of a library, or a .jsonl.xz."),
     ],
     solver: Annotated[
         list[str] | None,
@@ -57,6 +57,9 @@ def recheck(
 ) -> None:
     """Derive every side condition of every certificate again, and solve it."""
     chosen = require(solver or list(SOLVERS))
+    if (certificates / CERTIFICATES).is_file():
+        library = library or certificates / RULES
+        certificates /= CERTIFICATES
     rules = None if library is None else read_json(library, LibraryFile)
     given = _read(certificates)
     chunks = [given.files[i : i + CHUNK] for i in range(0, len(given.files), CHUNK)]

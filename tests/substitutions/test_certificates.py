@@ -10,7 +10,7 @@ from few_rules import few
 from pcg.errors import NegativeAnswer
 from pcg.files import read_json
 from substitutions.certificates import library_certificates, says, uncertified, write_certificates
-from substitutions.store import LibraryFile, default_path, parse_entry
+from substitutions.store import CERTIFICATES, RULES, LibraryFile, default_path, parse_entry
 from unity.recheck import app as recheck
 from verifier.bundle import read_bundle
 from verifier.recheck import Rechecker
@@ -18,7 +18,7 @@ from verifier.solvers import SOLVERS
 
 LIBRARY = few()
 MADE = [certificate.file for certificate in library_certificates(LIBRARY, 1)]
-OWN = default_path().with_name("certificates.jsonl.xz")
+OWN = default_path().with_name(CERTIFICATES)
 
 
 def test_every_rule_has_a_certificate():
@@ -62,14 +62,15 @@ def test_a_false_rule_has_no_certificate(tmp_path: Path):
 
 
 def test_the_command_checks_a_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path, rules = tmp_path / "c.jsonl.xz", tmp_path / "rules.json"
+    path, rules = tmp_path / CERTIFICATES, tmp_path / RULES
     write_certificates(LIBRARY, path, 1)
     rules.write_text(LIBRARY.model_dump_json())
     given = [str(path), "--library", str(rules), "--jobs", "1"]
-    recheck(given, standalone_mode=False)
-    out = capsys.readouterr().out
-    assert f"{len(LIBRARY.rules)} certificates accepted, 0 rejected" in out
-    assert "have one that says what they say" in out
+    for way in (given, [str(tmp_path), "--jobs", "1"]):
+        recheck(way, standalone_mode=False)
+        out = capsys.readouterr().out
+        assert f"{len(LIBRARY.rules)} certificates accepted, 0 rejected" in out
+        assert "have one that says what they say" in out
     changed = LIBRARY.rules[0].model_copy(update={"name": "new"})
     rules.write_text(
         LIBRARY.model_copy(update={"rules": (*LIBRARY.rules, changed)}).model_dump_json()
