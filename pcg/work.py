@@ -62,6 +62,7 @@ class Work:
     """Operators launched: one for each operand that needs a gradient."""
 
 
+@lru_cache(maxsize=16)
 def gradient_nodes(graph: Graph) -> frozenset[Node]:
     """The nodes whose outputs need gradients: weights, and all that depends on one.
 

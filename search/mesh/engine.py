@@ -99,13 +99,14 @@ class Engine:
         among: Collection[Node] | None = None,
         fixed: Mapping[Node, tuple[int, ...]] = MappingProxyType({}),
         also: Iterable[Mapping[Node, tuple[int, ...]]] = (),
+        ends: Sequence[Value] | None = None,
     ) -> Choice:
         """The best strategies of a whole graph. ``byte_price``: seconds that a byte of memory on a
         device is taken to cost. ``allowed``: which may be used. ``exposed``: how much of the
         communication counts, the rest being hidden behind computation. ``among``: the operators
         that are looked at, all by default; ``fixed``: the codes of some whose strategies are
         settled. ``also``: strategies of all of them that are looked at in any case, if they are
-        allowed."""
+        allowed. ``ends``: what has to come out whole, by default all outputs."""
         nodes = [n for n in graph.nodes if not n.is_leaf and (among is None or n in among)]
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.space(node) for node in nodes]
@@ -114,6 +115,7 @@ class Engine:
             for node, s in zip(nodes, spaces, strict=True)
         ]
         factors = list(self._factors(graph, nodes, number, byte_price, exposed))
+        factors += self._ends(graph, graph.outputs if ends is None else ends, number)
         if any(len(mask) < len(s) for mask, s in zip(masks, spaces, strict=True)):
             factors = restricted(factors, masks)
         known = [self._rows(nodes, masks, codes) for codes in also]
@@ -184,9 +186,15 @@ class Engine:
                 leaf = node.inputs[position].node
                 seconds = seconds + exposed.weights.get(leaf, exposed.exchange) * exchange
             yield Factor((i,), seconds)
-        for value in graph.outputs:
+
+    def _ends(
+        self, graph: Graph, ends: Sequence[Value], number: Mapping[Node, int]
+    ) -> Iterator[Factor]:
+        """What it takes to bring values to one device, and their gradients back."""
+        trained = gradient_nodes(graph)
+        whole = np.full((1, len(self.digits)), IDLE, np.int8)
+        for value in ends:
             if value.node in number:
-                whole = np.full((1, len(self.digits)), IDLE, np.int8)
                 out = self.space(value.node).output(value.port)
                 back = 2.0 if value.node in trained else 1.0
                 yield Factor((number[value.node],), back * self._transfer(out, whole, value)[:, 0])

@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from pcg.graph import Graph, Node, Value, rebuild
+from pcg.graph import Graph, Node, Value, rebuild, topological
 from search.derivation import Applied, Derivation, Scribe
 from search.mesh.engine import Choice, Engine
+from search.mesh.window import Window
 from search.moves import is_usable
 from substitutions.match import build, matches_at
 from substitutions.rule import Rule
@@ -197,31 +198,47 @@ class Rewriter:
     def _gain(self, choice: Choice, steps: Steps) -> float:
         """Seconds that a rewrite saves where operators near it choose anew."""
         self.tried += 1
-        graph = choice.graph
-        kept = {n.value(p): n.value(p) for n in graph.nodes for p in _ports(n)}
+        whole = choice.graph
+        window = Window.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
+        codes = {image: choice.codes[node] for node, image in window.images.items()}
+        first = graph = window.graph
+        kept = {n.value(p): n.value(p) for n in first.nodes for p in _ports(n)}
+        ends = window.ends
         for step in steps:
-            graph = graph.replace(step.replaced)
-            held = [(old, value) for old, value in kept.items() if value not in step.replaced]
-            images = rebuild(tuple(value for _, value in held), step.replaced)
+            replaced = window.replaced(step)
+            graph, ends = graph.replace(replaced), rebuild(ends, replaced)
+            held = [(old, value) for old, value in kept.items() if value not in replaced]
+            images = rebuild(tuple(value for _, value in held), replaced)
             kept = {old: image for (old, _), image in zip(held, images, strict=True)}
         before = {old.node: new.node for old, new in kept.items()}
         after = {new: old for old, new in before.items()}
         there = set(graph.nodes)
-        gone = {n for n in choice.graph.nodes if before.get(n) not in there and not n.is_leaf}
+        gone = {n for n in first.nodes if before.get(n) not in there and not n.is_leaf}
         fresh = {n for n in graph.nodes if n not in after and not n.is_leaf}
-        near = _around(choice.graph, gone, NEAR) - gone
+        near = _around(first, gone, NEAR) - gone
         near |= {after[n] for n in _around(graph, fresh, NEAR) if n in after} - gone
-        ring = _around(choice.graph, near | gone, 1) - gone - near
-        fixed = {node: choice.codes[node] for node in ring}
-        old = self.engine.choose(choice.graph, among=near | gone | ring, fixed=fixed)
-        images = {before[node]: codes for node, codes in fixed.items()}
+        ring = _around(first, near | gone, 1) - gone - near
+        fixed = {node: codes[node] for node in ring}
+        among = near | gone | ring
+        old = self.engine.choose(first, among=among, fixed=fixed, ends=window.ends)
+        fixed = {before[node]: own for node, own in fixed.items()}
         among = {before[node] for node in near | ring} | fresh
-        new = self.engine.choose(graph, among=among, fixed=images)
+        new = self.engine.choose(graph, among=among, fixed=fixed, ends=ends)
         return old.seconds - new.seconds
 
 
 def _reads(applied: Applied) -> set[Value]:
     return set(applied.match.values.values())
+
+
+def _touched(graph: Graph, steps: Steps) -> set[Node]:
+    """The operators that steps replace, in part or whole, or that read a weight that is opened."""
+    found: set[Node] = set()
+    for step in steps:
+        stop = set(step.match.values.values())
+        found.update(topological((v.node for v in step.match.outputs), stop))
+        found.update(u for v in step.match.outputs for u in graph.users.get(v.node, ()))
+    return {node for node in found if node in graph.users and not node.is_leaf}
 
 
 def _ports(node: Node) -> range:
