@@ -128,11 +128,14 @@ def spread(tensor: ParallelTensor, start: int = 0) -> Layout:
     )
 
 
+_one: dict[Layout, Layout] = {}
+
 LayoutOf = Callable[[Node, int, MachineView], Layout]
 
 
 def _once(layout_of: LayoutOf) -> LayoutOf:
-    """Make equal layouts once: they follow from the call and the types of the operands."""
+    """Make equal layouts once: they follow from the call and the types of the operands. Those that
+    are equal all the same are one object, which is compared sooner."""
     made: dict[tuple[Signature, int, MachineView], Layout] = {}
 
     @wraps(layout_of)
@@ -142,7 +145,9 @@ def _once(layout_of: LayoutOf) -> LayoutOf:
         if found is None:
             if len(made) >= _KEPT:
                 made.clear()
-            found = made[key] = layout_of(node, position, view)
+                _one.clear()
+            found = layout_of(node, position, view)
+            found = made[key] = _one.setdefault(found, found)
         return found
 
     return kept

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from pcg.errors import InputError
 from pcg.graph import Graph, Node, Value
@@ -23,6 +24,14 @@ class Slot:
 
     value: Value
     layout: Layout
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Slots are keys of everything that walks a schedule: hashed once.
+        return hash((self.value, self.layout))
 
 
 @dataclass(frozen=True)

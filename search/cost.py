@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pcg.graph import Node
+from pcg.graph import Node, Signature
 from pcg.kind import Kind, kind_of
 from pcg.layout import Layout
 from pcg.machine import Device, DType, Link, Machine
@@ -61,7 +61,7 @@ def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Du
     return Duration(devices, np.array(tuple(seconds), np.float64)) if devices.size else NOTHING
 
 
-_OnDevices = tuple[Node, frozenset[int], MachineView]
+_OnDevices = tuple[Signature, frozenset[int], MachineView]
 
 
 class CostModel:
@@ -129,12 +129,12 @@ class CostModel:
         self, node: Node, needs: frozenset[int], view: MachineView
     ) -> tuple[Duration, Duration]:
         """The tasks of an operator on the devices of a view, forward and backward."""
-        found = self._computations.get((node, needs, view))
+        found = self._computations.get((node.signature, needs, view))
         if found is None:
             forward, backward = self.compute_seconds(node, needs, view)
             devices = [view.devices]
             found = (_duration(devices, [forward]), _duration(devices, [backward]))
-            self._computations[node, needs, view] = found
+            self._computations[node.signature, needs, view] = found
         return found
 
     def _streamed(self, device: int, moved: int) -> float:

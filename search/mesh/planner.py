@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
 from typing import Protocol, TypeVar
@@ -48,6 +48,8 @@ class Strategies:
     """Whether few ways to overlap communication are tried."""
     in_parts: bool = False
     """Whether weights are kept in parts, on all devices."""
+    to_fit: bool = False
+    """Whether to look only where no plan is known that fits."""
 
 
 Family = Callable[[Graph, Engine], Iterator[Strategies]]
@@ -56,7 +58,8 @@ Family = Callable[[Graph, Engine], Iterator[Strategies]]
 def _joint(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     # What others may find is tried too: the bound on strategies may leave it out.
     yield from _data(graph, engine)
-    yield from _zero(graph, engine)
+    # To gather weights takes longer than to update all of them everywhere: it saves memory alone.
+    yield from (replace(zero, to_fit=True) for zero in _zero(graph, engine))
     yield from _megatron(graph, engine)
     yield Strategies(everything, brief=False)
 
@@ -216,6 +219,8 @@ class MeshPlanner:
             if search.found and perf_counter() > search.deadline:
                 search.stopped = True
                 return
+            if allowed.to_fit and any(candidate.fits for candidate in search.found):
+                continue
             made = list(self._fitting(trial, allowed, search))
             search.found |= dict.fromkeys(made, trial)
             search.data_parallel += [made[0].seconds] if allowed.data_parallel else []
@@ -257,7 +262,7 @@ class MeshPlanner:
 
         first = tries(0.0)
         best = [candidate for one in first for candidate in one.judged]
-        if not allowed.brief:
+        if not allowed.brief and not any(c.fits for c in (*search.found, *best)):
             best += trial.in_parts(min(first, key=lambda one: one.seconds)).judged
         yield from best
         fastest = min(found.seconds for found in best)

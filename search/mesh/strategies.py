@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations, pairwise, permutations
 from math import prod
 
@@ -102,12 +103,18 @@ def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[
 
 
 def view(codes: Sequence[int], places: Sequence[int], digits: Digits) -> MachineView:
-    """The machine view of a strategy. ``places``: for each axis of the operator's task grid, its
-    place among the axes of the space, COPY for that of copies, or IDLE for one that is not cut."""
+    """The machine view of a strategy; equal ones are one object. ``places``: for each axis of the
+    operator's task grid, its place among the axes of the space, COPY for that of copies, or IDLE
+    for one that is not cut."""
     shape: list[int] = []
     strides: list[int] = []
     for place in places:
         own = [d for d, code in enumerate(codes) if place != IDLE and code == place]
         shape.append(prod(digits.primes[d] for d in own))
         strides.append(digits.strides[own[-1]] if own else 0)
-    return MachineView(0, tuple(shape), tuple(strides))
+    return _view(tuple(shape), tuple(strides))
+
+
+@lru_cache(maxsize=4096)
+def _view(shape: tuple[int, ...], strides: tuple[int, ...]) -> MachineView:
+    return MachineView(0, shape, strides)
