@@ -66,7 +66,7 @@ class Transfers:
     def _found(self, sources: Codes, targets: Codes) -> NDArray[np.int32]:
         """The numbers of the lines of all pairs."""
         keys = _keys(sources, targets, np.array(self.digits.primes))
-        different, inverse = np.unique(keys.reshape(-1, 4), axis=0, return_inverse=True)
+        different, inverse = _rows(keys.reshape(-1, 4))
         numbers: list[int] = []
         for kind, mask, part, messages in different.tolist():
             key = (int(kind), int(mask), part, messages)
@@ -87,6 +87,17 @@ class Transfers:
             latency = pairs.latency * min(messages, pairs.members - 1)
             return np.array([(latency, pairs.inverse_bandwidth * part)])
         return (pairs.ring if kind == _PASSES else pairs.all_reduce) * (1.0, part)
+
+
+def _rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """The different rows of a table, and which of them each row is. A column has few different
+    numbers, so that a row is a number of few digits, and numbers are sorted sooner than rows."""
+    row = np.zeros(len(table), np.int64)
+    for column in table.T:
+        values = np.unique(column)
+        row = row * len(values) + np.searchsorted(values, column)
+    _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
+    return table[first], inverse
 
 
 def _keys(sources: Codes, targets: Codes, primes: NDArray[np.int64]) -> NDArray[np.float64]:

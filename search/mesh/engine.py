@@ -111,7 +111,7 @@ class Engine:
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.space(node) for node in nodes]
         masks = [
-            s.places(fixed[node]) if node in fixed else np.flatnonzero(allowed(node, s))
+            np.array([s.place(fixed[node])]) if node in fixed else np.flatnonzero(allowed(node, s))
             for node, s in zip(nodes, spaces, strict=True)
         ]
         factors = list(self._factors(graph, nodes, number, byte_price, exposed))
@@ -135,10 +135,11 @@ class Engine:
         """Where strategies are among those allowed; None if one is not."""
         found: list[int] = []
         for node, mask in zip(nodes, masks, strict=True):
-            at = np.flatnonzero(np.isin(mask, self.space(node).places(codes[node])))
-            if not len(at):
+            place = self.space(node).place(codes[node])
+            at = int(np.searchsorted(mask, place))
+            if at == len(mask) or mask[at] != place:
                 return None
-            found.append(int(at[0]))
+            found.append(at)
         return found
 
     def space(self, node: Node) -> Space:

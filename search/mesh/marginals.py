@@ -27,7 +27,7 @@ FEW_ENTRIES = 1 << 14
 """Of a table that is not too large."""
 MOST_ENTRIES = 1 << 20
 """Of a table; where branches meet, larger ones could come up."""
-ROUNDS = 5
+ROUNDS = 2
 """Passes there and back. What values are worth changes little after some."""
 NEVER = 1e7
 """Seconds that stand for infinitely many, so that differences have a meaning."""

@@ -33,6 +33,7 @@ from search.mesh.engine import Choice, Cut, Engine
 from search.mesh.overlap import Simulated, Trial, Tried
 from search.mesh.variants import Mode, Variant, rewritten, variants
 from search.simulate import recomputing, simulate
+from substitutions.rule import Rule
 from substitutions.store import Library
 
 T = TypeVar("T")
@@ -178,6 +179,9 @@ class MeshPlanner:
     dimensions: frozenset[Dimension] | None = None
     """What may be cut; everything by default."""
     _phases: dict[str, float] = field(init=False, default_factory=dict[str, float])
+    _engines: dict[tuple[Rule, ...], Engine] = field(
+        init=False, default_factory=dict[tuple[Rule, ...], Engine]
+    )
 
     def __post_init__(self) -> None:
         if self.family not in PLANNERS:
@@ -187,7 +191,7 @@ class MeshPlanner:
     def plan(self, name: str, graph: Graph) -> Planned:
         start = perf_counter()
         graph.check()
-        self._phases = {}
+        self._phases, self._engines = {}, {}
         cost = CostModel(self.machine, optimizer=self.optimizer, speed=self.speed)
         search = _Search(start + self.seconds)
         for variant in self._variants(graph):
@@ -231,9 +235,16 @@ class MeshPlanner:
         """What a family may use, of the dimensions that are allowed."""
         return mask if self.dimensions is None else both(mask, along(graph, self.dimensions))
 
+    def _engine(self, graph: Graph, cost: CostModel) -> Engine:
+        """The engine for a graph; graphs of the same rules share what it learns."""
+        rules = self.library.concrete(graph)
+        known = self._engines.get(rules)
+        if known is None or known.cost is not cost:
+            known = self._engines[rules] = Engine(cost, Cuts(rules))
+        return known
+
     def _trial(self, variant: Variant, cost: CostModel) -> _Trial:
-        rules = self._timed("rules", lambda: Cuts(self.library.concrete(variant.graph)))
-        engine = Engine(cost, rules)
+        engine = self._timed("rules", lambda: self._engine(variant.graph, cost))
 
         def judge(made: Simulated) -> tuple[Candidate, ...]:
             return tuple(self._judged(engine, made))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations, pairwise, permutations
 from math import prod
 
@@ -42,9 +42,13 @@ class Space:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def places(self, codes: Sequence[int]) -> NDArray[np.intp]:
+    def place(self, codes: tuple[int, ...]) -> int:
         """Where a strategy is."""
-        return np.flatnonzero((self.codes == np.array(codes, np.int8)).all(axis=1))
+        return self._place[codes]
+
+    @cached_property
+    def _place(self) -> Mapping[tuple[int, ...], int]:
+        return {tuple(row): place for place, row in enumerate(self.codes.tolist())}
 
     def operand(self, position: int) -> Codes:
         """How each strategy needs an operand: an index that the operand lacks copies it."""
