@@ -70,6 +70,7 @@ class Executor:
         self._sync = self._make_sync()
         self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
         """The weights of one update before, where gradients are of those."""
+        self._make_leaves()
 
     @torch.no_grad()
     def step(self, number: int, update: Update) -> StepResult:
@@ -80,7 +81,6 @@ class Executor:
             self._synchronize()
             begins.append(perf_counter())
 
-        self._renew_leaves()
         self._block = len(self._blocks)
         self._passes.scale = self._scale.value if self._scale else 1.0
         self._passes.run(number, start, self._done)
@@ -120,8 +120,8 @@ class Executor:
         sizes = {w.register: self.weights[w.register].nbytes for w in trained}
         return GradientSync(buckets(trained, sizes), self._world, self._take_gradient)
 
-    def _renew_leaves(self) -> None:
-        """The weights as autograd reads them in this step."""
+    def _make_leaves(self) -> None:
+        """The weights as autograd reads them: the same memory, so that updates show."""
         trained = {weight.register for weight in self._program.trained}
         for register, weight in (self.older or self.weights).items():
             leaf = weight.detach().requires_grad_(register in trained)
