@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pcg.kind import Kind
-from pcg.machine import DType
+from pcg.machine import DType, Pattern
 from runtime.collectives import Kind as DeviceKind
 from runtime.collectives import World, open_world
 from runtime.program import Group
@@ -40,7 +40,7 @@ LONGEST = 0.005
 ROW = 8
 """Operators in a row."""
 BYTES = tuple(4**k for k in range(3, 13))
-"""Sizes of messages, 64 bytes to 16 MiB."""
+"""What a device sends in a step, 64 bytes to 16 MiB."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,18 @@ class Measured:
     device: str
     operators: Mapping[tuple[Kind, DType], tuple[Timing, ...]]
     """By kind and number format."""
-    links: tuple[tuple[Timing, ...], ...]
+    links: tuple[tuple[LinkTimings, ...], ...]
     """By level of the machine, the innermost first; nothing for levels that no two ranks span."""
+
+
+@dataclass(frozen=True)
+class LinkTimings:
+    """Communication of so many devices: messages, or collectives by the bytes that every device
+    has in the end."""
+
+    of: Pattern
+    devices: int
+    timings: tuple[Timing, ...]
 
 
 def measure(
@@ -144,45 +154,63 @@ def _series(world: World, case: Case, lengths: Sequence[int]) -> Iterator[Timing
             return
 
 
-def _link(world: World, inner: int, outer: int) -> Iterator[Timing]:
-    """Steps of messages between the first devices of two units of a level, and of collectives over
-    one device of each unit; a step of a collective is one of its ring's."""
+def _link(world: World, inner: int, outer: int) -> Iterator[LinkTimings]:
+    """Messages between the first devices of two units of a level, and collectives over one device
+    of each unit."""
     group = tuple(range(0, min(outer, world.size), inner))
     if len(group) < 2:
         return
     world.prepare([group])
-    for size in BYTES:
-        calls = _steps(world, group, size)
-        samples = [s / steps for steps, call in calls for s in _samples(world, call)]
-        yield _timing(float(size), samples)
+    patterns: tuple[Pattern, ...] = ("message", "all_gather", "all_reduce")
+    for of in patterns:
+        parts = 1 if of == "message" else len(group)
+        timings: list[Timing] = []
+        for size in BYTES:
+            times, call = _communication(world, group, of, size // 4)
+            samples = [seconds / times for seconds in _samples(world, call)]
+            timings.append(_timing(float(size * parts), samples))
+        yield LinkTimings(of, max(parts, 2), tuple(timings))
 
 
-def _steps(world: World, group: Group, size: int) -> list[tuple[int, Call]]:
-    """What moves messages of so many bytes, with the number of steps that it takes."""
-    count, n = size // 4, len(group)
+def _communication(world: World, group: Group, of: Pattern, count: int) -> tuple[int, Call]:
+    """What sends so many numbers from a device in a step, with how often it does all."""
+    if of == "message":
+        return 2, _there_and_back(world, group[:2], count)
     part = torch.ones(count, device=world.device)
-    whole = torch.ones(count * n, device=world.device)
-    first, second = group[:2]
-    peer = {first: second, second: first}.get(world.rank)
+    whole = torch.ones(count * len(group), device=world.device)
+    if world.rank not in group:
+        return 1, _nothing
+    if of == "all_reduce":
+        return 1, lambda: world.all_reduce(whole, group)
 
     def there_and_back() -> None:
+        world.all_gather(part, group)
+        world.reduce_scatter(whole, group)
+
+    return 2, there_and_back
+
+
+def _nothing() -> None:
+    """What a device does that takes no part."""
+
+
+def _there_and_back(world: World, ends: Group, count: int) -> Call:
+    """A message of so many numbers from one end to the other, and one back."""
+    first, second = ends
+    peer = {first: second, second: first}.get(world.rank)
+    values = torch.ones(count, device=world.device)
+
+    def call() -> None:
         if peer is None:
             return
-        for sender in (first, second):
+        for sender in ends:
             if world.rank == sender:
-                world.exchange({peer: part}, {}, part.dtype)
+                world.exchange({peer: values}, {}, values.dtype)
             else:
-                world.exchange({}, {peer: count}, part.dtype)
+                world.exchange({}, {peer: count}, values.dtype)
         world.settle()
 
-    def taking_part(call: Call) -> Call:
-        return call if world.rank in group else lambda: None
-
-    return [
-        (2, there_and_back),
-        (n - 1, taking_part(lambda: world.all_gather(part, group))),
-        (2 * (n - 1), taking_part(lambda: world.all_reduce(whole, group))),
-    ]
+    return call
 
 
 def _samples(world: World, call: Call) -> list[float]:

@@ -19,7 +19,7 @@ from rich.table import Table
 from pcg.errors import InputError
 from pcg.files import write_text_atomic
 from pcg.machine import DType, Machine, load_machine
-from pcg.profile import LinkSeries, OperatorSeries, Point, Profile, link_line
+from pcg.profile import LinkSeries, OperatorSeries, Point, Profile, link_rate
 from runtime.launch import launch
 from unity.cli import new_app, run_app
 
@@ -113,9 +113,9 @@ def _profile(machine: Machine, found: Measured) -> Profile:
         for (kind, dtype), series in found.operators.items()
     ]
     links = [
-        LinkSeries(level=level.name, points=_points(series))
-        for level, series in zip(machine.levels, found.links, strict=False)
-        if series
+        LinkSeries(level=level.name, of=link.of, devices=link.devices, points=_points(link.timings))
+        for level, links in zip(machine.levels, found.links, strict=False)
+        for link in links
     ]
     return Profile(
         schema_version=1,
@@ -139,13 +139,13 @@ def _print(content: Profile, out: Path) -> None:
         unit = "FLOP/s" if series.kind == "contraction" else "B/s"
         table.add_row(series.kind, series.dtype, *_summary(series.points, unit))
     for link in content.links:
-        table.add_row(f"link, {link.level}", "", *_summary(link.points, "B/s"))
+        table.add_row(f"{link.of}, {link.level}", "", *_summary(link.points, "B/s"))
     console.print(table)
     for link in content.links:
-        line = link_line(link, out)
+        rate = link_rate(link, out)
         console.print(
-            f"{link.level}: latency {line['latency'] * 1e6:.3g} us,"
-            f" bandwidth {line['bandwidth'] / 1e9:.3g} GB/s",
+            f"{link.level}, {link.of}: latency {rate.latency * 1e6:.3g} us a step,"
+            f" bandwidth {rate.bandwidth / 1e9:.3g} GB/s",
             soft_wrap=True,
         )
     console.print(f"written to {out}", soft_wrap=True)

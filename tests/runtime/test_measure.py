@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from simulated import on_ranks
 
 from pcg.kind import Kind
 from pcg.machine import DType, load_machine
 from pcg.models import build_model
-from pcg.profile import load_profile
+from pcg.profile import LinkSeries, Point, Profile, load_profile
 from runtime import measure
 from runtime.collectives import World
-from runtime.measure import Measured, Timing
+from runtime.measure import LinkTimings, Measured, Timing
+from search.collectives import all_reduce, ring, seconds
 from search.cost import CostModel
 from search.efficiency import Measured as MeasuredSpeed
 from search.efficiency import standard
@@ -67,8 +72,56 @@ def test_links_are_measured_by_messages_and_collectives(quick, monkeypatch):
         return [list(measure._link(world, *units)) for units in ((1, 2), (2, 4), (4, 4))]
 
     found = on_ranks(4, work)[0]
-    assert [[timing.size for timing in level] for level in found] == [[64, 256], [64, 256], []]
-    assert all(timing.seconds > 0 for level in found for timing in level)
+    for level in found[:2]:
+        assert [(link.of, link.devices) for link in level] == [
+            ("message", 2),
+            ("all_gather", 2),
+            ("all_reduce", 2),
+        ]
+        sizes = [[timing.size for timing in link.timings] for link in level]
+        # What a device sends in a step; a collective of two has twice as much in the end.
+        assert sizes == [[64, 256], [128, 512], [128, 512]]
+        assert all(timing.seconds > 0 for link in level for timing in link.timings)
+    assert found[2] == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    devices=st.sampled_from([2, 3, 4]),
+    lines=st.lists(st.tuples(st.floats(1e-7, 1e-2), st.floats(1e6, 1e12)), min_size=3, max_size=3),
+)
+def test_the_cost_model_gives_back_what_was_measured(devices, lines):
+    """Messages, all_gather and all_reduce that each take a time of its own that is linear in the
+    bytes: their measurements are what the cost model predicts of them."""
+    patterns = ("message", "all_gather", "all_reduce")
+    series = tuple(
+        LinkSeries(
+            level="node",
+            of=of,
+            devices=2 if of == "message" else devices,
+            points=tuple(
+                Point(size=size, seconds=fixed + size / rate, spread=0.0)
+                for size in (1e3, 1e5, 1e7)
+            ),
+        )
+        for of, (fixed, rate) in zip(patterns, lines, strict=True)
+    )
+    profile = Profile(schema_version=1, machine="local", device="", operators=(), links=series)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        path.write_text(profile.model_dump_json())
+        _, machine = load_profile(path, load_machine("local"))
+    hops = machine.hops(range(devices))
+    link = machine.link(0, 1)
+    for i in range(3):
+        message, gather, reduce = (found.points[i] for found in series)
+        assert link.latency + message.size / link.bandwidth == near(message.seconds)
+        assert seconds(ring(hops), gather.size) == near(gather.seconds)
+        assert seconds(all_reduce(hops), reduce.size) == near(reduce.seconds)
+
+
+def near(value: float):
+    return pytest.approx(value, rel=1e-6)
 
 
 def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
@@ -78,14 +131,14 @@ def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
         ("contraction", "float32"): (Timing(1e3, 1e-3, 1e-4), Timing(1e9, 1.0, 0.1)),
         ("pointwise", "float32"): (Timing(1e3, 1e-6, 0.0), Timing(1e9, 1e-2, 0.0)),
     }
-    links = tuple(Timing(size, 2e-3 + size / 1e9, 0.0) for size in (1e2, 1e4, 1e6))
-    given = Measured("a device", series, (links,))
-    monkeypatch.setattr("unity.profile._measured", lambda *_: given)
+    timings = tuple(Timing(size, 2e-3 + size / 1e9, 0.0) for size in (1e2, 1e4, 1e6))
+    measured = Measured("a device", series, ((LinkTimings("message", 2, timings),),))
+    monkeypatch.setattr("unity.profile._measured", lambda *_: measured)
     path = tmp_path / "profile.json"
     with pytest.raises(SystemExit) as ended:
         run_app(app, "profile", ["-o", str(path)])
     assert ended.value.code == 0
-    assert "latency 2e+03 us, bandwidth 1 GB/s" in " ".join(capsys.readouterr().out.split())
+    assert "latency 2e+03 us a step, bandwidth 1 GB/s" in " ".join(capsys.readouterr().out.split())
     profile, machine = load_profile(path, load_machine("local"))
     link = machine.with_devices(2).group_link((0, 1))
     assert (link.latency, link.bandwidth) == (pytest.approx(2e-3), pytest.approx(1e9))
