@@ -65,7 +65,7 @@ def run_plan(
     plan, seed, recipe = lowering.plan, options.seed, options.recipe
     inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
     source = make_source(options.data, inputs, plan.naming, seed)
-    executor = Executor(program, world, options.dtype, seed, source)
+    executor = Executor(program, world, options.dtype, seed, source, compiles=options.compiles)
     training = Training(lowering, options, world, executor)
     steps = training.run(observe)
     report = Report(steps, batches=recipe.accumulate, timeline=training.timeline)
