@@ -61,17 +61,18 @@ class Machinery:
         return found
 
     def compiled(self, stretch: Stretch) -> Compiled:
-        """A stretch as one function of what it reads."""
-        found = self._compiled.get(id(stretch))
-        if found is None:
-            actions = self.actions(stretch)
+        """A stretch as one function of what it reads. The first time it is not compiled yet:
+        kernels then look up torch's functions, which the compiler could not follow."""
+        if (found := self._compiled.get(id(stretch))) is not None:
+            return found
+        actions = self.actions(stretch)
 
-            def run(*values: Tensor) -> tuple[Tensor, ...]:
-                local = dict(zip(stretch.reads, values, strict=True))
-                return run_stretch(stretch.results, actions, local)
+        def run(*values: Tensor) -> tuple[Tensor, ...]:
+            local = dict(zip(stretch.reads, values, strict=True))
+            return run_stretch(stretch.results, actions, local)
 
-            found = self._compiled[id(stretch)] = torch.compile(run, dynamic=False)
-        return found
+        self._compiled[id(stretch)] = torch.compile(run, dynamic=False)
+        return run
 
     def _compute(self, instruction: Local) -> Compute:
         match instruction:

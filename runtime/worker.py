@@ -38,7 +38,7 @@ def train(
         raise InputError(where, problem)
     lowering = Lowering(plan, where)
     share_cores()
-    with open_world(plan.machine.kind, timeout) as world, _memory(world, where):
+    with open_world(plan.machine.kind, timeout) as world, _memory(world, where), _compiler():
         return run_plan(lowering, options, world, observe)
 
 
@@ -55,6 +55,18 @@ def _memory(world: World, where: str) -> Generator[None]:
         reason = one_line(str(error).rpartition("Allocator: ")[2]) or "no memory is left"
         problem = f"rank {world.rank} is out of memory: {reason[:200]}"
         raise InputError(f"{where}: {world.device}", problem) from error
+
+
+@contextmanager
+def _compiler() -> Generator[None]:
+    """Say in a line that torch.compile finds nothing to compile with."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "InvalidCxxCompiler" not in str(error):
+            raise
+        problem = "no C++ compiler works here, expected one such as g++, or CXX to name it"
+        raise InputError("--compile", problem) from error
 
 
 def run_plan(

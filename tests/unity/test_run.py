@@ -235,6 +235,23 @@ def test_no_process_outlives_the_command(tmp_path, short_folder, sign):
     assert gone(mark)
 
 
+@pytest.mark.distributed
+@pytest.mark.soak
+def test_compiled_processes_agree_with_one(tmp_path):
+    plan = write_plan(tmp_path, 2)
+    given = ("--compile", "--steps", "3", "--check", "--json")
+    status, out, err = finished("-m", "unity.run", plan, *given)
+    assert (status, err) == (0, "")
+    assert json.loads(out)["check"]["passes"]
+
+
+def test_without_a_compiler(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/nowhere/g++"))
+    problem = "no C++ compiler works here, expected one such as g++, or CXX to name it"
+    expected = 2, f"unity: error: --compile: {problem}"
+    assert refused(capsys, write_plan(tmp_path, 1), "--compile", "--steps", "2") == expected
+
+
 def test_a_plan_for_one_device_runs_here(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(SystemExit) as caught:
