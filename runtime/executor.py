@@ -62,7 +62,8 @@ class Executor:
             for weight in program.weights
         }
         self._shared = Machinery(program, world, self._precision, compiles)
-        self._scale = LossScale() if self._precision.needs_scale else None
+        self.loss_scale = LossScale() if self._precision.needs_scale else None
+        """What the loss is multiplied with in float16."""
         self._passes = Passes(self._shared, source or Synthetic(seed))
         self._blocks = self._passes.blocks
         # Gradients of slices are complete when all slices have been.
@@ -73,8 +74,10 @@ class Executor:
         self._make_leaves()
 
     @torch.no_grad()
-    def step(self, number: int, update: Update) -> StepResult:
-        """One pass over the data of step ``number``, whose gradients ``update`` is given."""
+    def step(self, number: int, update: Update | None) -> StepResult:
+        """One pass over the data of batch ``number``. ``update`` is given the sums of its gradients
+        and those of the batches before that had none; without one they stay here, and no rank
+        learns of another's."""
         begins: list[float] = []
 
         def start() -> None:
@@ -82,20 +85,26 @@ class Executor:
             begins.append(perf_counter())
 
         self._block = len(self._blocks)
-        self._passes.scale = self._scale.value if self._scale else 1.0
+        self._passes.scale = self.loss_scale.value if self.loss_scale else 1.0
+        self._updates = update is not None
         self._passes.run(number, start, self._done)
-        gradients = self._sync.finish()
+        gradients = self._sync.finish() if self._updates else {}
         self._world.settle()
         self._keep_outputs()
-        if self._scale is None or self._scale.accepts(gradients, self._world.total):
-            for register, weight in self.older.items():
-                weight.copy_(self.weights[register])
-            update(gradients)
+        if update is not None:
+            self._update(update, gradients)
         loss = self._passes.loss
         # Last, because it waits for the slowest rank, whose time is the step's.
         total = self._world.total(0.0 if loss is None else loss.item())
         self._synchronize()
         return StepResult(total, perf_counter() - begins[0])
+
+    def _update(self, update: Update, gradients: Mapping[str, Tensor]) -> None:
+        if self.loss_scale and not self.loss_scale.accepts(gradients, self._world.total):
+            return
+        for register, weight in self.older.items():
+            weight.copy_(self.weights[register])
+        update(gradients)
 
     @torch.no_grad()
     def collect(
@@ -132,7 +141,7 @@ class Executor:
     def _hook(self, register: str) -> Callable[[Tensor], None]:
         def added(_: Tensor) -> None:
             """The way back of the block under way has added to the weight's gradient."""
-            if self._closing.get(register) == self._block - 1:
+            if self._updates and self._closing.get(register) == self._block - 1:
                 self._sync.complete(register)
 
         return added
@@ -146,7 +155,9 @@ class Executor:
         """Communication of gradients keeps its place among that of the program: what a later
         step of the schedule completes is sent before an earlier one communicates."""
         self._block = number
-        if self._closing and number and isinstance(following := self._blocks[number - 1], Meeting):
+        if not (self._updates and self._closing and number):
+            return
+        if isinstance(following := self._blocks[number - 1], Meeting):
             self._sync.flush(following.position + 1)
 
     def _keep_outputs(self) -> None:

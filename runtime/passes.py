@@ -90,6 +90,8 @@ class Passes:
 
     def _gradients_of_joined(self, pipeline: Pipelined, before: Frame) -> dict[str, Tensor]:
         """The tail's gradients of what it joins. It is linear, so zeros do for what is to come."""
+        leaves = self.shared.leaves
+        summed = {name: leaf.grad for name, leaf in leaves.items()}
         tail = Frame(self.shared, self._tail, before, values=self._zeros(pipeline))
         tail.forward()
         self._begin_back(tail)
@@ -97,8 +99,8 @@ class Passes:
         found = {name: tail.gradients[name] for name in pipeline.joined if name in tail.gradients}
         # What depends on the values is taken with the right ones, in the end.
         before.gradients.clear()
-        for leaf in self.shared.leaves.values():
-            leaf.grad = None
+        for name, leaf in leaves.items():
+            leaf.grad = summed[name]
         return found
 
     def _zeros(self, pipeline: Pipelined) -> dict[str, Tensor]:

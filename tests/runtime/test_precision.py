@@ -105,8 +105,8 @@ def test_an_update_that_is_left_out_leaves_weights_alone():
     graph = parse_graph(MODEL)
     program = Lowering(make_plan(graph, graph, 1, {})).program(0)
     executor = Executor(program, World(), "fp16")
-    executor._scale = LossScale(2.0**127)
+    executor.loss_scale = LossScale(2.0**127)
     before = {register: weight.clone() for register, weight in executor.weights.items()}
     losses(executor, 1)
-    assert executor._scale.value == 2.0**126
+    assert executor.loss_scale.value == 2.0**126
     assert all(torch.equal(before[r], weight) for r, weight in executor.weights.items())
