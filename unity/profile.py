@@ -1,6 +1,7 @@
 """`unity profile`: measure operators and links of this machine for the cost model.
 
 python -m unity.profile --machine local -o profile.json
+torchrun --nnodes 2 --nproc-per-node 8 ... -m unity.profile --machine dgx-a100 --nodes 2
 python -m unity.optimize mlp-tiny --machine local --profile profile.json -o plan.json
 """
 
@@ -40,6 +41,9 @@ app = new_app()
 @app.command()
 def profile(
     machine: Annotated[str, typer.Option(help="A preset, or a machine file.")] = "local",
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Measure between so many nodes too, under torchrun on each.")
+    ] = 1,
     devices: Annotated[
         int | None,
         typer.Option(help="Measure with so many at work; by default those of a node that are here"),
@@ -54,7 +58,7 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
     """Measure this computer as the MACHINE of plans; one process a device."""
-    target = load_machine(machine)
+    target = _target(load_machine(machine), nodes)
     formats = _formats(target, precision)
     if not out.absolute().parent.is_dir():
         raise InputError(str(out), "cannot be written, its folder does not exist")
@@ -68,6 +72,18 @@ def profile(
         print(text)
     else:
         _print(content, out)
+
+
+def _target(machine: Machine, nodes: int) -> Machine:
+    """The machine with so many nodes, whose processes torchrun has to have started."""
+    if nodes == 1:
+        return machine
+    found = machine.with_nodes(nodes)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes != found.devices:
+        problem = f"expected {found.devices} processes that torchrun started, got {processes}"
+        raise InputError("--nodes", problem)
+    return found
 
 
 def _formats(machine: Machine, wanted: list[str] | None) -> tuple[DType, ...]:

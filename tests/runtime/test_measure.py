@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +29,7 @@ from unity.cli import run_app
 from unity.profile import app
 
 PAUSE = 0.002
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -155,6 +158,7 @@ def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
     ("arguments", "problem"),
     [
         (("--precision", "int8"), "--precision: int8: expected some of float32, float64"),
+        (("--nodes", "2"), "--nodes: expected 8 processes that torchrun started, got 1"),
         (("--devices", "5"), "--devices: expected 1 to 4 devices of this computer, got 5"),
         (("--machine", "nowhere"), "nowhere: no such machine"),
         (("-o", "no/such/folder.json"), "its folder does not exist"),
@@ -165,3 +169,44 @@ def test_what_cannot_be_measured(capsys, arguments, problem):
         run_app(app, "profile", list(arguments))
     assert ended.value.code == 2
     assert problem in capsys.readouterr().err
+
+
+NODES = """
+schema_version = 1
+name = "pairs"
+
+[device]
+kind = "cpu"
+memory_bytes = 1_000_000_000
+memory_bandwidth = 1e9
+kernel_latency = 1e-6
+flops = { float64 = 1e9, float32 = 1e9 }
+
+[[level]]
+name = "node"
+count = 2
+latency = 1e-6
+bandwidth = 1e9
+
+[[level]]
+name = "cluster"
+count = 1
+latency = 1e-6
+bandwidth = 1e9
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.distributed
+def test_links_between_nodes_under_torchrun(tmp_path):
+    (tmp_path / "pairs.toml").write_text(NODES)
+    path = tmp_path / "profile.json"
+    given = ("--machine", str(tmp_path / "pairs.toml"), "--nodes", "2", "-o", str(path))
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
+    command = [sys.executable, *launcher, "-m", "unity.profile", *given, "--precision", "float32"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    profile, _ = load_profile(path, load_machine(tmp_path / "pairs.toml").with_nodes(2))
+    found = [(link.level, link.of, link.devices) for link in profile.links]
+    patterns = ("message", "all_gather", "all_reduce")
+    assert found == [(level, of, 2) for level in ("node", "cluster") for of in patterns]
