@@ -31,6 +31,10 @@ from numpy.typing import NDArray
 
 from pcg.machine import Hop, Link
 
+BUCKET = float(1 << 20)
+"""Bytes of a buffer of gradients that is sent: those of the first one in PyTorch and our runtime,
+where later ones wait for more."""
+
 Lines = NDArray[np.float64]
 """[algorithms, 2]: seconds whatever the size, and seconds a byte, of each algorithm."""
 
@@ -52,6 +56,13 @@ def seconds(lines: Lines, volume: NDArray[np.float64] | float) -> NDArray[np.flo
     set or one for each volume."""
     sizes = np.asarray(volume, np.float64)[..., None]
     return np.asarray((lines[..., 0] + lines[..., 1] * sizes).min(axis=-1))
+
+
+def bucketed(lines: Lines, volume: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """How long the all_reduce of a weight's gradient takes. Small gradients share a buffer, and so
+    the latency of its all_reduce, each by its part of the bytes (Li et al., VLDB 2020)."""
+    sizes = np.asarray(volume, np.float64)
+    return seconds(lines, np.maximum(sizes, BUCKET)) * np.minimum(sizes / BUCKET, 1.0)
 
 
 def padded(found: Sequence[Lines]) -> Lines:

@@ -24,7 +24,7 @@ from pcg.training import Optimizer, update_bytes
 from pcg.transfer import Transfer
 from pcg.view import MachineView
 from pcg.work import work
-from search.collectives import Lines, all_reduce, ring, seconds
+from search.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.efficiency import Speed, standard
 
 ITEMSIZE: Mapping[DType, int] = {"float64": 8, "float32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
@@ -248,7 +248,8 @@ class CostModel:
         if found is None:
             block = prod(home.type.block) * self.itemsize
             groups = tuple(group for group in home.holders.values() if len(group) > 1)
-            sync = _duration(groups, (self._all_reduce(group, block) for group in groups))
+            lines = [self._lines(group)[1] for group in groups]
+            sync = _duration(groups, (float(bucketed(found, block)) for found in lines))
             moved = prod(home.type.block) * update_bytes(self.itemsize, self.optimizer)
             updates = (self._streamed(device, moved) for device in home.devices)
             update = _duration(((device,) for device in home.devices), updates)
