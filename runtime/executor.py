@@ -84,18 +84,23 @@ class Executor:
             self._synchronize()
             begins.append(perf_counter())
 
+        totals: list[Callable[[], float]] = []
+
+        def known(loss: Tensor | None) -> None:
+            """Ranks add their parts of the loss up while the way back goes on."""
+            totals.append(self._world.start_total(0.0 if loss is None else loss))
+
         self._block = len(self._blocks)
         self._passes.scale = self.loss_scale.value if self.loss_scale else 1.0
         self._updates = update is not None
-        self._passes.run(number, start, self._done)
+        self._passes.run(number, start, known, self._done)
         gradients = self._sync.finish() if self._updates else {}
         self._world.settle()
         self._keep_outputs()
         if update is not None:
             self._update(update, gradients)
-        loss = self._passes.loss
-        # Last, because it waits for the slowest rank, whose time is the step's.
-        total = self._world.total(0.0 if loss is None else loss.item())
+        # Last, because it waits for other ranks, the slowest of which sets the pace.
+        (total,) = (wait() for wait in totals)
         self._synchronize()
         return StepResult(total, perf_counter() - begins[0])
 
