@@ -48,9 +48,9 @@ class OperatorSeries(FileModel):
 
 
 class LinkSeries(FileModel):
-    """Communication between devices in different units of a level, while no others talk: what one
-    port has. By ascending bytes: of a message, or of the tensor that every device of a collective
-    has in the end."""
+    """Communication between devices, one of each unit of a level, while no others talk: what one
+    port has. Messages go both ways at the same time, between pairs of the devices. By ascending
+    bytes: of a message, or of the tensor that every device of a collective has in the end."""
 
     level: str
     of: Pattern = "message"

@@ -155,8 +155,8 @@ def _series(world: World, case: Case, lengths: Sequence[int]) -> Iterator[Timing
 
 
 def _link(world: World, inner: int, outer: int) -> Iterator[LinkTimings]:
-    """Messages between the first devices of two units of a level, and collectives over one device
-    of each unit."""
+    """Messages between pairs of devices, one of each unit of a level, and collectives over all of
+    them."""
     group = tuple(range(0, min(outer, world.size), inner))
     if len(group) < 2:
         return
@@ -175,7 +175,7 @@ def _link(world: World, inner: int, outer: int) -> Iterator[LinkTimings]:
 def _communication(world: World, group: Group, of: Pattern, count: int) -> tuple[int, Call]:
     """What sends so many numbers from a device in a step, with how often it does all."""
     if of == "message":
-        return 2, _there_and_back(world, group[:2], count)
+        return 1, _exchange(world, group, count)
     part = torch.ones(count, device=world.device)
     whole = torch.ones(count * len(group), device=world.device)
     if world.rank not in group:
@@ -194,20 +194,17 @@ def _nothing() -> None:
     """What a device does that takes no part."""
 
 
-def _there_and_back(world: World, ends: Group, count: int) -> Call:
-    """A message of so many numbers from one end to the other, and one back."""
-    first, second = ends
-    peer = {first: second, second: first}.get(world.rank)
+def _exchange(world: World, group: Group, count: int) -> Call:
+    """Messages of so many numbers, both ways at the same time, between all pairs of a group: what
+    waits for a peer is measured while that one has something to do as well."""
+    pairs = list(zip(group[::2], group[1::2], strict=False))
+    peers = dict([*pairs, *((second, first) for first, second in pairs)])
     values = torch.ones(count, device=world.device)
+    if (peer := peers.get(world.rank)) is None:
+        return _nothing
 
     def call() -> None:
-        if peer is None:
-            return
-        for sender in ends:
-            if world.rank == sender:
-                world.exchange({peer: values}, {}, values.dtype)
-            else:
-                world.exchange({}, {peer: count}, values.dtype)
+        world.exchange({peer: values}, {peer: count}, values.dtype)
         world.settle()
 
     return call
