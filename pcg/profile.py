@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from pcg.errors import InputError
 from pcg.files import FileModel, read_json
-from pcg.kind import Kind
+from pcg.kind import Work
 from pcg.machine import DType, Level, Machine, Pattern, Positive, Rate
 
 
@@ -20,8 +20,8 @@ class Point(FileModel):
     """One measurement."""
 
     size: Positive
-    """Floating-point operations of a contraction, bytes read and written of any other operator,
-    bytes of a message."""
+    """Floating-point operations of a contraction or function, bytes read and written of any other
+    operator, bytes of a message."""
     seconds: Positive
     """The median, with the launch."""
     spread: Annotated[float, Field(ge=0)]
@@ -42,7 +42,7 @@ def _check_sizes(where: str, points: Points) -> None:
 class OperatorSeries(FileModel):
     """Operators of one kind and number format, by ascending size."""
 
-    kind: Kind
+    kind: Work
     dtype: DType
     points: Points
 
@@ -95,7 +95,7 @@ class Profile(FileModel):
                 raise ValueError(f"{what}: expected once, got {times} times")
         return self
 
-    def series(self, kind: Kind, dtype: DType) -> tuple[Point, ...] | None:
+    def series(self, kind: Work, dtype: DType) -> tuple[Point, ...] | None:
         """The measurements of a kind in a number format, if there are any."""
         found = (s.points for s in self.operators if (s.kind, s.dtype) == (kind, dtype))
         return next(found, None)

@@ -18,9 +18,12 @@ from time import perf_counter
 
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu
 
-from pcg.kind import Kind
+from pcg.functions import FUNCTIONS
+from pcg.kind import Work
 from pcg.machine import DType, Pattern
+from pcg.training import update_bytes
 from runtime.collectives import Kind as DeviceKind
 from runtime.collectives import World, open_world
 from runtime.program import Group
@@ -58,7 +61,7 @@ class Measured:
     """All measurements of a rank."""
 
     device: str
-    operators: Mapping[tuple[Kind, DType], tuple[Timing, ...]]
+    operators: Mapping[tuple[Work, DType], tuple[Timing, ...]]
     """By kind and number format."""
     links: tuple[tuple[LinkTimings, ...], ...]
     """By level of the machine, the innermost first; nothing for levels that no two ranks span."""
@@ -83,7 +86,7 @@ def measure(
     """
     share_cores()
     with open_world(kind, timeout) as world:
-        operators: dict[tuple[Kind, DType], tuple[Timing, ...]] = {
+        operators: dict[tuple[Work, DType], tuple[Timing, ...]] = {
             (name, dtype): tuple(series)
             for dtype in dtypes
             for name, series in _operators(world, DTYPES[dtype])
@@ -105,7 +108,7 @@ Case = Callable[[int], tuple[float, int, Call]]
 """From a length to the size of a kernel, how many there are, and a call that runs them."""
 
 
-def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Kind, list[Timing]]]:
+def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Work, list[Timing]]]:
     def tensor(*shape: int, grad: bool = False) -> Tensor:
         values = torch.full(shape, 1 / shape[-1], dtype=dtype, device=world.device)
         return values.requires_grad_(grad)
@@ -133,12 +136,32 @@ def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Kind, list[Ti
         moved = float((x.numel() + len(x)) * x.element_size())
         return moved, ROW, lambda: [x.sum(dim=1) for _ in range(ROW)]
 
+    def function(n: int) -> tuple[float, int, Call]:
+        x = tensor(n)
+        return float(FUNCTIONS["gelu"].flops * n), ROW, lambda: [gelu(x) for _ in range(ROW)]
+
+    def update(n: int) -> tuple[float, int, Call]:
+        # As in a step: autograd hands each gradient over, and then the optimizer has its turn.
+        weights, gradients = [tensor(n, grad=True) for _ in range(ROW)], [tensor(n)] * ROW
+        optimizer = torch.optim.SGD(weights, lr=0.0)
+        for weight in weights:
+            weight.register_post_accumulate_grad_hook(lambda _: None)
+
+        def call() -> object:
+            torch.autograd.backward(weights, gradients)
+            optimizer.step()
+            return optimizer.zero_grad()
+
+        return float(update_bytes(weights[0].element_size(), "sgd") * n), ROW, call
+
     sides = [2**k for k in range(3, 14)]
     lengths = [4**k for k in range(3, 14)]
-    cases: tuple[tuple[Kind, Case, Sequence[int]], ...] = (
+    cases: tuple[tuple[Work, Case, Sequence[int]], ...] = (
         ("contraction", contraction, sides),
         ("pointwise", pointwise, lengths),
         ("reduction", reduction, lengths),
+        ("function", function, lengths),
+        ("update", update, lengths),
     )
     for kind, case, sizes in cases:
         yield kind, list(_series(world, case, sizes))

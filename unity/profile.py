@@ -152,7 +152,7 @@ def _print(content: Profile, out: Path) -> None:
     for heading in ("what", "format", "least", "spread", "best rate"):
         table.add_column(heading, justify="left" if heading in ("what", "format") else "right")
     for series in content.operators:
-        unit = "FLOP/s" if series.kind == "contraction" else "B/s"
+        unit = "FLOP/s" if series.kind in ("contraction", "function") else "B/s"
         table.add_row(series.kind, series.dtype, *_summary(series.points, unit))
     for link in content.links:
         table.add_row(f"{link.of}, {link.level}", "", *_summary(link.points, "B/s"))

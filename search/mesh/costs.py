@@ -108,7 +108,7 @@ def _computation(
 
 def _update(cost: CostModel, device: Device, moved: Vector) -> Vector:
     """Seconds of an optimizer's step that reads and writes so many bytes."""
-    return cost.kernel_seconds("pointwise", device, np.zeros(len(moved)), moved, 1)
+    return cost.kernel_seconds("update", device, np.zeros(len(moved)), moved, 1)
 
 
 def _kinds_used(space: Space, digits: Digits) -> _Used:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import on_ranks
 
-from pcg.kind import Kind
+from pcg.kind import Work
 from pcg.machine import DType, load_machine
 from pcg.models import build_model
 from pcg.profile import LinkSeries, Point, Profile, load_profile
@@ -29,6 +29,7 @@ from unity.cli import run_app
 from unity.profile import app
 
 PAUSE = 0.002
+WORKS: tuple[Work, ...] = ("update", "pointwise")
 ROOT = Path(__file__).parents[2]
 
 
@@ -58,7 +59,7 @@ def test_a_kernel_takes_its_part_of_the_call(quick):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_each_kind_of_operator_is_measured_by_ascending_size(quick, dtype):
     found = dict(measure._operators(World(), measure.DTYPES[dtype]))
-    assert list(found) == ["contraction", "pointwise", "reduction"]
+    assert list(found) == ["contraction", "pointwise", "reduction", "function", "update"]
     for series in found.values():
         assert all(a.size < b.size for a, b in pairwise(series))
         assert all(timing.seconds > 0 for timing in series)
@@ -130,7 +131,7 @@ def near(value: float):
 def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
     """Made-up figures: seconds grow as the square root of the operations, so the price of a matmul
     follows from the points, and links have the latency and bandwidth of their messages."""
-    series: dict[tuple[Kind, DType], tuple[Timing, ...]] = {
+    series: dict[tuple[Work, DType], tuple[Timing, ...]] = {
         ("contraction", "float32"): (Timing(1e3, 1e-3, 1e-4), Timing(1e9, 1.0, 0.1)),
         ("pointwise", "float32"): (Timing(1e3, 1e-6, 0.0), Timing(1e9, 1e-2, 0.0)),
     }
@@ -145,11 +146,16 @@ def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
     profile, machine = load_profile(path, load_machine("local"))
     link = machine.with_devices(2).group_link((0, 1))
     assert (link.latency, link.bandwidth) == (pytest.approx(2e-3), pytest.approx(1e9))
-    cost = CostModel(machine, speed=MeasuredSpeed(profile, machine.device, standard()))
+    speed = MeasuredSpeed(profile, machine.device, standard())
+    cost = CostModel(machine, speed=speed)
     graph = build_model("mlp-mnist", 64, 1)
     node = next(node for node in graph.nodes if node.name == "matmul")
     forward, _ = cost.compute_seconds(node, frozenset())
     operations = 2 * 64 * 784 * 512
+    # Updates that were not measured take as long as what goes element by element.
+    for moved in (1e3, 1e6):
+        took = [float(speed.seconds(work, machine.device, "float32", 0.0, moved)) for work in WORKS]
+        assert took[0] == took[1]
     # 1e3 operations take 1e-3 s, and 1e6 times as many 1e3 times as long.
     assert forward == pytest.approx(1e-3 * (operations / 1e3) ** 0.5, rel=1e-6)
 
