@@ -15,6 +15,9 @@ Kind = Literal["contraction", "reduction", "pointwise"]
 """What an operator is to a device: sums of products whose factors are used again and again, as in
 matmul and convolution, which its matrix units compute; other sums and maxima; and the rest, with
 look-ups."""
+Work = Kind | Literal["update", "function"]
+"""What a device computes in a step: an operator, or the update of a weight once its gradient is
+complete; and the arithmetic of functions such as an exponential, whatever operator they are in."""
 
 
 def kind_of(node: Node) -> Kind:

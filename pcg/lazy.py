@@ -15,7 +15,10 @@ else:
             self._name = name
 
         def __getattr__(self, attribute: str) -> Any:
-            return getattr(importlib.import_module(self._name), attribute)
+            found = getattr(importlib.import_module(self._name), attribute)
+            # Kernels ask for the same few functions in every step.
+            self.__dict__[attribute] = found
+            return found
 
     torch = _LazyModule("torch")
 

@@ -12,7 +12,7 @@ import json
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
@@ -28,6 +28,8 @@ MAX_DEVICES = 1 << 20
 """Machines with more devices are refused: a slip in a file should not exhaust memory."""
 
 DType: TypeAlias = Literal["float64", "float32", "tf32", "bf16", "fp16"]
+Pattern: TypeAlias = Literal["message", "all_gather", "all_reduce"]
+"""What devices do over a link; reduce_scatter is an all_gather backwards."""
 Positive: TypeAlias = Annotated[float, Field(gt=0)]
 
 _PRESETS = Path(__file__).with_name("machines")
@@ -67,6 +69,15 @@ class OtherDevice(Device):
     """Nodes are numbered from 0; the kind is that of all nodes up to the next such table."""
 
 
+class Rate(FileModel):
+    """How long a step of a collective takes where it goes as a ring."""
+
+    latency: Annotated[float, Field(ge=0)]
+    """Seconds, whatever the size."""
+    bandwidth: Positive
+    """Bytes a second that a device sends in a step, as ``Level.bandwidth`` counts them."""
+
+
 class Level(FileModel):
     """One level of the hierarchy: so many units of the level below, or devices, and their links."""
 
@@ -80,6 +91,18 @@ class Level(FileModel):
     ports: Annotated[int, Field(ge=1)] | None = None
     """Ports that each inner unit has onto this level, shared by its devices; one a device if
     not given."""
+    all_gather: Rate | None = None
+    """What all_gather and reduce_scatter over this level reach, where it was measured; without it
+    what follows from ``latency`` and ``bandwidth``."""
+    all_reduce: Rate | None = None
+    """The same of all_reduce, whatever algorithm is behind it."""
+
+    def rate(self, of: Pattern) -> Rate:
+        """What a step of a collective takes, or a message."""
+        known = self.all_gather if of == "all_gather" else self.all_reduce
+        if of == "message" or known is None:
+            return Rate(latency=self.latency, bandwidth=self.bandwidth)
+        return known
 
 
 @dataclass(frozen=True)
@@ -101,6 +124,10 @@ class Hop:
     link: Link
     """``bandwidth`` is what all of the group's members in an inner unit have together of its
     ports, in bytes a second."""
+    gathering: Link | None = None
+    """What a step of an all_gather or reduce_scatter takes, where that was measured."""
+    reducing: Link | None = None
+    """What a step of an all_reduce takes if it goes as a ring, where that was measured."""
 
 
 WITHIN_DEVICE = Link(latency=0.0, bandwidth=math.inf)
@@ -247,10 +274,7 @@ class Machine(FileModel):
         a unit's lone member that is one device's part. A group of one has `WITHIN_DEVICE`.
         Raises InputError for a device that the machine lacks.
         """
-        links = [link for _, link in self._crossed(self._members(devices))]
-        if not links:
-            return WITHIN_DEVICE
-        return Link(max(link.latency for link in links), min(link.bandwidth for link in links))
+        return self._slowest(self._crossed(self._members(devices)), "message")
 
     def hops(self, devices: Iterable[int]) -> tuple[Hop, ...]:
         """Return the levels that a group communicates over, from the innermost to the outermost.
@@ -261,16 +285,35 @@ class Machine(FileModel):
         that the machine lacks.
         """
         members = self._members(devices)
+        crossed = tuple(self._crossed(members))
         found: list[Hop] = []
-        for i, link in self._crossed(members):
+        for i, ports in crossed:
             inner, outer = self._held(members, i), self._held(members, i + 1)
             if len(set(outer.values())) > 1 or len(inner) % len(outer):
-                return (Hop(len(members), self.group_link(members)),)
-            found.append(Hop(len(inner) // len(outer), link))
+                return (self._hop(len(members), crossed),)
+            found.append(self._hop(len(inner) // len(outer), ((i, ports),)))
         return tuple(found)
 
-    def _crossed(self, members: frozenset[int]) -> Iterator[tuple[int, Link]]:
-        """The levels at which members meet, with the part of the ports that the group has."""
+    def _hop(self, units: int, crossed: Sequence[tuple[int, float]]) -> Hop:
+        gathers = any(self.levels[i].all_gather for i, _ in crossed)
+        reduces = all(self.levels[i].all_reduce for i, _ in crossed)
+        return Hop(
+            units,
+            self._slowest(crossed, "message"),
+            self._slowest(crossed, "all_gather") if gathers else None,
+            self._slowest(crossed, "all_reduce") if reduces else None,
+        )
+
+    def _slowest(self, crossed: Iterable[tuple[int, float]], of: Pattern) -> Link:
+        rates = [(self.levels[i].rate(of), ports) for i, ports in crossed]
+        if not rates:
+            return WITHIN_DEVICE
+        latency = max(rate.latency for rate, _ in rates)
+        return Link(latency, min(rate.bandwidth * ports for rate, ports in rates))
+
+    def _crossed(self, members: frozenset[int]) -> Iterator[tuple[int, float]]:
+        """The levels at which members meet, with the part of the ports that the group has: of how
+        many ports, parts of one included."""
         for i, level in enumerate(self.levels):
             held = self._held(members, i)
             if len(held) == 1:
@@ -279,8 +322,7 @@ class Machine(FileModel):
                 continue  # no two members meet at this level
             unit = self._unit(i)
             ports = unit if level.ports is None else level.ports
-            share = min(held.values()) / unit
-            yield i, Link(level.latency, level.bandwidth * ports * share)
+            yield i, ports * min(held.values()) / unit
 
     def meeting_levels(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return the number of the innermost level whose unit holds both devices of each pair; two
@@ -291,6 +333,10 @@ class Machine(FileModel):
     def hash(self) -> str:
         """Return the SHA-256 of the machine's content, in hexadecimal; the same on every run."""
         fields = self.model_dump(mode="json", exclude=None if self.others else {"others"})
+        for level in fields["levels"]:
+            for name in ("all_gather", "all_reduce"):
+                if level[name] is None:
+                    del level[name]
         content = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()
 

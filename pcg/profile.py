@@ -12,16 +12,16 @@ from pydantic import Field, model_validator
 
 from pcg.errors import InputError
 from pcg.files import FileModel, read_json
-from pcg.kind import Kind
-from pcg.machine import DType, Machine, Positive
+from pcg.kind import Work
+from pcg.machine import DType, Level, Machine, Pattern, Positive, Rate
 
 
 class Point(FileModel):
     """One measurement."""
 
     size: Positive
-    """Floating-point operations of a contraction, bytes read and written of any other operator,
-    bytes of a message."""
+    """Floating-point operations of a contraction or function, bytes read and written of any other
+    operator, bytes of a message."""
     seconds: Positive
     """The median, with the launch."""
     spread: Annotated[float, Field(ge=0)]
@@ -42,17 +42,34 @@ def _check_sizes(where: str, points: Points) -> None:
 class OperatorSeries(FileModel):
     """Operators of one kind and number format, by ascending size."""
 
-    kind: Kind
+    kind: Work
     dtype: DType
     points: Points
 
 
 class LinkSeries(FileModel):
-    """Messages between two devices in different units of a level, by ascending bytes, while no
-    others talk: what one port has."""
+    """Communication between devices, one of each unit of a level, while no others talk: what one
+    port has. Messages go both ways at the same time, between pairs of the devices. By ascending
+    bytes: of a message, or of the tensor that every device of a collective has in the end."""
 
     level: str
+    of: Pattern = "message"
+    devices: Annotated[int, Field(ge=2)] = 2
+    """How many take part."""
     points: Points
+
+    @property
+    def steps(self) -> int:
+        """The steps of it as a ring, in which a device sends its part of the bytes; a message is
+        one step, of all of them."""
+        if self.of == "message":
+            return 1
+        return (self.devices - 1) * (2 if self.of == "all_reduce" else 1)
+
+    @property
+    def parts(self) -> int:
+        """In how many parts the bytes go."""
+        return 1 if self.of == "message" else self.devices
 
 
 class Profile(FileModel):
@@ -72,13 +89,13 @@ class Profile(FileModel):
         for i, link in enumerate(self.links):
             _check_sizes(f"links[{i}]", link.points)
         kinds = Counter(f"operators: {s.kind} in {s.dtype}" for s in self.operators)
-        levels = Counter(f"links: {s.level}" for s in self.links)
+        levels = Counter(f"links: {s.of} over {s.level}" for s in self.links)
         for what, times in (*kinds.items(), *levels.items()):
             if times > 1:
                 raise ValueError(f"{what}: expected once, got {times} times")
         return self
 
-    def series(self, kind: Kind, dtype: DType) -> tuple[Point, ...] | None:
+    def series(self, kind: Work, dtype: DType) -> tuple[Point, ...] | None:
         """The measurements of a kind in a number format, if there are any."""
         found = (s.points for s in self.operators if (s.kind, s.dtype) == (kind, dtype))
         return next(found, None)
@@ -94,30 +111,36 @@ def load_profile(path: str | Path, machine: Machine) -> tuple[Profile, Machine]:
     profile = read_json(path, Profile)
     if profile.machine != machine.name:
         raise InputError(f"{path}: machine", f"expected {machine.name}, got {profile.machine}")
-    measured = {link.level: i for i, link in enumerate(profile.links)}
     names = [level.name for level in machine.levels]
-    for name in measured:
-        if name not in names:
+    for i, link in enumerate(profile.links):
+        if link.level not in names:
             known = ", ".join(names)
-            where = f"{path}: links[{measured[name]}].level"
-            raise InputError(where, f"expected one of {known}, got {name}")
-    levels = tuple(
-        level.model_copy(update=link_line(profile.links[measured[level.name]], path))
-        if level.name in measured
-        else level
-        for level in machine.levels
-    )
+            raise InputError(
+                f"{path}: links[{i}].level", f"expected one of {known}, got {link.level}"
+            )
+    levels = tuple(_measured(level, profile.links, path) for level in machine.levels)
     return profile, machine.model_copy(update={"levels": levels})
 
 
-def link_line(link: LinkSeries, path: str | Path) -> dict[str, float]:
-    """Latency and bandwidth: the least squares of relative errors of latency + size / bandwidth."""
-    sizes = np.array([point.size for point in link.points])
-    seconds = np.array([point.seconds for point in link.points])
+def _measured(level: Level, links: tuple[LinkSeries, ...], path: str | Path) -> Level:
+    """A level with what was measured of it."""
+    found: dict[str, object] = {}
+    for link in (link for link in links if link.level == level.name):
+        rate = link_rate(link, path)
+        found |= dict(rate) if link.of == "message" else {link.of: rate}
+    return level.model_copy(update=found)
+
+
+def link_rate(link: LinkSeries, path: str | Path) -> Rate:
+    """Latency and bandwidth of a step: the least squares of relative errors of what the cost model
+    makes of them, steps (latency + size / parts / bandwidth)."""
+    sizes = np.array([point.size for point in link.points]) / link.parts
+    seconds = np.array([point.seconds for point in link.points]) / link.steps
     terms = np.stack([1 / seconds, sizes / seconds], axis=1)
     (latency, per_byte), *_ = np.linalg.lstsq(terms, np.ones(len(sizes)), rcond=None)
     if latency < 0:
         latency, per_byte = 0.0, terms[:, 1].sum() / (terms[:, 1] ** 2).sum()
     if per_byte <= 0:
-        raise InputError(f"{path}: links: {link.level}", "more bytes do not take longer")
-    return {"latency": float(latency), "bandwidth": float(1 / per_byte)}
+        where = f"{path}: links: {link.of} over {link.level}"
+        raise InputError(where, "more bytes do not take longer")
+    return Rate(latency=float(latency), bandwidth=float(1 / per_byte))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 
@@ -32,5 +31,9 @@ class Task:
 
     def elements(self, run: str) -> int:
         """The product of the global sizes of a run of indices."""
-        names = (name for name in self.sizes if name.rstrip("0123456789") == run)
-        return prod(self.sizes[name] for name in names)
+        found = 1
+        # A plain loop, which torch.compile follows.
+        for name, size in self.sizes.items():
+            if name.rstrip("0123456789") == run:
+                found *= size
+        return found

@@ -56,7 +56,7 @@ def train_alone(
     losses: list[float] = []
     outputs: tuple[Tensor, ...] = ()
     for step in range(options.steps):
-        total = 0.0
+        total, sums = 0.0, dict[str, Tensor]()
         for part in range(recipe.accumulate):
             number = step * recipe.accumulate + part
             inputs = {
@@ -67,13 +67,14 @@ def train_alone(
             results = evaluate(graph, inputs | read)
             loss = results[0].sum()
             total += loss.item()
-            gradients = _gradients(read, loss)
+            for name, gradient in _gradients(read, loss).items():
+                sums[name] = sums[name] + gradient if name in sums else gradient
             # Copied, for outputs may be views of weights, which are updated in place.
             outputs = tuple(result.detach().clone() for result in results)
-            with torch.no_grad():
-                for name, weight in weights.items() if delayed else ():
-                    read[name].copy_(weight)
-            updater.update(gradients)
+        with torch.no_grad():
+            for name, weight in weights.items() if delayed else ():
+                read[name].copy_(weight)
+            updater.update(sums)
         losses.append(total / recipe.accumulate)
     return Outcome(
         tuple(losses),

@@ -51,6 +51,13 @@ class FileRecord(FileModel):
     """BLAKE2b."""
 
 
+class ScaleRecord(FileModel):
+    """What the loss is multiplied with in float16, and after how many good steps."""
+
+    value: float
+    good_steps: int
+
+
 class Manifest(FileModel):
     """``checkpoint.json``."""
 
@@ -64,6 +71,7 @@ class Manifest(FileModel):
     recipe: Recipe
     delayed: bool = False
     """Whether it has the weights of one update before as well (PipeDream-2BW)."""
+    loss_scale: ScaleRecord | None = None
     parameters: dict[str, tuple[str, ...]]
     """Every parameter in it, with its further names in the module."""
     files: dict[str, FileRecord] = Field(default_factory=dict[str, FileRecord])

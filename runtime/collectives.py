@@ -194,16 +194,26 @@ class World:
 
     def total(self, value: float) -> float:
         """The sum of a number over all ranks, in double precision."""
+        return self.start_total(value)()
+
+    def start_total(self, value: Tensor | float) -> Callable[[], float]:
+        """Begin to add a number up over all ranks; what is returned waits for the sum."""
+        own = torch.as_tensor(value, dtype=torch.float64, device=self.device)
         if self.size == 1:
             self.stops |= self.asked_to_stop
-            return value
-        asked = float(self.asked_to_stop)
-        numbers = torch.tensor([value, asked], dtype=torch.float64, device=self.device)
-        with self._reporting("all_reduce of a number, such as the loss"):
-            dist.all_reduce(numbers)
-            value, asked = numbers.tolist()
-        self.stops |= asked > 0
-        return value
+            return own.item
+        numbers = torch.stack([own, own.new_tensor(float(self.asked_to_stop))])
+        what = "all_reduce of a number, such as the loss"
+        with self._reporting(what):
+            work = dist.all_reduce(numbers, async_op=True)
+
+        def total() -> float:
+            self._wait(work, what)
+            found, asked = numbers.tolist()
+            self.stops |= asked > 0
+            return found
+
+        return total
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, which has to be one that can be pickled."""

@@ -62,7 +62,8 @@ class Executor:
             for weight in program.weights
         }
         self._shared = Machinery(program, world, self._precision, compiles)
-        self._scale = LossScale() if self._precision.needs_scale else None
+        self.loss_scale = LossScale() if self._precision.needs_scale else None
+        """What the loss is multiplied with in float16."""
         self._passes = Passes(self._shared, source or Synthetic(seed))
         self._blocks = self._passes.blocks
         # Gradients of slices are complete when all slices have been.
@@ -70,32 +71,45 @@ class Executor:
         self._sync = self._make_sync()
         self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
         """The weights of one update before, where gradients are of those."""
+        self._make_leaves()
 
     @torch.no_grad()
-    def step(self, number: int, update: Update) -> StepResult:
-        """One pass over the data of step ``number``, whose gradients ``update`` is given."""
+    def step(self, number: int, update: Update | None) -> StepResult:
+        """One pass over the data of batch ``number``. ``update`` is given the sums of its gradients
+        and those of the batches before that had none; without one they stay here, and no rank
+        learns of another's."""
         begins: list[float] = []
 
         def start() -> None:
             self._synchronize()
             begins.append(perf_counter())
 
-        self._renew_leaves()
+        totals: list[Callable[[], float]] = []
+
+        def known(loss: Tensor | None) -> None:
+            """Ranks add their parts of the loss up while the way back goes on."""
+            totals.append(self._world.start_total(0.0 if loss is None else loss))
+
         self._block = len(self._blocks)
-        self._passes.scale = self._scale.value if self._scale else 1.0
-        self._passes.run(number, start, self._done)
-        gradients = self._sync.finish()
+        self._passes.scale = self.loss_scale.value if self.loss_scale else 1.0
+        self._updates = update is not None
+        self._passes.run(number, start, known, self._done)
+        gradients = self._sync.finish() if self._updates else {}
         self._world.settle()
         self._keep_outputs()
-        if self._scale is None or self._scale.accepts(gradients, self._world.total):
-            for register, weight in self.older.items():
-                weight.copy_(self.weights[register])
-            update(gradients)
-        loss = self._passes.loss
-        # Last, because it waits for the slowest rank, whose time is the step's.
-        total = self._world.total(0.0 if loss is None else loss.item())
+        if update is not None:
+            self._update(update, gradients)
+        # Last, because it waits for other ranks, the slowest of which sets the pace.
+        (total,) = (wait() for wait in totals)
         self._synchronize()
         return StepResult(total, perf_counter() - begins[0])
+
+    def _update(self, update: Update, gradients: Mapping[str, Tensor]) -> None:
+        if self.loss_scale and not self.loss_scale.accepts(gradients, self._world.total):
+            return
+        for register, weight in self.older.items():
+            weight.copy_(self.weights[register])
+        update(gradients)
 
     @torch.no_grad()
     def collect(
@@ -120,8 +134,8 @@ class Executor:
         sizes = {w.register: self.weights[w.register].nbytes for w in trained}
         return GradientSync(buckets(trained, sizes), self._world, self._take_gradient)
 
-    def _renew_leaves(self) -> None:
-        """The weights as autograd reads them in this step."""
+    def _make_leaves(self) -> None:
+        """The weights as autograd reads them: the same memory, so that updates show."""
         trained = {weight.register for weight in self._program.trained}
         for register, weight in (self.older or self.weights).items():
             leaf = weight.detach().requires_grad_(register in trained)
@@ -132,7 +146,7 @@ class Executor:
     def _hook(self, register: str) -> Callable[[Tensor], None]:
         def added(_: Tensor) -> None:
             """The way back of the block under way has added to the weight's gradient."""
-            if self._closing.get(register) == self._block - 1:
+            if self._updates and self._closing.get(register) == self._block - 1:
                 self._sync.complete(register)
 
         return added
@@ -146,7 +160,9 @@ class Executor:
         """Communication of gradients keeps its place among that of the program: what a later
         step of the schedule completes is sent before an earlier one communicates."""
         self._block = number
-        if self._closing and number and isinstance(following := self._blocks[number - 1], Meeting):
+        if not (self._updates and self._closing and number):
+            return
+        if isinstance(following := self._blocks[number - 1], Meeting):
             self._sync.flush(following.position + 1)
 
     def _keep_outputs(self) -> None:

@@ -16,11 +16,22 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from runtime.again import Notes
 from runtime.collectives import Channel, World
+from runtime.fuse import Local
 from runtime.kernels import Kernel, prepare
 from runtime.messages import communicate, run_exchange
 from runtime.precision import Precision
 from runtime.program import Alias, Communication, Exchange, Program, Run
-from runtime.stretch import Block, Local, Meeting, Step, Stretch, entering, run_stretch
+from runtime.stretch import (
+    Action,
+    Block,
+    Compute,
+    Meeting,
+    Stretch,
+    entering,
+    run_stretch,
+    sources,
+    targets,
+)
 
 Compiled = Callable[..., tuple[Tensor, ...]]
 
@@ -35,62 +46,53 @@ class Machinery:
     compiles: bool = False
     leaves: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Weights by register; those that are trained collect their gradients."""
-    _steps: dict[int, tuple[Step, ...]] = field(default_factory=dict[int, tuple[Step, ...]])
+    _actions: dict[int, tuple[Action, ...]] = field(default_factory=dict[int, tuple[Action, ...]])
     _compiled: dict[int, Compiled] = field(default_factory=dict[int, Compiled])
 
-    def steps(self, stretch: Stretch) -> tuple[Step, ...]:
+    def actions(self, stretch: Stretch) -> tuple[Action, ...]:
         """The instructions of a stretch, ready to run."""
-        found = self._steps.get(id(stretch))
+        found = self._actions.get(id(stretch))
         if found is None:
-            found = tuple(self._step(instruction) for instruction in stretch.instructions)
-            self._steps[id(stretch)] = found
+            found = tuple(
+                Action(self._compute(instruction), sources(instruction), targets(instruction), gone)
+                for instruction, gone in zip(stretch.instructions, stretch.drops, strict=True)
+            )
+            self._actions[id(stretch)] = found
         return found
 
     def compiled(self, stretch: Stretch) -> Compiled:
-        """A stretch as one function of what it reads."""
-        found = self._compiled.get(id(stretch))
-        if found is None:
-            steps = self.steps(stretch)
+        """A stretch as one function of what it reads. The first time it is not compiled yet:
+        kernels then look up torch's functions, which the compiler could not follow."""
+        if (found := self._compiled.get(id(stretch))) is not None:
+            return found
+        actions = self.actions(stretch)
 
-            def run(*values: Tensor) -> tuple[Tensor, ...]:
-                local = dict(zip(stretch.reads, values, strict=True))
-                return run_stretch(stretch, steps, local)
+        def run(*values: Tensor) -> tuple[Tensor, ...]:
+            local = dict(zip(stretch.reads, values, strict=True))
+            return run_stretch(stretch.results, actions, local)
 
-            found = self._compiled[id(stretch)] = torch.compile(run, dynamic=False)
-        return found
+        self._compiled[id(stretch)] = torch.compile(run, dynamic=False)
+        return run
 
-    def _step(self, instruction: Local) -> Step:
+    def _compute(self, instruction: Local) -> Compute:
         match instruction:
             case Run():
-                kernel = prepare(instruction.call, instruction.task, instruction.starts)
-                return partial(_run, instruction.operands, kernel)
-            case Alias(source):
-                return partial(_alias, source)
-            case Exchange(source, target):
+                return prepare(instruction.call, instruction.task, instruction.starts)
+            case Alias():
+                return tuple
+            case Exchange(target=target):
                 shape = self.program.shapes[target] if target else None
-                ends = source, shape
-                return partial(_slice, self.world, instruction, ends, self.precision.dtype)
-
-
-def _run(
-    operands: tuple[str, ...], kernel: Kernel, local: Mapping[str, Tensor]
-) -> tuple[Tensor, ...]:
-    return kernel([local[name] for name in operands])
-
-
-def _alias(source: str, local: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    return (local[source],)
+                return partial(_slice, self.world, instruction, shape, self.precision.dtype)
 
 
 def _slice(
     world: World,
     exchange: Exchange,
-    ends: tuple[str | None, tuple[int, ...] | None],
+    shape: tuple[int, ...] | None,
     dtype: torch.dtype,
-    local: Mapping[str, Tensor],
+    given: Sequence[Tensor],
 ) -> tuple[Tensor, ...]:
-    source = local[ends[0]] if ends[0] is not None else None
-    found = run_exchange(world, exchange, source, ends[1], dtype)
+    found = run_exchange(world, exchange, given[0] if given else None, shape, dtype)
     return () if found is None else (found,)
 
 
@@ -204,27 +206,20 @@ class Frame:
         if not noted:
             if self.shared.compiles:
                 return self.shared.compiled(stretch)(*(local[name] for name in stretch.reads))
-            return run_stretch(stretch, self.shared.steps(stretch), local)
-        steps = [
-            self._noted(instruction, step)
-            for instruction, step in zip(
-                stretch.instructions, self.shared.steps(stretch), strict=True
+            return run_stretch(stretch.results, self.shared.actions(stretch), local)
+        actions = [
+            self._noted(action) if _is_again(instruction) else action
+            for instruction, action in zip(
+                stretch.instructions, self.shared.actions(stretch), strict=True
             )
         ]
         with self._notes.hooks():
-            return run_stretch(stretch, steps, local, self._notes.forget)
+            return run_stretch(stretch.results, actions, local, self._notes.forget)
 
-    def _noted(self, instruction: Local, step: Step) -> Step:
-        if not isinstance(instruction, Run) or not instruction.again:
-            return step
-
-        kernel = prepare(instruction.call, instruction.task, instruction.starts)
-        compute = partial(_compute, self.shared.precision, kernel)
-
-        def run(local: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-            return self._notes.run(compute, [local[name] for name in instruction.operands])
-
-        return run
+    def _noted(self, action: Action) -> Action:
+        """What can be computed again."""
+        compute = partial(_compute, self.shared.precision, action.compute)
+        return action._replace(compute=partial(self._notes.run, compute))
 
     def _differentiate(self, record: list[tuple[str, GradientEdge, torch.dtype]]) -> None:
         """Pull the gradients of a stretch's results back to what it read."""

@@ -29,6 +29,8 @@ class Options:
     """A state dict of the module, in a file, to begin with; without it weights are drawn."""
     timeline: bool = False
     """Whether the last step is recorded."""
+    compiles: bool = False
+    """Whether what is between communications goes through torch.compile."""
 
 
 @dataclass(frozen=True)

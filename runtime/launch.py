@@ -85,7 +85,7 @@ def launch(
     told to stop. Raises WorkerError for a worker's UnityError or for one that was killed, and
     RuntimeError with the worker's traceback for any other failure.
     """
-    _start_server()
+    start_server()
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
@@ -107,7 +107,7 @@ def launch(
     return results[0]
 
 
-def _start_server() -> None:
+def start_server() -> None:
     """Start the server that forks all workers, so that torch is imported once for all of them.
 
     It starts before our own import of torch, beside which it runs. (Forking this process itself

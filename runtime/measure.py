@@ -18,9 +18,12 @@ from time import perf_counter
 
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu
 
-from pcg.kind import Kind
-from pcg.machine import DType
+from pcg.functions import FUNCTIONS
+from pcg.kind import Work
+from pcg.machine import DType, Pattern
+from pcg.training import update_bytes
 from runtime.collectives import Kind as DeviceKind
 from runtime.collectives import World, open_world
 from runtime.program import Group
@@ -40,7 +43,7 @@ LONGEST = 0.005
 ROW = 8
 """Operators in a row."""
 BYTES = tuple(4**k for k in range(3, 13))
-"""Sizes of messages, 64 bytes to 16 MiB."""
+"""What a device sends in a step, 64 bytes to 16 MiB."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,20 @@ class Measured:
     """All measurements of a rank."""
 
     device: str
-    operators: Mapping[tuple[Kind, DType], tuple[Timing, ...]]
+    operators: Mapping[tuple[Work, DType], tuple[Timing, ...]]
     """By kind and number format."""
-    links: tuple[tuple[Timing, ...], ...]
+    links: tuple[tuple[LinkTimings, ...], ...]
     """By level of the machine, the innermost first; nothing for levels that no two ranks span."""
+
+
+@dataclass(frozen=True)
+class LinkTimings:
+    """Communication of so many devices: messages, or collectives by the bytes that every device
+    has in the end."""
+
+    of: Pattern
+    devices: int
+    timings: tuple[Timing, ...]
 
 
 def measure(
@@ -73,7 +86,7 @@ def measure(
     """
     share_cores()
     with open_world(kind, timeout) as world:
-        operators: dict[tuple[Kind, DType], tuple[Timing, ...]] = {
+        operators: dict[tuple[Work, DType], tuple[Timing, ...]] = {
             (name, dtype): tuple(series)
             for dtype in dtypes
             for name, series in _operators(world, DTYPES[dtype])
@@ -95,7 +108,7 @@ Case = Callable[[int], tuple[float, int, Call]]
 """From a length to the size of a kernel, how many there are, and a call that runs them."""
 
 
-def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Kind, list[Timing]]]:
+def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Work, list[Timing]]]:
     def tensor(*shape: int, grad: bool = False) -> Tensor:
         values = torch.full(shape, 1 / shape[-1], dtype=dtype, device=world.device)
         return values.requires_grad_(grad)
@@ -123,12 +136,32 @@ def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Kind, list[Ti
         moved = float((x.numel() + len(x)) * x.element_size())
         return moved, ROW, lambda: [x.sum(dim=1) for _ in range(ROW)]
 
+    def function(n: int) -> tuple[float, int, Call]:
+        x = tensor(n)
+        return float(FUNCTIONS["gelu"].flops * n), ROW, lambda: [gelu(x) for _ in range(ROW)]
+
+    def update(n: int) -> tuple[float, int, Call]:
+        # As in a step: autograd hands each gradient over, and then the optimizer has its turn.
+        weights, gradients = [tensor(n, grad=True) for _ in range(ROW)], [tensor(n)] * ROW
+        optimizer = torch.optim.SGD(weights, lr=0.0)
+        for weight in weights:
+            weight.register_post_accumulate_grad_hook(lambda _: None)
+
+        def call() -> object:
+            torch.autograd.backward(weights, gradients)
+            optimizer.step()
+            return optimizer.zero_grad()
+
+        return float(update_bytes(weights[0].element_size(), "sgd") * n), ROW, call
+
     sides = [2**k for k in range(3, 14)]
     lengths = [4**k for k in range(3, 14)]
-    cases: tuple[tuple[Kind, Case, Sequence[int]], ...] = (
+    cases: tuple[tuple[Work, Case, Sequence[int]], ...] = (
         ("contraction", contraction, sides),
         ("pointwise", pointwise, lengths),
         ("reduction", reduction, lengths),
+        ("function", function, lengths),
+        ("update", update, lengths),
     )
     for kind, case, sizes in cases:
         yield kind, list(_series(world, case, sizes))
@@ -144,45 +177,60 @@ def _series(world: World, case: Case, lengths: Sequence[int]) -> Iterator[Timing
             return
 
 
-def _link(world: World, inner: int, outer: int) -> Iterator[Timing]:
-    """Steps of messages between the first devices of two units of a level, and of collectives over
-    one device of each unit; a step of a collective is one of its ring's."""
+def _link(world: World, inner: int, outer: int) -> Iterator[LinkTimings]:
+    """Messages between pairs of devices, one of each unit of a level, and collectives over all of
+    them."""
     group = tuple(range(0, min(outer, world.size), inner))
     if len(group) < 2:
         return
     world.prepare([group])
-    for size in BYTES:
-        calls = _steps(world, group, size)
-        samples = [s / steps for steps, call in calls for s in _samples(world, call)]
-        yield _timing(float(size), samples)
+    patterns: tuple[Pattern, ...] = ("message", "all_gather", "all_reduce")
+    for of in patterns:
+        parts = 1 if of == "message" else len(group)
+        timings: list[Timing] = []
+        for size in BYTES:
+            times, call = _communication(world, group, of, size // 4)
+            samples = [seconds / times for seconds in _samples(world, call)]
+            timings.append(_timing(float(size * parts), samples))
+        yield LinkTimings(of, max(parts, 2), tuple(timings))
 
 
-def _steps(world: World, group: Group, size: int) -> list[tuple[int, Call]]:
-    """What moves messages of so many bytes, with the number of steps that it takes."""
-    count, n = size // 4, len(group)
+def _communication(world: World, group: Group, of: Pattern, count: int) -> tuple[int, Call]:
+    """What sends so many numbers from a device in a step, with how often it does all."""
+    if of == "message":
+        return 1, _exchange(world, group, count)
     part = torch.ones(count, device=world.device)
-    whole = torch.ones(count * n, device=world.device)
-    first, second = group[:2]
-    peer = {first: second, second: first}.get(world.rank)
+    whole = torch.ones(count * len(group), device=world.device)
+    if world.rank not in group:
+        return 1, _nothing
+    if of == "all_reduce":
+        return 1, lambda: world.all_reduce(whole, group)
 
     def there_and_back() -> None:
-        if peer is None:
-            return
-        for sender in (first, second):
-            if world.rank == sender:
-                world.exchange({peer: part}, {}, part.dtype)
-            else:
-                world.exchange({}, {peer: count}, part.dtype)
+        world.all_gather(part, group)
+        world.reduce_scatter(whole, group)
+
+    return 2, there_and_back
+
+
+def _nothing() -> None:
+    """What a device does that takes no part."""
+
+
+def _exchange(world: World, group: Group, count: int) -> Call:
+    """Messages of so many numbers, both ways at the same time, between all pairs of a group: what
+    waits for a peer is measured while that one has something to do as well."""
+    pairs = list(zip(group[::2], group[1::2], strict=False))
+    peers = dict([*pairs, *((second, first) for first, second in pairs)])
+    values = torch.ones(count, device=world.device)
+    if (peer := peers.get(world.rank)) is None:
+        return _nothing
+
+    def call() -> None:
+        world.exchange({peer: values}, {peer: count}, values.dtype)
         world.settle()
 
-    def taking_part(call: Call) -> Call:
-        return call if world.rank in group else lambda: None
-
-    return [
-        (2, there_and_back),
-        (n - 1, taking_part(lambda: world.all_gather(part, group))),
-        (2 * (n - 1), taking_part(lambda: world.all_reduce(whole, group))),
-    ]
+    return call
 
 
 def _samples(world: World, call: Call) -> list[float]:

@@ -25,7 +25,8 @@ class Summing(Protocol):
 
 
 class Updater:
-    """Updates tensors in place from their gradients, once every ``recipe.accumulate`` calls."""
+    """Updates tensors in place from the sums of their gradients over ``recipe.accumulate``
+    batches."""
 
     def __init__(
         self,
@@ -41,24 +42,24 @@ class Updater:
         self._counted = frozenset(weights) if counted is None else counted
         self._optimizer = _optimizer(recipe, list(self._weights.values()))
         self._schedule = _schedule(recipe, self._optimizer, 0)
-        self._sums: dict[str, Tensor] = {}
-        self._calls = 0
         self.updates = 0
         """How often weights have been updated."""
 
     def update(self, gradients: Mapping[str, Tensor]) -> None:
-        """Take the complete gradient of every piece; all ranks have to call together."""
-        self._calls += 1
-        if self._recipe.accumulate == 1:
-            self._apply(gradients)
-            return
-        for name in self._weights:
-            known = self._sums.get(name)
-            # A copy at first, because the tensor may be the caller's buffer.
-            self._sums[name] = gradients[name].clone() if known is None else known + gradients[name]
-        if self._calls % self._recipe.accumulate == 0:
-            sums, self._sums = self._sums, {}
-            self._apply({name: total.div_(self._recipe.accumulate) for name, total in sums.items()})
+        """Take the complete gradient of every piece, which is used up; all ranks have to call
+        together."""
+        if self._recipe.accumulate > 1:
+            for gradient in gradients.values():
+                gradient.div_(self._recipe.accumulate)
+        factor = self._shortening(gradients)
+        for name, weight in self._weights.items():
+            gradient = gradients[name]
+            weight.grad = gradient if factor is None else gradient * factor
+        self._optimizer.step()
+        for weight in self._weights.values():
+            weight.grad = None
+        self._schedule.step()
+        self.updates += 1
 
     @property
     def rate(self) -> float:
@@ -77,7 +78,6 @@ class Updater:
         """Go on after so many updates. States are made, and left to be filled by whoever has them
         (``states``)."""
         self.updates = updates
-        self._calls = updates * self._recipe.accumulate
         self._schedule = _schedule(self._recipe, self._optimizer, updates)
         if updates:
             for weight in self._weights.values():
@@ -88,17 +88,6 @@ class Updater:
         if self._recipe.optimizer != "sgd":
             made["step"] = torch.tensor(float(updates))
         return made
-
-    def _apply(self, gradients: Mapping[str, Tensor]) -> None:
-        factor = self._shortening(gradients)
-        for name, weight in self._weights.items():
-            gradient = gradients[name]
-            weight.grad = gradient if factor is None else gradient * factor
-        self._optimizer.step()
-        for weight in self._weights.values():
-            weight.grad = None
-        self._schedule.step()
-        self.updates += 1
 
     def _shortening(self, gradients: Mapping[str, Tensor]) -> float | None:
         """What to multiply gradients with so that their norm is no more than ``recipe.clip``; None

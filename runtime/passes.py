@@ -13,6 +13,8 @@ from runtime.frame import Frame, Machinery
 from runtime.program import Instruction, Load, Pipelined
 from runtime.stretch import Block, blocks_of, sources
 
+Known = Callable[[Tensor | None], None]
+"""Told this rank's part of the loss, if it has one, as soon as that is known."""
 Done = Callable[[int], None]
 """Told the number of each block whose way back has been taken."""
 
@@ -30,8 +32,6 @@ class Passes:
     """Of the last pass, by register."""
     scale: float = field(init=False, default=1.0)
     """What gradients are multiplied with."""
-    loss: Tensor | None = field(init=False, default=None)
-    """Of the last pass, this rank's part."""
 
     def __post_init__(self) -> None:
         program = self.shared.program
@@ -47,9 +47,9 @@ class Passes:
         self._slices = [blocks_of(part, frozenset(), joined) for part in pipeline.slices]
         self._tail = blocks_of(pipeline.tail, frozenset(kept))
 
-    def run(self, number: int, start: Callable[[], None], done: Done) -> None:
+    def run(self, number: int, start: Callable[[], None], known: Known, done: Done) -> None:
         """Take batch ``number``. ``start`` is called when its data is there."""
-        self.outputs, self.loss = {}, None
+        self.outputs = {}
         program = self.shared.program
         before = Frame(self.shared, self.blocks)
         self._load(before, program.instructions, number)
@@ -57,19 +57,21 @@ class Passes:
         if pipeline is None:
             start()
             before.forward()
-            self._finish(before)
+            known(self._finish(before))
             self._begin_back(before)
         else:
             self._load(before, pipeline.tail, number)
             loaded = [self._loaded(part, number) for part in pipeline.slices]
             start()
             before.forward()
-            self._sliced(pipeline, before, loaded)
+            known(self._sliced(pipeline, before, loaded))
         before.values.clear()
         before.backward(done)
 
-    def _sliced(self, pipeline: Pipelined, before: Frame, loaded: list[dict[str, Tensor]]) -> None:
-        """All slices, in their order, and what joins them."""
+    def _sliced(
+        self, pipeline: Pipelined, before: Frame, loaded: list[dict[str, Tensor]]
+    ) -> Tensor | None:
+        """All slices, in their order, and what joins them; this rank's part of the loss."""
         sums, known = self._zeros(pipeline), self._gradients_of_joined(pipeline, before)
         frames: dict[int, Frame] = {}
         for forward, part in pipeline.turns:
@@ -82,14 +84,17 @@ class Passes:
                 frames.pop(part).backward()
         tail = Frame(self.shared, self._tail, before, values=sums)
         tail.forward()
-        self._finish(tail)
+        loss = self._finish(tail)
         if pipeline.tail_trains:
             self._begin_back(tail)
             tail.values.clear()
             tail.backward()
+        return loss
 
     def _gradients_of_joined(self, pipeline: Pipelined, before: Frame) -> dict[str, Tensor]:
         """The tail's gradients of what it joins. It is linear, so zeros do for what is to come."""
+        leaves = self.shared.leaves
+        summed = {name: leaf.grad for name, leaf in leaves.items()}
         tail = Frame(self.shared, self._tail, before, values=self._zeros(pipeline))
         tail.forward()
         self._begin_back(tail)
@@ -97,8 +102,8 @@ class Passes:
         found = {name: tail.gradients[name] for name in pipeline.joined if name in tail.gradients}
         # What depends on the values is taken with the right ones, in the end.
         before.gradients.clear()
-        for leaf in self.shared.leaves.values():
-            leaf.grad = None
+        for name, leaf in leaves.items():
+            leaf.grad = summed[name]
         return found
 
     def _zeros(self, pipeline: Pipelined) -> dict[str, Tensor]:
@@ -114,11 +119,12 @@ class Passes:
             one = torch.full(shape, self.scale, dtype=precision.dtype, device=device)
             frame.add(program.loss, one)
 
-    def _finish(self, frame: Frame) -> None:
-        """Keep the outputs, and let autograd's records hold what the way back needs."""
+    def _finish(self, frame: Frame) -> Tensor | None:
+        """Keep the outputs, and let autograd's records hold what the way back needs. This rank's
+        part of the loss."""
         program = self.shared.program
-        self.loss = frame.value(program.loss).sum() if program.loss else None
         self.outputs = {name: frame.value(name) for name in program.outputs}
+        return frame.value(program.loss).sum() if program.loss else None
 
     def _load(self, frame: Frame, instructions: Iterable[Instruction], number: int) -> None:
         frame.values.update(self._loaded(instructions, number))

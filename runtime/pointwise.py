@@ -110,7 +110,7 @@ def _applied(function: str, args: list[_Part]) -> _Part:
 
         def run_one(blocks: Blocks) -> Tensor:
             value = only(blocks)
-            return kernel(value).to(value.dtype)
+            return _like(kernel(value), value)
 
         return run_one
 
@@ -118,6 +118,11 @@ def _applied(function: str, args: list[_Part]) -> _Part:
         values = [arg(blocks) if callable(arg) else arg for arg in args]
         like = next(value for value in values if isinstance(value, Tensor))
         filled = [v if isinstance(v, Tensor) else torch.full_like(like, v) for v in values]
-        return kernel(*filled).to(like.dtype)
+        return _like(kernel(*filled), like)
 
     return run
+
+
+def _like(value: Tensor, operand: Tensor) -> Tensor:
+    """In the number format of an operand: a comparison has another."""
+    return value if value.dtype is operand.dtype else value.to(operand.dtype)

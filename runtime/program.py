@@ -54,15 +54,20 @@ class AllReduce:
 
 
 @dataclass(frozen=True)
-class AllGather:
-    """The members' pieces side by side, for every member: the piece of the i-th one fills
-    ``places[i]`` of the target, and all places fill it."""
+class _Placed:
+    """A collective between pieces and what they are side by side: the i-th member's piece is
+    ``places[i]`` of that, and all places fill it."""
 
     source: str
     target: str
     group: Group
     places: tuple[Region, ...]
     position: int = 0
+
+
+@dataclass(frozen=True)
+class AllGather(_Placed):
+    """The members' pieces side by side, for every member."""
 
     @property
     def adjoint(self) -> ReduceScatter:
@@ -74,14 +79,8 @@ class AllGather:
 
 
 @dataclass(frozen=True)
-class ReduceScatter:
-    """Of the sum of the members' pieces a part for each: the i-th one gets ``places[i]``."""
-
-    source: str
-    target: str
-    group: Group
-    places: tuple[Region, ...]
-    position: int = 0
+class ReduceScatter(_Placed):
+    """Of the sum of what the members have side by side, its piece for each."""
 
     @property
     def adjoint(self) -> AllGather:

@@ -7,17 +7,17 @@ only where the way back needs them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from runtime.fuse import Local, fused
 from runtime.program import Alias, Communication, Exchange, Instruction, Load, Run
 
-Local = Run | Alias | Exchange
 Sink = Callable[[Tensor], None]
 """Takes the gradient of a register."""
 
@@ -125,7 +125,8 @@ def _meeting(instruction: Communication, later: set[str]) -> Meeting:
     return Meeting(instruction, frozenset(sources(instruction)) - later)
 
 
-def _stretch(instructions: Sequence[Local], later: set[str]) -> Stretch:
+def _stretch(given: Sequence[Local], later: set[str]) -> Stretch:
+    instructions = fused(given, later)
     made = {name for instruction in instructions for name in targets(instruction)}
     reads = dict.fromkeys(
         name for instruction in instructions for name in sources(instruction) if name not in made
@@ -138,7 +139,7 @@ def _stretch(instructions: Sequence[Local], later: set[str]) -> Stretch:
         drops.append(tuple(name for name in touched if name not in needed))
         needed.update(touched)
     ends = frozenset(reads) - later
-    return Stretch(tuple(instructions), tuple(reads), tuple(results), tuple(reversed(drops)), ends)
+    return Stretch(instructions, tuple(reads), tuple(results), tuple(reversed(drops)), ends)
 
 
 class _Enter(Function):
@@ -163,22 +164,33 @@ def entering(value: Tensor, sink: Sink) -> Tensor:
     return found
 
 
-Step = Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]
-"""What an instruction makes of registers."""
+Compute = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+
+
+class Action(NamedTuple):
+    """An instruction of a stretch, ready to run."""
+
+    compute: Compute
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    drops: tuple[str, ...]
+    """The registers that nothing more of the stretch reads."""
 
 
 def run_stretch(
-    stretch: Stretch,
-    steps: Sequence[Step],
+    results: Sequence[str],
+    actions: Iterable[Action],
     local: dict[str, Tensor],
     dropped: Callable[[Tensor], None] | None = None,
 ) -> tuple[Tensor, ...]:
     """The results from the registers read, which are used up. ``dropped`` is told of each tensor
     that goes."""
-    for instruction, step, drops in zip(stretch.instructions, steps, stretch.drops, strict=True):
-        local.update(zip(targets(instruction), step(local), strict=False))
+    for compute, reads, makes, drops in actions:
+        made = compute([local[name] for name in reads])
+        for name, value in zip(makes, made, strict=False):
+            local[name] = value
         for name in drops:
             gone = local.pop(name, None)
-            if gone is not None and dropped is not None:
+            if dropped is not None and gone is not None:
                 dropped(gone)
-    return tuple(local[name] for name in stretch.results)
+    return tuple([local[name] for name in results])

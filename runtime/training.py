@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from pcg.errors import InputError, one_line
 from pcg.plan import Plan
 from runtime import checkpoint
-from runtime.checkpoint import CheckpointError, Kept, Manifest
+from runtime.checkpoint import CheckpointError, Kept, Manifest, ScaleRecord
 from runtime.collectives import World
 from runtime.executor import Executor, StepResult
 from runtime.faults import Requests, restarts, stop_requests
@@ -41,8 +43,6 @@ class Training:
         self.timeline: tuple[tuple[Mark, ...], ...] = ()
         """What each rank did in the last step, where that was recorded."""
         trained = self._program.trained
-        if is_delayed(lowering.plan) and options.recipe.accumulate > 1:
-            raise InputError("--accumulate", "not with a plan whose updates are delayed (2bw)")
         self._updater = Updater(
             {weight.register: executor.weights[weight.register] for weight in trained},
             options.recipe,
@@ -80,22 +80,20 @@ class Training:
             self._world.step = number + 1
             loss = seconds = 0.0
             for part in range(parts):
-                last = number + 1 == self._options.steps and part == 0
-                result = self._batch(number * parts + part, record=last and self._options.timeline)
+                # Gradients are exchanged once a step: with those of its last batch.
+                update = self._updater.update if part == parts - 1 else None
+                batch = partial(self._executor.step, number * parts + part, update)
+                is_shown = self._options.timeline and number + 1 == self._options.steps
+                result = self._recorded(batch) if is_shown and update else batch()
                 loss, seconds = loss + result.loss / parts, seconds + result.seconds
             step = Step(number + 1, loss, seconds)
             if self._world.rank == 0:
                 observe(step)
             yield step
 
-    def _batch(self, number: int, *, record: bool) -> StepResult:
-        if not record:
-            return self._executor.step(number, self._updater.update)
+    def _recorded(self, batch: Callable[[], StepResult]) -> StepResult:
         results: list[StepResult] = []
-        marks = recorded(
-            self._world,
-            lambda: results.append(self._executor.step(number, self._updater.update)),
-        )
+        marks = recorded(self._world, lambda: results.append(batch()))
         self.timeline = tuple(self._world.gather(marks))
         return results[0]
 
@@ -113,6 +111,9 @@ class Training:
             return
         self._check(found)
         self._updater.restore(found.manifest.updates)
+        if (scale := found.manifest.loss_scale) and self._executor.loss_scale:
+            self._executor.loss_scale.value = scale.value
+            self._executor.loss_scale.good_steps = scale.good_steps
         weights = (*self._shards(), *(self._older() if found.manifest.delayed else ()))
         checkpoint.load(self._world, found, weights)
         if not found.manifest.delayed:
@@ -154,6 +155,7 @@ class Training:
         folder, options = Path(kept.folder), self._options
         plan = self._lowering.plan
         leaves = {w.leaf.name: w.leaf for w in self._program.weights}
+        scale = self._executor.loss_scale
         known = self._world.gather(sorted(leaves))
         parameters = {
             parameter.names[0]: parameter.names[1:]
@@ -167,6 +169,7 @@ class Training:
             seed=options.seed,
             recipe=options.recipe,
             delayed=is_delayed(plan),
+            loss_scale=None if scale is None else ScaleRecord(**asdict(scale)),
             parameters=parameters,
         )
         return checkpoint.save(self._world, folder, shards, manifest, kept.keep)

@@ -38,7 +38,7 @@ def train(
         raise InputError(where, problem)
     lowering = Lowering(plan, where)
     share_cores()
-    with open_world(plan.machine.kind, timeout) as world, _memory(world, where):
+    with open_world(plan.machine.kind, timeout) as world, _memory(world, where), _compiler():
         return run_plan(lowering, options, world, observe)
 
 
@@ -57,6 +57,18 @@ def _memory(world: World, where: str) -> Generator[None]:
         raise InputError(f"{where}: {world.device}", problem) from error
 
 
+@contextmanager
+def _compiler() -> Generator[None]:
+    """Say in a line that torch.compile finds nothing to compile with."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "InvalidCxxCompiler" not in str(error):
+            raise
+        problem = "no C++ compiler works here, expected one such as g++, or CXX to name it"
+        raise InputError("--compile", problem) from error
+
+
 def run_plan(
     lowering: Lowering, options: Options, world: World, observe: Observer
 ) -> Report | None:
@@ -65,7 +77,7 @@ def run_plan(
     plan, seed, recipe = lowering.plan, options.seed, options.recipe
     inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
     source = make_source(options.data, inputs, plan.naming, seed)
-    executor = Executor(program, world, options.dtype, seed, source)
+    executor = Executor(program, world, options.dtype, seed, source, compiles=options.compiles)
     training = Training(lowering, options, world, executor)
     steps = training.run(observe)
     report = Report(steps, batches=recipe.accumulate, timeline=training.timeline)

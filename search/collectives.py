@@ -15,7 +15,9 @@ it takes for nothing and those for each byte more, and a collective takes the ch
   bandwidth that the members have together. Any levels in a row may be one stage.
 
 all_gather and reduce_scatter are rings, as in NCCL. all_to_all is a message to every peer, one
-after the other. Groups of the same form on the other devices are taken to communicate at the same
+after the other. Where a machine says what all_reduce was measured to reach between the units of a
+level, whatever algorithm is behind it, that takes the place of ring and trees there. Groups of the
+same form on the other devices are taken to communicate at the same
 time: a group has its part of the ports by its members (`Machine.group_link`).
 """
 
@@ -27,7 +29,11 @@ from math import log2, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.machine import Hop
+from pcg.machine import Hop, Link
+
+BUCKET = float(1 << 20)
+"""Bytes of a buffer of gradients that is sent: those of the first one in PyTorch and our runtime,
+where later ones wait for more."""
 
 Lines = NDArray[np.float64]
 """[algorithms, 2]: seconds whatever the size, and seconds a byte, of each algorithm."""
@@ -35,7 +41,7 @@ Lines = NDArray[np.float64]
 
 def ring(hops: Sequence[Hop]) -> Lines:
     """all_gather or reduce_scatter in a group: by bytes on a device when the tensor is whole."""
-    return np.array([_ring(hops)])
+    return np.array([_gather(hops)])
 
 
 def all_reduce(hops: Sequence[Hop]) -> Lines:
@@ -52,6 +58,13 @@ def seconds(lines: Lines, volume: NDArray[np.float64] | float) -> NDArray[np.flo
     return np.asarray((lines[..., 0] + lines[..., 1] * sizes).min(axis=-1))
 
 
+def bucketed(lines: Lines, volume: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """How long the all_reduce of a weight's gradient takes. Small gradients share a buffer, and so
+    the latency of its all_reduce, each by its part of the bytes (Li et al., VLDB 2020)."""
+    sizes = np.asarray(volume, np.float64)
+    return seconds(lines, np.maximum(sizes, BUCKET)) * np.minimum(sizes / BUCKET, 1.0)
+
+
 def padded(found: Sequence[Lines]) -> Lines:
     """[sets, algorithms, 2]: the last line again in sets that have fewer."""
     most = max(map(len, found), default=1)
@@ -62,32 +75,43 @@ def padded(found: Sequence[Lines]) -> Lines:
 def _by_levels(stages: Sequence[Sequence[Hop]]) -> Iterator[tuple[float, float]]:
     """reduce_scatter and all_gather in all stages but the outermost, all_reduce in that one."""
     *inner, last = stages
-    rings = [_ring(stage) for stage in inner]
+    rings = [_gather(stage) for stage in inner]
     latency = 2 * sum(line[0] for line in rings)
     per_byte = 2 * sum(line[1] for line in rings)
-    fixed, slope = _ring(last)
+    n = prod(hop.units for hop in last)
+    measured = [hop.reducing for hop in last if hop.reducing is not None]
+    if len(measured) == len(last):
+        fixed, slope = _ring(n, measured)
+        yield latency + 2 * fixed, per_byte + 2 * slope
+        return
+    links = [hop.link for hop in last]
+    fixed, slope = _ring(n, links)
     yield latency + 2 * fixed, per_byte + 2 * slope
-    fixed, slope = _tree(last)
+    fixed, slope = _tree(n, links)
     yield latency + fixed, per_byte + slope
 
 
-def _ring(hops: Sequence[Hop]) -> tuple[float, float]:
+def _gather(hops: Sequence[Hop]) -> tuple[float, float]:
+    """all_gather or reduce_scatter."""
+    return _ring(prod(hop.units for hop in hops), [hop.gathering or hop.link for hop in hops])
+
+
+def _ring(n: int, links: Sequence[Link]) -> tuple[float, float]:
     """One pass: n - 1 steps, in which every device sends all but its own block."""
-    n = prod(hop.units for hop in hops)
     if n == 1:
         return 0.0, 0.0
-    latency, bandwidth = _slowest(hops)
+    latency, bandwidth = _slowest(links)
     return (n - 1) * latency, (n - 1) / n / bandwidth
 
 
-def _tree(hops: Sequence[Hop]) -> tuple[float, float]:
+def _tree(n: int, links: Sequence[Link]) -> tuple[float, float]:
     """Up and down double binary trees."""
-    latency, bandwidth = _slowest(hops)
-    return 2 * log2(prod(hop.units for hop in hops)) * latency, 2 / bandwidth
+    latency, bandwidth = _slowest(links)
+    return 2 * log2(n) * latency, 2 / bandwidth
 
 
-def _slowest(hops: Sequence[Hop]) -> tuple[float, float]:
-    return max(hop.link.latency for hop in hops), min(hop.link.bandwidth for hop in hops)
+def _slowest(links: Sequence[Link]) -> tuple[float, float]:
+    return max(link.latency for link in links), min(link.bandwidth for link in links)
 
 
 def _stages(hops: Sequence[Hop]) -> Iterator[list[Sequence[Hop]]]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pcg.graph import Node, Signature
-from pcg.kind import Kind, kind_of
+from pcg.kind import Work, kind_of
 from pcg.layout import Layout
 from pcg.machine import Device, DType, Link, Machine
 from pcg.schedule import Compute, Load, Move, Schedule, Slot
@@ -24,7 +24,7 @@ from pcg.training import Optimizer, update_bytes
 from pcg.transfer import Transfer
 from pcg.view import MachineView
 from pcg.work import work
-from search.collectives import Lines, all_reduce, ring, seconds
+from search.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.efficiency import Speed, standard
 
 ITEMSIZE: Mapping[DType, int] = {"float64": 8, "float32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
@@ -116,7 +116,7 @@ class CostModel:
         return found
 
     def kernel_seconds(
-        self, kind: Kind, device: Device, flops: ArrayLike, moved: ArrayLike, kernels: int
+        self, kind: Work, device: Device, flops: ArrayLike, moved: ArrayLike, kernels: int
     ) -> NDArray[np.float64]:
         """Seconds in which a device does so many operations, and reads and writes so many bytes, in
         so many kernels of equal size. ``flops`` and ``moved``: arrays of one shape, or numbers."""
@@ -137,10 +137,10 @@ class CostModel:
             self._computations[node.signature, needs, view] = found
         return found
 
-    def _streamed(self, device: int, moved: int) -> float:
+    def _streamed(self, device: int, moved: int, work: Work = "pointwise") -> float:
         """Seconds in which a device reads and writes so many bytes of its memory."""
         kind = self.machine.device_at(device)
-        return float(self.kernel_seconds("pointwise", kind, 0, moved, 1))
+        return float(self.kernel_seconds(work, kind, 0, moved, 1))
 
     def transfer_seconds(self, transfer: Transfer) -> tuple[float, float]:
         """Seconds of a transfer forward, and of its adjoint, which moves the same the other way.
@@ -248,9 +248,10 @@ class CostModel:
         if found is None:
             block = prod(home.type.block) * self.itemsize
             groups = tuple(group for group in home.holders.values() if len(group) > 1)
-            sync = _duration(groups, (self._all_reduce(group, block) for group in groups))
+            lines = [self._lines(group)[1] for group in groups]
+            sync = _duration(groups, (float(bucketed(found, block)) for found in lines))
             moved = prod(home.type.block) * update_bytes(self.itemsize, self.optimizer)
-            updates = (self._streamed(device, moved) for device in home.devices)
+            updates = (self._streamed(device, moved, "update") for device in home.devices)
             update = _duration(((device,) for device in home.devices), updates)
             found = self._homes[home] = (sync, update)
         return found

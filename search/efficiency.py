@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from pcg.files import FileModel, read_toml
-from pcg.kind import Kind
+from pcg.kind import Work
 from pcg.machine import Device, DType
 from pcg.profile import Point, Profile
 
@@ -50,7 +50,7 @@ class Speed(Protocol):
     """How fast devices are."""
 
     def seconds(
-        self, kind: Kind, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
+        self, kind: Work, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
     ) -> Array:
         """Seconds of operators launched one by one, each with so many operations and bytes.
 
@@ -68,7 +68,7 @@ class Roofline:
     """By kind of device, and "flops" or "bytes"."""
 
     def seconds(
-        self, kind: Kind, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
+        self, kind: Work, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
     ) -> Array:
         """As ``Speed`` says. Only contractions run on matrix units and follow a curve of flops."""
         matrix = kind == "contraction"
@@ -105,15 +105,21 @@ class Measured:
     otherwise: Speed
 
     def seconds(
-        self, kind: Kind, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
+        self, kind: Work, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
     ) -> Array:
         """As ``Speed`` says. A contraction takes no less than a pointwise operator that reads and
-        writes as many bytes, if those were measured."""
+        writes as many bytes, and other operators no less than their arithmetic, if those were
+        measured."""
         points = self.profile.series(kind, dtype)
+        if points is None and kind == "update":
+            points = self.profile.series("pointwise", dtype)
         if points is None or device != self.device:
             return self.otherwise.seconds(kind, device, dtype, flops, moved)
         if kind != "contraction":
-            return _interpolated(points, moved)
+            found, functions = _interpolated(points, moved), self.profile.series("function", dtype)
+            return (
+                found if functions is None else np.maximum(found, _interpolated(functions, flops))
+            )
         found = _interpolated(points, flops)
         copied = self.profile.series("pointwise", dtype)
         return found if copied is None else np.maximum(found, _interpolated(copied, moved))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from uuid import uuid4
@@ -23,28 +23,15 @@ MARK = "UNITY_TEST_MARK"
 
 
 @dataclass
-class Disturbed:
-    """A run of its own process group in a folder, with a log and checkpoints there."""
+class Course:
+    """What runs leave in a folder: a log and checkpoints."""
 
-    plan: Path
     folder: Path
-    options: tuple[str, ...]
-    launcher: tuple[str, ...] = ()
-    """What starts the ranks in place of the command itself, such as torchrun and its options."""
-    mark: str = field(default_factory=lambda: uuid4().hex)
 
-    def __post_init__(self) -> None:
+    def arguments(self, plan: Path, *options: str) -> tuple[str | Path, ...]:
+        """Those of a run that leaves them here."""
         self.folder.mkdir(exist_ok=True)
-        own = ("--losses", self.log, "--checkpoint", self.checkpoints, *self.options)
-        self.process = subprocess.Popen(
-            [sys.executable, *self.launcher, "-m", "unity.run", self.plan, *own],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {MARK: self.mark, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-            start_new_session=True,
-        )
+        return plan, "--losses", self.log, "--checkpoint", self.checkpoints, *options
 
     @property
     def log(self) -> Path:
@@ -62,6 +49,36 @@ class Disturbed:
         # A worker that is killed may leave a part of a line.
         whole = [json.loads(line) for line in lines if line.endswith("}")]
         return [(step["number"], step["loss"]) for step in whole]
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The weights of the newest checkpoint."""
+        return state_dict(newest_manifest(self.checkpoints))
+
+
+class Disturbed(Course):
+    """A run of its own process group."""
+
+    def __init__(
+        self,
+        plan: Path,
+        folder: Path,
+        options: tuple[str, ...],
+        launcher: tuple[str, ...] = (),
+    ) -> None:
+        """``launcher``: what starts the ranks in place of the command itself, such as torchrun and
+        its options."""
+        super().__init__(folder)
+        self.launcher, self.mark = launcher, uuid4().hex
+        own = self.arguments(plan, *options)
+        self.process = subprocess.Popen(
+            [sys.executable, *self.launcher, "-m", "unity.run", *own],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {MARK: self.mark, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            start_new_session=True,
+        )
 
     def workers(self) -> list[int]:
         """The processes that train."""
@@ -112,10 +129,6 @@ class Disturbed:
             out, err = self.process.communicate()
         return self.process.returncode, out, err
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """The weights of the newest checkpoint."""
-        return state_dict(newest_manifest(self.checkpoints))
-
     def is_gone(self, within: float = 15.0) -> bool:
         """Whether all its processes have ended."""
         end = time.monotonic() + within
@@ -136,7 +149,7 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def same_course(disturbed: Disturbed, alone: Disturbed) -> None:
+def same_course(disturbed: Course, alone: Course) -> None:
     """Demand that every step of a disturbed run, repeated or not, has the loss of that of an
     undisturbed one, and that both end with the same weights, all to the last bit."""
     expected = dict(alone.steps())

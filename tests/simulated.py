@@ -84,10 +84,10 @@ class ThreadWorld(World):
             assert (len(values), values.dtype) == (incoming[peer], dtype)
         return received
 
-    def total(self, value: float) -> float:
-        number = torch.tensor(value, dtype=torch.float64)
-        heard = self._hear(self._tell("total", tuple(range(self.size)), number))
-        return torch.stack(heard).sum().item()
+    def start_total(self, value: Tensor | float) -> Callable[[], float]:
+        number = torch.as_tensor(value, dtype=torch.float64)
+        key = self._tell("total", tuple(range(self.size)), number)
+        return lambda: torch.stack(self._hear(key)).sum().item()
 
     def gather(self, value: Any) -> list[Any]:
         everyone = range(self.size)

@@ -23,11 +23,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from inspect import signature
+from typing import Any, NoReturn, TypeVar
 
 import typer
 
 from pcg.errors import UnityError, one_line
+
+T = TypeVar("T")
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, by the shells' convention: 128 + SIGINT."""
@@ -37,6 +40,18 @@ def new_app() -> typer.Typer:
     """Return an empty typer application with the settings that all commands share."""
     # Plain help and errors: boxes would break an error message over several lines.
     return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def command_of(options: type[T], act: Callable[[T], None]) -> Callable[..., None]:
+    """A command for typer whose parameters are the fields of a dataclass, declared as those of a
+    command are, and which hands them on together."""
+
+    def command(**given: Any) -> None:
+        act(options(**given))
+
+    command.__name__, command.__doc__ = act.__name__, act.__doc__
+    setattr(command, "__signature__", signature(options, eval_str=True))  # noqa: B010 for pyright
+    return command
 
 
 def run_command(main: Callable[[], int | None]) -> NoReturn:

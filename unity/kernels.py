@@ -6,8 +6,7 @@ nothing else, on the half of each index that may be cut.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
@@ -27,6 +26,7 @@ from pcg.operator import Value as Attribute
 from pcg.poly import Poly
 from pcg.task import Task
 from runtime.kernels import run_equation, run_task
+from runtime.precision import in_float64
 from substitutions.enumerate import Instance, instances
 
 MAX_INSTANCES = 8
@@ -81,7 +81,7 @@ class _Sample:
 def kernel_problem(operator: Operator) -> str | None:
     """What is wrong with an operator's kernel; None where nothing is found to be."""
     rng, generator = Random(0), torch.Generator().manual_seed(0)
-    with _double():
+    with in_float64():
         for instance in _instances(operator):
             try:
                 agreed = _compare_at(instance, rng, generator)
@@ -92,17 +92,6 @@ def kernel_problem(operator: Operator) -> str | None:
                 problem = "no small sizes and attributes give its equation a value"
                 return f"its kernel cannot be compared: {problem} at ranks {ranks}"
     return None
-
-
-@contextmanager
-def _double() -> Generator[None]:
-    """Make constants in float64, as long as it is entered."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _instances(operator: Operator) -> list[Instance]:

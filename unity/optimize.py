@@ -25,7 +25,7 @@ from pcg.errors import InputError
 from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model, default_optimizer
 from pcg.opaque import opaque_nodes
-from pcg.plan import save_plan
+from pcg.plan import machine_record, save_plan
 from pcg.training import optimizer_of
 from search.describe import pipeline_text, rows, rules_used
 from search.mesh.allow import Dimension
@@ -129,11 +129,12 @@ def optimize(
         if path is not None and not path.parent.is_dir():
             raise InputError(str(path), "cannot be written, its folder does not exist")
     kept_by = default_optimizer(model) if optimizer is None else optimizer_of(optimizer)
-    target, speed = measured(load_machine(machine), profile)
+    known = load_machine(machine)
     if nodes is not None:
-        target = target.with_nodes(nodes)
+        known = known.with_nodes(nodes)
     if devices is not None:
-        target = target.with_devices(devices)
+        known = known.with_devices(devices)
+    target, speed = measured(known, profile)
     captured = capture_model(model, batch, target.devices)
     graph = captured.graph
     library = load_library(rules)
@@ -148,7 +149,9 @@ def optimize(
             limits = Settings(threshold=threshold, seconds=budget, optimizer=kept_by)
             search = Optimizer(target, library, limits, progress=show, speed=speed)
             found = search.planned(model, graph)
-    save_plan(replace(found.plan, naming=captured.naming), out)
+    # A profile is about the figures: it makes no other machine.
+    record = machine_record(known)
+    save_plan(replace(found.plan, machine=record, naming=captured.naming), out)
     if trace is not None:
         save_trace(simulate_plan(found.plan, target, speed), trace)
     if as_json:

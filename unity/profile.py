@@ -1,6 +1,7 @@
 """`unity profile`: measure operators and links of this machine for the cost model.
 
 python -m unity.profile --machine local -o profile.json
+torchrun --nnodes 2 --nproc-per-node 8 ... -m unity.profile --machine dgx-a100 --nodes 2
 python -m unity.optimize mlp-tiny --machine local --profile profile.json -o plan.json
 """
 
@@ -19,7 +20,7 @@ from rich.table import Table
 from pcg.errors import InputError
 from pcg.files import write_text_atomic
 from pcg.machine import DType, Machine, load_machine
-from pcg.profile import LinkSeries, OperatorSeries, Point, Profile, link_line
+from pcg.profile import LinkSeries, OperatorSeries, Point, Profile, link_rate
 from runtime.launch import launch
 from unity.cli import new_app, run_app
 
@@ -40,6 +41,9 @@ app = new_app()
 @app.command()
 def profile(
     machine: Annotated[str, typer.Option(help="A preset, or a machine file.")] = "local",
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Measure between so many nodes too, under torchrun on each.")
+    ] = 1,
     devices: Annotated[
         int | None,
         typer.Option(help="Measure with so many at work; by default those of a node that are here"),
@@ -54,7 +58,7 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
     """Measure this computer as the MACHINE of plans; one process a device."""
-    target = load_machine(machine)
+    target = _target(load_machine(machine), nodes)
     formats = _formats(target, precision)
     if not out.absolute().parent.is_dir():
         raise InputError(str(out), "cannot be written, its folder does not exist")
@@ -68,6 +72,18 @@ def profile(
         print(text)
     else:
         _print(content, out)
+
+
+def _target(machine: Machine, nodes: int) -> Machine:
+    """The machine with so many nodes, whose processes torchrun has to have started."""
+    if nodes == 1:
+        return machine
+    found = machine.with_nodes(nodes)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes != found.devices:
+        problem = f"expected {found.devices} processes that torchrun started, got {processes}"
+        raise InputError("--nodes", problem)
+    return found
 
 
 def _formats(machine: Machine, wanted: list[str] | None) -> tuple[DType, ...]:
@@ -113,9 +129,9 @@ def _profile(machine: Machine, found: Measured) -> Profile:
         for (kind, dtype), series in found.operators.items()
     ]
     links = [
-        LinkSeries(level=level.name, points=_points(series))
-        for level, series in zip(machine.levels, found.links, strict=False)
-        if series
+        LinkSeries(level=level.name, of=link.of, devices=link.devices, points=_points(link.timings))
+        for level, links in zip(machine.levels, found.links, strict=False)
+        for link in links
     ]
     return Profile(
         schema_version=1,
@@ -136,16 +152,16 @@ def _print(content: Profile, out: Path) -> None:
     for heading in ("what", "format", "least", "spread", "best rate"):
         table.add_column(heading, justify="left" if heading in ("what", "format") else "right")
     for series in content.operators:
-        unit = "FLOP/s" if series.kind == "contraction" else "B/s"
+        unit = "FLOP/s" if series.kind in ("contraction", "function") else "B/s"
         table.add_row(series.kind, series.dtype, *_summary(series.points, unit))
     for link in content.links:
-        table.add_row(f"link, {link.level}", "", *_summary(link.points, "B/s"))
+        table.add_row(f"{link.of}, {link.level}", "", *_summary(link.points, "B/s"))
     console.print(table)
     for link in content.links:
-        line = link_line(link, out)
+        rate = link_rate(link, out)
         console.print(
-            f"{link.level}: latency {line['latency'] * 1e6:.3g} us,"
-            f" bandwidth {line['bandwidth'] / 1e9:.3g} GB/s",
+            f"{link.level}, {link.of}: latency {rate.latency * 1e6:.3g} us a step,"
+            f" bandwidth {rate.bandwidth / 1e9:.3g} GB/s",
             soft_wrap=True,
         )
     console.print(f"written to {out}", soft_wrap=True)

@@ -13,26 +13,22 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from pcg.errors import InputError, NegativeAnswer
 from pcg.plan import load_plan
-from pcg.training import Optimizer
 from pcg.user import load_operators
-from runtime.job import Checkpoints, Observer, Options, Step
+from runtime.job import Observer, Options, Step
 from runtime.launch import check_computer, launch
 from runtime.lower import Lowering
-from runtime.recipe import OptimizerName, Recipe
-from unity.cli import new_app, run_app
+from unity.cli import command_of, new_app, run_app
 from unity.declarations import load_user_operators
 from unity.origin import check_origin
 from unity.report import batch_of, print_json, print_report, write_trace
+from unity.run_arguments import Arguments
 
 MAX_PROGRAMS = 8
 """Programs that are shown; other ranks' differ in their regions and peers only."""
@@ -43,204 +39,30 @@ GRACE = 60
 app = new_app()
 
 
-class Precision(StrEnum):
-    """The number formats of a run; bf16 and fp16 with float32 weights."""
-
-    float32 = "float32"
-    float64 = "float64"
-    bf16 = "bf16"
-    fp16 = "fp16"
-
-
-class OptimizerChoice(StrEnum):
-    """Optimizers; momentum is sgd with --momentum 0.9."""
-
-    sgd = "sgd"
-    momentum = "momentum"
-    adam = "adam"
-    adamw = "adamw"
-
-
-class ScheduleChoice(StrEnum):
-    """Schedules of the learning rate."""
-
-    constant = "constant"
-    linear = "linear"
-    cosine = "cosine"
-    step = "step"
-
-
 @dataclass(frozen=True)
 class Job:
     """What each process is asked to do; it reads the plan itself."""
 
-    path: str
+    arguments: Arguments
     options: Options
-    timeout: float
-    as_json: bool
-    operators: str | None
-    log: str | None
-    trace: str | None
 
 
-@app.command()
-def run(
-    plan: Annotated[str, typer.Argument(help="Plan file, from unity optimize.")],
-    steps: Annotated[int, typer.Option(min=1, help="Training steps, resumed ones included.")] = 5,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="module:function or FILE.py:function that returns a map-style dataset or an"
-            " iterable of samples; by default values are drawn."
-        ),
-    ] = None,
-    optimizer: Annotated[
-        OptimizerChoice | None, typer.Option(help="By default the one that the plan counts with.")
-    ] = None,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
-    momentum: Annotated[
-        float | None, typer.Option(help="Of sgd; by default 0.9 for `momentum`, else 0.")
-    ] = None,
-    dampening: Annotated[float, typer.Option(help="Of sgd with momentum.")] = 0.0,
-    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's momentum.")] = False,
-    weight_decay: Annotated[
-        float | None, typer.Option(help="By default 0.01 for adamw, else 0.")
-    ] = None,
-    beta1: Annotated[float, typer.Option(help="Of adam and adamw.")] = 0.9,
-    beta2: Annotated[float, typer.Option(help="Of adam and adamw.")] = 0.999,
-    epsilon: Annotated[float, typer.Option(help="Of adam and adamw.")] = 1e-8,
-    clip: Annotated[
-        float | None, typer.Option(help="The largest norm of all gradients together.")
-    ] = None,
-    accumulate: Annotated[
-        int, typer.Option(help="Batches a step, the mean of whose gradients is used.")
-    ] = 1,
-    schedule: Annotated[
-        ScheduleChoice,
-        typer.Option(help="Of the learning rate: down to --floor, or by --gamma every so often."),
-    ] = ScheduleChoice.constant,
-    warmup: Annotated[int, typer.Option(help="Steps in which the rate grows to its size.")] = 0,
-    decay_steps: Annotated[
-        int | None,
-        typer.Option(help="Steps of a schedule after the warm-up; by default up to --steps."),
-    ] = None,
-    gamma: Annotated[float, typer.Option(help="What each drop of `step` leaves.")] = 0.1,
-    floor: Annotated[float, typer.Option(help="The part of the rate that is left at last.")] = 0.0,
-    init: Annotated[
-        str | None,
-        typer.Option(help="Weights to begin with, a state dict of the module; else drawn."),
-    ] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="A folder for checkpoints, on a disk that all nodes share.")
-    ] = None,
-    every: Annotated[int, typer.Option(min=1, help="Steps from checkpoint to checkpoint.")] = 100,
-    keep: Annotated[int, typer.Option(min=1, help="How many checkpoints stay.")] = 3,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")
-    ] = False,
-    max_restarts: Annotated[
-        int, typer.Option(min=0, help="How often to start again when a process has died.")
-    ] = 0,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare with one process, in float64.")
-    ] = False,
-    precision: Annotated[
-        Precision | None,
-        typer.Option(help="Default: float32. bf16 and fp16 compute in these and keep float32."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Fixes weights, synthetic data and its order.")] = 0,
-    timeout: Annotated[
-        float, typer.Option(min=1.0, help="Seconds that a communication may take.")
-    ] = 120.0,
-    operators: Annotated[
-        str | None, typer.Option(help="A Python file that declares further operators.")
-    ] = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(help="What the plan's machine has to be; by default the preset it names."),
-    ] = None,
-    rules: Annotated[
-        str | None,
-        typer.Option(help="The rule library of the plan; by default the generated one."),
-    ] = None,
-    trace: Annotated[
-        str | None,
-        typer.Option(help="Write the timeline of the last step for Chrome's viewer or Perfetto."),
-    ] = None,
-    log: Annotated[
-        str | None, typer.Option("--losses", help="A file to which each step adds a line of JSON.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    show_program: Annotated[
-        bool, typer.Option("--show-program", help="First print what each process does.")
-    ] = False,
-) -> None:
+def run(arguments: Arguments) -> None:
     """Train by PLAN, one process a device."""
     with _rank_0_complains():
-        if check and precision not in (None, Precision.float64):
-            problem = f"{precision}, expected float64, in which --check compares"
-            raise InputError("--precision", problem)
-        if check and init is not None:
-            raise InputError("--check", "not with --init, expected weights that are drawn")
-        if trace is not None and not Path(trace).absolute().parent.is_dir():
-            raise InputError(trace, "cannot be written, its folder does not exist")
-        if operators is not None:
-            load_user_operators(operators)
+        arguments.check_alone()
+        if arguments.operators is not None:
+            load_user_operators(arguments.operators)
+        plan = arguments.plan
         lowering = Lowering(load_plan(plan), plan)
-        check_origin(lowering.plan, plan, machine, rules)
-        kind, momentum = _optimizer(optimizer, lowering.plan.optimizer, momentum)
-        recipe = Recipe(
-            optimizer=kind,
-            rate=lr,
-            momentum=momentum,
-            dampening=dampening,
-            nesterov=nesterov,
-            weight_decay=(0.01 if kind == "adamw" else 0.0)
-            if weight_decay is None
-            else weight_decay,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            clip=clip,
-            accumulate=accumulate,
-            schedule=schedule.value,
-            warmup=warmup,
-            decay=decay_steps or (1 if schedule == "constant" else max(steps - warmup, 1)),
-            gamma=gamma,
-            floor=floor,
-        )
-        kept = _checkpoints(checkpoint, every, keep, resume, max_restarts)
-        number = Precision.float64 if check else precision or Precision.float32
-        options = Options(
-            steps, recipe, number.value, seed, check, data, kept, init, trace is not None
-        )
-        job = Job(plan, options, timeout, as_json, operators, log, trace)
-    if show_program and os.environ.get("RANK", "0") == "0":
+        check_origin(lowering.plan, plan, arguments.machine, arguments.rules)
+        job = Job(arguments, arguments.options(lowering.plan.optimizer))
+    if arguments.show_program and os.environ.get("RANK", "0") == "0":
         _print_programs(lowering)
-    _start(job, lowering, max_restarts)
+    _start(job, lowering)
 
 
-def _optimizer(
-    chosen: OptimizerChoice | None, of_plan: Optimizer, momentum: float | None
-) -> tuple[OptimizerName, float]:
-    """The optimizer and its momentum."""
-    name = of_plan if chosen is None else chosen.value
-    if name == "momentum":
-        return "sgd", 0.9 if momentum is None else momentum
-    if momentum is not None and name != "sgd":
-        raise InputError("--momentum", f"not for --optimizer {name}")
-    return name, momentum or 0.0
-
-
-def _checkpoints(
-    folder: str | None, every: int, keep: int, resume: bool, restarts: int
-) -> Checkpoints | None:
-    if folder is not None:
-        return Checkpoints(folder, every, keep, resume)
-    for option, is_given in (("--resume", resume), ("--max-restarts", restarts > 0)):
-        if is_given:
-            raise InputError(option, "expected --checkpoint FOLDER with it")
-    return None
+app.command()(command_of(Arguments, run))
 
 
 @contextmanager
@@ -254,15 +76,15 @@ def _rank_0_complains() -> Generator[None]:
         raise
 
 
-def _start(job: Job, lowering: Lowering, restarts: int) -> None:
+def _start(job: Job, lowering: Lowering) -> None:
     """Work as one of torchrun's processes, or start processes of our own."""
-    machine = lowering.plan.machine
+    machine, restarts = lowering.plan.machine, job.arguments.max_restarts
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         try:
             work(job)
         except InputError as error:
             # What rank 0 finds wrong with the plan as well.
-            if os.environ["RANK"] != "0" and error.where.startswith(job.path):
+            if os.environ["RANK"] != "0" and error.where.startswith(job.arguments.plan):
                 sys.exit(error.exit_status)
             raise
         return
@@ -279,23 +101,24 @@ def work(job: Job) -> None:
     # Here because the parent, which also imports this module, can do without torch for long.
     from runtime.worker import train
 
-    if job.operators is not None:
-        load_operators(job.operators)  # which `run` has checked
-    plan = load_plan(job.path)
+    asked = job.arguments
+    if asked.operators is not None:
+        load_operators(asked.operators)  # which `run` has checked
+    plan = load_plan(asked.plan)
     with _observed(job, batch_of(plan) * job.options.recipe.accumulate) as observe:
-        report = train(plan, job.options, job.timeout, observe, job.path)
+        report = train(plan, job.options, asked.timeout, observe, asked.plan)
     if report is None:
         return
-    if job.trace is not None:
-        write_trace(report, Path(job.trace))
-    if job.as_json:
+    if asked.trace is not None:
+        write_trace(report, Path(asked.trace))
+    if asked.as_json:
         print_json(plan, report)
     else:
         print_report(plan, report)
     worst = max(report.comparisons, key=lambda c: (not c.passes, c.relative), default=None)
     if worst is not None and not worst.passes:
         what = f"{worst.kind} {worst.name} differs by {worst.relative:.1e} (relative)"
-        raise NegativeAnswer(f"{job.path}: check failed: {what}")
+        raise NegativeAnswer(f"{asked.plan}: check failed: {what}")
 
 
 @contextmanager
@@ -308,9 +131,9 @@ def _observed(job: Job, samples: int) -> Generator[Observer]:
             TextColumn("loss {task.fields[loss]} {task.fields[speed]}"),
             console=Console(stderr=True),
             transient=True,
-            disable=job.as_json or not is_first or not sys.stderr.isatty(),
+            disable=job.arguments.as_json or not is_first or not sys.stderr.isatty(),
         ) as progress,
-        _appending(job.log if is_first else None) as write,
+        _appending(job.arguments.log if is_first else None) as write,
     ):
         bar = progress.add_task("training", total=job.options.steps, loss="", speed="")
 

@@ -77,8 +77,8 @@ def _machine(
 ) -> tuple[Machine, Speed | None]:
     """The machine of a plan, and how fast its devices are; InputError where it is another than the
     plan was made for."""
-    found, speed = measured(load_machine(wanted.name if name is None else name), profile)
-    return machine_of(wanted, plan, found, nodes), speed
+    found = load_machine(wanted.name if name is None else name)
+    return measured(machine_of(wanted, plan, found, nodes), profile)
 
 
 def device_list(text: str, devices: int) -> tuple[int, ...]:

@@ -108,7 +108,7 @@ def _computation(
 
 def _update(cost: CostModel, device: Device, moved: Vector) -> Vector:
     """Seconds of an optimizer's step that reads and writes so many bytes."""
-    return cost.kernel_seconds("pointwise", device, np.zeros(len(moved)), moved, 1)
+    return cost.kernel_seconds("update", device, np.zeros(len(moved)), moved, 1)
 
 
 def _kinds_used(space: Space, digits: Digits) -> _Used:
@@ -136,7 +136,7 @@ def _cut(degrees: Vector, concerned: Sequence[bool]) -> Vector:
 def _exchange(codes: Codes, block: Vector, digits: Digits) -> Vector:
     """Seconds of an all_reduce among the copies of a weight."""
     mask = ((codes == COPY) * (1 << np.arange(len(digits)))).sum(axis=1)
-    return digits.all_reduce_seconds(mask, block)
+    return digits.gradient_seconds(mask, block)
 
 
 def lengths(node: Node) -> dict[str, int]:

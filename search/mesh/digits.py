@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.machine import Machine
-from search.collectives import Lines, all_reduce, padded, ring, seconds
+from search.collectives import Lines, all_reduce, bucketed, padded, ring
 
 Masks = NDArray[np.int64]
 """Sets of digits, bit i for digit i."""
@@ -57,10 +57,11 @@ class Digits:
             found = self._pairs[mask] = self._measured(self.group(mask))
         return found
 
-    def all_reduce_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
-        """Seconds of an all_reduce in each group of a mask, of a volume of bytes on a device."""
+    def gradient_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
+        """Seconds of the all_reduce of a weight's gradient in each group of a mask, of a volume of
+        bytes on a device."""
         found, inverse = self._each(masks)
-        return seconds(padded([pairs.all_reduce for pairs in found])[inverse], volume)
+        return bucketed(padded([pairs.all_reduce for pairs in found])[inverse], volume)
 
     def _each(self, masks: Masks) -> tuple[list[Pairs], NDArray[np.intp]]:
         """The groups of some masks, each different mask measured once, and which each one has."""

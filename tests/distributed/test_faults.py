@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from disturbed import Disturbed, same_course
+from commands import no_worker_is_left, run_here
+from disturbed import Course, Disturbed, same_course
 
 from pcg.plan import save_plan
 from pcg.text import parse_graph
@@ -68,12 +69,13 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_pa
     every = 8
     given = options(40, every, *RECIPES["adam"])
     disturbed = Disturbed(plan, tmp_path / "disturbed", (*given, "--max-restarts", "1"))
-    alone = Disturbed(plan, tmp_path / "alone", given)
     disturbed.wait_for_step(20)
     disturbed.kill_worker(1)
-    for run in (disturbed, alone):
-        status, _, err = run.finish()
-        assert status == 0, err
+    alone = Course(tmp_path / "alone")
+    undisturbed = run_here(*alone.arguments(plan, *given))
+    assert undisturbed.status == 0, undisturbed.err
+    status, _, err = disturbed.finish()
+    assert status == 0, err
     same_course(disturbed, alone)
     repeated = len(disturbed.steps()) - 40
     assert repeated <= every
@@ -91,11 +93,10 @@ def test_told_to_stop_a_run_leaves_a_checkpoint_and_another_plan_goes_on(write, 
     assert line.startswith(f"unity: error: stopped by SIGTERM after step {last}, checkpoint ")
     assert run.is_gone()
     more = options(last + 2, 100, "--resume", "--lr", "0.02")
-    again = Disturbed(write("columns", 1), run.folder, more)
-    status, _, err = again.finish()
-    assert status == 0, err
-    assert f"going on with step {last + 1}" in err
-    assert [number for number, _ in again.steps()][-2:] == [last + 1, last + 2]
+    again = run_here(*run.arguments(write("columns", 1), *more))
+    assert again.status == 0, again.err
+    assert f"going on with step {last + 1}" in again.err
+    assert [number for number, _ in run.steps()][-2:] == [last + 1, last + 2]
 
 
 HANGING = """
@@ -117,15 +118,15 @@ def test_a_hung_peer_ends_the_run_with_rank_step_and_communication(write, tmp_pa
     """The data of rank 1 does not come in step 4; rank 0 waits for its rows."""
     (tmp_path / "data.py").write_text(HANGING)
     given = ("--steps", "10", "--timeout", "3", "--data", f"{tmp_path / 'data.py'}:Samples")
-    run = Disturbed(write("rows", 2), tmp_path / "run", given)
-    status, _, err = run.finish()
-    assert status == 2
-    (line,) = [line for line in err.splitlines() if line.startswith("unity: error: ")]
+    course = Course(tmp_path / "run")
+    run = run_here(*course.arguments(write("rows", 2), *given))
+    assert run.status == 2
+    (line,) = [line for line in run.err.splitlines() if line.startswith("unity: error: ")]
     assert re.match(
         r"unity: error: rank 0: step 4: (messages with|\w+ over) .*1.*: Timed out", line
     )
-    assert [number for number, _ in run.steps()] == [1, 2, 3]
-    assert run.is_gone()
+    assert [number for number, _ in course.steps()] == [1, 2, 3]
+    assert no_worker_is_left()
 
 
 @pytest.mark.soak

@@ -6,8 +6,6 @@ three steps agree with the torch module that the model is, trained in double pre
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,6 +21,7 @@ from pcg.plan import Plan
 from runtime.data import initial_weight, input_batch
 from runtime.executor import Executor
 from runtime.lower import Lowering
+from runtime.precision import in_float64
 from substitutions.store import load_library
 from unity.planners import NAMES, planner_of
 
@@ -38,16 +37,6 @@ class Trained:
 
     losses: tuple[float, ...]
     weights: dict[str, torch.Tensor]
-
-
-@contextmanager
-def double_precision() -> Generator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def batch_of(captured: Captured, example, step: int):
@@ -71,7 +60,7 @@ def module_trained(name: str, batch: int, *, delayed: bool) -> Trained:
     """What torch makes of the module. ``delayed``: as PipeDream-2BW updates weights."""
     captured = capture_model(name, batch, 1)
     leaves = {node.leaf.name: node.leaf for node in captured.graph.leaves}
-    with double_precision():
+    with in_float64():
         module, example = MODELS[name].make(batch)
         parameters = dict(module.named_parameters())
         own = {w.leaf: (w, parameters[w.parameter]) for w in captured.weights}

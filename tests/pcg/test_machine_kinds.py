@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcg.errors import InputError
-from pcg.machine import Machine, load_machine
+from pcg.machine import Machine, Rate, load_machine
 
 PLAIN = load_machine("summit")
 
@@ -66,11 +66,17 @@ def test_a_part_keeps_the_kinds_of_its_devices(machine: Machine, data: st.DataOb
     assert more.device_at(more.devices - 1) == machine.kinds[-1]
 
 
-def test_kinds_are_part_of_the_hash_where_there_are_several():
+def test_kinds_and_collectives_are_part_of_the_hash_where_they_are_given():
     """Plans for machines of one kind go on to know them."""
     fields = PLAIN.model_dump(mode="json", exclude={"others"})
+    for level in fields["levels"]:
+        del level["all_gather"], level["all_reduce"]
     content = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     assert PLAIN.hash() == hashlib.sha256(content.encode()).hexdigest()
+    level = PLAIN.levels[0]
+    rates = {"all_reduce": Rate(latency=level.latency, bandwidth=level.bandwidth)}
+    levels = (level.model_copy(update=rates), *PLAIN.levels[1:])
+    assert PLAIN.model_copy(update={"levels": levels}).hash() != PLAIN.hash()
     assert mixed(4, (2,)).hash() != mixed(4, (3,)).hash() != mixed(4, ()).hash()
 
 

@@ -15,7 +15,7 @@ from by_hand import make_plan
 from pcg.errors import InputError
 from pcg.naming import NamingFile, ParameterFile
 from pcg.text import parse_graph
-from runtime.checkpoint import CheckpointError, newest_manifest
+from runtime.checkpoint import CheckpointError, Manifest, ScaleRecord, newest_manifest
 from runtime.collectives import World
 from runtime.data import Synthetic
 from runtime.job import Checkpoints, Options
@@ -245,3 +245,26 @@ def test_initial_weights_that_do_not_fit(plan, tmp_path, content, problem):
 def test_a_folder_without_checkpoints(tmp_path):
     with pytest.raises(InputError, match="has no checkpoint"):
         newest_manifest(tmp_path)
+
+
+def test_the_scale_of_the_loss_goes_on_where_it_was(plan, tmp_path):
+    kept = Checkpoints(str(tmp_path), resume=True)
+
+    def run(steps: int) -> list[float]:
+        given = Options(steps, Recipe(rate=0.0), "fp16", checkpoints=kept)
+        report = run_plan(Lowering(plan), given, World(), lambda step: None)
+        assert report is not None
+        return [step.loss for step in report.steps]
+
+    assert len(run(2)) == 2
+    path = newest_manifest(tmp_path).path / "checkpoint.json"
+    first = Manifest.model_validate_json(path.read_text())
+    assert first.loss_scale == ScaleRecord(value=2.0**15, good_steps=2)
+    other = first.model_copy(update={"loss_scale": ScaleRecord(value=64.0, good_steps=1999)})
+    signed = other.model_copy(update={"digest": other.own_digest()})
+    path.write_text(signed.model_dump_json())
+    assert len(run(3)) == 1
+    # The 2000th good step in a row doubles it.
+    assert newest_manifest(tmp_path).manifest.loss_scale == ScaleRecord(
+        value=128.0, good_steps=2000
+    )

@@ -7,10 +7,12 @@ import math
 import pytest
 import torch
 from by_hand import make_plan
+from simulated import on_ranks
 
 from pcg.graph import Leaf
 from pcg.models.mlp import mlp
 from pcg.tensor import ParallelTensor
+from pcg.text import parse_graph
 from runtime.check import Outcome, compare
 from runtime.collectives import World
 from runtime.data import initial_weight, input_batch
@@ -102,3 +104,30 @@ def test_a_step_takes_the_median_without_the_first():
     assert Report(steps[:1]).step_seconds == 9.0
     assert Report(steps).passes
     assert not Report(steps, (Comparison("loss", "", 1.0, 1.0),)).passes
+
+
+def test_gradients_of_several_batches_are_exchanged_once():
+    """Every rank sums its own; what comes of it is the mean of those of all batches."""
+    model = "x = input[8, 6]\nw = weight[6, 4]\nv = weight[4, 4]\n{}\nreturn mean_loss(y)"
+    cut = "h = relu(matmul(partition(x, dim=0, degree=2), replicate(w, degree=2)))\n"
+    cut += "y = combine(matmul(h, replicate(v, degree=2)), dim=0, degree=2)"
+    whole = parse_graph(model.format("y = matmul(relu(matmul(x, w)), v)"))
+    lowering = Lowering(make_plan(whole, parse_graph(model.format(cut)), 2, {}))
+    recipe = Recipe(rate=0.1, accumulate=3)
+
+    def work(world):
+        sent: list[int] = []
+        start = world.start_all_reduce
+
+        def counted(values, group):
+            sent.append(len(values))
+            return start(values, group)
+
+        world.start_all_reduce = counted
+        options = Options(2, recipe, "float64", check=True)
+        report = run_plan(lowering, options, world, lambda step: None)
+        return len(sent), report
+
+    (first, report), (second, _) = on_ranks(2, work)
+    assert first == second == 2
+    assert not [c for c in report.comparisons if not c.passes]

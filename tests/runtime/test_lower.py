@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from by_hand import make_plan
 
 from pcg.errors import InputError
-from pcg.layout import grid
-from pcg.machine import load_machine
-from pcg.plan import EstimatesFile, Plan, machine_record
+from pcg.plan import Plan
 from pcg.text import parse_graph
-from pcg.view import MachineView
 from runtime.lower import Lowering
 from runtime.program import AllReduce, Exchange
 
@@ -28,19 +26,8 @@ return reduce(mean_loss(matmul(hidden, partition(w2, dim=1, degree=2))), degree=
 """
 
 
-def plan_of(graph: str, devices: int = 2, model: str = MODEL, start: int = 0) -> Plan:
-    cut = parse_graph(graph)
-    nodes = [node for node in cut.nodes if not node.is_leaf and not node.is_parallel]
-    views = {node: MachineView.packed(start, grid(node)) for node in nodes}
-    machine = machine_record(load_machine("local").with_devices(devices))
-    estimates = EstimatesFile(
-        step_seconds=1.0,
-        one_device_seconds=1.0,
-        communication_elements=0,
-        search_seconds=0.0,
-        peak_memory_bytes=0,
-    )
-    return Plan("test", parse_graph(model), cut, views, machine, "", (), estimates)
+def plan_of(graph: str, devices: int = 2, model: str = MODEL) -> Plan:
+    return make_plan(parse_graph(model), parse_graph(graph), devices, {})
 
 
 def test_a_program_reads_like_what_the_device_does():

@@ -76,9 +76,10 @@ def plan_of(model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DE
     return Plan("test", model, graph, views, machine, "", (), estimates, pipeline=pipeline)
 
 
-def trained(plan: Plan, steps: int = 3) -> Report:
+def trained(plan: Plan, steps: int = 3, batches: int = 1) -> Report:
     lowering = Lowering(plan)
-    options = Options(steps=steps, recipe=Recipe(rate=RATE), dtype="float64", check=True)
+    recipe = Recipe(rate=RATE, accumulate=batches)
+    options = Options(steps=steps, recipe=recipe, dtype="float64", check=True)
     report = on_ranks(
         plan.machine.devices, lambda world: run_plan(lowering, options, world, lambda step: None)
     )[0]
@@ -209,8 +210,11 @@ def test_a_program_shows_slices_and_their_order(library):
     assert "with the weights of one update before" in shown
 
 
-def test_2bw_agrees_with_one_process(library):
-    report = trained(planned("mlp-mnist", library, 4, 2, "2bw"), steps=4)
+@pytest.mark.parametrize(("kind", "batches"), [("2bw", 1), ("2bw", 2), ("1f1b", 2)])
+def test_updates_agree_with_one_process(library, kind, batches):
+    """Also with gradients of several batches, which for 2bw are all of the same older weights."""
+    plan = planned("mlp-mnist", library, 4, 2, kind)
+    report = trained(plan, steps=4, batches=batches)
     assert not [c for c in report.comparisons if not c.passes]
 
 

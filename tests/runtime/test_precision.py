@@ -6,6 +6,7 @@ import pytest
 import torch
 from by_hand import make_plan
 from simulated import on_ranks
+from torch._dynamo.backends.registry import lookup_backend
 
 from pcg.text import parse_graph
 from runtime.collectives import World
@@ -72,16 +73,18 @@ def test_mixed_precision_on_several_ranks():
 
 def test_compiled_stretches_compute_the_same(monkeypatch):
     """By a backend of torch's own that needs no C++ compiler."""
-    seen: list[int] = []
+    seen: list[list[str]] = []
     whole = torch.compile
 
-    def traced(function, **options):
-        seen.append(1)
-        return whole(function, backend="aot_eager", **options)
+    def kept(graph, inputs):
+        seen.append([node.op for node in graph.graph.nodes])
+        return lookup_backend("aot_eager")(graph, inputs)
 
-    monkeypatch.setattr(torch, "compile", traced)
+    monkeypatch.setattr(torch, "compile", lambda f, **options: whole(f, backend=kept, **options))
     assert alone("float64", compiles=True) == pytest.approx(alone("float64"), rel=1e-12)
+    # The model is one stretch, and all of it one graph.
     assert len(seen) == 1
+    assert sum(op.startswith("call") for op in seen[0]) > 3
 
 
 def test_gradients_that_are_not_finite_halve_the_scale_of_the_loss():
@@ -102,8 +105,8 @@ def test_an_update_that_is_left_out_leaves_weights_alone():
     graph = parse_graph(MODEL)
     program = Lowering(make_plan(graph, graph, 1, {})).program(0)
     executor = Executor(program, World(), "fp16")
-    executor._scale = LossScale(2.0**127)
+    executor.loss_scale = LossScale(2.0**127)
     before = {register: weight.clone() for register, weight in executor.weights.items()}
     losses(executor, 1)
-    assert executor._scale.value == 2.0**126
+    assert executor.loss_scale.value == 2.0**126
     assert all(torch.equal(before[r], weight) for r, weight in executor.weights.items())

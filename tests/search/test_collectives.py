@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcg.machine import Hop, Link, load_machine
-from search.collectives import all_reduce, ring, seconds
+from search.collectives import BUCKET, all_reduce, bucketed, ring, seconds
 from search.mesh.digits import Digits
 
 hops = st.builds(
@@ -73,6 +73,17 @@ def test_a_group_of_one_has_nothing_to_do():
     assert seconds(ring(()), 1e9) == seconds(all_reduce(()), 1e9) == 0
 
 
+@settings(max_examples=20, deadline=None)
+@given(hop=hops, parts=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5))
+def test_gradients_that_share_a_buffer_share_its_latency(hop: Hop, parts: list[float]):
+    """Together they take as long as the buffers that they fill; a large one takes its own time."""
+    lines, total = all_reduce([hop]), sum(parts)
+    whole = float(seconds(lines, BUCKET))
+    found = sum(float(bucketed(lines, part * BUCKET)) for part in parts)
+    assert found == pytest.approx(total * whole)
+    assert bucketed(lines, 3 * BUCKET) == seconds(lines, 3 * BUCKET)
+
+
 def test_on_192_gpus_latency_is_not_that_of_a_flat_ring():
     machine = load_machine("summit").with_nodes(32)
     found = machine.hops(range(192))
@@ -89,7 +100,7 @@ def test_digits_know_the_same(machine):
     masks = np.arange(1 << len(digits))
     for volume in (0.0, 1e3, 1e9):
         volumes = np.full(masks.shape, volume)
-        reduced = digits.all_reduce_seconds(masks, volumes)
+        shared = digits.gradient_seconds(masks, volumes)
         for mask in masks:
             group = [
                 d
@@ -104,4 +115,4 @@ def test_digits_know_the_same(machine):
             own = target.hops(group)
             passed = float(seconds(digits.pairs(int(mask)).ring, volume))
             assert passed == pytest.approx(float(seconds(ring(own), volume)))
-            assert reduced[mask] == pytest.approx(float(seconds(all_reduce(own), volume)))
+            assert shared[mask] == pytest.approx(float(bucketed(all_reduce(own), volume)))

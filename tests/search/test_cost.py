@@ -14,6 +14,7 @@ from pcg.tensor import Degrees, ParallelTensor
 from pcg.text import parse_graph
 from pcg.transfer import transfer
 from pcg.view import MachineView
+from search.collectives import BUCKET
 from search.cost import CostModel, communication_elements, gradients
 from search.efficiency import PLAIN
 
@@ -149,7 +150,8 @@ def test_weight():
     cost = CostModel(machine(), speed=PLAIN)
     sync, update = cost.weight(spread(typed((1000,), dims=(2,), copies=2)))
     assert sync.groups.tolist() == [[0, 1], [2, 3]]
-    assert sync.longest == pytest.approx(2 * ALPHA + 2000 / BETA)  # a pair, each half to the other
+    # Of a whole buffer, which a pair exchanges each half to the other, its part.
+    assert sync.longest == pytest.approx((2 * ALPHA + BUCKET / BETA) * 2000 / BUCKET)
     assert update.longest == pytest.approx(LAUNCH + 3 * 2000 / MEMORY)
     assert cost.weight(spread(typed((1000,), dims=(2,))))[0].longest == 0.0
 

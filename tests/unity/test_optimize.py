@@ -15,6 +15,8 @@ from runtime.lower import Lowering
 from substitutions.store import default_path
 from unity.__main__ import main
 from unity.optimize import app
+from unity.origin import check_origin
+from unity.simulate import app as simulator
 
 ROOT = Path(__file__).parents[2]
 
@@ -204,12 +206,14 @@ def test_without_a_library_there_is_no_plan(
 
 
 def test_a_profile_changes_what_is_predicted(tmp_path: Path) -> None:
+    later = [{"size": 1e6, "seconds": 2.0, "spread": 0.0}]
     slow = [{"size": size, "seconds": 1.0, "spread": 0.0} for size in (1e3, 1e6)]
     content = {
         "schema_version": 1,
         "machine": "local",
         "device": "slow",
         "operators": [{"kind": "contraction", "dtype": "float32", "points": slow}],
+        "links": [{"level": "node", "of": "all_reduce", "devices": 2, "points": slow[:1] + later}],
     }
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps(content))
@@ -217,6 +221,11 @@ def test_a_profile_changes_what_is_predicted(tmp_path: Path) -> None:
     result = optimize(*arguments, "--profile", str(profile))
     # Two products forward, three backward.
     assert json.loads(result.stdout)["predicted_seconds"] > 5
+    # What was measured makes no other machine: the plan runs, and is simulated with the same price.
+    check_origin(load_plan(tmp_path / "plan.json"), "plan.json")
+    given = [str(tmp_path / "plan.json"), "--profile", str(profile), "--json"]
+    simulated = json.loads(runner.invoke(simulator, given).stdout)
+    assert simulated["step_seconds"] == json.loads(result.stdout)["predicted_seconds"]
 
 
 def test_views_are_for_backtracking(tmp_path: Path) -> None:

@@ -15,14 +15,14 @@ from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import pytest
+from by_hand import make_plan
+from commands import no_worker_is_left, run_here
 from disturbed import MARK, marked
 
-from pcg.layout import grid
 from pcg.machine import load_machine
 from pcg.opaque import TensorType, opaque
-from pcg.plan import EstimatesFile, Plan, machine_record, save_plan
+from pcg.plan import save_plan
 from pcg.text import parse_graph
-from pcg.view import MachineView
 from substitutions.store import load_library
 from unity.cli import run_app
 from unity.planners import planner_of
@@ -80,19 +80,8 @@ def write_plan(folder, devices, function="relu"):
 
 
 def write_plan_of(folder, devices, model, text):
-    graph = parse_graph(text)
-    nodes = [node for node in graph.nodes if not node.is_leaf and not node.is_parallel]
-    views = {node: MachineView.packed(0, grid(node)) for node in nodes}
-    machine = machine_record(load_machine("local").with_devices(devices))
-    estimates = EstimatesFile(
-        step_seconds=0.125,
-        one_device_seconds=1.0,
-        communication_elements=0,
-        search_seconds=0.0,
-        peak_memory_bytes=0,
-    )
     path = folder / "plan.json"
-    save_plan(Plan("small", parse_graph(model), graph, views, machine, "", (), estimates), path)
+    save_plan(make_plan(parse_graph(model), parse_graph(text), devices, {}), path)
     return path
 
 
@@ -140,55 +129,46 @@ def refused(capsys, *arguments):
 
 @pytest.mark.distributed
 def test_four_processes_agree_with_one(tmp_path):
-    mark = uuid4().hex
-    plan = write_plan(tmp_path, 4)
-    status, out, err = finished(
-        "-m", "unity.run", plan, "--steps", "3", "--check", "--json", mark=mark
-    )
-    assert (status, err) == (0, "")
-    content = json.loads(out)
+    run = run_here(write_plan(tmp_path, 4), "--steps", "3", "--check", "--json")
+    assert (run.status, run.err) == (0, "")
+    content = json.loads(run.out)
     assert len(content["steps"]) == 3
-    assert content["step_seconds"]["predicted"] == 0.125
+    assert content["step_seconds"]["predicted"] == 0.5
     assert content["check"]["passes"]
     names = {c["name"] for c in content["check"]["comparisons"] if c["kind"] == "weight"}
     assert names == {"w1", "w2"}
-    assert gone(mark)
+    assert no_worker_is_left()
 
 
 @pytest.mark.distributed
 def test_copies_of_what_has_no_equation_agree_with_one(tmp_path):
     plan = write_plan_of(tmp_path, 2, RANKED, CUT_AROUND)
-    status, out, err = finished("-m", "unity.run", plan, "--steps", "2", "--check", "--json")
-    assert (status, err) == (0, "")
-    assert json.loads(out)["check"]["passes"]
+    run = run_here(plan, "--steps", "2", "--check", "--json")
+    assert (run.status, run.err) == (0, "")
+    assert json.loads(run.out)["check"]["passes"]
 
 
 @pytest.mark.distributed
 def test_what_a_user_reads(tmp_path):
     plan = write_plan(tmp_path, 2)
-    status, out, err = finished(
-        "-m", "unity", "run", plan, "--steps", "25", "--check", "--show-program"
-    )
-    assert status == 0
-    assert "rank 0 of 2" in err
-    assert "rank 1 of 2" in err
-    assert "predicted 0.125, measured" in out
-    assert "weight w1" in out
-    assert "agrees with one process" in out
+    run = run_here(plan, "--steps", "25", "--check", "--show-program")
+    assert run.status == 0
+    assert "rank 0 of 2" in run.err
+    assert "rank 1 of 2" in run.err
+    assert "predicted 0.5, measured" in run.out
+    assert "weight w1" in run.out
+    assert "agrees with one process" in run.out
 
 
 @pytest.mark.distributed
 def test_a_plan_that_computes_something_else_fails_the_check(tmp_path):
-    mark = uuid4().hex
     plan = write_plan(tmp_path, 2, function="gelu")
-    status, out, err = finished(
-        "-m", "unity.run", plan, "--steps", "1", "--check", "--json", mark=mark
-    )
-    assert status == 1
-    assert not json.loads(out)["check"]["passes"]
-    assert err.startswith(f"unity: error: {plan}: check failed: ")
-    assert len(err.splitlines()) == 1
-    assert gone(mark)
+    run = run_here(plan, "--steps", "1", "--check", "--json")
+    assert run.status == 1
+    assert not json.loads(run.out)["check"]["passes"]
+    assert run.err.startswith(f"unity: error: {plan}: check failed: ")
+    assert len(run.err.splitlines()) == 1
+    assert no_worker_is_left()
 
 
 @pytest.mark.distributed
@@ -233,6 +213,23 @@ def test_no_process_outlives_the_command(tmp_path, short_folder, sign):
     if sign == signal.SIGINT:  # a killed Python cannot clean up, and its helper says so
         assert err == ""
     assert gone(mark)
+
+
+@pytest.mark.distributed
+@pytest.mark.soak
+def test_compiled_processes_agree_with_one(tmp_path):
+    plan = write_plan(tmp_path, 2)
+    given = ("--compile", "--steps", "3", "--check", "--json")
+    run = run_here(plan, *given)
+    assert (run.status, run.err) == (0, "")
+    assert json.loads(run.out)["check"]["passes"]
+
+
+def test_without_a_compiler(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/nowhere/g++"))
+    problem = "no C++ compiler works here, expected one such as g++, or CXX to name it"
+    expected = 2, f"unity: error: --compile: {problem}"
+    assert refused(capsys, write_plan(tmp_path, 1), "--compile", "--steps", "2") == expected
 
 
 def test_a_plan_for_one_device_runs_here(tmp_path, capsys, monkeypatch):
@@ -290,14 +287,13 @@ def test_the_wrong_number_of_processes(tmp_path, capsys, monkeypatch, rank):
 
 @pytest.mark.distributed
 def test_a_plan_that_takes_more_memory_than_there_is(tmp_path):
-    mark = uuid4().hex
     large = PARALLEL.replace("16", "1000000000000").format(n=2, function="relu")
     plan = write_plan_of(tmp_path, 2, MODEL.replace("16", "1000000000000"), large)
-    status, out, err = finished("-m", "unity.run", plan, mark=mark)
-    assert (status, out) == (2, "")
-    (line,) = err.splitlines()
+    run = run_here(plan)
+    assert (run.status, run.out) == (2, "")
+    (line,) = run.err.splitlines()
     assert re.match(rf"unity: error: {plan}: cpu: rank [01] is out of memory: .*allocate", line)
-    assert gone(mark)
+    assert no_worker_is_left()
 
 
 def test_a_plan_of_another_rule_library_or_machine(tmp_path, capsys):
