@@ -37,7 +37,6 @@ def plan_of(graph: str, devices: int = 2, model: str = MODEL, start: int = 0) ->
         step_seconds=1.0,
         one_device_seconds=1.0,
         communication_elements=0,
-        search_seconds=0.0,
         peak_memory_bytes=0,
     )
     return Plan("test", parse_graph(model), cut, views, machine, "", (), estimates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,10 @@ from typer.testing import CliRunner, Result
 
 from pcg.plan import load_plan
 from runtime.lower import Lowering
+from search.progress import Status
 from substitutions.store import default_path
 from unity.__main__ import main
-from unity.optimize import app
+from unity.optimize import app, progress_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -224,3 +226,47 @@ def test_views_are_for_backtracking(tmp_path: Path) -> None:
     path.write_text("")
     result = optimize("mlp-mnist", "--views", str(path))
     assert "--views: expected --engine backtracking" in str(result.exception)
+
+
+def test_nothing_but_the_plan_is_printed_where_no_terminal_is(tmp_path: Path) -> None:
+    result = optimize("mlp-mnist", "--devices", "2", "-o", str(tmp_path / "plan.json"), "--json")
+    assert result.stderr == ""
+    json.loads(result.stdout)
+
+
+def test_the_line_of_progress() -> None:
+    assert progress_line(Status("rules", 0, None)) == "rules: 0 plans priced"
+    line = progress_line(Status("all strategies", 1234, 0.0248))
+    assert line == "all strategies: 1,234 plans priced, best 24.8 ms a step"
+
+
+PLANS = """
+import sys
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.plan import save_plan
+from search.optimizer import Optimizer, Settings
+from substitutions.store import load_library
+from unity.planners import planner_of
+
+machine, library = load_machine("local").with_devices(2), load_library()
+graph = build_model("mlp-mnist", None, 2)
+for name in ("joint", "pipeline"):
+    plan = planner_of(name, machine, library, 600.0, "sgd", None).plan("mlp-mnist", graph).plan
+    save_plan(plan, f"{sys.argv[1]}/{name}.json")
+search = Optimizer(machine, library, Settings(budget=30, final_budget=10, seed=7))
+save_plan(search.optimize("mlp-mnist", graph).plan, f"{sys.argv[1]}/backtracking.json")
+"""
+
+
+def test_the_same_search_writes_the_same_file(tmp_path: Path) -> None:
+    """In processes that order sets of strings differently."""
+    for seed in ("1", "2"):
+        (tmp_path / seed).mkdir()
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", PLANS, str(tmp_path / seed)]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    names = sorted(path.name for path in (tmp_path / "1").iterdir())
+    assert names == ["backtracking.json", "joint.json", "pipeline.json"]
+    for name in names:
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()

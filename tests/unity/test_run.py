@@ -88,7 +88,6 @@ def write_plan_of(folder, devices, model, text):
         step_seconds=0.125,
         one_device_seconds=1.0,
         communication_elements=0,
-        search_seconds=0.0,
         peak_memory_bytes=0,
     )
     path = folder / "plan.json"
@@ -252,7 +251,7 @@ def test_a_missing_plan(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('"schema_version": 3', '"schema_version": 9', "at schema_version: expected 3, got 9"),
+        ('"schema_version": 4', '"schema_version": 9', "at schema_version: expected 4, got 9"),
         ("{", "", "not JSON"),
         ("matmul(x, w1)", "matmul(w1, x)", "model.graph"),
     ],
