@@ -12,6 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
+from math import gcd
 from pathlib import Path
 from typing import Annotated
 
@@ -144,13 +145,15 @@ def optimize(
         target = target.with_nodes(nodes)
     if devices is not None:
         target = target.with_devices(devices)
+    dimensions = _dimensions(allow)
+    _check_batch(batch, target.devices, dimensions)
     captured = capture_model(model, batch, target.devices)
     graph = captured.graph
     library = load_library(rules)
     with _progress(shown=not as_json) as show:
         if engine is Engine.STRATEGIES:
             settings = target, library, budget, kept_by, speed
-            chosen = planner_of(planner, *settings, mode, _dimensions(allow), show)
+            chosen = planner_of(planner, *settings, mode, dimensions, show)
             found = chosen.plan(model, graph)
         elif planner != "joint":
             raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
@@ -174,6 +177,16 @@ def _check(planner: str, **given: bool) -> None:
     for option, is_given in given.items():
         if is_given and planner in PIPELINES:
             raise InputError(f"--{option}", f"not for --planner {planner}")
+
+
+def _check_batch(batch: int | None, devices: int, dimensions: frozenset[Dimension] | None) -> None:
+    """Refuse a batch that cannot be cut for any number of the devices, where it may be cut."""
+    if batch is None or (dimensions is not None and Dimension.DATA not in dimensions):
+        return
+    if devices > 1 and batch > 0 and gcd(batch, devices) == 1:
+        problem = f"{batch} is divided by no degree that {devices} devices have"
+        hint = "expected a multiple of one, or --allow without data to leave it whole"
+        raise InputError("batch", f"{problem}; {hint}")
 
 
 def _dimensions(allow: str | None) -> frozenset[Dimension] | None:

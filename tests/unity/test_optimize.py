@@ -20,6 +20,8 @@ from unity.optimize import app, progress_line
 
 ROOT = Path(__file__).parents[2]
 
+MACHINES = ROOT / "pcg" / "machines"
+
 runner = CliRunner()
 
 
@@ -154,7 +156,15 @@ def test_a_model_from_a_file_is_planned_with_what_has_no_equation(tmp_path: Path
         (("mlp-tiny", "--machine", "missing.toml"), "missing.toml: no such file"),
         (("mlp-tiny", "--nodes", "0"), "expected 1 node or more"),
         (("mlp-tiny", "--devices", "9"), "expected 1 to 4 devices"),
+        (("mlp-tiny", "--nodes", "-3"), "expected 1 node or more, got -3"),
+        (("mlp-tiny", "--nodes", "1000000000"), "expected at most 1048576 devices"),
+        (("mlp-tiny", "--devices", "0"), "expected 1 to 4 devices, got 0"),
+        (("mlp-tiny", "--devices", "1000000000"), "expected 1 to 4 devices, got 1000000000"),
         (("mlp-tiny", "--batch", "0"), "batch: expected 1 or more"),
+        (("mlp-tiny", "--batch", "-8"), "batch: expected 1 or more, got -8"),
+        (("mlp-tiny", "--batch", "4" + "0" * 20), "batch: expected at most 1073741824"),
+        (("mlp-tiny", "--batch", "7"), "batch: 7 is divided by no degree that 4 devices have"),
+        (("mlp-tiny", "--machine", "none.toml"), "at level[0].count: expected greater than or"),
         (("mlp-tiny", "--rules", "missing.json"), "missing.json: no such file"),
         (("mlp-tiny", "-o", "no/such/folder/plan.json"), "its folder does not exist"),
     ],
@@ -167,6 +177,8 @@ def test_wrong_input_is_one_line(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    none = tmp_path / "none.toml"
+    none.write_text((MACHINES / "local.toml").read_text("utf-8").replace("count = 4", "count = 0"))
     monkeypatch.setattr("sys.argv", ["unity", "optimize", *arguments])
     with pytest.raises(SystemExit) as stop:
         main()
@@ -174,7 +186,13 @@ def test_wrong_input_is_one_line(
     error = capsys.readouterr().err
     assert says in error
     assert len(error.strip().splitlines()) == 1
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [none]
+
+
+def test_a_batch_that_is_left_whole_may_be_of_any_size(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    result = optimize("mlp-mnist", "--batch", "7", "--allow", "model,reduction", "-o", str(out))
+    assert result.exit_code == 0, result.output
 
 
 def test_a_wrong_library_leaves_the_old_plan(
