@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from behaviour import assert_same
 from exhaustive import Exhaustive, closure
 
+from pcg.evaluate import by_equation
 from pcg.graph import Graph
 from pcg.machine import Machine, load_machine
 from pcg.schedule import schedule
@@ -12,6 +14,7 @@ from pcg.text import parse_graph, print_graph
 from search.cost import CostModel
 from search.mesh.planner import MeshPlanner
 from search.simulate import simulate
+from substitutions.audit.replay import replay
 from substitutions.store import Library, load_library
 
 GROWTH = 1
@@ -44,6 +47,8 @@ def graph_of(name: str, sizes: tuple[int, int, int]) -> Graph:
 
 def check(library: Library, machine: Machine, graph: Graph) -> None:
     plan = MeshPlanner(machine, library).plan("small", graph).plan
+    assert_same(graph, plan.graph, by_equation)
+    assert not replay(plan, library.rules).findings
     steps = schedule(plan.graph, plan.views)
     seconds = simulate(steps, CostModel(machine)).step_seconds
     assert plan.estimates.step_seconds == pytest.approx(seconds, rel=1e-12)
