@@ -8,7 +8,7 @@ by type.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -219,13 +219,34 @@ def evaluate_call(call: Call, inputs: Sequence[Array], ring: Ring) -> tuple[Arra
     equation = call.instance(tuple(x.ndim for x in inputs))
     sizes = bind_sizes(call, equation, [tuple(x.shape) for x in inputs])
     blocks = [Block(x, (0,) * x.ndim) for x in inputs]
+    return by_equation(call, blocks, sizes, {}, ring)
+
+
+RunTask = Callable[
+    [Call, Sequence[Block], Mapping[str, int], Mapping[str, Range], Ring], tuple[Array, ...]
+]
+"""The output blocks of a task of an operator, from its operands' blocks, the sizes of the indices
+(named ``|i|``) and the ranges of those that are cut."""
+
+
+def by_equation(
+    call: Call,
+    operands: Sequence[Block],
+    sizes: Mapping[str, int],
+    ranges: Mapping[str, Range],
+    ring: Ring,
+) -> tuple[Array, ...]:
+    """A task as the operator's equation says."""
+    equation = call.instance(tuple(block.values.ndim for block in operands))
     return tuple(
-        evaluate_output(output, blocks, sizes, {}, call.attributes, ring)
+        evaluate_output(output, operands, sizes, ranges, call.attributes, ring)
         for output in equation.outputs
     )
 
 
-def evaluate_shards(graph: Graph, leaves: Mapping[str, Array], ring: Ring) -> tuple[Array, ...]:
+def evaluate_shards(
+    graph: Graph, leaves: Mapping[str, Array], ring: Ring, run: RunTask = by_equation
+) -> tuple[Array, ...]:
     """V(sigma; x) of the outputs, shape (partials, *shape), from V of the leaves by name."""
     known: dict[Node, tuple[Array, ...]] = {}
     for node in graph.nodes:
@@ -233,7 +254,7 @@ def evaluate_shards(graph: Graph, leaves: Mapping[str, Array], ring: Ring) -> tu
             known[node] = (leaves[node.leaf.name],)
             continue
         inputs = [known[value.node][value.port] for value in node.inputs]
-        known[node] = _shards_of(node, inputs, ring)
+        known[node] = _shards_of(node, inputs, ring, run)
     return tuple(known[value.node][value.port] for value in graph.outputs)
 
 
@@ -242,22 +263,22 @@ def meaning(values: Array, ring: Ring) -> Array:
     return ring.total(values, 0)
 
 
-def _shards_of(node: Node, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]:
+def _shards_of(node: Node, inputs: Sequence[Array], ring: Ring, run: RunTask) -> tuple[Array, ...]:
     call = node.operator_call
     match call.operator.parallel:
         case None:
-            return _tasks(node, inputs, ring)
+            return _tasks(node, inputs, ring, run)
         case "reduce":
             (x,) = inputs
             left = node.types[0].degrees.partials
             return (ring.total(x.reshape((left, -1, *x.shape[1:])), 1),)
         case "join":
-            return (np.concatenate(inputs, axis=0),)
+            return (ring.concatenate(inputs),)
         case _:
             return (inputs[0],)
 
 
-def _tasks(node: Node, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]:
+def _tasks(node: Node, inputs: Sequence[Array], ring: Ring, run: RunTask) -> tuple[Array, ...]:
     """Run every task of a compute operator on its own blocks."""
     call = node.operator_call
     refuse_opaque(call.operator)
@@ -266,7 +287,7 @@ def _tasks(node: Node, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]
     sizes = bind_sizes(call, equation, [t.shape for t in types])
     carriers = carriers_of([t.degrees for t in types])
     axes = _typing(node).axes
-    outputs = [np.zeros((t.degrees.partials, *t.shape), ring.dtype) for t in node.types]
+    outputs = [ring.zeros((t.degrees.partials, *t.shape)) for t in node.types]
     for ranges, sigma, sums in task_grid(node, sizes):
         blocks: list[Block] = []
         for i, (x, t) in enumerate(zip(inputs, types, strict=True)):
@@ -274,14 +295,13 @@ def _tasks(node: Node, inputs: Sequence[Array], ring: Ring) -> tuple[Array, ...]
             spans = _with_halos(_spans(placed, t.shape, ranges, sizes), t)
             values = x[sigma if i in carriers else 0][_cut(spans)]
             blocks.append(Block(values, tuple(start for start, _ in spans)))
-        for o, output in enumerate(equation.outputs):
+        for o, result in enumerate(run(call, blocks, sizes, ranges, ring)):
             placed = [(axis.name, axis.outputs[o]) for axis in axes]
             spans = _spans(placed, node.types[o].shape, ranges, sizes)
             partial = sigma
             for name, position in placed:
                 if position is None:
                     partial = partial * sums[name][1] + sums[name][0]
-            result = evaluate_output(output, blocks, sizes, ranges, call.attributes, ring)
             outputs[o][(partial, *_cut(spans))] = result
     return tuple(outputs)
 

@@ -137,13 +137,12 @@ class EstimatesFile(FileModel):
     step_seconds: Annotated[float, Field(ge=0)]
     one_device_seconds: Annotated[float, Field(ge=0)]
     communication_elements: Annotated[int, Field(ge=0)]
-    search_seconds: Annotated[float, Field(ge=0)]
     peak_memory_bytes: Annotated[int, Field(ge=0)]
     """On the device that holds most."""
 
 
 class PlanFile(FileModel):
-    schema_version: Literal[3]
+    schema_version: Literal[4]
     model: ModelFile
     machine: MachineFile
     library_hash: str
@@ -203,7 +202,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         for s in plan.derivation
     )
     content = PlanFile(
-        schema_version=3,
+        schema_version=4,
         model=ModelFile(name=plan.model_name, graph=_lines(plan.model), hash=plan.model.digest),
         machine=plan.machine,
         library_hash=plan.library_hash,

@@ -63,6 +63,14 @@ class Ring(Protocol):
         """Broadcast to a shape."""
         ...
 
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """An array to put elements into."""
+        ...
+
+    def concatenate(self, arrays: Sequence[Array]) -> Array:
+        """Arrays in a row along their first axis."""
+        ...
+
 
 class Reals:
     """Real numbers in double precision."""
@@ -104,6 +112,12 @@ class Reals:
 
     def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
         return np.broadcast_to(values, shape)
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        return np.zeros(shape, self.dtype)
+
+    def concatenate(self, arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays)
 
 
 class PrimeField:
@@ -174,6 +188,12 @@ class PrimeField:
 
     def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
         return np.broadcast_to(values, shape)
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        return np.zeros(shape, self.dtype)
+
+    def concatenate(self, arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays)
 
     def _order(self, values: Array) -> NDArray[np.uint64]:
         """A pseudo-random total order of the elements, -1 least and 0 in the middle."""

@@ -69,6 +69,12 @@ class TorchReals:
     def expand(self, values: Tensor, shape: tuple[int, ...]) -> Tensor:
         return values.expand(shape)
 
+    def zeros(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def concatenate(self, arrays: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(arrays))
+
     def _number(self, value: float) -> Tensor:
         return torch.tensor(value, dtype=self.dtype, device=self.device)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from math import inf
+from random import Random
 from time import perf_counter
 
 from pcg.graph import Graph
@@ -84,10 +85,13 @@ def backtrack(
     budget: int = 10_000,
     deadline: float = inf,
     observe: Observer | None = None,
+    seed: int | None = None,
 ) -> Found:
     """The best graph found. ``budget`` bounds the candidates priced, ``deadline`` the time
-    (``perf_counter`` seconds)."""
-    order = count()
+    (``perf_counter`` seconds). ``seed``: of the order of graphs of equal cost, which without it is
+    that in which they are found."""
+    random = None if seed is None else Random(seed)
+    order = ((random.random() if random else 0.0, number) for number in count())
     best, best_seconds = space.start, price(space.start.graph)
     queue = [(best_seconds, next(order), best)]
     seen = {best.key}

@@ -26,20 +26,18 @@ from search.mapping import Mapper
 from search.memory import peak_memory
 from search.mesh import planner
 from search.moves import Allow, Keys, Moves, Option, anything, is_usable
+from search.progress import Teller
 from search.split import Part, parts, renamed, shape_key
 from search.stitch import Leg, stitch
 from substitutions.rule import Rule
 from substitutions.store import Library
-
-Progress = Callable[[str, int, int], None]
-"""Told what is searched, how much of it is done and how much there is."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """How far to search. ``part``: least operators of a part; ``threshold``: see backtracking;
     ``growth``: operators that a part may gain; ``budget``: candidates for a part, and for the
-    whole at the end; ``seconds``: time for all."""
+    whole at the end; ``seconds``: time for all; ``seed``: of the order of graphs of equal cost."""
 
     part: int = 2
     threshold: float = 1.05
@@ -48,6 +46,7 @@ class Settings:
     final_budget: int = 500
     seconds: float = 600.0
     optimizer: training.Optimizer = "sgd"
+    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,6 @@ class Optimized:
     report: Report
 
 
-def no_progress(what: str, done: int, total: int) -> None:
-    """Say nothing."""
-
-
 @dataclass
 class Optimizer:
     """Searches graphs for one machine with one library; remembers what it learnt."""
@@ -81,7 +76,7 @@ class Optimizer:
     settings: Settings = field(default_factory=Settings)
     observe: Observer | None = None
     """Told every candidate with its cost, for study."""
-    progress: Progress = no_progress
+    teller: Teller = field(default_factory=Teller)
     allow: Allow = anything
     """Which operators, as they are cut, plans may have, for study."""
     speed: Speed | None = None
@@ -107,8 +102,11 @@ class Optimizer:
         graph.check()
         self._use_rules(graph)
         alone = self._price(graph)
+        self.teller.found(alone)
         pieces = parts(graph, self.settings.part)
         best, derivation = self._chain(graph, pieces)
+        self.teller.found(self._price(best))
+        self.teller.works_on("the whole")
         space = Space(best, self._moves, self._keys, self.settings.growth)
         final = self._backtrack(space, self._price, self.settings.final_budget)
         tidy, shortened = self._moves.tidied(final.graph)
@@ -122,7 +120,6 @@ class Optimizer:
             step_seconds=mapped.seconds,
             one_device_seconds=alone,
             communication_elements=communication_elements(steps),
-            search_seconds=seconds,
             peak_memory_bytes=peak_memory(steps, self._cost.itemsize, kept_by).total,
         )
         scribe = Scribe.after(derivation)
@@ -137,7 +134,8 @@ class Optimizer:
         """What ``optimize`` finds, reported as all planners do."""
         found = self.optimize(name, graph)
         priced = found.report.candidates
-        return planner.Planned(found.plan, planner.Report(priced, priced, found.report.stop, {}))
+        report = planner.Report(priced, priced, found.report.stop, {})
+        return planner.Planned(found.plan, report, found.report.seconds)
 
     def _use_rules(self, graph: Graph) -> None:
         """Take the rules that concern a graph; what was learnt with others is forgotten."""
@@ -157,6 +155,7 @@ class Optimizer:
         if key not in self._prices:
             mapped = self._mapper.best(graph)
             self._prices[key] = inf if mapped is None else mapped.seconds
+            self.teller.priced()
         return self._prices[key]
 
     def _backtrack(self, space: Space, price: Callable[[Graph], float], budget: int) -> Found:
@@ -167,6 +166,7 @@ class Optimizer:
             budget=budget,
             deadline=self._deadline,
             observe=self.observe,
+            seed=self.settings.seed,
         )
         self._candidates += found.candidates
         self._stops.add(found.stop)
@@ -178,7 +178,7 @@ class Optimizer:
         costs = {0: 0.0}
         trails: dict[int, list[Leg]] = {0: []}
         for number, part in enumerate(pieces):
-            self.progress("parts", number, len(pieces))
+            self.teller.works_on(f"part {number + 1} of {len(pieces)}")
             leave = self._ways(part.after, graph)
             new_costs: dict[int, float] = {}
             new_trails: dict[int, list[Leg]] = {}
@@ -189,7 +189,6 @@ class Optimizer:
                         new_costs[j] = cost + leg.found.seconds
                         new_trails[j] = [*trails[i], leg]
             costs, trails, enter = new_costs, new_trails, leave
-        self.progress("parts", len(pieces), len(pieces))
         trail = trails[min(costs, key=lambda i: costs[i])] if costs else []
         if not trail:
             return graph, Derivation.start(graph)

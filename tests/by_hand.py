@@ -33,7 +33,6 @@ def make_plan(model: Graph, graph: Graph, devices: int, views: Views) -> Plan:
         step_seconds=0.5,
         one_device_seconds=1.0,
         communication_elements=0,
-        search_seconds=0.0,
         peak_memory_bytes=0,
     )
     return Plan("test", model, graph, chosen, machine, "", (), estimates)

@@ -8,17 +8,19 @@ python -m unity.optimize my_model.py:make_model --batch 64
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
+from math import gcd
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.spinner import Spinner
 from rich.table import Table
 
 from pcg.errors import InputError
@@ -33,6 +35,7 @@ from search.mesh.planner import Planned
 from search.mesh.variants import Mode
 from search.optimizer import Optimizer, Settings
 from search.pipeline.planner import PIPELINES
+from search.progress import Progress, Status, Teller, silent
 from search.trace import simulate_plan
 from search.views import load_views
 from substitutions.store import load_library
@@ -106,6 +109,14 @@ def optimize(
         float,
         typer.Option(min=1.0, help="Backtracking: how much worse than the best a step may be."),
     ] = 1.05,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Backtracking: draws the order of graphs of equal cost; by default as they are"
+            " found. Strategies and pipelines draw nothing. The same options give the same file,"
+            " unless --budget ends the search."
+        ),
+    ] = None,
     optimizer: Annotated[
         str | None,
         typer.Option(
@@ -134,6 +145,8 @@ def optimize(
         known = known.with_nodes(nodes)
     if devices is not None:
         known = known.with_devices(devices)
+    dimensions = _dimensions(allow)
+    _check_batch(batch, known.devices, dimensions)
     target, speed = measured(known, profile)
     captured = capture_model(model, batch, target.devices)
     graph = captured.graph
@@ -141,13 +154,13 @@ def optimize(
     with _progress(shown=not as_json) as show:
         if engine is Engine.STRATEGIES:
             settings = target, library, budget, kept_by, speed
-            chosen = planner_of(planner, *settings, mode, _dimensions(allow))
+            chosen = planner_of(planner, *settings, mode, dimensions, show)
             found = chosen.plan(model, graph)
         elif planner != "joint":
             raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
         else:
-            limits = Settings(threshold=threshold, seconds=budget, optimizer=kept_by)
-            search = Optimizer(target, library, limits, progress=show, speed=speed)
+            limits = Settings(threshold=threshold, seconds=budget, optimizer=kept_by, seed=seed)
+            search = Optimizer(target, library, limits, teller=Teller(show), speed=speed)
             found = search.planned(model, graph)
     # A profile is about the figures: it makes no other machine.
     record = machine_record(known)
@@ -169,6 +182,16 @@ def _check(planner: str, **given: bool) -> None:
             raise InputError(f"--{option}", f"not for --planner {planner}")
 
 
+def _check_batch(batch: int | None, devices: int, dimensions: frozenset[Dimension] | None) -> None:
+    """Refuse a batch that cannot be cut for any number of the devices, where it may be cut."""
+    if batch is None or (dimensions is not None and Dimension.DATA not in dimensions):
+        return
+    if devices > 1 and batch > 0 and gcd(batch, devices) == 1:
+        problem = f"{batch} is divided by no degree that {devices} devices have"
+        hint = "expected a multiple of one, or --allow without data to leave it whole"
+        raise InputError("batch", f"{problem}; {hint}")
+
+
 def _dimensions(allow: str | None) -> frozenset[Dimension] | None:
     """What ``--allow`` says; everything without it."""
     if allow is None:
@@ -181,23 +204,24 @@ def _dimensions(allow: str | None) -> frozenset[Dimension] | None:
 
 
 @contextmanager
-def _progress(*, shown: bool) -> Generator[Callable[[str, int, int], None]]:
+def _progress(*, shown: bool) -> Generator[Progress]:
     """A line that shows how far the search is, for terminals."""
     console = Console(stderr=True)
-    with Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TextColumn("{task.completed}/{task.total}"),
-        console=console,
-        transient=True,
-        disable=not (shown and console.is_terminal),
-    ) as progress:
-        bar = progress.add_task("searching parts", total=None)
+    if not (shown and console.is_terminal):
+        yield silent
+        return
+    with Live(console=console, transient=True) as live:
 
-        def show(what: str, done: int, total: int) -> None:
-            progress.update(bar, description=f"searching {what}", completed=done, total=total)
+        def show(status: Status) -> None:
+            live.update(Spinner("dots", progress_line(status)))
 
         yield show
+
+
+def progress_line(status: Status) -> str:
+    """What a search is at, in one line."""
+    best = "" if status.best is None else f", best {status.best * 1e3:.3g} ms a step"
+    return f"{status.work}: {status.candidates:,} plans priced{best}"
 
 
 def _print_json(found: Planned) -> None:
@@ -214,7 +238,7 @@ def _print_json(found: Planned) -> None:
         "recomputed_operators": len(found.plan.recompute),
         "peak_memory_bytes": estimates.peak_memory_bytes,
         "communication_elements": estimates.communication_elements,
-        "search_seconds": estimates.search_seconds,
+        "search_seconds": found.seconds,
         "stop_reason": found.report.stop,
         "candidates": found.report.strategies,
         "pipeline": pipeline_text(found.plan),
@@ -265,7 +289,7 @@ def _print_report(found: Planned, out: Path) -> None:
     if (speedup := _speedup(found)) is not None:
         console.print(f"{speedup:.2f} times as fast as data parallelism")
     console.print(
-        f"chose among {report.strategies:,} strategies in {estimates.search_seconds:.1f} s,"
+        f"chose among {report.strategies:,} strategies in {found.seconds:.1f} s,"
         f" simulated {report.simulated} plans (stopped: {report.stop}); plan written to {out}",
         soft_wrap=True,
     )

@@ -10,6 +10,7 @@ from search.mesh.allow import Dimension
 from search.mesh.planner import PLANNERS, MeshPlanner, Planner
 from search.mesh.variants import Mode
 from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
+from search.progress import Progress, Teller, silent
 from substitutions.store import Library
 
 NAMES = (*PLANNERS, *PIPELINES)
@@ -31,19 +32,22 @@ def planner_of(
     speed: Speed | None,
     mode: Mode = Mode.JOINT,
     dimensions: frozenset[Dimension] | None = None,
+    progress: Progress = silent,
 ) -> Planner:
     """A planner that may search for so many seconds. Pipelines leave ``mode`` and ``dimensions``
     aside; the joint planner in its joint mode considers them too, unless the dimensions leave them
-    out. Raises InputError for a name that is none."""
+    out. ``progress`` is told how far the search is. Raises InputError for a name that is none."""
     check_name(name)
+    teller, kept_by = Teller(progress), optimizer
     if name in PIPELINES:
-        return PipelinePlanner(machine, library, PIPELINES[name], seconds, optimizer, speed)
-    plain = MeshPlanner(machine, library, name, seconds, optimizer, speed, mode, dimensions)
+        kind = PIPELINES[name]
+        return PipelinePlanner(machine, library, kind, seconds, kept_by, speed, teller=teller)
+    plain = MeshPlanner(machine, library, name, seconds, kept_by, speed, mode, dimensions, teller)
     left_out = dimensions is not None and Dimension.PIPELINE not in dimensions
     if name != "joint" or mode is not Mode.JOINT or left_out:
         return plain
 
     def pipelined(than: float) -> Planner:
-        return PipelinePlanner(machine, library, "1f1b", seconds, optimizer, speed, than)
+        return PipelinePlanner(machine, library, "1f1b", seconds, kept_by, speed, than, teller)
 
     return WithPipelines(plain, pipelined)

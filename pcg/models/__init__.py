@@ -40,6 +40,9 @@ class Model:
         return import_module(f"pcg.models.{self.file}").make(self.name, batch)
 
 
+MAX_BATCH = 1 << 30
+"""Samples; with more, the numbers of elements of what a model computes leave 64 bits."""
+
 MODELS: dict[str, Model] = {
     model.name: model
     for model in (
@@ -83,11 +86,13 @@ def capture_model(name: str, batch: int | None, devices: int) -> Captured:
 
     ``name`` is one of the zoo, or ``FILE.py:FUNCTION`` with a function that returns a module and
     example inputs. ``batch`` is global; by default it grows with the devices. Raises InputError for
-    a name that is neither, a function that fails or returns something else, a batch below 1, and
-    a module that cannot be captured.
+    a name that is neither, a function that fails or returns something else, a batch below 1 or
+    above ``MAX_BATCH``, and a module that cannot be captured.
     """
     if batch is not None and batch < 1:
         raise InputError("batch", f"expected 1 or more, got {batch}")
+    if batch is not None and batch > MAX_BATCH:
+        raise InputError("batch", f"expected at most {MAX_BATCH}, got {batch}")
     if ".py" in name:
         return capture(*from_file(name, batch, devices), name)
     if name not in MODELS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pcg.graph import Graph, Leaf, Node, Signature, Value
@@ -30,17 +30,21 @@ class Cuts:
     parting: Parting = field(init=False)
     """How weights are kept in parts."""
     _by_operator: dict[str, list[Rule]] = field(init=False)
+    _through: dict[str, list[tuple[frozenset[int], Rule]]] = field(init=False)
     _known: dict[Signature, Mapping[str, Rule]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.rules = tuple(self.rules)
         self.parting = parting(self.rules)
         self._by_operator = defaultdict(list)
+        self._through = defaultdict(list)
         self._known = {}
         for rule in (way for both in self.rules for way in (both, both.reversed)):
             name = _operator_alone(rule, self.moves)
             if name is not None:
                 self._by_operator[name].append(rule)
+            elif carriers := _carriers(rule):
+                self._through[rule.left[0].node.name].append((carriers, rule))
 
     def of(self, node: Node) -> Mapping[str, Rule]:
         """For each index of a whole operator along which some rule cuts it, that rule."""
@@ -49,6 +53,25 @@ class Cuts:
         if found is None:
             found = self._known[key] = dict(self._of(node))
         return found
+
+    def carriers(self, node: Node) -> Sequence[frozenset[int]]:
+        """The operands of which some rule lets partial sums pass through, a set at a time."""
+        ranks = tuple(value.rank for value in node.inputs)
+        return tuple(
+            dict.fromkeys(
+                some
+                for some, rule in self._through.get(node.name, ())
+                if tuple(v.rank for v in rule.left[0].node.inputs) == ranks
+            )
+        )
+
+    def through(self, node: Node, carriers: Collection[int]) -> Applied | None:
+        """What an operator makes of operands that are reduced, reduced after it instead."""
+        for some, rule in self._through[node.name]:
+            found = applied(rule, node, 1) if some == carriers else None
+            if found is not None:
+                return found
+        return None
 
     def _of(self, node: Node) -> Iterator[tuple[str, Rule]]:
         seen: set[str] = set()
@@ -146,3 +169,23 @@ def _operator_alone(rule: Rule, allowed: frozenset[str]) -> str | None:
     if not moves <= allowed or any(states_halo(n.operator_call) for n in others):
         return None
     return node.name if rule.free_symbols else None
+
+
+def _carriers(rule: Rule) -> frozenset[int]:
+    """The operands of an operator whose reduction a rule puts off until after it; none if it is no
+    such rule."""
+    node, none = rule.left[0].node, frozenset[int]()
+    if any(value.node != node for value in rule.left) or node.is_leaf or node.is_parallel:
+        return none
+    if len(rule.left) != len(node.ranks) or not rule.is_applicable or rule.free_symbols:
+        return none
+    behind = [v.node.inputs[0] if v.node.name == "reduce" else v for v in node.inputs]
+    after = [n for n in Graph(rule.right).nodes if not n.is_leaf]
+    computing = [n for n in after if not n.is_parallel]
+    if not all(v.node.is_leaf for v in behind) or [n.call for n in computing] != [node.call]:
+        return none
+    if {n.name for n in after if n.is_parallel} - {"reduce", "replicate"}:
+        return none
+    if any(v.node.name != "reduce" for v in rule.right):
+        return none
+    return frozenset(i for i, v in enumerate(node.inputs) if v.node.name == "reduce")

@@ -18,8 +18,12 @@ from search.collectives import Lines, padded, seconds
 from search.mesh.digits import Digits, Seconds
 from search.mesh.strategies import COPY, IDLE, PARTIAL, Codes
 
-_NOTHING, _MESSAGES, _PASSES, _REDUCES = range(4)
-"""What a transfer is: nothing moves; messages; one all_gather or reduce_scatter; one all_reduce."""
+_NOTHING, _MESSAGES, _PASSES, _REDUCES, _NEVER = range(5)
+"""What a transfer is: nothing moves; messages; one all_gather or reduce_scatter; one all_reduce;
+none that there is, for partial sums are made by operators alone."""
+
+NEVER = 1e3
+"""Seconds of a transfer that there is not: more than those of any step."""
 
 _Key = tuple[int, int, float, float]
 """What a transfer is, the digits that it is along, the part of the tensor's bytes that counts, and
@@ -82,6 +86,8 @@ class Transfers:
         if kind == _NOTHING:
             # A device that has all it needs copies it within its memory, which is left out here.
             return np.zeros((1, 2))
+        if kind == _NEVER:
+            return np.array([(NEVER, 0.0)])
         pairs = self.digits.pairs(mask)
         if kind == _MESSAGES:
             latency = pairs.latency * min(messages, pairs.members - 1)
@@ -120,20 +126,23 @@ def _keys(sources: Codes, targets: Codes, primes: NDArray[np.int64]) -> NDArray[
     reduced = (~moved | ((a == PARTIAL) & (b == COPY))).all(axis=2)
     scattered = (~moved | ((a == PARTIAL) & (b >= 0))).all(axis=2)
     gathered = (~moved | ((a >= 0) & (b == COPY))).all(axis=2)
+    wanted = (b == PARTIAL).any(axis=2) & ((a == PARTIAL) != (b == PARTIAL)).any(axis=2)
     kinds: Sequence[tuple[NDArray[np.bool_], int]] = (
+        (wanted, _NEVER),
         (received <= 0, _NOTHING),
         (plain & reduced, _REDUCES),
         (plain & (scattered | gathered), _PASSES),
     )
     kind = np.select([chosen for chosen, _ in kinds], [number for _, number in kinds], _MESSAGES)
+    moves = (kind > _NOTHING) & (kind < _NEVER)
     volume = np.where(gathered, after, before)
     part = np.where(kind == _MESSAGES, received * served, volume)
     messages = group * met * served
     return np.stack(
         [
             kind,
-            np.where(kind > _NOTHING, mask, 0),
-            np.where(kind > _NOTHING, part, 0.0),
+            np.where(moves, mask, 0),
+            np.where(moves, part, 0.0),
             np.where(kind == _MESSAGES, messages, 0.0),
         ],
         axis=2,

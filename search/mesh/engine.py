@@ -12,21 +12,25 @@ import numpy as np
 from pcg.graph import Graph, Node, Signature, Value
 from pcg.kept import Reads
 from pcg.plan import Application
-from pcg.schedule import trace
 from pcg.view import MachineView
 from pcg.work import gradient_nodes
 from search.cost import CostModel
 from search.derivation import Derivation, Scribe
 from search.lives import kept_positions
-from search.mesh.allow import Allowed, everything
+from search.mesh.allow import Allowed, Mask, everything
 from search.mesh.costs import OwnCosts, lengths, own_costs
 from search.mesh.cuts import Cuts, applied
+from search.mesh.cutting import Cutting, in_order
 from search.mesh.digits import Digits, Seconds
 from search.mesh.edges import Transfers
 from search.mesh.factors import Factor, Pairs, Places, least, restricted
 from search.mesh.marginals import MOST, looked_at
 from search.mesh.parts import Placed, in_parts
-from search.mesh.strategies import COPY, IDLE, Codes, Space, space, view
+from search.mesh.strategies import COPY, IDLE, Codes, Space, passes, space, view
+
+Kind = tuple[Signature, tuple[frozenset[int], ...]]
+"""What operators with the same strategies share: what they do, and the operands of which partial
+sums may pass through."""
 
 MOST_CUT = 2
 """Indices of an operator that are cut at once."""
@@ -75,7 +79,10 @@ class Engine:
     most: int = MOST
     digits: Digits = field(init=False)
     _transfers: Transfers = field(init=False)
-    _spaces: dict[Signature, Space] = field(init=False, default_factory=dict[Signature, Space])
+    _spaces: dict[Kind, Space] = field(init=False, default_factory=dict[Kind, Space])
+    _passing: dict[Node, tuple[frozenset[int], ...]] = field(
+        init=False, default_factory=dict[Node, tuple[frozenset[int], ...]]
+    )
     _own: dict[object, OwnCosts] = field(init=False, default_factory=dict[object, OwnCosts])
     _kept: dict[Graph, Mapping[Node, Reads]] = field(
         init=False, default_factory=dict[Graph, Mapping[Node, Reads]]
@@ -111,7 +118,7 @@ class Engine:
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.space(node) for node in nodes]
         masks = [
-            np.array([s.place(fixed[node])]) if node in fixed else np.flatnonzero(allowed(node, s))
+            _settled(s, fixed.get(node), allowed(node, s))
             for node, s in zip(nodes, spaces, strict=True)
         ]
         factors = list(self._factors(graph, nodes, number, byte_price, exposed))
@@ -136,19 +143,40 @@ class Engine:
         found: list[int] = []
         for node, mask in zip(nodes, masks, strict=True):
             place = self.space(node).place(codes[node])
-            at = int(np.searchsorted(mask, place))
+            at = len(mask) if place is None else int(np.searchsorted(mask, place))
             if at == len(mask) or mask[at] != place:
                 return None
             found.append(at)
         return found
 
+    def kind(self, node: Node) -> Kind:
+        return node.signature, self._carriers(node)
+
+    def _carriers(self, node: Node) -> tuple[frozenset[int], ...]:
+        """The operands of which partial sums may pass through, where what makes them may leave
+        some."""
+        found = self._passing.get(node)
+        if found is None:
+            found = tuple(
+                some
+                for some in self.cuts.carriers(node)
+                if all(self._leaves_partials(node.inputs[i]) for i in some)
+            )
+            self._passing[node] = found
+        return found
+
+    def _leaves_partials(self, value: Value) -> bool:
+        if value.node.is_leaf:
+            return False
+        return any(axis.outputs[value.port] is None for axis in self.space(value.node).axes)
+
     def space(self, node: Node) -> Space:
-        kind = node.signature
+        kind = self.kind(node)
         found = self._spaces.get(kind)
         if found is None:
             rules = self.cuts.of(node)
             cuttable = {name: n for name, n in lengths(node).items() if name in rules}
-            found = self._spaces[kind] = space(node, cuttable, self.digits, MOST_CUT)
+            found = self._spaces[kind] = space(node, cuttable, self.digits, MOST_CUT, kind[1])
         return found
 
     def _factors(
@@ -208,7 +236,7 @@ class Engine:
     def _own_costs(
         self, node: Node, needs: frozenset[int], weights: tuple[int, ...], kept: Reads
     ) -> OwnCosts:
-        key = (node.signature, needs, weights, kept)
+        key = (self.kind(node), needs, weights, kept)
         found = self._own.get(key)
         if found is None:
             found = own_costs(node, self.space(node), needs, weights, self.cost, self.digits, kept)
@@ -219,7 +247,7 @@ class Engine:
         self, number: Mapping[Node, int], value: Value, node: Node, position: int, times: float
     ) -> Factor:
         source, target = number[value.node], number[node]
-        key = (value.node.signature, value.port, node.signature, position)
+        key = (self.kind(value.node), value.port, self.kind(node), position)
         if key not in self._edges:
             out = self.space(value.node).output(value.port)
             self._edges[key] = self._pairs(out, self.space(node).operand(position), value)
@@ -234,7 +262,7 @@ class Engine:
         moves: float,
     ) -> Factor:
         """From where one reader wants a weight to where another does, and its gradient back."""
-        key = "weight", first[0].signature, first[1], other[0].signature, other[1]
+        key = "weight", self.kind(first[0]), first[1], self.kind(other[0]), other[1]
         if key not in self._edges:
             there, wanted = (self.space(node).operand(at) for node, at in (first, other))
             self._edges[key] = self._pairs(there, wanted, value)
@@ -278,27 +306,31 @@ class Engine:
         scribe: Scribe,
     ) -> tuple[Value, ...]:
         own, rules = self.space(whole), self.cuts.of(whole)
-        outer = [node.value(port) for port in range(len(node.types))]
-        inner = node
-        for place in dict.fromkeys(code for code in codes if code >= 0):
-            mine = zip(self.digits.primes, codes, strict=True)
+        made = Cutting(scribe, [node.value(port) for port in range(len(node.types))], node)
+        for place in in_order(own, codes):
+            axis, mine = own.axes[place], zip(self.digits.primes, codes, strict=True)
             degree = prod(prime for prime, code in mine if code == place)
-            found = applied(rules[own.axes[place].name], inner, degree)
-            assert found is not None
-            scribe.write(found)
-            replaced = found.replaced
-            wider = list(Graph(tuple(outer)).replace(replaced).outputs)
-            # Unless it was itself replaced, a value that is made of others than before stays
-            # the same one.
-            scribe.rename({a: b for a, b in zip(outer, wider, strict=True) if a not in replaced})
-            outer = wider
-            inner = trace(found.made[0])[0].node
-        views[inner] = view(codes, self._places(inner, own), self.digits)
-        return tuple(outer)
+            if not passes(axis):
+                made.apply(applied(rules[axis.name], made.inner, degree))
+                continue
+            carriers = [i for i, at in enumerate(axis.operands) if at is not None]
+            if not made.let_pass(self.cuts, carriers, degree):
+                codes = tuple(COPY if code == place else code for code in codes)
+        views[made.inner] = view(codes, self._places(made.inner, own, codes), self.digits)
+        return tuple(made.outer)
 
-    def _places(self, node: Node, own: Space) -> list[int]:
-        """For each axis of the task grid, its place in the space; partials have none."""
+    def _places(self, node: Node, own: Space, codes: Sequence[int]) -> list[int]:
+        """For each axis of the task grid, its place in the space."""
         names = [axis.name for axis in own.axes]
         ranks = tuple(value.type.rank for value in node.inputs)
         axes = [axis.name for axis in node.operator_call.typing(ranks).axes]
-        return [*(names.index(a) if a in names else IDLE for a in axes), IDLE, COPY]
+        through = [code for code in codes if code >= 0 and passes(own.axes[code])]
+        passed = through[0] if through else IDLE
+        return [*(names.index(a) if a in names else IDLE for a in axes), passed, COPY]
+
+
+def _settled(own: Space, codes: tuple[int, ...] | None, allowed: Mask) -> Places:
+    """The strategies that may be used: one that is settled, if the operator has it, or those that
+    are allowed."""
+    place = None if codes is None else own.place(codes)
+    return np.flatnonzero(allowed) if place is None else np.array([place])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -23,10 +22,10 @@ from search.mesh.allow import Allowed, everything
 from search.mesh.engine import ALL, Choice, Cut, Engine, Exposed
 from search.mesh.strategies import IDLE, UNCUT
 from search.program import SYNC, program, tasks
+from search.progress import Phases
 from search.simulate import Run, run
 from search.timeline import exposures
 
-T = TypeVar("T")
 Judged = TypeVar("Judged")
 
 FEW = 160
@@ -75,8 +74,7 @@ class Trial(Generic[Judged]):
     before: Derivation
     """What led to the graph."""
     judge: Callable[[Simulated], Judged]
-    phases: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds spent, by what they were spent on."""
+    phases: Phases = field(default_factory=Phases)
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
 
     def choices(
@@ -134,7 +132,7 @@ class Trial(Generic[Judged]):
         return self._tried_codes(self._choice(price, allowed, exposed))
 
     def _choice(self, price: float, allowed: Allowed, exposed: Exposed) -> Choice:
-        return self._timed(
+        return self.phases.timed(
             "choosing",
             lambda: self.engine.choose(self.graph, price, allowed, exposed, also=self._known()),
         )
@@ -153,19 +151,13 @@ class Trial(Generic[Judged]):
 
     def _simulated(self, choice: Choice) -> Tried[Judged]:
         cost = self.engine.cost
-        cut = self._timed("building", lambda: self.engine.cut(choice, self.before))
-        steps = self._timed("scheduling", lambda: schedule(cut.graph, cut.views))
-        done = self._timed(
+        cut = self.phases.timed("building", lambda: self.engine.cut(choice, self.before))
+        steps = self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
+        done = self.phases.timed(
             "simulating", lambda: run(tasks(program(steps, cost)), cost.machine.devices)
         )
         made = Simulated(choice, cut, steps, done)
         return Tried(choice, made.seconds, _exposed(made), self.judge(made))
-
-    def _timed(self, phase: str, work: Callable[[], T]) -> T:
-        start = perf_counter()
-        found = work()
-        self.phases[phase] = self.phases.get(phase, 0.0) + perf_counter() - start
-        return found
 
 
 def _exposed(made: Simulated) -> dict[Node, float]:

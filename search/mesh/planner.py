@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph import Graph, Node
@@ -32,17 +32,17 @@ from search.mesh.cuts import Cuts
 from search.mesh.engine import Choice, Cut, Engine
 from search.mesh.overlap import Simulated, Trial, Tried
 from search.mesh.variants import Mode, Variant, rewritten, variants
+from search.progress import Phases, Teller
 from search.simulate import recomputing, simulate
 from substitutions.rule import Rule
 from substitutions.store import Library
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Strategies:
     """What a planner may use, to choose the best of."""
 
+    name: str
     mask: Allowed
     data_parallel: bool = False
     brief: bool = True
@@ -62,20 +62,20 @@ def _joint(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     # To gather weights takes longer than to update all of them everywhere: it saves memory alone.
     yield from (replace(zero, to_fit=True) for zero in _zero(graph, engine))
     yield from _megatron(graph, engine)
-    yield Strategies(everything, brief=False)
+    yield Strategies("all strategies", everything, brief=False)
 
 
 def _data(graph: Graph, engine: Engine) -> Iterator[Strategies]:
-    yield Strategies(data_parallel(graph), data_parallel=True)
+    yield Strategies("data parallelism", data_parallel(graph), data_parallel=True)
 
 
 def _zero(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     """Data parallelism with weights, gradients and the optimizer's states in parts."""
-    yield Strategies(data_parallel(graph), in_parts=True)
+    yield Strategies("weights in parts", data_parallel(graph), in_parts=True)
 
 
 def _expert(graph: Graph, engine: Engine) -> Iterator[Strategies]:
-    yield Strategies(expert(graph))
+    yield Strategies("tables cut, the rest by data", expert(graph))
 
 
 def _megatron(graph: Graph, engine: Engine) -> Iterator[Strategies]:
@@ -83,7 +83,7 @@ def _megatron(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     inside = engine.cost.machine.devices_per_node
     count, inner = len(engine.digits), 1
     while inner <= count and engine.digits.strides[count - inner] < inside:
-        yield Strategies(tensor_parallel(graph, count, inner))
+        yield Strategies("tensor parallelism", tensor_parallel(graph, count, inner))
         inner += 1
 
 
@@ -152,6 +152,8 @@ class Report:
 class Planned:
     plan: Plan
     report: Report
+    seconds: float
+    """That the search took."""
     data_parallel_seconds: float | None = None
     """Of the fastest data-parallel plan, whether it fits or not, where that was priced."""
 
@@ -178,7 +180,8 @@ class MeshPlanner:
     mode: Mode = Mode.JOINT
     dimensions: frozenset[Dimension] | None = None
     """What may be cut; everything by default."""
-    _phases: dict[str, float] = field(init=False, default_factory=dict[str, float])
+    teller: Teller = field(default_factory=Teller)
+    _phases: Phases = field(init=False, default_factory=Phases)
     _engines: dict[tuple[Rule, ...], Engine] = field(
         init=False, default_factory=dict[tuple[Rule, ...], Engine]
     )
@@ -191,14 +194,15 @@ class MeshPlanner:
     def plan(self, name: str, graph: Graph) -> Planned:
         start = perf_counter()
         graph.check()
-        self._phases, self._engines = {}, {}
+        self.teller.works_on("rules")
+        self._phases, self._engines = Phases(), {}
         cost = CostModel(self.machine, optimizer=self.optimizer, speed=self.speed)
         search = _Search(start + self.seconds)
         for variant in self._variants(graph):
             self._try(self._trial(variant, cost), search)
         if self.mode is Mode.JOINT and self.family == "joint" and not search.stopped:
             base = min(search.fastest, key=lambda trial: search.fastest[trial])
-            again = self._timed("rewriting", lambda: self._rewritten(base))
+            again = self._phases.timed("rewriting", lambda: self._rewritten(base))
             if again is not None:
                 self._try(self._trial(again, cost), search)
         found = search.found
@@ -208,8 +212,9 @@ class MeshPlanner:
         best = min(fitting, key=lambda c: c.seconds)
         stop = "time" if search.stopped else "exhausted"
         return Planned(
-            self._plan(name, graph, best, found[best], perf_counter() - start),
-            Report(sum(c.strategies for c in found), len(found), stop, self._phases),
+            self._plan(name, graph, best, found[best]),
+            Report(sum(c.strategies for c in found), len(found), stop, self._phases.seconds),
+            perf_counter() - start,
             min(search.data_parallel, default=None),
         )
 
@@ -225,6 +230,7 @@ class MeshPlanner:
                 return
             if allowed.to_fit and any(candidate.fits for candidate in search.found):
                 continue
+            self.teller.works_on(allowed.name)
             made = list(self._fitting(trial, allowed, search))
             search.found |= dict.fromkeys(made, trial)
             search.data_parallel += [made[0].seconds] if allowed.data_parallel else []
@@ -244,10 +250,12 @@ class MeshPlanner:
         return known
 
     def _trial(self, variant: Variant, cost: CostModel) -> _Trial:
-        engine = self._timed("rules", lambda: self._engine(variant.graph, cost))
+        engine = self._phases.timed("rules", lambda: self._engine(variant.graph, cost))
 
         def judge(made: Simulated) -> tuple[Candidate, ...]:
-            return tuple(self._judged(engine, made))
+            found = tuple(self._judged(engine, made))
+            self.teller.priced(min((c.seconds for c in found if c.fits), default=inf))
+            return found
 
         return Trial(engine, variant.graph, variant.derivation, judge, self._phases)
 
@@ -256,9 +264,11 @@ class MeshPlanner:
         cost = CostModel(one, optimizer=self.optimizer, speed=self.speed)
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
         found = variants(graph, self.library, mode, Engine(cost, Cuts(())), TRIES)
-        return self._timed("rewriting", lambda: list(found))
+        self.teller.works_on("rewriting")
+        return self._phases.timed("rewriting", lambda: list(found))
 
     def _rewritten(self, base: _Trial) -> Variant | None:
+        self.teller.works_on("rewriting as it is cut")
         variant = Variant(base.graph, base.before)
         return rewritten(variant, self.library, base.engine, TRIES)
 
@@ -302,22 +312,16 @@ class MeshPlanner:
         yield Candidate(made.choice, made.seconds, held, limit, strategies)
         if held <= limit:
             return
-        again = self._timed("memory", lambda: worth_remaking(steps))
+        again = self._phases.timed("memory", lambda: worth_remaking(steps))
         if again:
             less = self._memory(steps, cost, again)
             seconds = recomputing(steps, cost, again).simulation.step_seconds
             yield Candidate(made.choice, seconds, less, limit, strategies, again)
 
     def _memory(self, steps: Schedule, cost: CostModel, again: frozenset[Node]) -> int:
-        return self._timed(
+        return self._phases.timed(
             "memory", lambda: peak_memory(steps, cost.itemsize, cost.optimizer, again).total
         )
-
-    def _timed(self, phase: str, work: Callable[[], T]) -> T:
-        start = perf_counter()
-        found = work()
-        self._phases[phase] = self._phases.get(phase, 0.0) + perf_counter() - start
-        return found
 
     def _limit(self, cut: Cut) -> int:
         """Bytes that each device has that a plan uses."""
@@ -332,9 +336,7 @@ class MeshPlanner:
             f" {over / 1e9:.2f} GB a device"
         )
 
-    def _plan(
-        self, name: str, graph: Graph, best: Candidate, trial: _Trial, seconds: float
-    ) -> Plan:
+    def _plan(self, name: str, graph: Graph, best: Candidate, trial: _Trial) -> Plan:
         cut = trial.engine.cut(best.choice, trial.before)
         one = CostModel(self.machine.with_devices(1), optimizer=self.optimizer, speed=self.speed)
         whole = Engine(one, Cuts(()))
@@ -343,7 +345,6 @@ class MeshPlanner:
             step_seconds=best.seconds,
             one_device_seconds=alone.step_seconds,
             communication_elements=communication_elements(schedule(cut.graph, cut.views)),
-            search_seconds=seconds,
             peak_memory_bytes=best.memory,
         )
         machine = machine_record(self.machine)

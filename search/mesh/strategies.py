@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, pairwise, permutations
@@ -23,6 +23,9 @@ PARTIAL = -2
 COPY = -3
 """The code of a digit along which a tensor is copied, and an operator computes the same again."""
 
+PASSING = "partials of "
+"""How the names of axes begin along which partial sums pass through an operator."""
+
 UNCUT = 0
 """The place of the strategy that cuts nothing."""
 
@@ -42,9 +45,9 @@ class Space:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def place(self, codes: tuple[int, ...]) -> int:
-        """Where a strategy is."""
-        return self._place[codes]
+    def place(self, codes: tuple[int, ...]) -> int | None:
+        """Where a strategy is; None if the operator has no such one."""
+        return self._place.get(codes)
 
     @cached_property
     def _place(self) -> Mapping[tuple[int, ...], int]:
@@ -65,23 +68,47 @@ class Space:
         return np.array([*table, COPY, PARTIAL, IDLE], np.int8)[self.codes]
 
     def degrees(self, primes: Sequence[int]) -> NDArray[np.int64]:
-        """[strategies, axes]"""
+        """[strategies, axes]: how many pieces each index is cut into. Partial sums that pass
+        through are whole tensors each."""
         found = np.ones((len(self.codes), len(self.axes)), np.int64)
-        for axis in range(len(self.axes)):
+        cut = [i for i, axis in enumerate(self.axes) if not passes(axis)]
+        for axis in cut:
             for digit, prime in enumerate(primes):
                 found[:, axis] *= np.where(self.codes[:, digit] == axis, prime, 1)
         return found
 
 
-def space(node: Node, axes: Mapping[str, int], digits: Digits, most: int) -> Space:
-    """The strategies of a whole operator. ``axes``: the lengths of the indices that may be cut.
+def passes(axis: Axis) -> bool:
+    """Whether an axis is one of partial sums that pass through."""
+    return axis.name.startswith(PASSING)
 
-    Digits in a row cut one index; at most ``most`` indices are cut. Along the other digits one
-    device takes part, or all compute the same.
+
+def passing(node: Node, carriers: Collection[int]) -> Axis:
+    """The axis of partial sums that pass through from some operands; of the others there are
+    copies."""
+    operands = tuple(PARTIAL if i in carriers else None for i in range(len(node.inputs)))
+    name = PASSING + " ".join(map(str, sorted(carriers)))
+    return Axis(name, operands, (None,) * len(node.types))
+
+
+def space(
+    node: Node,
+    axes: Mapping[str, int],
+    digits: Digits,
+    most: int,
+    carriers: Collection[Collection[int]] = (),
+) -> Space:
+    """The strategies of a whole operator. ``axes``: the lengths of the indices that may be cut;
+    ``carriers``: operands of which partial sums may pass through, a set at a time.
+
+    Digits in a row cut one index, or hold partial sums; at most ``most`` are in use. Along the
+    other digits one device takes part, or all compute the same.
     """
     ranks = tuple(value.type.rank for value in node.inputs)
     typing = [a for a in node.operator_call.typing(ranks).axes if a.name in axes]
-    lengths = [axes[axis.name] for axis in typing]
+    # Partial sums may be of any number.
+    lengths = [*(axes[axis.name] for axis in typing), *(0 for _ in carriers)]
+    typing += [passing(node, some) for some in carriers]
     cut = dict.fromkeys(_rows(lengths, digits.primes, most))
     copied = (tuple(COPY if code == IDLE else code for code in row) for row in cut)
     rows = cut | dict.fromkeys(copied)
@@ -93,6 +120,8 @@ def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[
     yield (IDLE,) * count
     for cut in range(1, most + 1):
         for order in permutations(range(len(lengths)), cut):
+            if sum(lengths[axis] == 0 for axis in order) > 1:
+                continue
             # Idle digits are the outermost (some nodes, or sockets, take part) or the innermost
             # (one device of each group does).
             for bounds in combinations(range(count + 1), cut + 1):

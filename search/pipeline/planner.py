@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
-from typing import TypeVar
 
 from pcg.errors import NegativeAnswer
 from pcg.graph import Graph
@@ -26,10 +25,9 @@ from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline, micro_batch_counts, outline, stage_counts
 from search.pipeline.price import Groups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
+from search.progress import Phases, Teller
 from search.simulate import simulate
 from substitutions.store import Library
-
-T = TypeVar("T")
 
 PIPELINES: Mapping[str, ScheduleKind] = {"pipeline": "1f1b", "pipeline-2bw": "2bw"}
 """The planners of this module by name."""
@@ -69,26 +67,27 @@ class PipelinePlanner:
     """How fast devices are; by default as the curves that come with Unity say."""
     faster_than: float = inf
     """Seconds of a step: what is not expected to take less is left out."""
-    _phases: dict[str, float] = field(init=False, default_factory=dict[str, float])
+    teller: Teller = field(default_factory=Teller)
+    _phases: Phases = field(init=False, default_factory=Phases)
 
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan; raises NegativeAnswer where there is none."""
         start = perf_counter()
         graph.check()
-        self._phases = {}
+        self._phases = Phases()
         if len(self.machine.kinds) > 1:
             problem = "has devices of several kinds, and stages are taken to be alike"
             raise NegativeAnswer(f"pipeline: {self.machine.name} {problem}")
-        source = self._timed("rules", lambda: streams(graph, self.library))
-        cuts = self._timed("rules", lambda: Cuts(self.library.concrete(graph)))
-        tried = self._timed("choosing", lambda: list(self._outlines(source, cuts, start)))
+        source = self._phases.timed("rules", lambda: streams(graph, self.library))
+        cuts = self._phases.timed("rules", lambda: Cuts(self.library.concrete(graph)))
+        tried = self._phases.timed("choosing", lambda: list(self._outlines(source, cuts, start)))
         if not tried:
             raise NegativeAnswer(f"{name} has no pipeline that fits {self.machine.name}")
         best = self._best(name, sorted(tried, key=lambda o: o.seconds))
         stop = "time" if perf_counter() - start > self.seconds else "exhausted"
         strategies = sum(o.batches.strategies() for o in tried)
-        report = Report(strategies, len(tried), stop, self._phases)
-        return Planned(self._plan(name, graph, best, perf_counter() - start), report)
+        report = Report(strategies, len(tried), stop, self._phases.seconds)
+        return Planned(self._plan(name, graph, best), report, perf_counter() - start)
 
     def _outlines(self, source: Streams, cuts: Cuts, start: float) -> Iterator[Outline]:
         """Numbers of stages and micro-batches with strategies. Those of a number of stages are left
@@ -103,6 +102,8 @@ class PipelinePlanner:
                     continue
                 if best < self.faster_than and perf_counter() - start > self.seconds:
                     return
+                noun = "stage" if stages == 1 else "stages"
+                self.teller.works_on(f"{stages} {noun} x {count} micro-batches")
                 batches = MicroBatches(source, cost, cuts, count)
                 chosen = batches.choose()
                 if (count * chosen.micro.sum() + chosen.once.sum()) / stages >= best:
@@ -133,29 +134,25 @@ class PipelinePlanner:
     def _built(self, found: Outline, cost: CostModel) -> Built:
         batches = found.batches
         groups = Groups(found.stages, batches.cost.machine.devices, batches.slices)
-        cut = self._timed("building", lambda: build(batches, found.chosen, found.bounds))
-        steps = self._timed("scheduling", lambda: schedule(cut.graph, cut.views))
-        stages = self._timed("simulating", lambda: stage_seconds(steps, cost, groups))
+        cut = self._phases.timed("building", lambda: build(batches, found.chosen, found.bounds))
+        steps = self._phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
+        stages = self._phases.timed("simulating", lambda: stage_seconds(steps, cost, groups))
         memory = max(stage_bytes(steps, cost, groups, self.kind))
-        return Built(found, cut, steps, step_seconds(stages, batches.slices, self.kind), memory)
+        seconds = step_seconds(stages, batches.slices, self.kind)
+        built = Built(found, cut, steps, seconds, memory)
+        self.teller.priced(seconds if self._fits(built) else inf)
+        return built
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, optimizer=self.optimizer, speed=self.speed)
 
-    def _timed(self, phase: str, work: Callable[[], T]) -> T:
-        start = perf_counter()
-        found = work()
-        self._phases[phase] = self._phases.get(phase, 0.0) + perf_counter() - start
-        return found
-
-    def _plan(self, name: str, graph: Graph, best: Built, seconds: float) -> Plan:
+    def _plan(self, name: str, graph: Graph, best: Built) -> Plan:
         whole = Engine(self._cost(self.machine.with_devices(1)), Cuts(()))
         alone = simulate(schedule(graph, whole.cut(whole.choose(graph)).views), whole.cost)
         estimates = EstimatesFile(
             step_seconds=best.seconds,
             one_device_seconds=alone.step_seconds,
             communication_elements=communication_elements(best.steps),
-            search_seconds=seconds,
             peak_memory_bytes=best.memory,
         )
         pipeline = PipelineFile(
@@ -190,6 +187,7 @@ class WithPipelines:
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan whose step takes less; the plain one where both take as long. Raises the plain
         planner's NegativeAnswer where neither has a plan."""
+        start = perf_counter()
         try:
             plain = self.plain.plan(name, graph)
         except NegativeAnswer as none:
@@ -201,7 +199,9 @@ class WithPipelines:
             known = plain.plan.estimates.step_seconds
             pipelined = self.pipelined(known).plan(name, graph)
         except NegativeAnswer:
-            return plain
+            return replace(plain, seconds=perf_counter() - start)
+        seconds = perf_counter() - start
         if pipelined.plan.estimates.step_seconds >= known:
-            return plain
-        return replace(pipelined, data_parallel_seconds=plain.data_parallel_seconds)
+            return replace(plain, seconds=seconds)
+        data_parallel = plain.data_parallel_seconds
+        return replace(pipelined, seconds=seconds, data_parallel_seconds=data_parallel)

@@ -50,7 +50,6 @@ ESTIMATES = EstimatesFile(
     step_seconds=0.5,
     one_device_seconds=1.0,
     communication_elements=8,
-    search_seconds=2.0,
     peak_memory_bytes=64,
 )
 
@@ -130,7 +129,7 @@ MATMUL = ("decisions", "views", "t2")
 @pytest.mark.parametrize(
     ("change", "place", "problem"),
     [
-        (set_in("schema_version", to=1), "", "at schema_version: expected 3, got 1"),
+        (set_in("schema_version", to=1), "", "at schema_version: expected 4, got 1"),
         (remove("library_hash"), "", "at library_hash: missing"),
         (set_in("more", to=1), "", "at more: unknown field"),
         (set_in("model", "hash", to="0"), "", "model.hash is not that of model.graph"),

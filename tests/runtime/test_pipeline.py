@@ -68,7 +68,6 @@ def plan_of(model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DE
         step_seconds=1.0,
         one_device_seconds=1.0,
         communication_elements=0,
-        search_seconds=0.0,
         peak_memory_bytes=0,
     )
     machine = machine_record(load_machine("local").with_devices(devices))

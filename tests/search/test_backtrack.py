@@ -92,3 +92,23 @@ def test_a_derivation_has_a_step_for_each_rule(library: Library) -> None:
     names = {rule.name for rule in library.concrete(graph)}
     assert found.applied
     assert {step.rule.name.rstrip("~") for step in found.applied} <= names
+
+
+def test_a_seed_orders_graphs_of_equal_cost(library: Library) -> None:
+    """Whatever the order, all of a small closure is looked at, and the best has one cost."""
+    graph = parse_graph("x = input[8, 8]\nw = weight[8, 8]\nreturn sum_loss(matmul(x, w))")
+    moves, keys = Moves(library.concrete(graph), 2), Keys()
+    orders: list[list[int]] = []
+    for seed in (None, None, 1, 1, 2):
+        order: list[int] = []
+        backtrack(
+            Space(graph, moves, keys, growth=0),
+            lambda _: 1.0,
+            observe=lambda candidate, _, order=order: order.append(keys.of(candidate)),
+            seed=seed,
+        )
+        orders.append(order)
+    assert orders[0] == orders[1]
+    assert orders[2] == orders[3]
+    assert orders[2] != orders[4]
+    assert {frozenset(order) for order in orders} == {frozenset(orders[0])}

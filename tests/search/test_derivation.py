@@ -44,7 +44,6 @@ ESTIMATES = EstimatesFile(
     step_seconds=1.0,
     one_device_seconds=1.0,
     communication_elements=0,
-    search_seconds=0.0,
     peak_memory_bytes=0,
 )
 

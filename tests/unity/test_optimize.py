@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +13,16 @@ from typer.testing import CliRunner, Result
 
 from pcg.plan import load_plan
 from runtime.lower import Lowering
+from search.progress import Status
 from substitutions.store import default_path
 from unity.__main__ import main
-from unity.optimize import app
+from unity.optimize import app, progress_line
 from unity.origin import check_origin
 from unity.simulate import app as simulator
 
 ROOT = Path(__file__).parents[2]
+
+MACHINES = ROOT / "pcg" / "machines"
 
 runner = CliRunner()
 
@@ -154,7 +158,15 @@ def test_a_model_from_a_file_is_planned_with_what_has_no_equation(tmp_path: Path
         (("mlp-tiny", "--machine", "missing.toml"), "missing.toml: no such file"),
         (("mlp-tiny", "--nodes", "0"), "expected 1 node or more"),
         (("mlp-tiny", "--devices", "9"), "expected 1 to 4 devices"),
+        (("mlp-tiny", "--nodes", "-3"), "expected 1 node or more, got -3"),
+        (("mlp-tiny", "--nodes", "1000000000"), "expected at most 1048576 devices"),
+        (("mlp-tiny", "--devices", "0"), "expected 1 to 4 devices, got 0"),
+        (("mlp-tiny", "--devices", "1000000000"), "expected 1 to 4 devices, got 1000000000"),
         (("mlp-tiny", "--batch", "0"), "batch: expected 1 or more"),
+        (("mlp-tiny", "--batch", "-8"), "batch: expected 1 or more, got -8"),
+        (("mlp-tiny", "--batch", "4" + "0" * 20), "batch: expected at most 1073741824"),
+        (("mlp-tiny", "--batch", "7"), "batch: 7 is divided by no degree that 4 devices have"),
+        (("mlp-tiny", "--machine", "none.toml"), "at level[0].count: expected greater than or"),
         (("mlp-tiny", "--rules", "missing.json"), "missing.json: no such file"),
         (("mlp-tiny", "-o", "no/such/folder/plan.json"), "its folder does not exist"),
     ],
@@ -167,6 +179,8 @@ def test_wrong_input_is_one_line(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    none = tmp_path / "none.toml"
+    none.write_text((MACHINES / "local.toml").read_text("utf-8").replace("count = 4", "count = 0"))
     monkeypatch.setattr("sys.argv", ["unity", "optimize", *arguments])
     with pytest.raises(SystemExit) as stop:
         main()
@@ -174,7 +188,13 @@ def test_wrong_input_is_one_line(
     error = capsys.readouterr().err
     assert says in error
     assert len(error.strip().splitlines()) == 1
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [none]
+
+
+def test_a_batch_that_is_left_whole_may_be_of_any_size(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    result = optimize("mlp-mnist", "--batch", "7", "--allow", "model,reduction", "-o", str(out))
+    assert result.exit_code == 0, result.output
 
 
 def test_a_wrong_library_leaves_the_old_plan(
@@ -233,3 +253,47 @@ def test_views_are_for_backtracking(tmp_path: Path) -> None:
     path.write_text("")
     result = optimize("mlp-mnist", "--views", str(path))
     assert "--views: expected --engine backtracking" in str(result.exception)
+
+
+def test_nothing_but_the_plan_is_printed_where_no_terminal_is(tmp_path: Path) -> None:
+    result = optimize("mlp-mnist", "--devices", "2", "-o", str(tmp_path / "plan.json"), "--json")
+    assert result.stderr == ""
+    json.loads(result.stdout)
+
+
+def test_the_line_of_progress() -> None:
+    assert progress_line(Status("rules", 0, None)) == "rules: 0 plans priced"
+    line = progress_line(Status("all strategies", 1234, 0.0248))
+    assert line == "all strategies: 1,234 plans priced, best 24.8 ms a step"
+
+
+PLANS = """
+import sys
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.plan import save_plan
+from search.optimizer import Optimizer, Settings
+from substitutions.store import load_library
+from unity.planners import planner_of
+
+machine, library = load_machine("local").with_devices(2), load_library()
+graph = build_model("mlp-mnist", None, 2)
+for name in ("joint", "pipeline"):
+    plan = planner_of(name, machine, library, 600.0, "sgd", None).plan("mlp-mnist", graph).plan
+    save_plan(plan, f"{sys.argv[1]}/{name}.json")
+search = Optimizer(machine, library, Settings(budget=30, final_budget=10, seed=7))
+save_plan(search.optimize("mlp-mnist", graph).plan, f"{sys.argv[1]}/backtracking.json")
+"""
+
+
+def test_the_same_search_writes_the_same_file(tmp_path: Path) -> None:
+    """In processes that order sets of strings differently."""
+    for seed in ("1", "2"):
+        (tmp_path / seed).mkdir()
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", PLANS, str(tmp_path / seed)]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    names = sorted(path.name for path in (tmp_path / "1").iterdir())
+    assert names == ["backtracking.json", "joint.json", "pipeline.json"]
+    for name in names:
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()

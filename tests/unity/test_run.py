@@ -249,7 +249,7 @@ def test_a_missing_plan(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('"schema_version": 3', '"schema_version": 9', "at schema_version: expected 3, got 9"),
+        ('"schema_version": 4', '"schema_version": 9', "at schema_version: expected 4, got 9"),
         ("{", "", "not JSON"),
         ("matmul(x, w1)", "matmul(w1, x)", "model.graph"),
     ],

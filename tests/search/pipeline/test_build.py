@@ -195,7 +195,6 @@ def test_a_pipeline_follows_from_the_model_step_by_step(name, library):
         step_seconds=1.0,
         one_device_seconds=1.0,
         communication_elements=0,
-        search_seconds=0.0,
         peak_memory_bytes=0,
     )
     machine = machine_record(load_machine("local"))

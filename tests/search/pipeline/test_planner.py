@@ -222,7 +222,7 @@ class Known:
     def plan(self, name: str, graph: Graph) -> Planned:
         if self.plan_of is None:
             raise NegativeAnswer(f"{name}: nothing fits")
-        return Planned(self.plan_of, Report(1, 1, "exhausted", {}), 1.0)
+        return Planned(self.plan_of, Report(1, 1, "exhausted", {}), 0.5, 1.0)
 
 
 def test_the_better_of_two_planners(planned):

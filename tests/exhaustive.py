@@ -1,0 +1,202 @@
+"""The fastest plan of a small graph by looking at all there are, apart from the search.
+
+What is looked at: every graph that the library's rules about whole tensors reach from a model, with
+at most ``growth`` operators more; for every operator of it all degrees of its indices, of partial
+sums that pass through and of copies, whose product divides the number of devices; and for these all
+machine views with strides that divide the number of devices, with several devices for a task too.
+Between two operators a tensor goes from one type to the other, as the parallel operators allow:
+copies and partial sums are not taken back.
+
+Operators are placed in their order, and what is placed is simulated. In the simulator a task starts
+when the last of what it waits for is done, so that operators which are added delay others or leave
+them as they were: a part of a plan that takes longer than a known plan needs no completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+from pcg.errors import OperatorError
+from pcg.graph import Graph, Node, Value, apply
+from pcg.infer import bind_sizes
+from pcg.layout import grid
+from pcg.local import LocalTyping
+from pcg.machine import Machine
+from pcg.ops import OPERATORS
+from pcg.schedule import schedule
+from pcg.tensor import Degrees, ParallelTensor
+from pcg.view import MachineView
+from search.cost import CostModel
+from search.mesh.rewrites import Algebra
+from search.simulate import simulate
+from substitutions.match import rewrite
+from substitutions.store import Library
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A plan that was found, or part of one."""
+
+    values: Mapping[Value, Value]
+    """Of a whole graph, as they are cut."""
+    views: Mapping[Node, MachineView]
+    seconds: float
+
+
+@dataclass
+class Exhaustive:
+    """Looks for plans that are faster than one that is known."""
+
+    machine: Machine
+    than: float
+    """Seconds of a step that a plan has to beat; of the best so far."""
+    best: Graph | None = None
+    views: Mapping[Node, MachineView] = field(default_factory=dict[Node, MachineView])
+    simulated: int = 0
+
+    def __post_init__(self) -> None:
+        self._cost = CostModel(self.machine)
+
+    def look(self, whole: Graph) -> None:
+        """Look at all plans of a graph, with no rule about whole tensors applied."""
+        nodes = [node for node in whole.nodes if not node.is_leaf]
+        start = {node.value(): node.value() for node in whole.leaves}
+        self._place(whole, nodes, Placed(start, {}, 0.0))
+
+    def _place(self, whole: Graph, nodes: list[Node], so_far: Placed) -> None:
+        if not nodes:
+            self._end(whole, so_far)
+            return
+        first, *rest = nodes
+        found = [made for made in self._ways(first, so_far) if made.seconds < self.than]
+        for made in sorted(found, key=lambda placed: placed.seconds):
+            if made.seconds < self.than:
+                self._place(whole, rest, made)
+
+    def _ways(self, node: Node, so_far: Placed) -> Iterator[Placed]:
+        for wanted in operand_types(node, self.machine.devices):
+            moved = [
+                recut(so_far.values[value], to)
+                for value, to in zip(node.inputs, wanted, strict=True)
+            ]
+            inputs = [value for value in moved if value is not None]
+            if len(inputs) < len(moved):
+                continue
+            made = Node(node.call, tuple(inputs))
+            values = dict(so_far.values)
+            values.update({node.value(p): made.value(p) for p in range(len(node.types))})
+            outputs = Graph(tuple(v for old, v in values.items() if not old.node.is_leaf))
+            for view in views_of(made, self.machine.devices):
+                views = {**so_far.views, made: view}
+                yield Placed(values, views, self._seconds(outputs, views))
+
+    def _end(self, whole: Graph, placed: Placed) -> None:
+        ends = [recut(placed.values[value], value.type) for value in whole.outputs]
+        outputs = tuple(value for value in ends if value is not None)
+        if len(outputs) < len(ends):
+            return
+        graph = Graph(outputs)
+        seconds = self._seconds(graph, placed.views)
+        if seconds < self.than:
+            self.than, self.best, self.views = seconds, graph, placed.views
+
+    def _seconds(self, graph: Graph, views: Mapping[Node, MachineView]) -> float:
+        self.simulated += 1
+        return simulate(schedule(graph, views), self._cost).step_seconds
+
+
+def closure(graph: Graph, library: Library, growth: int) -> list[Graph]:
+    """All graphs that rules about whole tensors reach, each once, with at most ``growth`` operators
+    more than the first."""
+    most = sum(not node.is_leaf for node in graph.nodes) + growth
+    found = {graph.digest: graph}
+    pending = [graph]
+    while pending:
+        base = pending.pop()
+        algebra = Algebra.of(library.concrete(base))
+        for node in base.nodes:
+            for applied in () if node.is_leaf else algebra.applications(node, base):
+                made = rewrite(base, applied.match, applied.made)
+                size = sum(not n.is_leaf for n in made.nodes)
+                if size <= most and made.digest not in found:
+                    found[made.digest] = made
+                    pending.append(made)
+    return list(found.values())
+
+
+def operand_types(node: Node, devices: int) -> Iterator[tuple[ParallelTensor, ...]]:
+    """The types that an operator on whole tensors may want its operands to have."""
+    ranks = tuple(value.rank for value in node.inputs)
+    typing = node.operator_call.typing(ranks)
+    shapes = [value.type.shape for value in node.inputs]
+    sizes = bind_sizes(node.operator_call, node.operator_call.instance(ranks), shapes)
+    counts = [d for d in range(1, devices + 1) if devices % d == 0]
+    cuts = [[d for d in counts if sizes[f"|{axis.name}|"] % d == 0] for axis in typing.axes]
+    for *degrees, passing, copies in product(*cuts, counts, counts):
+        if devices % (prod(degrees) * passing * copies):
+            continue
+        for carriers in typing.carriers if passing > 1 else (frozenset[int](),):
+            yield tuple(
+                _operand(typing, i, shape, degrees, copies, passing if i in carriers else -passing)
+                for i, shape in enumerate(shapes)
+            )
+
+
+def _operand(
+    typing: LocalTyping,
+    operand: int,
+    shape: tuple[int, ...],
+    degrees: list[int],
+    copies: int,
+    passing: int,
+) -> ParallelTensor:
+    """``passing``: partial sums that the operand carries, or minus those that others do."""
+    dims = [1] * len(shape)
+    for axis, degree in zip(typing.axes, degrees, strict=True):
+        at = axis.operands[operand]
+        if at is None:
+            copies *= degree
+        else:
+            dims[at] = degree
+    copies, partials = (copies, passing) if passing > 0 else (copies * -passing, 1)
+    return ParallelTensor(shape, Degrees(tuple(dims), (1,) * len(shape), copies, partials))
+
+
+def recut(value: Value, wanted: ParallelTensor) -> Value | None:
+    """The value with another type; None if parallel operators do not lead there."""
+    have, want = value.type.degrees, wanted.degrees
+    if want.copies % have.copies or have.partials % want.partials:
+        return None
+    calls: list[tuple[str, dict[str, int]]] = []
+    calls.append(("reduce", {"degree": have.partials // want.partials}))
+    for dim, (a, b) in enumerate(zip(have.dims, want.dims, strict=True)):
+        if a % b == 0:
+            calls.append(("combine", {"dim": dim, "degree": a // b}))
+        else:
+            calls.append(("combine", {"dim": dim, "degree": 1 if b % a == 0 else a}))
+            calls.append(("partition", {"dim": dim, "degree": b // a if b % a == 0 else b}))
+    calls.append(("replicate", {"degree": want.copies // have.copies}))
+    for name, attributes in calls:
+        if attributes["degree"] > 1:
+            value = apply(OPERATORS[name](**attributes), value)
+    assert value.type == wanted
+    return value
+
+
+def views_of(node: Node, devices: int) -> Iterator[MachineView]:
+    """All views of an operator that is cut."""
+    try:
+        *cuts, copies = grid(node)
+    except OperatorError:
+        return
+    strides = [d for d in range(1, devices + 1) if devices % d == 0]
+    for times in range(1, devices // (prod(cuts) * copies) + 1):
+        shape = (*cuts, copies * times)
+        own = [strides if length > 1 else [0] for length in shape]
+        for chosen in product(*own):
+            last = sum((n - 1) * s for n, s in zip(shape, chosen, strict=True))
+            if MachineView(0, shape, chosen).is_injective:
+                yield from (MachineView(i, shape, chosen) for i in range(devices - last))
