@@ -32,7 +32,7 @@ def check(told: list[Status], seconds: float) -> None:
 @pytest.mark.parametrize(
     ("planner", "works"),
     [
-        ("joint", {"rules", "all strategies", "weights in parts", "1 stage x 2 micro-batches"}),
+        ("joint", {"rules", "all strategies", "tensor parallelism", "1 stage x 2 micro-batches"}),
         ("pipeline", {"1 stage x 2 micro-batches", "2 stages x 2 micro-batches"}),
     ],
 )
