@@ -36,8 +36,9 @@ DTYPES: Mapping[DType, torch.dtype] = {
     "fp16": torch.float16,
 }
 REPEATS = 9
-BATCH_SECONDS = 2e-3
-"""A repeat calls as often as this takes, so that the clock's own time is small."""
+BATCH_SECONDS = 20e-3
+"""A repeat calls as often as this takes: for longer than a process is left alone on a core, so that
+processes that share cores are seen to."""
 LONGEST = 0.005
 """Seconds of a kernel after which no larger sizes are tried."""
 ROW = 8
@@ -238,7 +239,7 @@ def _samples(world: World, call: Call) -> list[float]:
     for _ in range(2):
         call()
     once = max(world.gather(_seconds(world, call, 1)))
-    times = max(1, min(1000, int(BATCH_SECONDS / max(once, 1e-9))))
+    times = max(1, min(10_000, int(BATCH_SECONDS / max(once, 1e-9))))
     repeats = REPEATS if once < 10 * BATCH_SECONDS else 3
     world.total(0.0)
     return [_seconds(world, call, times) for _ in range(repeats)]
