@@ -104,6 +104,10 @@ def _device_name(world: World) -> str:
     return f"{platform.machine()}, {threads} threads of {world.size} processes, torch"
 
 
+def _handed(weight: Tensor) -> None:
+    """What takes a gradient."""
+
+
 Call = Callable[[], object]
 Case = Callable[[int], tuple[float, int, Call]]
 """From a length to the size of a kernel, how many there are, and a call that runs them."""
@@ -146,7 +150,7 @@ def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Work, list[Ti
         weights, gradients = [tensor(n, grad=True) for _ in range(ROW)], [tensor(n)] * ROW
         optimizer = torch.optim.SGD(weights, lr=0.0)
         for weight in weights:
-            weight.register_post_accumulate_grad_hook(lambda _: None)
+            weight.register_post_accumulate_grad_hook(_handed)
 
         def call() -> object:
             torch.autograd.backward(weights, gradients)
