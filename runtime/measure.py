@@ -36,8 +36,9 @@ DTYPES: Mapping[DType, torch.dtype] = {
     "fp16": torch.float16,
 }
 REPEATS = 9
-BATCH_SECONDS = 2e-3
-"""A repeat calls as often as this takes, so that the clock's own time is small."""
+BATCH_SECONDS = 20e-3
+"""A repeat calls as often as this takes: for longer than a process is left alone on a core, so that
+processes that share cores are seen to."""
 LONGEST = 0.005
 """Seconds of a kernel after which no larger sizes are tried."""
 ROW = 8
@@ -103,6 +104,10 @@ def _device_name(world: World) -> str:
     return f"{platform.machine()}, {threads} threads of {world.size} processes, torch"
 
 
+def _handed(weight: Tensor) -> None:
+    """What takes a gradient."""
+
+
 Call = Callable[[], object]
 Case = Callable[[int], tuple[float, int, Call]]
 """From a length to the size of a kernel, how many there are, and a call that runs them."""
@@ -145,7 +150,7 @@ def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Work, list[Ti
         weights, gradients = [tensor(n, grad=True) for _ in range(ROW)], [tensor(n)] * ROW
         optimizer = torch.optim.SGD(weights, lr=0.0)
         for weight in weights:
-            weight.register_post_accumulate_grad_hook(lambda _: None)
+            weight.register_post_accumulate_grad_hook(_handed)
 
         def call() -> object:
             torch.autograd.backward(weights, gradients)
@@ -238,7 +243,7 @@ def _samples(world: World, call: Call) -> list[float]:
     for _ in range(2):
         call()
     once = max(world.gather(_seconds(world, call, 1)))
-    times = max(1, min(1000, int(BATCH_SECONDS / max(once, 1e-9))))
+    times = max(1, min(10_000, int(BATCH_SECONDS / max(once, 1e-9))))
     repeats = REPEATS if once < 10 * BATCH_SECONDS else 3
     world.total(0.0)
     return [_seconds(world, call, times) for _ in range(repeats)]

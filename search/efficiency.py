@@ -116,10 +116,8 @@ class Measured:
         if points is None or device != self.device:
             return self.otherwise.seconds(kind, device, dtype, flops, moved)
         if kind != "contraction":
-            found, functions = _interpolated(points, moved), self.profile.series("function", dtype)
-            return (
-                found if functions is None else np.maximum(found, _interpolated(functions, flops))
-            )
+            found, known = _interpolated(points, moved), self.profile.series("function", dtype)
+            return found if known is None else np.maximum(found, _interpolated(known, flops))
         found = _interpolated(points, flops)
         copied = self.profile.series("pointwise", dtype)
         return found if copied is None else np.maximum(found, _interpolated(copied, moved))

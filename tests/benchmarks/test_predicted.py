@@ -29,7 +29,7 @@ MODELS = {"mlp-tiny": (64, 512), "bert-large-tiny": (8, 32), "candle-uno-tiny": 
 """Each with two batches."""
 PLANNERS = ("joint", "data-parallel", "megatron")
 RANKS = (1, 2, 4)
-STEPS = 12
+STEPS = 40
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,7 @@ def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
     series: dict[tuple[Work, DType], tuple[Timing, ...]] = {
         ("contraction", "float32"): (Timing(1e3, 1e-3, 1e-4), Timing(1e9, 1.0, 0.1)),
         ("pointwise", "float32"): (Timing(1e3, 1e-6, 0.0), Timing(1e9, 1e-2, 0.0)),
+        ("function", "float32"): (Timing(1e3, 1e-6, 0.0), Timing(1e9, 1.0, 0.0)),
     }
     timings = tuple(Timing(size, 2e-3 + size / 1e9, 0.0) for size in (1e2, 1e4, 1e6))
     measured = Measured("a device", series, ((LinkTimings("message", 2, timings),),))
@@ -156,6 +157,9 @@ def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
     for moved in (1e3, 1e6):
         took = [float(speed.seconds(work, machine.device, "float32", 0.0, moved)) for work in WORKS]
         assert took[0] == took[1]
+    # Arithmetic that takes longer than the bytes counts instead of them.
+    gelus = speed.seconds("pointwise", machine.device, "float32", [1e3, 1e9], [1e9, 1e9])
+    assert gelus.tolist() == [near(1e-2), near(1.0)]
     # 1e3 operations take 1e-3 s, and 1e6 times as many 1e3 times as long.
     assert forward == pytest.approx(1e-3 * (operations / 1e3) ** 0.5, rel=1e-6)
 
