@@ -105,6 +105,12 @@ class _Marks:
     def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
         return np.broadcast_to(values, shape)
 
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        return np.full(shape, ZERO, np.int64)
+
+    def concatenate(self, arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays)
+
 
 def _mixed(a: Array, b: Array) -> Array:
     """What a function of two values is: a constant if both are, else computed."""

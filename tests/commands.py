@@ -16,10 +16,14 @@ from functools import lru_cache
 from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 from runtime.launch import start_server
 from unity.cli import run_app
 from unity.run import app
+
+_SERVER: Any = forkserver._forkserver
+"""The server from which workers are forked."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def _files() -> tuple[Path, Path]:
     """The standard output and error of workers, whose server is started."""
     folder = Path(mkdtemp(prefix="unity-test-"))
     files = folder / "out", folder / "err"
-    forkserver._forkserver._stop()  # one that other tests have started prints elsewhere
+    _SERVER._stop()  # one that other tests have started prints elsewhere
     kept = [os.dup(number) for number in (1, 2)]
     sys.stdout.flush()
     for number, file in enumerate(files, 1):
@@ -79,7 +83,7 @@ def _files() -> tuple[Path, Path]:
 
 
 def _server() -> int:
-    found = forkserver._forkserver._forkserver_pid
+    found = _SERVER._forkserver_pid
     assert isinstance(found, int)
     return found
 

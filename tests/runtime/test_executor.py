@@ -130,4 +130,5 @@ def test_gradients_of_several_batches_are_exchanged_once():
 
     (first, report), (second, _) = on_ranks(2, work)
     assert first == second == 2
+    assert report is not None
     assert not [c for c in report.comparisons if not c.passes]
