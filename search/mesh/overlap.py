@@ -8,6 +8,7 @@ counted as far as it was exposed in the fastest plan so far. Each answer is simu
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -21,7 +22,7 @@ from search.derivation import Derivation
 from search.mesh.allow import Allowed, everything
 from search.mesh.engine import ALL, Choice, Cut, Engine, Exposed
 from search.mesh.strategies import IDLE, UNCUT
-from search.program import SYNC, program, tasks
+from search.program import SYNC, UPDATE, program, tasks
 from search.progress import Phases
 from search.simulate import Run, run
 from search.timeline import exposures
@@ -172,3 +173,14 @@ def _exposed(made: Simulated) -> dict[Node, float]:
                 by_device[device] = exposures(made.run, device, SYNC)
             found[weights[task.what]] = by_device[device].get(task.what, 1.0)
     return found
+
+
+def updates(made: Run) -> float:
+    """Seconds for which a device updates weights at most."""
+    total: dict[int, float] = defaultdict(float)
+    for task in made.tasks:
+        if task.phase == UPDATE:
+            for devices, seconds in zip(task.duration.groups, task.duration.seconds, strict=True):
+                for device in devices.tolist():
+                    total[device] += float(seconds)
+    return max(total.values(), default=0.0)

@@ -30,7 +30,7 @@ from search.mesh.allow import (
 )
 from search.mesh.cuts import Cuts
 from search.mesh.engine import Choice, Cut, Engine
-from search.mesh.overlap import Simulated, Trial, Tried
+from search.mesh.overlap import Simulated, Trial, Tried, updates
 from search.mesh.variants import Mode, Variant, rewritten, variants
 from search.progress import Phases, Teller
 from search.simulate import recomputing, simulate
@@ -49,8 +49,9 @@ class Strategies:
     """Whether few ways to overlap communication are tried."""
     in_parts: bool = False
     """Whether weights are kept in parts, on all devices."""
-    to_fit: bool = False
-    """Whether to look only where no plan is known that fits."""
+    last: bool = False
+    """Whether to look only where no plan is known that fits, or where weights in parts may save
+    time: of data parallelism, that of updating all weights everywhere."""
 
 
 Family = Callable[[Graph, Engine], Iterator[Strategies]]
@@ -59,10 +60,9 @@ Family = Callable[[Graph, Engine], Iterator[Strategies]]
 def _joint(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     # What others may find is tried too: the bound on strategies may leave it out.
     yield from _data(graph, engine)
-    # To gather weights takes longer than to update all of them everywhere: it saves memory alone.
-    yield from (replace(zero, to_fit=True) for zero in _zero(graph, engine))
-    yield from _megatron(graph, engine)
+    yield from _tensor(graph, engine)
     yield Strategies("all strategies", everything, brief=False)
+    yield from (replace(zero, last=True) for zero in _zero(graph, engine))
 
 
 def _data(graph: Graph, engine: Engine) -> Iterator[Strategies]:
@@ -79,7 +79,12 @@ def _expert(graph: Graph, engine: Engine) -> Iterator[Strategies]:
 
 
 def _megatron(graph: Graph, engine: Engine) -> Iterator[Strategies]:
-    """Tensor parallelism within a node."""
+    """Data parallelism, alone or with tensor parallelism within a node."""
+    yield from _data(graph, engine)
+    yield from _tensor(graph, engine)
+
+
+def _tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     inside = engine.cost.machine.devices_per_node
     count, inner = len(engine.digits), 1
     while inner <= count and engine.digits.strides[count - inner] < inside:
@@ -111,6 +116,8 @@ class Candidate:
     memory: int
     limit: int
     strategies: int
+    updating: float
+    """Seconds for which a device updates weights at most."""
     recompute: frozenset[Node] = frozenset()
     """The operators whose results are computed again on the way back."""
 
@@ -128,9 +135,18 @@ class _Search:
 
     deadline: float
     found: dict[Candidate, _Trial] = field(default_factory=dict[Candidate, _Trial])
-    data_parallel: list[float] = field(default_factory=list[float])
+    data_parallel: list[Candidate] = field(default_factory=list[Candidate])
     fastest: dict[_Trial, float] = field(default_factory=dict[_Trial, float])
     stopped: bool = False
+
+    @property
+    def known(self) -> float:
+        """Seconds of the fastest plan that fits."""
+        return min((c.seconds for c in self.found if c.fits), default=inf)
+
+    def saves_nothing(self) -> bool:
+        """Whether data parallelism would be slower than a plan that fits even without updates."""
+        return self.known <= min((c.seconds - c.updating for c in self.data_parallel), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -215,25 +231,24 @@ class MeshPlanner:
             self._plan(name, graph, best, found[best]),
             Report(sum(c.strategies for c in found), len(found), stop, self._phases.seconds),
             perf_counter() - start,
-            min(search.data_parallel, default=None),
+            min((c.seconds for c in search.data_parallel), default=None),
         )
 
     def _try(self, trial: _Trial, search: _Search) -> None:
         """Try all strategies of the family on one graph."""
-        known = min((c.seconds for c in search.found if c.fits), default=inf)
-        if known < inf and trial.at_best() > known:
+        if search.known < inf and trial.at_best() > search.known:
             return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
         for allowed in PLANNERS[family](trial.graph, trial.engine):
             if search.found and perf_counter() > search.deadline:
                 search.stopped = True
                 return
-            if allowed.to_fit and any(candidate.fits for candidate in search.found):
+            if allowed.last and search.saves_nothing():
                 continue
             self.teller.works_on(allowed.name)
             made = list(self._fitting(trial, allowed, search))
             search.found |= dict.fromkeys(made, trial)
-            search.data_parallel += [made[0].seconds] if allowed.data_parallel else []
+            search.data_parallel += made[:1] if allowed.data_parallel else []
             fastest = min(candidate.seconds for candidate in made)
             search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
 
@@ -283,12 +298,11 @@ class MeshPlanner:
 
         first = tries(0.0)
         best = [candidate for one in first for candidate in one.judged]
-        if not allowed.brief and not any(c.fits for c in (*search.found, *best)):
+        if not allowed.brief:
             best += trial.in_parts(min(first, key=lambda one: one.seconds)).judged
         yield from best
         fastest = min(found.seconds for found in best)
-        known = min((c.seconds for c in search.found if c.fits), default=inf)
-        if known <= fastest or any(c.fits for c in best):
+        if search.known <= fastest or any(c.fits for c in best):
             return
         low, high = 0.0, best[0].seconds / best[0].limit
         for _ in range(PRICES):
@@ -309,14 +323,15 @@ class MeshPlanner:
         cost, steps, limit = engine.cost, made.steps, self._limit(made.cut)
         strategies = sum(len(engine.space(node)) for node in made.choice.codes)
         held = self._memory(steps, cost, frozenset())
-        yield Candidate(made.choice, made.seconds, held, limit, strategies)
+        updating = updates(made.run)
+        yield Candidate(made.choice, made.seconds, held, limit, strategies, updating)
         if held <= limit:
             return
         again = self._phases.timed("memory", lambda: worth_remaking(steps))
         if again:
             less = self._memory(steps, cost, again)
             seconds = recomputing(steps, cost, again).simulation.step_seconds
-            yield Candidate(made.choice, seconds, less, limit, strategies, again)
+            yield Candidate(made.choice, seconds, less, limit, strategies, updating, again)
 
     def _memory(self, steps: Schedule, cost: CostModel, again: frozenset[Node]) -> int:
         return self._phases.timed(
