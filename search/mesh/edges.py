@@ -8,8 +8,9 @@ neither the tensor's size nor its rank: so each pair is looked at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,13 @@ _Key = tuple[int, int, float, float]
 the number of messages."""
 
 
+Bits = NDArray[np.int32]
+"""Sets of digits."""
+
+MOST_PAIRS = 1 << 20
+"""Pairs of ways that are compared at once, for the memory that takes."""
+
+
 @dataclass
 class Transfers:
     """The transfers between ways to lie on the devices of some digits, remembered by pairs."""
@@ -48,14 +56,14 @@ class Transfers:
     def seconds(self, sources: Codes, targets: Codes, volume: float) -> Seconds:
         """[sources, targets]: seconds of each transfer of a tensor of so many bytes."""
         a, b = self._numbers(sources), self._numbers(targets)
-        which = self._table[np.ix_(a, b)]
-        if (unknown := which < 0).any():
+        # Strategies that differ in what the tensor lacks leave it alike.
+        (x, first), (y, other) = (np.unique(n, return_index=True) for n in (a, b))
+        if (unknown := self._table[np.ix_(x, y)] < 0).any():
             rows, columns = unknown.any(axis=1), unknown.any(axis=0)
-            found = self._found(sources[rows], targets[columns])
-            self._table[np.ix_(a[rows], b[columns])] = found
+            found = self._found(sources[first[rows]], targets[other[columns]])
+            self._table[np.ix_(x[rows], y[columns])] = found
             self._padded = padded(self._lines)
-            which = self._table[np.ix_(a, b)]
-        return seconds(self._padded, volume)[which]
+        return seconds(self._padded, volume)[self._table[np.ix_(a, b)]]
 
     def _numbers(self, codes: Codes) -> NDArray[np.intp]:
         """The number of each way, new ones being numbered as they come."""
@@ -69,6 +77,11 @@ class Transfers:
 
     def _found(self, sources: Codes, targets: Codes) -> NDArray[np.int32]:
         """The numbers of the lines of all pairs."""
+        count = 1 + len(sources) * len(targets) // MOST_PAIRS
+        parts = [self._of_few(some, targets) for some in np.array_split(sources, count)]
+        return np.concatenate(parts)
+
+    def _of_few(self, sources: Codes, targets: Codes) -> NDArray[np.int32]:
         keys = _keys(sources, targets, np.array(self.digits.primes))
         different, inverse = _rows(keys.reshape(-1, 4))
         numbers: list[int] = []
@@ -107,26 +120,42 @@ def _rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.i
 
 
 def _keys(sources: Codes, targets: Codes, primes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """[sources, targets, 4]: what each transfer is, as ``_Key`` has it."""
-    a, b = sources[:, None, :], targets[None, :, :]
-    # Where a tensor is copied, every device has what it needs of it.
-    moved = (a != b) & (a != COPY)
+    """[sources, targets, 4]: what each transfer is, as ``_Key`` has it.
+
+    Sets of digits are bits of a number, the outermost the lowest: what is asked of all digits of
+    all pairs is asked once a pair.
+    """
     rank = max(sources.max(initial=IDLE), targets.max(initial=IDLE)) + 1
-    cell, inner_a, inner_b, met = _overlap(sources, targets, rank, primes)
-    group = _product((a == PARTIAL) & (b != PARTIAL), primes)
+    kinds_of_digit = (IDLE, PARTIAL, COPY, *range(rank))
+    a = {code: _digits(sources, code)[:, None] for code in kinds_of_digit}
+    b = {code: _digits(targets, code)[None, :] for code in kinds_of_digit}
+    product = _products(primes)
+    # Where a tensor is copied, every device has what it needs of it.
+    moved = _union(a[code] & ~b[code] for code in kinds_of_digit if code != COPY)
+    cell, inner_a, inner_b, met = 1.0, 1.0, 1.0, 1.0
+    shifted = np.zeros_like(moved)
+    for dim in range(rank):
+        alike = _below_lowest(a[dim] ^ b[dim])
+        parts_a, parts_b = product[a[dim] & ~alike], product[b[dim] & ~alike]
+        cell = cell * product[a[dim] & alike]
+        inner_a, inner_b = inner_a * parts_a, inner_b * parts_b
+        met = met * np.maximum(parts_a / parts_b, 1.0)
+        # They cut the same dimension on both sides, but at another place.
+        shifted |= a[dim] & b[dim] & ~alike
+    group = product[a[PARTIAL] & ~b[PARTIAL]]
     before, after = 1.0 / (cell * inner_a), 1.0 / (cell * inner_b)
     own = 1.0 / (cell * inner_a * inner_b)
     # Along digits that are idle before, one device has what all the others need.
-    asking = _product((a == IDLE) & (b != IDLE), primes)
+    asking = product[a[IDLE] & ~b[IDLE]]
     received = np.maximum(after * group - np.where(asking > 1, 0.0, own), 0.0)
-    served = np.maximum(asking / _product((a != IDLE) & (b == IDLE), primes), 1.0)
-    shifted = _shifted(sources, targets, rank)
-    mask = ((moved | shifted) * (1 << np.arange(len(primes)))).sum(axis=2)
-    plain = ~shifted.any(axis=2) & (mask > 0)
-    reduced = (~moved | ((a == PARTIAL) & (b == COPY))).all(axis=2)
-    scattered = (~moved | ((a == PARTIAL) & (b >= 0))).all(axis=2)
-    gathered = (~moved | ((a >= 0) & (b == COPY))).all(axis=2)
-    wanted = (b == PARTIAL).any(axis=2) & ((a == PARTIAL) != (b == PARTIAL)).any(axis=2)
+    served = np.maximum(asking / product[b[IDLE] & ~a[IDLE]], 1.0)
+    mask = moved | shifted
+    plain = (shifted == 0) & (mask > 0)
+    cut_a, cut_b = (_union(side[dim] for dim in range(rank)) for side in (a, b))
+    reduced = moved & ~(a[PARTIAL] & b[COPY]) == 0
+    scattered = moved & ~(a[PARTIAL] & cut_b) == 0
+    gathered = moved & ~(cut_a & b[COPY]) == 0
+    wanted = (b[PARTIAL] > 0) & (a[PARTIAL] != b[PARTIAL])
     kinds: Sequence[tuple[NDArray[np.bool_], int]] = (
         (wanted, _NEVER),
         (received <= 0, _NOTHING),
@@ -149,39 +178,23 @@ def _keys(sources: Codes, targets: Codes, primes: NDArray[np.int64]) -> NDArray[
     )
 
 
-def _product(chosen: NDArray[np.bool_], primes: NDArray[np.int64]) -> Seconds:
-    return np.where(chosen, primes, 1).prod(axis=-1).astype(float)
+def _digits(codes: Codes, code: int) -> Bits:
+    """[ways]: along which digits each has a code."""
+    return ((codes == code) @ (1 << np.arange(codes.shape[1]))).astype(np.int32)
 
 
-def _overlap(
-    sources: Codes, targets: Codes, rank: int, primes: NDArray[np.int64]
-) -> tuple[Seconds, Seconds, Seconds, Seconds]:
-    """Over all dimensions: into how many cells both cut alike, beginning with the outermost digits,
-    into how many pieces each cuts a cell further, and how many of the sources' pieces meet one of
-    the targets'."""
-    cell = np.ones((len(sources), len(targets)))
-    inner_a, inner_b, met = cell.copy(), cell.copy(), cell.copy()
-    for dim in range(rank):
-        has_a, has_b = (sources == dim)[:, None, :], (targets == dim)[None, :, :]
-        same = np.ones(cell.shape, bool)
-        parts_a, parts_b = np.ones(cell.shape), np.ones(cell.shape)
-        for digit, prime in enumerate(primes):
-            x, y = has_a[:, :, digit], has_b[:, :, digit]
-            same &= x == y
-            cell *= np.where(same & x, prime, 1)
-            parts_a *= np.where(~same & x, prime, 1)
-            parts_b *= np.where(~same & y, prime, 1)
-        inner_a *= parts_a
-        inner_b *= parts_b
-        met *= np.maximum(parts_a / parts_b, 1.0)
-    return cell, inner_a, inner_b, met
+def _union(sets: Iterable[Bits]) -> Bits:
+    return reduce(np.bitwise_or, sets, np.zeros((1, 1), np.int32))
 
 
-def _shifted(sources: Codes, targets: Codes, rank: int) -> NDArray[np.bool_]:
-    """The digits that cut the same dimension on both sides, but at another place."""
-    found = np.zeros((len(sources), len(targets), sources.shape[1]), bool)
-    for dim in range(rank):
-        has_a, has_b = (sources == dim)[:, None, :], (targets == dim)[None, :, :]
-        differ = np.logical_or.accumulate(has_a != has_b, axis=2)
-        found |= has_a & has_b & differ
+def _products(primes: NDArray[np.int64]) -> Seconds:
+    """The product of the primes of each set of digits."""
+    found = np.ones(1)
+    for prime in primes:
+        found = np.concatenate([found, found * prime])
     return found
+
+
+def _below_lowest(digits: Bits) -> Bits:
+    """The digits further out than all of a set; all of them, where it has none."""
+    return (digits & -digits) - 1

@@ -53,7 +53,8 @@ class Pairs:
 
     @staticmethod
     def of(values: Values) -> Pairs:
-        return Pairs(values.astype(np.float32), values.T.astype(np.float32))
+        forth = values.astype(np.float32)
+        return Pairs(forth, forth.T)
 
     def factor(self, first: int, second: int, times: float) -> Factor:
         """The factor of the two sides' variables, of which either may be the lower."""
@@ -237,6 +238,9 @@ def restricted(factors: Sequence[Factor], places: Sequence[Places]) -> list[Fact
     found: list[Factor] = []
     for factor in factors:
         some = [same[v] for v in factor.variables]
+        if factor.values.shape == tuple(map(len, some)):
+            found.append(factor)  # all of its values
+            continue
         key = (factor.table, *map(id, some))
         if key not in known:
             part = factor.values[np.ix_(*some)]
