@@ -148,6 +148,10 @@ def _made(
         attributes = tuple((name, evaluated(value, known)) for name, value in call.attributes)
         if (degree := dict(attributes).get("degree", 2)) < 2:
             raise Refused(f"degree {degree}, expected 2 or more")
+        # 2.0 is equal to 2, and what is known of that would be taken for its own.
+        for name, value in attributes:
+            if isinstance(value, float) and name not in call.operator.reals:
+                raise Refused(f"has no type there: {name} is {value}, expected an integer")
         try:
             made = draft(Call(call.operator, attributes), tuple(map(port, node.inputs)))
         except OperatorError as error:

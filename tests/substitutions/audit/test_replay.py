@@ -46,7 +46,7 @@ def library() -> Library:
 def plan() -> Plan:
     machine = load_machine("dgx-a100").with_devices(8)
     found = MeshPlanner(machine, library()).plan("perceptron", parse_graph(MODEL)).plan
-    assert len(found.derivation) > 4
+    assert len(found.derivation) >= 4
     return found
 
 
