@@ -32,8 +32,10 @@ from numpy.typing import NDArray
 from pcg.machine import Hop, Link
 
 BUCKET = float(1 << 20)
-"""Bytes of a buffer of gradients that is sent: those of the first one in PyTorch and our runtime,
-where later ones wait for more."""
+"""Bytes of a buffer of gradients that is sent: those of the first one in PyTorch and our runtime.
+Later ones wait for more."""
+FULL = float(25 << 20)
+"""Bytes of the later ones."""
 
 Lines = NDArray[np.float64]
 """[algorithms, 2]: seconds whatever the size, and seconds a byte, of each algorithm."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -61,6 +62,18 @@ def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Du
     return Duration(devices, np.array(tuple(seconds), np.float64)) if devices.size else NOTHING
 
 
+Groups = tuple[tuple[int, ...], ...]
+"""Devices that communicate with each other; no device is in two."""
+
+
+class Exchanged(NamedTuple):
+    """The gradient of a weight's piece: its bytes, and the groups of devices among which such
+    gradients are added up."""
+
+    block: int
+    groups: Groups
+
+
 _OnDevices = tuple[Signature, frozenset[int], MachineView]
 
 
@@ -83,7 +96,8 @@ class CostModel:
         self._compute: dict[object, tuple[float, float]] = {}
         self._computations: dict[_OnDevices, tuple[Duration, Duration]] = {}
         self._transfers: dict[Transfer, Duration] = {}
-        self._homes: dict[Layout, tuple[Duration, Duration]] = {}
+        self._homes: dict[tuple[Layout, int | None], tuple[Duration, Duration]] = {}
+        self._exchanged: dict[Layout, Exchanged] = {}
         self._links: dict[tuple[int, ...], Link] = {}
         self._collectives: dict[tuple[int, ...], tuple[Lines, Lines]] = {}
 
@@ -238,23 +252,39 @@ class CostModel:
             busy += np.maximum(*way)
         return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
 
-    def weight(self, home: Layout) -> tuple[Duration, Duration]:
+    def exchanged(self, home: Layout) -> Exchanged:
+        """What is exchanged of a weight's gradient."""
+        found = self._exchanged.get(home)
+        if found is None:
+            groups = tuple(group for group in home.holders.values() if len(group) > 1)
+            block = prod(home.type.block) * self.itemsize
+            found = self._exchanged[home] = Exchanged(block, groups)
+        return found
+
+    def weight(self, home: Layout, together: int | None = None) -> tuple[Duration, Duration]:
         """The all_reduce of a weight's gradient over the holders of each piece, and its update.
 
-        An update reads the piece, its gradient and the optimizer's states, and writes the piece
-        and the states.
+        ``together``: bytes of the gradients in the buffer that this one shares, of whose all_reduce
+        it takes its part; by default a buffer that others fill up. An update reads the piece, its
+        gradient and the optimizer's states, and writes the piece and the states.
         """
-        found = self._homes.get(home)
+        found = self._homes.get((home, together))
         if found is None:
-            block = prod(home.type.block) * self.itemsize
-            groups = tuple(group for group in home.holders.values() if len(group) > 1)
+            block, groups = self.exchanged(home)
             lines = [self._lines(group)[1] for group in groups]
-            sync = _duration(groups, (float(bucketed(found, block)) for found in lines))
+            sync = _duration(groups, (_part(found, block, together) for found in lines))
             moved = prod(home.type.block) * update_bytes(self.itemsize, self.optimizer)
             updates = (self._streamed(device, moved, "update") for device in home.devices)
             update = _duration(((device,) for device in home.devices), updates)
-            found = self._homes[home] = (sync, update)
+            found = self._homes[home, together] = (sync, update)
         return found
+
+
+def _part(lines: Lines, block: int, together: int | None) -> float:
+    """Seconds of a gradient's part of the all_reduce of a buffer."""
+    if together is None:
+        return float(bucketed(lines, block))
+    return float(seconds(lines, together)) * block / together
 
 
 @dataclass(frozen=True)
@@ -266,6 +296,9 @@ class Gradients:
     that need one."""
     weights: tuple[Node, ...]
     """The weights that get a gradient."""
+    joining: int | None
+    """The step that only puts the loss together, if there is one: nothing moves back there, for
+    every part of the loss has the gradient 1 anyway."""
 
 
 def gradients(schedule: Schedule) -> Gradients:
@@ -279,7 +312,10 @@ def gradients(schedule: Schedule) -> Gradients:
     live: set[Slot] = set(schedule.outputs if first.value.type.rank else (first,))
     found: list[frozenset[int] | None] = []
     weights: list[Node] = []
-    for step in reversed(schedule.steps):
+    read: set[Slot] = set()
+    joining: int | None = None
+    for number in range(len(schedule.steps) - 1, -1, -1):
+        step = schedule.steps[number]
         needs: frozenset[int] | None = None
         match step:
             case Load(slot):
@@ -289,14 +325,18 @@ def gradients(schedule: Schedule) -> Gradients:
                 if target in live and source.value.node in wanted:
                     live.add(source)
                     needs = frozenset()
+                    if target == first and not first.value.type.rank and first not in read:
+                        joining = number
+                    read.add(source)
             case Compute():
                 if step.node in wanted and not live.isdisjoint(step.results):
                     live.update(step.operands)
+                    read.update(step.operands)
                     needs = frozenset(
                         i for i, slot in enumerate(step.operands) if slot.value.node in wanted
                     )
         found.append(needs)
-    return Gradients(tuple(reversed(found)), tuple(reversed(weights)))
+    return Gradients(tuple(reversed(found)), tuple(reversed(weights)), joining)
 
 
 def _needing(schedule: Schedule) -> set[Node]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pcg.graph import Graph, Node
 from search.cost import NOTHING
-from search.program import Program, Step
+from search.program import Program, Step, with_weights
 from search.tables import Flow, LeafUse, OutputUse, Profile, Reading, Share, Source, Tables
 
 
@@ -156,7 +156,8 @@ class _Builder:
             if source.chain < 0 and source.value == value:
                 continue  # stays where it is made
             layout = self._tables.spread(value.type)
-            ends = (end is source for _, end in self._ends)
+            # Nothing moves back where the loss is put together: its gradient is 1.
+            ends = (end is source for _, end in self._ends if value.type.rank)
             back = source.gradient and any(ends)
             moved.append((source, layout, back))
             if source.chain < 0:
@@ -218,7 +219,8 @@ class Pricer:
             for i in self._adds[node]:
                 step = self._steps[i]
                 self._steps[i] = step._replace(weights=(*step.weights, number))
-        return Program(self._steps, [self.tables.trained(self._homes[node]) for node in trained])
+        homes = [self.tables.layout(self._homes[node]) for node in trained]
+        return with_weights(self._steps, homes, self.tables.cost)
 
     def _fetch(self, source: Source, wanted: int, back: bool) -> int:
         """The step after which a tensor is where it is wanted, or LOADED."""

@@ -6,9 +6,9 @@ The tasks follow from a schedule and stand in the order in which a program would
 - backward, the same in reverse: each computation's gradients and each move's adjoint, after the
   gradients of all that reads its results. What is not kept from the forward pass is made again
   just before;
-- the all_reduce of a weight's gradient, as soon as the last computation that adds to it is issued,
-  so that it overlaps with the rest of the backward pass, as in PyTorch's DistributedDataParallel
-  (Li et al., VLDB 2020);
+- the all_reduce of the weights' gradients, by buffers that small ones share, as soon as the last
+  computation that adds to a buffer is issued, so that it overlaps with the rest of the backward
+  pass, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020);
 - the updates, each after its all_reduce.
 
 A device has two streams, one for computations and one for communication, as with CUDA streams and
@@ -21,9 +21,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pcg.layout import Layout
 from pcg.schedule import Compute, Load, Move, Schedule, Slot
 from pcg.timeline import COMMUNICATE, COMPUTE
-from search.cost import NOTHING, CostModel, Duration, gradients
+from search.collectives import BUCKET, FULL
+from search.cost import NOTHING, CostModel, Duration, Exchanged, Groups, gradients
 
 FORWARD, BACKWARD, SYNC, UPDATE, AGAIN = range(5)
 """The phases of a step; what is computed again belongs to the way back."""
@@ -52,6 +54,8 @@ class Program(NamedTuple):
     """In the order of forward."""
     weights: Sequence[tuple[Duration, Duration]]
     """All_reduce and update of every weight that has a gradient."""
+    buffers: Sequence[tuple[int, ...]] = ()
+    """The weights, by number, whose gradients are sent together; others are sent alone."""
 
 
 class Task(NamedTuple):
@@ -81,7 +85,7 @@ def program(
     for at, (step, needs) in enumerate(zip(schedule.steps, passed.steps, strict=True)):
         if isinstance(step, Load):
             continue
-        trained = needs is not None
+        trained = needs is not None and at != passed.joining
         if isinstance(step, Compute):
             forward, backward = cost.computation(step.node, needs or frozenset(), step.view)
             sources, results = step.operands, step.results
@@ -103,7 +107,40 @@ def program(
                 remade,
             )
         )
-    return Program(steps, [cost.weight(schedule.homes[node]) for node in passed.weights])
+    return with_weights(steps, [schedule.homes[node] for node in passed.weights], cost)
+
+
+def with_weights(steps: Sequence[Step], homes: Sequence[Layout], cost: CostModel) -> Program:
+    """A program of steps that train the weights which are kept there, in the order of their
+    numbers."""
+    given = [cost.exchanged(home) for home in homes]
+    weights = [cost.weight(home) for home in homes]
+    buffers = _buffers(steps, given)
+    for buffer in buffers:
+        together = sum(given[number].block for number in buffer)
+        for number in buffer:
+            weights[number] = cost.weight(homes[number], together)
+    return Program(steps, weights, buffers)
+
+
+def _buffers(steps: Sequence[Step], given: Sequence[Exchanged]) -> list[tuple[int, ...]]:
+    """Weights by the buffers that their gradients share, which are added up in the same groups. The
+    way back fills one after the other."""
+    order = dict.fromkeys(w for step in steps for w in step.weights)
+    filling: dict[Groups, list[int]] = {}
+    sizes: dict[Groups, int] = {}
+    full: dict[Groups, float] = {}
+    found: list[tuple[int, ...]] = []
+    for number in reversed(order):
+        block, groups = given[number]
+        if not groups:
+            continue
+        filling.setdefault(groups, []).append(number)
+        sizes[groups] = sizes.get(groups, 0) + block
+        if sizes[groups] >= full.get(groups, BUCKET):
+            found.append(tuple(filling.pop(groups)))
+            sizes[groups], full[groups] = 0, FULL
+    return [*found, *map(tuple, filling.values())]
 
 
 def tasks(given: Program, *, overlap: bool = True) -> list[Task]:
@@ -123,7 +160,7 @@ class _Issue:
     overlap: bool
 
     def run(self) -> list[Task]:
-        steps, weights = self.given
+        steps, weights, _ = self.given
         self._made = [self._forward(i, step) for i, step in enumerate(steps)]
         users: list[list[int]] = [[] for _ in steps]
         first = [len(steps)] * len(weights)
@@ -135,6 +172,8 @@ class _Issue:
         self._back: dict[int, int] = {}
         self._adds: dict[int, list[int]] = {i: [] for i in range(len(weights))}
         self._done: dict[int, tuple[int, ...]] = {}
+        self._complete: set[int] = set()
+        self._buffer = {weight: buffer for buffer in self.given.buffers for weight in buffer}
         self._remade: set[int] = set()
         for i in range(len(steps) - 1, -1, -1):
             if steps[i].backward is not NOTHING:
@@ -172,9 +211,16 @@ class _Issue:
         self._made.append(Task(step.backward, stream, after, BACKWARD, i, step.moves))
 
     def _exchange(self, weight: int) -> None:
-        sync, after = self.given.weights[weight][0], tuple(self._adds[weight])
-        if sync is not NOTHING:
-            stream = COMMUNICATE if self.overlap else COMPUTE
-            self._made.append(Task(sync, stream, after, SYNC, weight, True))
-            after = (len(self._made) - 1,)
-        self._done[weight] = after
+        """A weight's gradient is complete: it is sent when all of its buffer are."""
+        self._complete.add(weight)
+        buffer = self._buffer.get(weight, (weight,))
+        if self._complete.issuperset(buffer):
+            after = tuple(sorted({task for other in buffer for task in self._adds[other]}))
+            stream, sent = COMMUNICATE if self.overlap else COMPUTE, after
+            for other in buffer:
+                sync = self.given.weights[other][0]
+                if sync is not NOTHING:
+                    sent = (len(self._made),)
+                    self._made.append(Task(sync, stream, after, SYNC, other, True))
+            # The sums are there when the last part of the buffer is.
+            self._done.update(dict.fromkeys(buffer, sent))

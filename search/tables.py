@@ -233,6 +233,10 @@ class Tables:
         made = self.cost.computation(self._samples[profile.kind], needs, self.views[view])
         return made if profile.trained else (made[0], NOTHING)
 
+    def layout(self, number: int) -> Layout:
+        """The layout of a number."""
+        return self._layouts[number]
+
     def trained(self, home: int) -> tuple[Duration, Duration]:
         """The exchange of a weight's gradient, and its update."""
         return self.cost.weight(self._layouts[home])

@@ -25,7 +25,7 @@ from search.cost import NOTHING, CostModel, Duration, gradients
 from search.lives import lives
 from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds, in_flight
 from search.pipeline.micro import one_slice
-from search.program import Program, Step
+from search.program import Program, Step, with_weights
 from search.simulate import price
 
 
@@ -64,8 +64,8 @@ def stage_seconds(steps: Schedule, cost: CostModel, groups: Groups) -> tuple[Sta
     """What each stage of a schedule does; ``cost`` is of the whole machine."""
     passed = gradients(steps)
     parts = [
-        _part(step, needs, cost, groups)
-        for step, needs in zip(steps.steps, passed.steps, strict=True)
+        _part(step, None if at == passed.joining else needs, cost, groups)
+        for at, (step, needs) in enumerate(zip(steps.steps, passed.steps, strict=True))
         if not isinstance(step, Load)
     ]
     trained = [Slot(node.value(), steps.homes[node]) for node in passed.weights]
@@ -97,7 +97,7 @@ def _program(parts: Sequence[_Part], trained: Sequence[Slot], cost: CostModel) -
         back = part.backward is not NOTHING
         made.update(dict.fromkeys(part.results, len(steps)))
         steps.append(Step(part.forward, part.backward, reads, weights if back else (), part.moves))
-    return Program(steps, [cost.weight(slot.layout) for slot in trained])
+    return with_weights(steps, [slot.layout for slot in trained], cost)
 
 
 def _part(

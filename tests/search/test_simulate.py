@@ -13,9 +13,9 @@ from pcg.machine import load_machine
 from pcg.schedule import Move, schedule
 from pcg.text import parse_graph
 from pcg.view import MachineView
-from search.cost import NOTHING, CostModel, Duration
+from search.cost import NOTHING, CostModel, Duration, Exchanged, gradients
 from search.efficiency import PLAIN
-from search.program import BACKWARD, SYNC, UPDATE, Program, Step, Task, program, tasks
+from search.program import BACKWARD, SYNC, UPDATE, Program, Step, Task, _buffers, program, tasks
 from search.simulate import SNAPSHOT, price, run, simulate
 from search.timeline import events, exposures, usage
 
@@ -107,19 +107,20 @@ def test_data_parallelism_exchanges_gradients():
     assert found.sync == pytest.approx(2 * (link.latency + 2**19 / link.bandwidth))
 
 
-def data_parallel(widths: int) -> Graph:
-    """Dense layers of 512 on two devices, the batch cut."""
+def data_parallel(widths: int, size: int = 512) -> Graph:
+    """Dense layers of one size on two devices, the batch cut."""
     layers = "replicate(w{0}, degree=2)"
-    text = "x = input[4096/2, 512]\n"
+    text = f"x = input[4096/2, {size}]\n"
     value = "x"
     for i in range(widths):
-        text += f"w{i} = weight[512, 512]\n"
+        text += f"w{i} = weight[{size}, {size}]\n"
         value = f"matmul({value}, {layers.format(i)})"
     return checked(f"{text}return reduce(mean_loss({value}), degree=2)")
 
 
-def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass():
+def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass(monkeypatch):
     """All but those of the first layer, which come last."""
+    monkeypatch.setattr("search.program.FULL", 1 << 20)  # each has a buffer of its own
     graph, cost = data_parallel(3), cost_of(2)
     steps = schedule(graph, views_at(graph, {}))
     found, apart = simulate(steps, cost), simulate(steps, cost, overlap=False)
@@ -130,7 +131,11 @@ def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass():
     assert [sync.start for sync in syncs] == pytest.approx([e.end for e in back[-3:]])
     assert found.sync == pytest.approx(syncs[-1].seconds)
     assert apart.sync == pytest.approx(3 * syncs[0].seconds)
-    assert (found.forward, found.backward) == pytest.approx((apart.forward, apart.backward))
+    # On the way back nobody waits for the loss, unless there is but one stream.
+    (loss,) = [step.transfer for step in steps.steps if isinstance(step, Move)]
+    summed, _ = cost.transfer_seconds(loss)
+    assert found.forward == pytest.approx(apart.forward)
+    assert found.backward + summed == pytest.approx(apart.backward)
     used = usage(done, 0)
     assert used.communicating == pytest.approx(used.hidden + used.exposed)
     hidden = exposures(done, 0, SYNC)
@@ -139,6 +144,53 @@ def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass():
     behind = min(syncs[0].seconds, updates[0] + updates[1])
     assert hidden[0] == pytest.approx(1 - behind / syncs[0].seconds)
     assert hidden[1] == hidden[2] == pytest.approx(0)
+
+
+def test_small_gradients_share_an_all_reduce():
+    """Three layers of 256 KiB: one buffer, sent when the last gradient is there; no update begins
+    before the sums are there."""
+    graph, cost = data_parallel(3, 256), cost_of(2)
+    done = run(tasks(program(schedule(graph, views_at(graph, {})), cost)), 2)
+    found = {phase: [e for e in events(done, 0) if e.task.phase == phase] for phase in range(4)}
+    syncs = found[SYNC]
+    assert len(syncs) == 3
+    link = cost.machine.group_link((0, 1))
+    together = 2 * (link.latency + 3 * 2**18 / 2 / link.bandwidth)
+    assert sum(sync.seconds for sync in syncs) == pytest.approx(together)
+    assert syncs[0].start == pytest.approx(found[BACKWARD][-1].end)
+    assert found[UPDATE][0].start == pytest.approx(syncs[-1].end)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [
+        ([4, 4, 4], [(2, 1, 0)]),
+        # The first buffer is sent sooner than those after it.
+        ([4, 4, 1 << 20], [(2,), (1, 0)]),
+        ([4, 25 << 20, 4, 1 << 20], [(3,), (2, 1), (0,)]),
+    ],
+)
+def test_buffers_fill_in_the_order_of_the_way_back(blocks, expected):
+    steps = [Step(POOL[0], POOL[0], (), (number,)) for number in range(len(blocks))]
+    assert _buffers(steps, [Exchanged(block, ((0, 1),)) for block in blocks]) == expected
+
+
+def test_buffers_are_of_gradients_that_the_same_devices_add_up():
+    steps = [Step(POOL[0], POOL[0], (), (number,)) for number in range(4)]
+    pairs, alone, every = ((0, 1), (2, 3)), (), ((0, 1, 2, 3),)
+    given = [Exchanged(4, groups) for groups in (pairs, every, alone, pairs)]
+    assert sorted(_buffers(steps, given)) == [(1,), (3, 0)]
+
+
+def test_nothing_moves_back_where_the_loss_is_put_together():
+    graph, cost = data_parallel(1), cost_of(2)
+    steps = schedule(graph, views_at(graph, {}))
+    (joining,) = [i for i, step in enumerate(steps.steps) if isinstance(step, Move)]
+    assert gradients(steps).joining == joining
+    *_, last = program(steps, cost).steps
+    assert last.moves
+    assert last.forward.longest > 0
+    assert last.backward is NOTHING
 
 
 def test_an_empty_program_takes_no_time():
