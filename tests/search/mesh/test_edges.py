@@ -78,8 +78,8 @@ def key(a: tuple[int, ...], b: tuple[int, ...], primes: tuple[int, ...]):
 @given(pairs())
 def test_what_a_transfer_is(case):
     primes, a, b = case
-    ways = (np.array([way], np.int8).reshape(1, len(primes)) for way in (a, b))
-    found = _keys(*ways, np.array(primes, np.int64))
+    source, target = (np.array([way], np.int8).reshape(1, len(primes)) for way in (a, b))
+    found = _keys(source, target, np.array(primes, np.int64))
     np.testing.assert_allclose(found[0, 0], key(a, b, primes), rtol=1e-12)
 
 
