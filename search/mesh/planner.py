@@ -259,10 +259,9 @@ class MeshPlanner:
     def _engine(self, graph: Graph, cost: CostModel) -> Engine:
         """The engine for a graph; graphs of the same rules share what it learns."""
         rules = self.library.concrete(graph)
-        known = self._engines.get(rules)
-        if known is None or known.cost is not cost:
-            known = self._engines[rules] = Engine(cost, Cuts(rules))
-        return known
+        if rules not in self._engines:
+            self._engines[rules] = Engine(cost, Cuts(rules))
+        return self._engines[rules]
 
     def _trial(self, variant: Variant, cost: CostModel) -> _Trial:
         engine = self._phases.timed("rules", lambda: self._engine(variant.graph, cost))
