@@ -122,7 +122,7 @@ class Engine:
             for node, s in zip(nodes, spaces, strict=True)
         ]
         factors = list(self._factors(graph, nodes, number, byte_price, exposed))
-        factors += self._ends(graph, graph.outputs if ends is None else ends, number)
+        factors += self._ends(graph, graph.outputs if ends is None else ends, number, exposed.moves)
         if any(len(mask) < len(s) for mask, s in zip(masks, spaces, strict=True)):
             factors = restricted(factors, masks)
         known = [self._rows(nodes, masks, codes) for codes in also]
@@ -217,16 +217,19 @@ class Engine:
             yield Factor((i,), seconds)
 
     def _ends(
-        self, graph: Graph, ends: Sequence[Value], number: Mapping[Node, int]
+        self, graph: Graph, ends: Sequence[Value], number: Mapping[Node, int], moves: float
     ) -> Iterator[Factor]:
-        """What it takes to bring values to one device, and their gradients back."""
+        """What it takes to bring values to one device, and their gradients back, as far as
+        ``moves`` count."""
         trained = gradient_nodes(graph)
         whole = np.full((1, len(self.digits)), IDLE, np.int8)
         for value in ends:
             if value.node in number:
                 out = self.space(value.node).output(value.port)
-                back = 2.0 if value.node in trained else 1.0
-                yield Factor((number[value.node],), back * self._transfer(out, whole, value)[:, 0])
+                # Nothing moves back where the loss is put together: its gradient is 1.
+                times = 2.0 if value.type.rank and value.node in trained else 1.0
+                moved = times * moves * self._transfer(out, whole, value)[:, 0]
+                yield Factor((number[value.node],), moved)
 
     def _kept_positions(self, graph: Graph) -> Mapping[Node, Reads]:
         if graph not in self._kept:
