@@ -8,6 +8,7 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -251,6 +252,16 @@ def test_operators_of_the_user_with_kernels_take_part_in_all_processes(
     assert [record["verdict"] for record in found] == ["proved", "refuted"]
 
 
+@pytest.fixture
+def usual_depth() -> Iterator[None]:
+    """Python's own limit: libraries that other tests load raise it."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("usual_depth")
 def test_a_rule_too_deep_to_expand_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
