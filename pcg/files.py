@@ -68,8 +68,11 @@ def read_json(path: str | Path, model: type[M]) -> M:
     Raises InputError if the file cannot be read, is not JSON (a key given twice and NaN are not)
     or does not fit the model.
     """
-    text = read_text(path, "a JSON file")
-    where = str(path)
+    return parse_json(read_text(path, "a JSON file"), str(path), model)
+
+
+def parse_json(text: str, where: str, model: type[M]) -> M:
+    """The same for the text of a file, which errors call ``where``."""
     try:
         json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:

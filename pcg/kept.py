@@ -9,17 +9,20 @@ alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from pcg.expr import Access, Add, Apply, Const, Expr, Guard, Max, Mul, Sum, accesses, children, walk
 from pcg.functions import FUNCTIONS
-from pcg.graph import Node
+from pcg.graph import Graph, Node, Value
 from pcg.infer import bind_sizes
+from pcg.kind import is_epilogue
 from pcg.opaque import Opaque
 from pcg.operator import Call
 from pcg.poly import Poly
+from pcg.work import gradient_nodes
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,12 @@ def back_reads(node: Node, needs: frozenset[int]) -> tuple[Reads, ...]:
 @lru_cache(maxsize=65536)
 def _back_reads(call: Call, ranks: tuple[int, ...], needs: frozenset[int]) -> tuple[Reads, ...]:
     found: list[Reads] = []
-    for known in (False, True):
+    for given in (False, True):
         operands: set[int] = set()
         outputs: set[int] = set()
         for port, output in enumerate(call.instance(ranks).outputs):
+            # What a sum was is not computed again.
+            known = given or is_epilogue(output.body)
             derivative = _Derivative(needs)
             derivative.visit(_reduced(output.body), known)
             operands |= derivative.operands
@@ -136,6 +141,35 @@ def _reduced(value: Expr) -> Expr:
 def _vanishes(term: Expr) -> bool:
     return isinstance(term, Mul) and any(
         isinstance(factor, Const) and factor.value == 0 for factor in term.factors
+    )
+
+
+def differentiated(node: Node) -> frozenset[int]:
+    """The operands whose values an operator's outputs depend on: others it reads for their shape
+    alone, and no gradient goes back to them."""
+    call = node.operator_call
+    if isinstance(call.operator, Opaque) or call.operator.parallel is not None:
+        return frozenset(range(len(node.inputs)))
+    # Types are known however deep a graph is; ranks would be asked of all that is below.
+    return _differentiated(call, tuple(value.type.rank for value in node.inputs))
+
+
+@lru_cache(maxsize=65536)
+def _differentiated(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
+    bodies = (_reduced(output.body) for output in call.instance(ranks).outputs)
+    return frozenset(access.operand for body in bodies for access in accesses(body))
+
+
+@lru_cache(maxsize=16)
+def gradient_parts(graph: Graph) -> Counter[Value]:
+    """How many gradients of each value come back from the operands that it is, to be added up."""
+    trained = gradient_nodes(graph)
+    return Counter(
+        node.inputs[position]
+        for node in graph.nodes
+        if node in trained and not node.is_leaf
+        for position in differentiated(node)
+        if node.inputs[position].node in trained
     )
 
 

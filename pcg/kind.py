@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Literal
 
 from pcg.expr import Access, Apply, Expr, Guard, IndexValue, Max, Mul, Sum, accesses, children
+from pcg.functions import FUNCTIONS
 from pcg.graph import Node
 from pcg.operator import Call
 from pcg.poly import Poly
@@ -70,6 +71,14 @@ def look_up(value: Sum) -> frozenset[str] | None:
             if same and value.var not in free_symbols(other):
                 return free_symbols(other)
     return None
+
+
+def is_epilogue(value: Expr) -> bool:
+    """Whether a value is a function of what is summed, and tells the function's slope: then
+    back-propagation begins with a pass that multiplies its gradient by the slope."""
+    if not isinstance(value, Apply) or FUNCTIONS[value.function].slope != "value":
+        return False
+    return any(isinstance(part, Sum) and not look_up(part) for part in _parts(value))
 
 
 def free_symbols(value: Expr) -> frozenset[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property, lru_cache, wraps
 from math import prod
 from typing import NamedTuple
 
@@ -119,13 +119,23 @@ def covers(view: MachineView, node: Node) -> bool:
     return shape[:-1] == tuple(cuts) and len(shape) > len(cuts) and shape[-1] % copies == 0
 
 
+@lru_cache(maxsize=1 << 12)
 def spread(tensor: ParallelTensor, start: int = 0) -> Layout:
     """The default layout: pieces on consecutive devices, blocks slowest, copies fastest."""
     view = MachineView.packed(start, _pieces_shape(tensor))
-    return Layout(
-        tensor,
-        tuple((view.device(task), Piece(task[-2], task[:-2])) for task in view.tasks()),
-    )
+    tasks = zip(view.devices, view.tasks(), strict=True)
+    return Layout(tensor, tuple((device, Piece(task[-2], task[:-2])) for device, task in tasks))
+
+
+@lru_cache(maxsize=1 << 12)
+def moved(layout: Layout, devices: tuple[int, ...]) -> Layout | None:
+    """The layout on other devices, if there are as many; or several times as many, of which those
+    next to each other hold different pieces."""
+    times, rest = divmod(len(devices), len(layout.pieces))
+    if rest or not times:
+        return None
+    pieces = [piece for _, piece in layout.pieces] * times
+    return Layout(layout.type, tuple(zip(devices, pieces, strict=True)))
 
 
 _one: dict[Layout, Layout] = {}

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from pcg.errors import InputError
 from pcg.graph import Graph, Node, Value
-from pcg.layout import Layout, Piece, operand_layout, output_layout, spread
+from pcg.layout import Layout, Piece, moved, operand_layout, output_layout, spread
 from pcg.transfer import Transfer, transfer
 from pcg.view import MachineView
 
@@ -96,19 +96,9 @@ def home(value: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
     for node in chain:
         if node.name not in PLACING:
             stored = spread(placed.type)
-            return _on(stored, wanted.devices) or stored
+            return moved(stored, wanted.devices) or stored
         placed = node.value()
     return wanted
-
-
-def _on(layout: Layout, devices: tuple[int, ...]) -> Layout | None:
-    """The layout moved onto other devices, if there are as many; or several times as many, of which
-    those next to each other hold different pieces."""
-    times, rest = divmod(len(devices), len(layout.pieces))
-    if rest or not times:
-        return None
-    pieces = [piece for _, piece in layout.pieces] * times
-    return Layout(layout.type, tuple(zip(devices, pieces, strict=True)))
 
 
 class Scheduler:

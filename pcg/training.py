@@ -1,4 +1,4 @@
-"""What an optimizer keeps of each weight."""
+"""What an optimizer keeps of each weight, and the buffers in which gradients are exchanged."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ STATES: Mapping[Optimizer, int] = {"sgd": 0, "momentum": 1, "adam": 2}
 of the gradient, and Adam one of its square (Kingma and Ba, ICLR 2015)."""
 STATE_BYTES = 4
 """States are float32, whatever the weights are."""
+
+BUCKET_BYTES = 25 << 20
+"""A buffer of gradients is full, and sent, when it holds as much, as in PyTorch (Li et al., VLDB
+2020)."""
+FIRST_BYTES = 1 << 20
+"""The first one is full sooner, so that communication starts early."""
 
 
 def optimizer_of(name: str) -> Optimizer:

@@ -14,6 +14,9 @@ Back-propagation differentiates the same walk: in a product, each factor that le
 whose gradient is wanted costs as many multiplications as the product has, and an addition where
 the gradient is summed over indices that the factor lacks. So a contraction costs one contraction
 for each such operand, and an element-wise operator about as much as forward.
+
+A function of a sum, as in a product with its activation, costs no pass of its own over memory
+forward; on the way back it takes one, before the sum's operands get their gradients.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from pcg.expr import (
 from pcg.functions import FUNCTIONS
 from pcg.graph import Graph, Node
 from pcg.infer import bind_sizes
-from pcg.kind import free_symbols, look_up, reads
+from pcg.kind import free_symbols, is_epilogue, look_up, reads
 from pcg.operator import Call
 from pcg.poly import Poly
 from pcg.tensor import ParallelTensor
@@ -60,6 +63,11 @@ class Work:
     kernels_forward: int = 0
     kernels_backward: int = 0
     """Operators launched: one for each operand that needs a gradient."""
+    flops_slope: int = 0
+    bytes_slope: int = 0
+    kernels_slope: int = 0
+    """The pass before those backward that multiplies the gradient of a function of a sum by its
+    slope: it reads both gradient and value, and writes."""
 
 
 @lru_cache(maxsize=16)
@@ -115,6 +123,9 @@ def _work(
         bytes_backward=itemsize * moved_back,
         kernels_forward=1,
         kernels_backward=len(needs),
+        flops_slope=walk.slope,
+        bytes_slope=itemsize * 3 * walk.sloped,
+        kernels_slope=1 if walk.sloped else 0,
     )
 
 
@@ -145,6 +156,9 @@ class _Walk:
     needs: frozenset[int]
     forward: int = 0
     backward: int = 0
+    slope: int = 0
+    sloped: int = 0
+    """Elements of outputs that are functions of sums."""
     values: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
     """By operand that needs a gradient: the operands whose values the gradient is made of."""
     seen: set[object] = field(default_factory=set[object])
@@ -162,8 +176,17 @@ class _Walk:
         return min(block, self.looked_up.get(operand, 0))
 
     def root(self, body: Expr, scope: Scope) -> None:
-        self._visit(body, scope)
         grid = prod(scope.values())
+        if isinstance(body, Apply) and is_epilogue(body):
+            flops = FUNCTIONS[body.function].flops
+            self.forward += flops * grid
+            if self._wanted(body):
+                self.slope += (flops + 1) * grid
+                self.sloped += grid
+            for arg in body.args:
+                self.root(arg, scope)
+            return
+        self._visit(body, scope)
         if self._wanted(body) and self._points(body, scope) < grid:
             self.backward += grid
 

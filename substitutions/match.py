@@ -74,6 +74,26 @@ def matches_at(rule: Rule, node: Node, graph: Graph) -> Iterator[Match]:
                 yield Match(found.values, symbols, outputs)
 
 
+def could_match(rule: Rule, node: Node) -> bool:
+    """Whether an operator, and those of its operands, are what a rule asks for at its anchor.
+
+    That says nothing of what else is asked: it depends on the operator's call, its rank and its
+    operands' operators alone, and many rules are told by it to fit nowhere near.
+    """
+    pattern = rule.left[anchor(rule)]
+    if pattern.node.is_leaf or node.is_leaf or pattern.node.name != node.name:
+        return pattern.node.is_leaf
+    if _bind(pattern.node.operator_call, node.operator_call, _Binding({}, {}, ())) is None:
+        return False
+    found = [None if value.node.is_leaf else value.node.name for value in node.inputs]
+    wanted = [None if value.node.is_leaf else value.node.name for value in pattern.node.inputs]
+    orders = (found, found[::-1]) if node.operator_call.operator.commutative else (found,)
+    return any(
+        all(name is None or name == given for name, given in zip(wanted, order, strict=True))
+        for order in orders
+    )
+
+
 def _whole_values(pattern: Leaf, node: Node) -> Iterator[Match]:
     for port in range(len(node.types)):
         value = node.value(port)

@@ -14,7 +14,7 @@ import json
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -24,7 +24,7 @@ from typing import Literal
 from pydantic import Field
 
 from pcg.errors import InputError, OperatorError
-from pcg.files import FileModel, read_json, read_text, write_text_atomic
+from pcg.files import FileModel, parse_json, read_text, write_text_atomic
 from pcg.graph import Graph
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
@@ -142,10 +142,18 @@ def default_path() -> Path:
 
 
 def load_library(path: str | Path | None = None) -> Library:
-    """Read a library. Raises InputError where it is missing, wrong, or of other operators."""
+    """Read a library; as long as its file stays the same, what was read before. Raises InputError
+    where it is missing, wrong, or of other operators."""
     where = Path(path) if path is not None else default_path()
-    content = read_json(where, LibraryFile)
-    if content.operators != operators_hash():
+    return _library(where, read_text(where, "a rule library"), operators_hash())
+
+
+@lru_cache(maxsize=2)
+def _library(where: Path, text: str, operators: str) -> Library:
+    """The library in a file with that text. What its rules come to for the graphs of a process is
+    worked out once, which takes longer than to read it."""
+    content = parse_json(text, str(where), LibraryFile)
+    if content.operators != operators:
         problem = "made from other operator definitions, run 'python -m unity.generate'"
         raise InputError(str(where), problem)
     rules: list[Rule] = []

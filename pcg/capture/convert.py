@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.call import AtenCall, Unsupported
-from pcg.capture.export import export
+from pcg.capture.export import ancestors, export, returned
 from pcg.capture.fallback import kept_whole
 from pcg.capture.leaves import Leaves, Weight
 from pcg.capture.random import DROPOUT, dropped
@@ -66,12 +66,11 @@ def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Ca
     is no training graph.
     """
     program = export(module, inputs, TABLE.keys(), where)
-    returned = _returned(program.graph)
     signature = program.graph_signature
-    outputs = [node for node in returned if getattr(node, "name", "") in signature.user_outputs]
+    outputs = [node for node in returned(program) if node.name in signature.user_outputs]
     if not outputs or len(outputs) < len(signature.user_outputs):
         raise InputError(where, "returns something that is no tensor, expected the loss")
-    live = _live(outputs)
+    live = ancestors(outputs)
     leaves = Leaves(module, signature, live, where)
     walk = _Walk(leaves, where, {})
     for node in program.graph.nodes:
@@ -84,23 +83,6 @@ def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Ca
     buffers = {name: origin for name, origin in leaves.buffers.items() if name in read}
     inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
     return Captured(graph, leaves.weights, inputs_read, buffers)
-
-
-def _returned(graph: fx.Graph) -> list[fx.Node]:
-    (last,) = (node for node in graph.nodes if node.op == "output")
-    return list(last.args[0])
-
-
-def _live(outputs: list[fx.Node]) -> set[fx.Node]:
-    """The nodes that outputs depend on."""
-    found: set[fx.Node] = set()
-    pending = list(outputs)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending += node.all_input_nodes
-    return found
 
 
 @dataclass

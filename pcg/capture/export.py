@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import redirect_stderr
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
 
 if TYPE_CHECKING:
+    from torch import fx
     from torch.export import ExportedProgram
     from torch.nn import Module
 
@@ -24,6 +26,10 @@ def export(
 ) -> ExportedProgram:
     """The module's program for these inputs; operators in ``kept`` are not taken apart.
 
+    Where all that its outputs depend on is kept, the program is torch's first one, in which what
+    they do not depend on, such as the statistics that a batch norm keeps for later, may be changed
+    in place: taking the rest apart means that torch traces the whole program once more.
+
     Raises InputError with torch's first line where it cannot export the module.
     """
     # What torch logs on the way to an error is in the error too.
@@ -31,6 +37,8 @@ def export(
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(module, inputs)
+            if _needs_nothing(program, kept):
+                return program
             apart = {
                 operator: function
                 for operator, function in torch.export.default_decompositions().items()
@@ -42,6 +50,44 @@ def export(
         except Exception as error:
             problem = f"torch.export: {type(error).__name__}: {_first_line(error)}"
             raise InputError(where, problem) from error
+
+
+def _needs_nothing(program: ExportedProgram, kept: Collection[str]) -> bool:
+    """Whether the outputs depend on kept operators alone, and on nothing changed in place."""
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    live = ancestors(returned(program))
+    changed = {changed for node in calls for changed in _changed(node)}
+    return live.isdisjoint(ancestors(changed)) and all(
+        str(node.target) in kept or node.target is operator.getitem
+        for node in calls
+        if node in live
+    )
+
+
+def _changed(node: fx.Node) -> list[fx.Node]:
+    """What a call changes in place."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    return node.all_input_nodes
+
+
+def returned(program: ExportedProgram) -> list[fx.Node]:
+    """What a program returns, and the buffers that it changes."""
+    (last,) = (node for node in program.graph.nodes if node.op == "output")
+    return [node for node in last.args[0] if isinstance(node, torch.fx.Node)]
+
+
+def ancestors(of: Iterable[fx.Node]) -> set[fx.Node]:
+    """These nodes and all that they depend on."""
+    found: set[fx.Node] = set()
+    pending = list(of)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += node.all_input_nodes
+    return found
 
 
 def _first_line(error: Exception) -> str:

@@ -73,7 +73,8 @@ def _layer_norm(call: AtenCall) -> Value:
 
 def _batch_norm(call: AtenCall) -> Value:
     """By the statistics of the batch. Those that torch keeps of earlier ones have no part in it."""
-    call.expect(training=True)
+    if not call.arguments["training"]:
+        return _normed_by_statistics(call)
     operator = norms.batch_norm(eps=call.number("eps"))
     return apply(operator, call.value("input"), call.value("weight"), call.value("bias"))
 
@@ -191,6 +192,7 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.softmax.int": _softmax,
     "aten.log_softmax.int": _log_softmax,
     "aten.layer_norm.default": _layer_norm,
+    "aten.batch_norm.default": _batch_norm,
     "aten._native_batch_norm_legit_functional.default": _batch_norm,
     "aten._native_batch_norm_legit.no_stats": _batch_norm,
     "aten._native_batch_norm_legit_no_training.default": _normed_by_statistics,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pcg.capture.moves import MOVES
 from pcg.capture.shapes import swapped
 from pcg.errors import InputError
 from pcg.graph import Value, leaf
@@ -23,15 +24,7 @@ INDEXED: Mapping[str, tuple[int, int, int]] = {
 }
 """Operators that read integers as indices: which argument these are, and which dimension of which
 other argument they number."""
-SAME_ELEMENTS = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("view.default", "_unsafe_view.default"),
-        *("squeeze.dim", "squeeze.dims", "squeeze.default", "unsqueeze.default", "slice.Tensor"),
-        *("transpose.int", "permute.default", "select.int", "expand.default", "clone.default"),
-        *("split.Tensor", "split_with_sizes.default", "unbind.int"),
-    )
-)
+SAME_ELEMENTS = MOVES.keys() | {"aten.clone.default"}
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ def _expand(call: AtenCall) -> Value:
     return spread(call.value("self"), call.shape)
 
 
+def _broadcast(call: AtenCall) -> tuple[Value, ...]:
+    return tuple(spread(value, call.shape) for value in call.values("tensors"))
+
+
 def _concat(call: AtenCall) -> Value:
     values = call.values("tensors")
     axis = call.axis("dim", values[0].rank)
@@ -112,11 +116,11 @@ def _reduce(made: Callable[..., Call], everything: Callable[[], Call] | None) ->
     return entry
 
 
-_MEAN = _reduce(mean_axis, mean_loss)
-_SUM = _reduce(sum_axis, sum_loss)
-
-ENTRIES: Mapping[str, Entry] = {
+MOVES: Mapping[str, Entry] = {
     "aten.view.default": _reshape,
+    "aten.reshape.default": _reshape,
+    "aten.flatten.using_ints": _reshape,
+    "aten.unflatten.int": _reshape,
     "aten._unsafe_view.default": _reshape,
     "aten.unsqueeze.default": _reshape,
     "aten.squeeze.dim": _reshape,
@@ -126,6 +130,7 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.t.default": _t,
     "aten.permute.default": _permute,
     "aten.expand.default": _expand,
+    "aten.broadcast_tensors.default": _broadcast,
     "aten.cat.default": _concat,
     "aten.stack.default": _stack,
     "aten.slice.Tensor": _slice,
@@ -133,6 +138,14 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.split.Tensor": _split,
     "aten.split_with_sizes.default": _split,
     "aten.unbind.int": _unbind,
+}
+"""Elements of the results are elements of the operands."""
+
+_MEAN = _reduce(mean_axis, mean_loss)
+_SUM = _reduce(sum_axis, sum_loss)
+
+ENTRIES: Mapping[str, Entry] = {
+    **MOVES,
     "aten.mean.default": _MEAN,
     "aten.mean.dim": _MEAN,
     "aten.sum.default": _SUM,

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
 from pcg.lazy import torch
 from pcg.operator import Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from pcg.task import Task
 
 matmul = Operator(
     "matmul",
@@ -27,4 +37,46 @@ relu = Operator("relu", "out[i...] = relu(x[i...])")
 
 gelu = Operator("gelu", "out[i...] = gelu(x[i...])")
 
-OPERATORS = (matmul, batch_matmul, add, multiply, scale, relu, gelu)
+
+@lru_cache(maxsize=1)
+def with_epilogue() -> Callable[[Tensor, Tensor], Tensor]:
+    """``relu(x w)`` of ``x[..., k]`` and ``w[k, n]``, on a GPU as one kernel, of which torch does
+    not know the derivative. (A function, as its class needs torch.)"""
+
+    class MatmulRelu(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+            rows = x.reshape(-1, x.shape[-1])
+            # Only with a bias is it the one kernel.
+            bias = w.new_zeros(w.shape[1])
+            found = torch.ops.aten._addmm_activation(bias, rows, w)
+            ctx.save_for_backward(rows, w, found)
+            ctx.shape = x.shape
+            return found.view(*x.shape[:-1], w.shape[1])
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+            rows, w, found = ctx.saved_tensors
+            slope = torch.ops.aten.threshold_backward(gradient.reshape(found.shape), found, 0)
+            of_x, of_w = ctx.needs_input_grad
+            return (
+                (slope @ w.t()).view(ctx.shape) if of_x else None,
+                rows.t() @ slope if of_w else None,
+            )
+
+    return MatmulRelu.apply
+
+
+def _matmul_relu(task: Task, x: Tensor, w: Tensor) -> Tensor:
+    # Autocast chooses the number format of the product, but not of the one kernel.
+    if x.is_cuda and not torch.is_autocast_enabled("cuda"):
+        return with_epilogue()(x, w)
+    return torch.relu_(torch.matmul(x, w))
+
+
+# A matrix product that passes on what is above 0, without another pass over it.
+matmul_relu = Operator(
+    "matmul_relu", "out[a..., n] = relu(sum k: x[a..., k] * w[k, n])", kernel=_matmul_relu
+)
+
+OPERATORS = (matmul, batch_matmul, add, multiply, scale, relu, gelu, matmul_relu)
