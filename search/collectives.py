@@ -30,11 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.machine import Hop, Link
+from pcg.training import BUCKET_BYTES, FIRST_BYTES
 
-BUCKET = float(1 << 20)
-"""Bytes of a buffer of gradients that is sent: those of the first one in PyTorch and our runtime.
-Later ones wait for more."""
-FULL = float(25 << 20)
+BUCKET = float(FIRST_BYTES)
+"""Bytes of the first buffer of gradients that is sent."""
+FULL = float(BUCKET_BYTES)
 """Bytes of the later ones."""
 
 Lines = NDArray[np.float64]

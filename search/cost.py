@@ -7,6 +7,7 @@ its kin.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pcg.graph import Node, Signature
+from pcg.kept import differentiated
 from pcg.kind import Work, kind_of
 from pcg.layout import Layout
 from pcg.machine import Device, DType, Link, Machine
@@ -126,7 +128,10 @@ class CostModel:
             backward = self.kernel_seconds(
                 kind, device, done.flops_backward, done.bytes_backward, done.kernels_backward
             )
-            found = self._compute[key] = (float(forward), float(backward))
+            slope = self.kernel_seconds(
+                "pointwise", device, done.flops_slope, done.bytes_slope, done.kernels_slope
+            )
+            found = self._compute[key] = (float(forward), float(backward + slope))
         return found
 
     def kernel_seconds(
@@ -150,6 +155,24 @@ class CostModel:
             found = (_duration(devices, [forward]), _duration(devices, [backward]))
             self._computations[node.signature, needs, view] = found
         return found
+
+    def with_sums(self, back: Duration, made: Iterable[Layout], parts: Iterable[int]) -> Duration:
+        """The way back of what makes tensors of these layouts, once the gradients that come from
+        their readers are added up: so many ``parts`` of each, two of which are read and one is
+        written at a time."""
+        more = self.sums(made, parts) if back is not NOTHING else 0.0
+        return Duration(back.groups, back.seconds + more) if more else back
+
+    def sums(self, made: Iterable[Layout], parts: Iterable[int]) -> float:
+        """Seconds in which a device adds the ``parts`` of gradients of these layouts up."""
+        more = 0.0
+        for layout, count in zip(made, parts, strict=True):
+            if count > 1:
+                moved = 3 * prod(layout.type.block) * self.itemsize
+                kinds = self.machine.kinds_of(layout.devices)
+                each = (self.kernel_seconds("pointwise", kind, 0, moved, 1) for kind in kinds)
+                more += (count - 1) * float(max(each))
+        return more
 
     def _streamed(self, device: int, moved: int, work: Work = "pointwise") -> float:
         """Seconds in which a device reads and writes so many bytes of its memory."""
@@ -299,6 +322,8 @@ class Gradients:
     joining: int | None
     """The step that only puts the loss together, if there is one: nothing moves back there, for
     every part of the loss has the gradient 1 anyway."""
+    parts: Mapping[Slot, int]
+    """How many gradients of a tensor come back from what reads it, to be added up."""
 
 
 def gradients(schedule: Schedule) -> Gradients:
@@ -313,6 +338,7 @@ def gradients(schedule: Schedule) -> Gradients:
     found: list[frozenset[int] | None] = []
     weights: list[Node] = []
     read: set[Slot] = set()
+    parts: Counter[Slot] = Counter()
     joining: int | None = None
     for number in range(len(schedule.steps) - 1, -1, -1):
         step = schedule.steps[number]
@@ -324,6 +350,7 @@ def gradients(schedule: Schedule) -> Gradients:
             case Move(source, target):
                 if target in live and source.value.node in wanted:
                     live.add(source)
+                    parts[source] += 1
                     needs = frozenset()
                     if target == first and not first.value.type.rank and first not in read:
                         joining = number
@@ -335,8 +362,9 @@ def gradients(schedule: Schedule) -> Gradients:
                     needs = frozenset(
                         i for i, slot in enumerate(step.operands) if slot.value.node in wanted
                     )
+                    parts.update(step.operands[i] for i in needs & differentiated(step.node))
         found.append(needs)
-    return Gradients(tuple(reversed(found)), tuple(reversed(weights)), joining)
+    return Gradients(tuple(reversed(found)), tuple(reversed(weights)), joining, parts)
 
 
 def _needing(schedule: Schedule) -> set[Node]:

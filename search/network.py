@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pcg.graph import Graph, Node
+from pcg.kept import differentiated
 from search.cost import NOTHING
 from search.program import Program, Step, with_weights
 from search.tables import Flow, LeafUse, OutputUse, Profile, Reading, Share, Source, Tables
@@ -67,13 +69,14 @@ class _Builder:
             for arc in before[-1]:
                 after[arc.source].append(arc)
         returned, outputs = self._returned()
-        profiles = tuple(
-            Profile(r.kind, r.needs, trained[i], leaves[i], outputs.get(i, ()))
-            for i, r in enumerate(self._readings)
-        )
+        profiles: list[Profile] = []
+        for i, r in enumerate(self._readings):
+            uses = outputs.get(i, ())
+            parts = self._parts(r, after[i], uses)
+            profiles.append(Profile(r.kind, r.needs, trained[i], leaves[i], uses, parts))
         return Network(
             tuple(self._readings),
-            profiles,
+            tuple(profiles),
             tuple(before),
             tuple(map(tuple, after)),
             returned,
@@ -118,6 +121,19 @@ class _Builder:
             Arc(j, i, Flow(port, tuple(found), trained and found[0] in reading.needs))
             for (j, port), found in operands.items()
         ]
+
+    def _parts(
+        self, reading: Reading, after: Sequence[Arc], outputs: Sequence[OutputUse]
+    ) -> tuple[int, ...]:
+        """How many gradients of each output come back."""
+        parts = [0] * len(reading.node.types)
+        for arc in after:
+            if isinstance(arc.link, Flow) and arc.link.moves_back:
+                reader = differentiated(self._readings[arc.target].node)
+                parts[arc.link.port] += len(reader.intersection(arc.link.operands))
+        for use in outputs:
+            parts[use.port] += use.moves_back
+        return tuple(parts)
 
     def _leaves(
         self,
@@ -189,6 +205,8 @@ class Pricer:
     """The view of every operator so far, and its step."""
     _adds: dict[Node, set[int]] = field(default_factory=dict[Node, set[int]])
     """The weights that get a gradient, with the steps that add to it."""
+    _parts: Counter[tuple[int, int, int]] = field(default_factory=Counter[tuple[int, int, int]])
+    """How many gradients come back of what a step makes, by step, port and layout."""
 
     def program(self) -> Program:
         """The same program as that of the schedule of the graph with these views."""
@@ -200,7 +218,9 @@ class Pricer:
             added: list[Node] = []
             for operand, source in enumerate(reading.sources):
                 back = profile.trained and source.gradient
-                step = self._fetch(source, tables.wanted(profile.kind, operand, view), back)
+                wanted = tables.wanted(profile.kind, operand, view)
+                part = back and operand in differentiated(reading.node)
+                step = self._fetch(source, wanted, back, part)
                 if step != LOADED:
                     reads[step] = None
                 elif back and source.value.node.leaf.kind == "weight":
@@ -214,6 +234,10 @@ class Pricer:
         return self._finished()
 
     def _finished(self) -> Program:
+        for (number, _, layout), count in self._parts.items():
+            step, made = self._steps[number], [self.tables.layout(layout)]
+            back = self.tables.cost.with_sums(step.backward, made, [count])
+            self._steps[number] = step._replace(backward=back)
         trained = [node for node in self._homes if node in self._adds]
         for number, node in enumerate(trained):
             for i in self._adds[node]:
@@ -222,8 +246,9 @@ class Pricer:
         homes = [self.tables.layout(self._homes[node]) for node in trained]
         return with_weights(self._steps, homes, self.tables.cost)
 
-    def _fetch(self, source: Source, wanted: int, back: bool) -> int:
-        """The step after which a tensor is where it is wanted, or LOADED."""
+    def _fetch(self, source: Source, wanted: int, back: bool, part: bool = False) -> int:
+        """The step after which a tensor is where it is wanted, or LOADED. ``part``: whether what
+        reads it there adds to its gradient."""
         node, port = source.value.node, source.value.port
         reads: tuple[int, ...] = ()
         if source.chain < 0:
@@ -238,12 +263,20 @@ class Pricer:
             start = self._homes[node]
         moved = self.tables.moved(start, wanted)
         if moved is NOTHING:
+            if reads and part:
+                self._parts[reads[0], port, start] += 1
             return reads[0] if reads else LOADED
+        first = (node, port, wanted) not in self._moves
         step = self._moves.setdefault((node, port, wanted), len(self._steps))
         if step == len(self._steps):
             self._steps.append(Step(moved, moved if back else NOTHING, reads, moves=True))
         elif back and step != LOADED:
+            first = self._steps[step].backward is NOTHING
             self._steps[step] = self._steps[step]._replace(backward=moved)
+        if back and first and reads:
+            self._parts[reads[0], port, start] += 1
+        if part and step != LOADED:
+            self._parts[step, port, wanted] += 1
         if back and node.is_leaf and node.leaf.kind == "weight":
             self._adds.setdefault(node, set()).add(step)
         return step

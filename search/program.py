@@ -92,6 +92,8 @@ def program(
         else:
             forward = backward = cost.movement(step.transfer)
             sources, results = (step.source,), (step.target,)
+        layouts, parts = [r.layout for r in results], [passed.parts.get(r, 0) for r in results]
+        backward = cost.with_sums(backward, layouts, parts)
         reads = tuple(dict.fromkeys(made[slot] for slot in sources if slot in made))
         weights = tuple(sorted({homes[slot] for slot in sources if slot in homes}))
         position[at] = len(steps)

@@ -79,6 +79,8 @@ class Profile:
     """Whether gradients pass through it."""
     leaves: tuple[LeafUse, ...]
     outputs: tuple[OutputUse, ...]
+    parts: tuple[int, ...]
+    """By port: how many gradients come back, to be added up."""
 
 
 @dataclass(frozen=True)
@@ -255,8 +257,9 @@ class Tables:
         needs = profile.needs if profile.trained else frozenset[int]()
         kind = profile.kind
         forward, backward = self.cost.compute_seconds(self._samples[kind], needs, self.views[view])
-        if not profile.trained:
-            backward = 0.0
+        ports = range(len(profile.parts))
+        made = [self.layout(self.produced(kind, port, view)) for port in ports]
+        backward = backward + self.cost.sums(made, profile.parts) if profile.trained else 0.0
         for leaf in profile.leaves:
             wanted = self.wanted(kind, leaf.operand, view)
             kept = self.home(leaf.chain, wanted)
@@ -266,8 +269,8 @@ class Tables:
             if leaf.trained:
                 backward += sum(phase.longest for phase in self.trained(kept))
         for output in profile.outputs:
-            made = self.produced(kind, output.port, view)
-            seconds = self.moved(made, output.layout).longest
+            start = self.produced(kind, output.port, view)
+            seconds = self.moved(start, output.layout).longest
             forward += seconds
             backward += seconds if output.moves_back else 0.0
         return forward, backward

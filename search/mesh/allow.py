@@ -42,11 +42,20 @@ def expert(graph: Graph) -> Allowed:
 
     def allowed(node: Node, space: Space) -> Mask:
         own = batch.get(node)
-        if node.name.startswith("embedding"):
+        if _is_table(node):
             return _only(space, {axis.name for axis in space.axes} - {own})
         return _fully(space, own)
 
     return allowed
+
+
+def has_tables(graph: Graph) -> bool:
+    """Whether a graph looks rows of tables up."""
+    return any(_is_table(node) for node in graph.nodes)
+
+
+def _is_table(node: Node) -> bool:
+    return node.name.startswith("embedding")
 
 
 def tensor_parallel(graph: Graph, digits: int, inner: int) -> Allowed:

@@ -50,9 +50,11 @@ def own_costs(
     cost: CostModel,
     digits: Digits,
     kept: Reads,
+    parts: Sequence[int],
 ) -> OwnCosts:
-    """Computation forward and, for the operands in ``needs``, backward; exchange and update of the
-    operands that are weights; what they take, and what is ``kept`` for back-propagation."""
+    """Computation forward and, for the operands in ``needs``, backward, where ``parts`` gradients
+    of each output are added up; exchange and update of the operands that are weights; what they
+    take, and what is ``kept`` for back-propagation."""
     degrees = space.degrees(digits.primes).astype(float)
     types = [value.type for value in node.inputs]
     operands = [
@@ -66,6 +68,9 @@ def own_costs(
     elements = sum([*operands, *outputs], np.zeros(len(space)))
     kinds = _kinds_used(space, digits)
     seconds = _computation(node, needs, cost, degrees.prod(axis=1), elements, kinds)
+    for block, count in zip(outputs, parts, strict=True):
+        if count > 1:
+            seconds += (count - 1) * _slowest(kinds, lambda d, b=block: _added(cost, d, b))
     exchanges: list[Vector] = []
     # Operands are counted where they are wanted, though some lie there already.
     held = [outputs[port] for port in kept.outputs] + [operands[i] for i in kept.operands]
@@ -99,11 +104,20 @@ def _computation(
     def seconds(device: Device) -> Vector:
         forward = done.flops_forward / tasks, done.bytes_forward * part, done.kernels_forward
         backward = done.flops_backward / tasks, done.bytes_backward * part, done.kernels_backward
-        return cost.kernel_seconds(kind, device, *forward) + cost.kernel_seconds(
-            kind, device, *backward
+        slope = done.flops_slope / tasks, done.bytes_slope / tasks, done.kernels_slope
+        return (
+            cost.kernel_seconds(kind, device, *forward)
+            + cost.kernel_seconds(kind, device, *backward)
+            + cost.kernel_seconds("pointwise", device, *slope)
         )
 
     return _slowest(kinds, seconds)
+
+
+def _added(cost: CostModel, device: Device, block: Vector) -> Vector:
+    """Seconds of adding one gradient to another."""
+    moved = 3 * block * cost.itemsize
+    return cost.kernel_seconds("pointwise", device, np.zeros(len(moved)), moved, 1)
 
 
 def _update(cost: CostModel, device: Device, moved: Vector) -> Vector:

@@ -11,7 +11,7 @@ from pcg.halo import states_halo
 from pcg.schedule import trace
 from search.derivation import Applied, Derivation, Scribe
 from search.mesh.parts import Parting, parting
-from substitutions.match import build, matches_at
+from substitutions.match import Match, build, matches_at
 from substitutions.rule import Rule
 
 CUTTING = frozenset({"partition", "combine", "replicate", "reduce"})
@@ -76,23 +76,29 @@ class Cuts:
     def _of(self, node: Node) -> Iterator[tuple[str, Rule]]:
         seen: set[str] = set()
         for rule in self._by_operator.get(node.name, ()):
-            for degree in (2, 3, 5, 7):
-                made = applied(rule, node, degree)
-                if made is None:
-                    continue
-                name = _cut_index(made.made[0])
-                if name is not None and name not in seen:
-                    seen.add(name)
-                    yield name, rule
-                break
+            match = _match(rule, node)
+            tried = (_at_degree(rule, match, degree) for degree in (2, 3, 5, 7) if match)
+            made = next((made for made in tried if made is not None), None)
+            name = None if made is None else _cut_index(made.made[0])
+            if name is not None and name not in seen:
+                seen.add(name)
+                yield name, rule
 
 
 def applied(rule: Rule, node: Node, degree: int) -> Applied | None:
     """A rule applied to all outputs of an operator at some degree; None where it doesn't fit."""
+    match = _match(rule, node)
+    return None if match is None else _at_degree(rule, match, degree)
+
+
+def _match(rule: Rule, node: Node) -> Match | None:
+    """Where a rule fits all outputs of an operator."""
     graph = Graph(tuple(node.value(port) for port in range(len(node.types))))
     match = next(matches_at(rule, node, graph), None)
-    if match is None or match.outputs != graph.outputs:
-        return None
+    return None if match is None or match.outputs != graph.outputs else match
+
+
+def _at_degree(rule: Rule, match: Match, degree: int) -> Applied | None:
     free = dict.fromkeys(rule.free_symbols, degree)
     made = build(rule, match, free)
     return None if made is None else Applied(rule, match, free, made)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from search.collectives import Lines, padded, seconds
 from search.mesh.digits import Digits, Seconds
+from search.mesh.factors import Pairs
 from search.mesh.strategies import COPY, IDLE, PARTIAL, Codes
 
 _NOTHING, _MESSAGES, _PASSES, _REDUCES, _NEVER = range(5)
@@ -30,6 +31,9 @@ _Key = tuple[int, int, float, float]
 """What a transfer is, the digits that it is along, the part of the tensor's bytes that counts, and
 the number of messages."""
 
+
+Places = NDArray[np.intp]
+Table = NDArray[np.float32]
 
 Bits = NDArray[np.int32]
 """Sets of digits."""
@@ -46,34 +50,51 @@ class Transfers:
     _ways: dict[bytes, int] = field(init=False, default_factory=dict[bytes, int])
     _known: dict[_Key, int] = field(init=False, default_factory=dict[_Key, int])
     _lines: list[Lines] = field(init=False, default_factory=list[Lines])
-    _padded: Lines = field(init=False)
+    _padded: Lines = field(init=False, default_factory=lambda: padded(()))
+    _tables: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
     _table: NDArray[np.int32] = field(init=False)
     """[ways, ways]: the number of the lines of each pair, -1 where it is not known yet."""
 
     def __post_init__(self) -> None:
         self._table = np.full((64, 64), -1, np.int32)
 
-    def seconds(self, sources: Codes, targets: Codes, volume: float) -> Seconds:
-        """[sources, targets]: seconds of each transfer of a tensor of so many bytes."""
-        a, b = self._numbers(sources), self._numbers(targets)
+    def seconds(self, sources: Codes, targets: Codes, volume: float) -> Pairs:
+        """Seconds of each transfer of a tensor of so many bytes; equal ones are one object."""
+        if not sources.shape[1]:  # there is one device
+            return Pairs.of(np.zeros((len(sources), len(targets)), np.float32))
         # Strategies that differ in what the tensor lacks leave it alike.
-        (x, first), (y, other) = (np.unique(n, return_index=True) for n in (a, b))
-        if (unknown := self._table[np.ix_(x, y)] < 0).any():
-            rows, columns = unknown.any(axis=1), unknown.any(axis=0)
-            found = self._found(sources[first[rows]], targets[other[columns]])
-            self._table[np.ix_(x[rows], y[columns])] = found
-            self._padded = padded(self._lines)
-        return seconds(self._padded, volume)[self._table[np.ix_(a, b)]]
+        (a, first, source), (b, other, target) = (self._numbers(c) for c in (sources, targets))
+        key = (volume, *(part.tobytes() for part in (a, source, b, target)))
+        if key not in self._tables:
+            different = self._between(a, b, sources[first], targets[other], volume)
+            self._tables[key] = Pairs.of(different.take(source, axis=0).take(target, axis=1))
+        return self._tables[key]
 
-    def _numbers(self, codes: Codes) -> NDArray[np.intp]:
-        """The number of each way, new ones being numbered as they come."""
+    def _between(
+        self, a: Places, b: Places, sources: Codes, targets: Codes, volume: float
+    ) -> Table:
+        """Of different ways, by their numbers."""
+        if (unknown := self._table[np.ix_(a, b)] < 0).any():
+            rows, columns = unknown.any(axis=1), unknown.any(axis=0)
+            found = self._found(sources[rows], targets[columns])
+            self._table[np.ix_(a[rows], b[columns])] = found
+            if len(self._lines) > len(self._padded):
+                self._padded = padded(self._lines)
+        lines = seconds(self._padded, volume).astype(np.float32)
+        return lines[self._table[np.ix_(a, b)]]
+
+    def _numbers(self, codes: Codes) -> tuple[Places, Places, Places]:
+        """The numbers of the different ways, new ones being numbered as they come; where each is
+        first, and which of them each way is."""
+        content = np.ascontiguousarray(codes).view(f"V{codes.shape[1]}").ravel()
+        different, first, inverse = np.unique(content, return_index=True, return_inverse=True)
         known = self._ways
-        found = np.array([known.setdefault(row.tobytes(), len(known)) for row in codes], np.intp)
+        found = [known.setdefault(way, len(known)) for way in different.tolist()]
         if len(known) > len(self._table):
             grown = np.full((2 * len(known), 2 * len(known)), -1, np.int32)
             grown[: len(self._table), : len(self._table)] = self._table
             self._table = grown
-        return found
+        return np.array(found, np.intp), first, inverse
 
     def _found(self, sources: Codes, targets: Codes) -> NDArray[np.int32]:
         """The numbers of the lines of all pairs."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from pcg.graph import Graph, Node, Signature, Value
-from pcg.kept import Reads
+from pcg.kept import Reads, gradient_parts
 from pcg.plan import Application
 from pcg.view import MachineView
 from pcg.work import gradient_nodes
@@ -39,10 +39,11 @@ MOST_CUT = 2
 @dataclass(frozen=True)
 class Exposed:
     """How much of communication counts, the rest being hidden behind computation: of the exchange
-    of weights' gradients, and of moves of tensors."""
+    of weights' gradients, of moves of tensors, and of what puts the loss together."""
 
     exchange: float = 1.0
     moves: float = 1.0
+    loss: float = 1.0
     weights: Mapping[Node, float] = field(default_factory=dict[Node, float])
     """Of the exchange of some weights, where more is known."""
 
@@ -59,6 +60,8 @@ class Choice:
     seconds: float
     in_parts: bool = False
     """Whether weights are kept in parts, one on each device, as in ZeRO."""
+    starts: Mapping[Node, int] = field(default_factory=dict[Node, int])
+    """The first devices of operators that run on others than the first along idle digits."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ class Engine:
             for node, s in zip(nodes, spaces, strict=True)
         ]
         factors = list(self._factors(graph, nodes, number, byte_price, exposed))
-        factors += self._ends(graph, graph.outputs if ends is None else ends, number, exposed.moves)
+        factors += self._ends(graph, graph.outputs if ends is None else ends, number, exposed)
         if any(len(mask) < len(s) for mask, s in zip(masks, spaces, strict=True)):
             factors = restricted(factors, masks)
         known = [self._rows(nodes, masks, codes) for codes in also]
@@ -135,6 +138,24 @@ class Engine:
             for i, node in enumerate(nodes)
         }
         return Choice(graph, codes, seconds)
+
+    def alone(self, graph: Graph, exposed: Exposed = ALL) -> Mapping[Node, Seconds]:
+        """What each strategy of each operator costs by itself, in seconds."""
+        nodes = [node for node in graph.nodes if not node.is_leaf]
+        number = {node: i for i, node in enumerate(nodes)}
+        factors = self._factors(graph, nodes, number, 0.0, exposed)
+        return {nodes[f.variables[0]]: f.scaled for f in factors if len(f.variables) == 1}
+
+    def computing(self, graph: Graph) -> Mapping[Node, Seconds]:
+        """Seconds for which each strategy of each operator computes, forward and backward."""
+        trained, parts = gradient_nodes(graph), gradient_parts(graph)
+        found: dict[Node, Seconds] = {}
+        for node in graph.nodes:
+            if not node.is_leaf:
+                needs = frozenset(p for p, v in enumerate(node.inputs) if v.node in trained)
+                added = tuple(parts[node.value(port)] for port in range(len(node.types)))
+                found[node] = self._own_costs(node, needs, (), Reads(), added).seconds
+        return found
 
     def _rows(
         self, nodes: Sequence[Node], masks: Sequence[Places], codes: Mapping[Node, tuple[int, ...]]
@@ -189,6 +210,7 @@ class Engine:
     ) -> Iterator[Factor]:
         trained = gradient_nodes(graph)
         kept = self._kept_positions(graph) if byte_price else {}
+        parts = gradient_parts(graph)
         home: dict[Node, tuple[Node, int]] = {}
         for i, node in enumerate(nodes):
             needs = frozenset(p for p, value in enumerate(node.inputs) if value.node in trained)
@@ -209,7 +231,8 @@ class Engine:
                     continue
                 times = exposed.moves * (2.0 if position in needs else 1.0)
                 yield self._edge(number, value, node, position, times)
-            own = self._own_costs(node, needs, tuple(weights), kept.get(node, Reads()))
+            added = tuple(parts[node.value(port)] for port in range(len(node.types)))
+            own = self._own_costs(node, needs, tuple(weights), kept.get(node, Reads()), added)
             seconds = own.seconds + byte_price * own.memory
             for position, exchange in zip(weights, own.exchanges, strict=True):
                 leaf = node.inputs[position].node
@@ -217,18 +240,18 @@ class Engine:
             yield Factor((i,), seconds)
 
     def _ends(
-        self, graph: Graph, ends: Sequence[Value], number: Mapping[Node, int], moves: float
+        self, graph: Graph, ends: Sequence[Value], number: Mapping[Node, int], exposed: Exposed
     ) -> Iterator[Factor]:
-        """What it takes to bring values to one device, and their gradients back, as far as
-        ``moves`` count."""
+        """What it takes to bring values to one device, and their gradients back."""
         trained = gradient_nodes(graph)
         whole = np.full((1, len(self.digits)), IDLE, np.int8)
         for value in ends:
             if value.node in number:
                 out = self.space(value.node).output(value.port)
                 # Nothing moves back where the loss is put together: its gradient is 1.
-                times = 2.0 if value.type.rank and value.node in trained else 1.0
-                moved = times * moves * self._transfer(out, whole, value)[:, 0]
+                back = 2.0 if value.node in trained else 1.0
+                times = back * exposed.moves if value.type.rank else exposed.loss
+                moved = times * self._pairs(out, whole, value).forth[:, 0]
                 yield Factor((number[value.node],), moved)
 
     def _kept_positions(self, graph: Graph) -> Mapping[Node, Reads]:
@@ -237,12 +260,18 @@ class Engine:
         return self._kept[graph]
 
     def _own_costs(
-        self, node: Node, needs: frozenset[int], weights: tuple[int, ...], kept: Reads
+        self,
+        node: Node,
+        needs: frozenset[int],
+        weights: tuple[int, ...],
+        kept: Reads,
+        parts: tuple[int, ...],
     ) -> OwnCosts:
-        key = (self.kind(node), needs, weights, kept)
+        key = (self.kind(node), needs, weights, kept, parts)
         found = self._own.get(key)
         if found is None:
-            found = own_costs(node, self.space(node), needs, weights, self.cost, self.digits, kept)
+            own, cost = self.space(node), self.cost
+            found = own_costs(node, own, needs, weights, cost, self.digits, kept, parts)
             self._own[key] = found
         return found
 
@@ -272,9 +301,6 @@ class Engine:
         return self._edges[key].factor(number[first[0]], number[other[0]], 2.0 * moves)
 
     def _pairs(self, sources: Codes, targets: Codes, value: Value) -> Pairs:
-        return Pairs.of(self._transfer(sources, targets, value))
-
-    def _transfer(self, sources: Codes, targets: Codes, value: Value) -> Seconds:
         return self._transfers.seconds(sources, targets, value.type.elements * self.cost.itemsize)
 
     # -- building -----------------------------------------------------------------------------
@@ -291,7 +317,8 @@ class Engine:
                 continue
             made = Node(node.call, tuple(new[value] for value in node.inputs))
             scribe.rename({node.value(p): made.value(p) for p in range(len(node.types))})
-            found = self._cut_node(node, made, choice.codes[node], views, scribe)
+            codes, start = choice.codes[node], choice.starts.get(node, 0)
+            found = self._cut_node(node, made, codes, views, scribe, start)
             new.update({node.value(port): value for port, value in enumerate(found)})
         placed = Placed(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
         if choice.in_parts:
@@ -307,6 +334,7 @@ class Engine:
         codes: tuple[int, ...],
         views: dict[Node, MachineView],
         scribe: Scribe,
+        start: int = 0,
     ) -> tuple[Value, ...]:
         own, rules = self.space(whole), self.cuts.of(whole)
         made = Cutting(scribe, [node.value(port) for port in range(len(node.types))], node)
@@ -319,7 +347,8 @@ class Engine:
             carriers = [i for i, at in enumerate(axis.operands) if at is not None]
             if not made.let_pass(self.cuts, carriers, degree):
                 codes = tuple(COPY if code == place else code for code in codes)
-        views[made.inner] = view(codes, self._places(made.inner, own, codes), self.digits)
+        places = self._places(made.inner, own, codes)
+        views[made.inner] = view(codes, places, self.digits, start)
         return tuple(made.outer)
 
     def _places(self, node: Node, own: Space, codes: Sequence[int]) -> list[int]:

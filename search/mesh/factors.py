@@ -52,9 +52,8 @@ class Pairs:
     back: NDArray[np.float32]
 
     @staticmethod
-    def of(values: Values) -> Pairs:
-        forth = values.astype(np.float32)
-        return Pairs(forth, forth.T)
+    def of(values: NDArray[np.float32]) -> Pairs:
+        return Pairs(values, values.T)
 
     def factor(self, first: int, second: int, times: float) -> Factor:
         """The factor of the two sides' variables, of which either may be the lower."""

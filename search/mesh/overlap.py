@@ -20,8 +20,10 @@ from pcg.schedule import Schedule, schedule
 from search.cost import gradients
 from search.derivation import Derivation
 from search.mesh.allow import Allowed, everything
+from search.mesh.digits import Seconds
 from search.mesh.engine import ALL, Choice, Cut, Engine, Exposed
-from search.mesh.strategies import IDLE, UNCUT
+from search.mesh.spread import Spread, put, sides
+from search.mesh.strategies import IDLE, UNCUT, starts
 from search.program import SYNC, UPDATE, program, tasks
 from search.progress import Phases
 from search.simulate import Run, run
@@ -29,14 +31,21 @@ from search.timeline import exposures
 
 Judged = TypeVar("Judged")
 
-FEW = 160
-"""Strategies of all operators of a graph that is small: each can be simulated in turn."""
+FEW = 2400
+"""Strategies of all operators of a graph that is small, each on all devices that it may be on,
+times the operators, which are simulated with each: what takes some seconds."""
+SIDES = 2
+"""How many ways to put branches of a larger graph side by side are simulated in a row without one
+that is faster."""
+LEAST_SAVED = 1e-2
+"""Of the seconds of a step, what such a way has to promise in a larger graph."""
 
 KNOWN = 3
 """So many of the fastest plans so far are starting points of the next choice."""
 
-FIRST = (ALL, Exposed(exchange=0.0), Exposed(moves=0.5))
-AT_BEST = Exposed(exchange=0.0, moves=0.25)
+FIRST = (ALL, Exposed(exchange=0.0, loss=0.0), Exposed(moves=0.5, loss=0.0))
+"""The way back waits for no number that only puts the loss together."""
+AT_BEST = Exposed(exchange=0.0, moves=0.25, loss=0.0)
 AGAIN = (1.0, 0.25)
 """How much of moves counts when exchanges count as far as they were exposed."""
 
@@ -77,6 +86,8 @@ class Trial(Generic[Judged]):
     judge: Callable[[Simulated], Judged]
     phases: Phases = field(default_factory=Phases)
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
+    _seconds: dict[object, float] = field(init=False, default_factory=dict[object, float])
+    """Of choices that were simulated, but neither judged nor kept."""
 
     def choices(
         self, price: float, allowed: Allowed, *, brief: bool = False
@@ -90,40 +101,109 @@ class Trial(Generic[Judged]):
             found[self._try(price, allowed, exposed)] = None
         best = min(found, key=lambda tried: tried.seconds)
         for moves in () if brief else AGAIN:
-            exposed = Exposed(moves=moves, weights=best.exposed)
+            exposed = Exposed(moves=moves, loss=0.0, weights=best.exposed)
             found[self._try(price, allowed, exposed)] = None
-        if not brief and sum(len(self.engine.space(node)) for node in best.choice.codes) <= FEW:
-            starts = [min(found, key=lambda tried: tried.seconds)]
-            if all(allowed(node, self.engine.space(node))[UNCUT] for node in best.choice.codes):
-                starts.append(self._tried_codes(self._uncut(best.choice)))
-            found |= dict.fromkeys(self._polished(tried, allowed) for tried in starts)
+        if not brief:
+            small = self._is_small()
+            bases = [min(found, key=lambda tried: tried.seconds)]
+            if small and self._allows_uncut(allowed):
+                bases.append(self._tried_codes(self._uncut(best.choice)))
+            found |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
         yield from found
 
     def at_best(self) -> float:
-        """Seconds of a step where nearly all communication is hidden: what a graph is not faster
-        than, by all that is known before plans are simulated."""
-        return self._choice(0.0, everything, AT_BEST).seconds
+        """Seconds of a step where nearly all communication is hidden, and branches are side by side
+        wherever that promises to save time: what a graph is not faster than, by all that is known
+        before plans are simulated."""
+        choice = self._choice(0.0, everything, AT_BEST)
+        saved: dict[frozenset[Node], float] = {}
+        for side in sides(self.engine, Spread(choice, {}), everything, AT_BEST):
+            branches = frozenset(node for load in side.loads for node in load)
+            saved[branches] = max(side.saved, saved.get(branches, 0.0))
+        return choice.seconds - sum(saved.values())
 
     def _uncut(self, choice: Choice) -> Choice:
         """Everything on one device."""
         idle = (IDLE,) * len(self.engine.digits)
         return replace(choice, codes=dict.fromkeys(choice.codes, idle))
 
+    def _is_small(self) -> bool:
+        """Whether each strategy of each operator can be simulated."""
+        nodes = [node for node in self.graph.nodes if not node.is_leaf]
+        found = 0
+        for node in nodes:
+            codes = self.engine.space(node).codes.tolist()
+            found += sum(len(starts(row, self.engine.digits)) for row in codes)
+            if found * len(nodes) > FEW:
+                return False
+        return True
+
+    def _allows_uncut(self, allowed: Allowed) -> bool:
+        nodes = [node for node in self.graph.nodes if not node.is_leaf]
+        return all(allowed(node, self.engine.space(node))[UNCUT] for node in nodes)
+
+    def _improved(self, tried: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:
+        """A plan with branches side by side where that is faster; of a small graph, with all else
+        that is faster and differs in one operator."""
+        best = self._polished(tried, allowed) if small else tried
+        aside = self._side_by_side(best, allowed, small=small)
+        return self._polished(aside, allowed) if small and aside is not best else aside
+
+    def _side_by_side(self, best: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:
+        """A plan with branches on devices of their own, as long as one more fork makes it faster
+        when it is simulated."""
+        spread = Spread(best.choice, {})
+        last = None
+        while last is not best:
+            last, exposed = best, Exposed(loss=0.0, weights=best.exposed)
+            least = 0.0 if small else LEAST_SAVED * best.seconds
+            found = sides(self.engine, spread, allowed, exposed)
+            for side in [s for s in found if s.saved > least][: None if small else SIDES]:
+                more = put(self.engine, spread, side, allowed, exposed)
+                tried = self._tried_codes(more.choice)
+                if tried.seconds < best.seconds:
+                    best, spread = tried, more
+                    break
+        return best
+
     def _polished(self, best: Tried[Judged], allowed: Allowed) -> Tried[Judged]:
-        """A plan of a small graph after changes of one operator's strategy at a time, as long as
-        one is faster when it is simulated."""
-        nodes = list(best.choice.codes)
-        spaces = {node: self.engine.space(node) for node in nodes}
-        rows = {n: spaces[n].codes[np.flatnonzero(allowed(n, spaces[n]))].tolist() for n in nodes}
+        """A plan of a small graph after changes of one operator's strategy, or of the devices that
+        it runs on, as long as one is faster when it is simulated."""
+        computing = self.engine.computing(self.graph)
         last = None
         while last is not best:
             last = best
-            for node in nodes:
-                for codes in rows[node]:
-                    changed = {**best.choice.codes, node: tuple(codes)}
-                    tried = self._tried_codes(replace(best.choice, codes=changed))
-                    best = min(best, tried, key=lambda t: t.seconds)
+            for node in best.choice.codes:
+                space = self.engine.space(node)
+                for place in np.flatnonzero(allowed(node, space)).tolist():
+                    if self._path(best.choice, computing, node, place) < best.seconds:
+                        best = self._begun(best, node, tuple(space.codes[place].tolist()))
         return best
+
+    def _begun(self, best: Tried[Judged], node: Node, codes: tuple[int, ...]) -> Tried[Judged]:
+        """A plan with an operator's strategy from the device on with which it is fastest, if it is
+        faster than the best."""
+        for start in starts(codes, self.engine.digits):
+            choice = _changed(best.choice, node, codes, start)
+            key = _key(choice)
+            if key not in self._seconds:
+                self._seconds[key] = self._made(choice).seconds
+            if self._seconds[key] < best.seconds:
+                best = self._tried_codes(choice)
+        return best
+
+    def _path(
+        self, choice: Choice, computing: Mapping[Node, Seconds], changed: Node, place: int
+    ) -> float:
+        """Seconds that a step takes at least with another strategy of an operator: what waits for
+        each other computes for so long."""
+        ends: dict[Node, float] = {}
+        for node, codes in choice.codes.items():
+            at = place if node is changed else self.engine.space(node).place(codes)
+            assert at is not None
+            before = max((ends[v.node] for v in node.inputs if v.node in ends), default=0.0)
+            ends[node] = before + float(computing[node][at])
+        return max(ends.values())
 
     def in_parts(self, tried: Tried[Judged]) -> Tried[Judged]:
         """The same strategies with weights kept in parts."""
@@ -145,20 +225,36 @@ class Trial(Generic[Judged]):
         return [tried.choice.codes for tried in best]
 
     def _tried_codes(self, choice: Choice) -> Tried[Judged]:
-        key = (choice.in_parts, *choice.codes.values())
+        key = _key(choice)
         if key not in self._tried:
             self._tried[key] = self._simulated(choice)
         return self._tried[key]
 
     def _simulated(self, choice: Choice) -> Tried[Judged]:
+        made = self._made(choice)
+        return Tried(choice, made.seconds, _exposed(made), self.judge(made))
+
+    def _made(self, choice: Choice) -> Simulated:
         cost = self.engine.cost
         cut = self.phases.timed("building", lambda: self.engine.cut(choice, self.before))
         steps = self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
         done = self.phases.timed(
             "simulating", lambda: run(tasks(program(steps, cost)), cost.machine.devices)
         )
-        made = Simulated(choice, cut, steps, done)
-        return Tried(choice, made.seconds, _exposed(made), self.judge(made))
+        return Simulated(choice, cut, steps, done)
+
+
+def _key(choice: Choice) -> object:
+    """What tells choices for one graph apart."""
+    firsts = tuple(choice.starts.get(node, 0) for node in choice.codes)
+    return choice.in_parts, firsts, *choice.codes.values()
+
+
+def _changed(choice: Choice, node: Node, codes: tuple[int, ...], start: int) -> Choice:
+    """The choice with another strategy of an operator, from some device on."""
+    firsts = {**choice.starts, node: start}
+    kept = {other: first for other, first in firsts.items() if first}
+    return replace(choice, codes={**choice.codes, node: codes}, starts=kept)
 
 
 def _exposed(made: Simulated) -> dict[Node, float]:

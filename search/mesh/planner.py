@@ -26,11 +26,12 @@ from search.mesh.allow import (
     data_parallel,
     everything,
     expert,
+    has_tables,
     tensor_parallel,
 )
 from search.mesh.cuts import Cuts
 from search.mesh.engine import Choice, Cut, Engine
-from search.mesh.overlap import Simulated, Trial, Tried, updates
+from search.mesh.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
 from search.mesh.variants import Mode, Variant, rewritten, variants
 from search.progress import Phases, Teller
 from search.simulate import recomputing, simulate
@@ -61,6 +62,8 @@ def _joint(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     # What others may find is tried too: the bound on strategies may leave it out.
     yield from _data(graph, engine)
     yield from _tensor(graph, engine)
+    if has_tables(graph):
+        yield from _expert(graph, engine)
     yield Strategies("all strategies", everything, brief=False)
     yield from (replace(zero, last=True) for zero in _zero(graph, engine))
 
@@ -118,6 +121,8 @@ class Candidate:
     strategies: int
     updating: float
     """Seconds for which a device updates weights at most."""
+    after: float
+    """Seconds of a step after the way back: for what is left to exchange, and updates."""
     recompute: frozenset[Node] = frozenset()
     """The operators whose results are computed again on the way back."""
 
@@ -298,7 +303,7 @@ class MeshPlanner:
         first = tries(0.0)
         best = [candidate for one in first for candidate in one.judged]
         if not allowed.brief:
-            best += trial.in_parts(min(first, key=lambda one: one.seconds)).judged
+            best += self._in_parts(trial, min(first, key=lambda one: one.seconds))
         yield from best
         fastest = min(found.seconds for found in best)
         if search.known <= fastest or any(c.fits for c in best):
@@ -316,21 +321,32 @@ class MeshPlanner:
             else:
                 low, high = price, high if high > price else price * 4
 
+    def _in_parts(
+        self, trial: _Trial, tried: Tried[tuple[Candidate, ...]]
+    ) -> tuple[Candidate, ...]:
+        """A plan with its weights in parts, where it does not fit, or where what comes after its
+        way back, which is what that makes shorter, is more than little."""
+        whole = tried.judged[0]
+        if whole.fits and whole.after < LEAST_SAVED * whole.seconds:
+            return ()
+        return trial.in_parts(tried).judged
+
     def _judged(self, engine: Engine, made: Simulated) -> Iterator[Candidate]:
         """A plan, and where it doesn't fit, with computing again what takes much memory and little
         time to make."""
         cost, steps, limit = engine.cost, made.steps, self._limit(made.cut)
         strategies = sum(len(engine.space(node)) for node in made.choice.codes)
         held = self._memory(steps, cost, frozenset())
-        updating = updates(made.run)
-        yield Candidate(made.choice, made.seconds, held, limit, strategies, updating)
+        simulation = made.run.simulation
+        ends = updates(made.run), simulation.sync + simulation.update
+        yield Candidate(made.choice, made.seconds, held, limit, strategies, *ends)
         if held <= limit:
             return
         again = self._phases.timed("memory", lambda: worth_remaking(steps))
         if again:
             less = self._memory(steps, cost, again)
             seconds = recomputing(steps, cost, again).simulation.step_seconds
-            yield Candidate(made.choice, seconds, less, limit, strategies, updating, again)
+            yield Candidate(made.choice, seconds, less, limit, strategies, *ends, again)
 
     def _memory(self, steps: Schedule, cost: CostModel, again: frozenset[Node]) -> int:
         return self._phases.timed(

@@ -1,13 +1,14 @@
 """Algebra together with strategies: rewrites that make the whole faster as it is cut best.
 
 A rewrite is tried where it would be made: the operators near it choose their strategies anew, those
-further away keep theirs. Places that look alike are one place, of which one is tried; where it
-gains, the rewrite is made at all of them, and stays if the whole graph, with all strategies chosen
-again, is faster (descent over groups of rewrites; each is judged after parallelization, not before,
-which is what makes the optimization joint: Unity, sections 2 and 6.4).
+further away keep theirs. Places that look alike and are cut alike are one place, of which one is
+tried; where it gains, the rewrite is made at all of them, and stays if the whole graph, with all
+strategies chosen again, is faster (descent over groups of rewrites; each is judged after
+parallelization, not before, which is what makes the optimization joint: Unity, sections 2 and 6.4).
 
-Some rules want a weight in parts where a model has it whole. Such a weight is *opened* first, by
-the rule that a tensor is the concat of its parts, where what it meets is a concat of just these.
+Some rules want a weight in parts where a model has it whole. Such a weight, or a part of it that an
+earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its parts,
+where what it meets is a concat of just these.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from search.derivation import Applied, Derivation, Scribe
 from search.mesh.engine import Choice, Engine
 from search.mesh.window import Window
 from search.moves import is_usable
-from substitutions.match import build, matches_at
+from substitutions.match import build, could_match, matches_at
 from substitutions.rule import Rule
 
 PARALLEL = ("cut", "move")
@@ -38,13 +39,16 @@ Rewritten = tuple[Graph, Derivation]
 Steps = tuple[Applied, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Algebra:
     """The rules of a library about whole tensors, by the operator that they start from."""
 
     by_root: Mapping[tuple[str, int], tuple[Rule, ...]]
     openings: tuple[Rule, ...]
     """Those by which any tensor is two parts joined, of which one size is free."""
+    _fitting: dict[object, tuple[Rule, ...]] = field(
+        init=False, default_factory=dict[object, tuple[Rule, ...]]
+    )
 
     @staticmethod
     @lru_cache(maxsize=8)
@@ -68,17 +72,27 @@ class Algebra:
 
     def applications(self, node: Node, graph: Graph) -> Iterator[Applied]:
         """What the rules make of what an operator computes."""
-        for rule in self.by_root.get((node.name, node.types[0].rank), ()):
+        for rule in self._fits(node):
             for match in matches_at(rule, node, graph):
                 made = build(rule, match, {})
                 if made is not None and made != match.outputs:
                     yield Applied(rule, match, {}, made)
 
+    def _fits(self, node: Node) -> tuple[Rule, ...]:
+        """The rules that may match at an operator, by what it and its operands' operators are."""
+        rank = node.types[0].rank
+        operands = (None if value.node.is_leaf else value.node.name for value in node.inputs)
+        key = (node.call, rank, *operands)
+        if key not in self._fitting:
+            rules = self.by_root.get((node.name, rank), ())
+            self._fitting[key] = tuple(rule for rule in rules if could_match(rule, node))
+        return self._fitting[key]
+
     def opened(self, node: Node) -> Iterator[Applied]:
         """Weights that an operator reads, each in the parts in which an operand that it meets there
         is joined."""
         for position, value in enumerate(node.inputs):
-            if not (value.node.is_leaf and value.node.leaf.kind == "weight"):
+            if not _is_weight(value):
                 continue
             for at in dict.fromkeys(_joints(node, position)):
                 for rule in self.openings:
@@ -87,6 +101,13 @@ class Algebra:
                     made = None if match is None else build(rule, match, free)
                     if match is not None and made is not None:
                         yield Applied(rule, match, free, made)
+
+
+def _is_weight(value: Value) -> bool:
+    """Whether a value is a weight or a part of one."""
+    while value.node.name == "split":
+        (value,) = value.node.inputs
+    return value.node.is_leaf and value.node.leaf.kind == "weight"
 
 
 def _joints(node: Node, position: int) -> Iterator[int]:
@@ -130,7 +151,7 @@ class Rewriter:
     ) -> tuple[Choice, Derivation] | None:
         """The first group of rewrites, those that promise most first, that the whole gains by."""
         gains: list[tuple[float, int, object, Sequence[Node]]] = []
-        for key, (steps, places) in self._groups(choice.graph).items():
+        for key, (steps, places) in self._groups(choice).items():
             if key in refused or self.tried >= self.tries:
                 continue
             gain = len(places) * self._gain(choice, steps)
@@ -148,9 +169,10 @@ class Rewriter:
 
     # -- what may be rewritten ----------------------------------------------------------------
 
-    def _groups(self, graph: Graph) -> dict[object, tuple[Steps, list[Node]]]:
+    def _groups(self, choice: Choice) -> dict[object, tuple[Steps, list[Node]]]:
         """By rules and what a place looks like, one application and all the places."""
-        looks = _looks(graph)
+        graph = choice.graph
+        looks = _looks(choice)
         alike: dict[object, list[Node]] = defaultdict(list)
         for node in graph.nodes:
             if not node.is_leaf:
@@ -255,13 +277,15 @@ def _around(graph: Graph, nodes: set[Node], distance: int) -> set[Node]:
     return found
 
 
-def _looks(graph: Graph) -> dict[Node, object]:
+def _looks(choice: Choice) -> dict[Node, object]:
     """What each operator looks like: itself and what it computes from, a few operators deep, and
-    who reads it."""
+    who reads it; and how all of these are cut, for of layers that are alike some may gain by being
+    rewritten and others not."""
+    graph = choice.graph
     looks: dict[Node, object] = {}
     for node in graph.nodes:
         own = node.leaf.kind if node.is_leaf else node.operator_call
-        looks[node] = hash((own, tuple(node.types)))
+        looks[node] = hash((own, tuple(node.types), choice.codes.get(node)))
     for _ in range(DEPTH):
         looks = {
             node: hash((looks[node], tuple((looks[v.node], v.port) for v in node.inputs)))

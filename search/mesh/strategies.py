@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, pairwise, permutations
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from pcg.view import MachineView
 from search.mesh.digits import Digits
 
 IDLE = -1
-"""The code of a digit along which only the first device takes part."""
+"""The code of a digit along which only one device takes part: the first, unless told otherwise."""
 PARTIAL = -2
 """The code of a digit along which a tensor is in partial sums."""
 COPY = -3
@@ -109,10 +109,21 @@ def space(
     # Partial sums may be of any number.
     lengths = [*(axes[axis.name] for axis in typing), *(0 for _ in carriers)]
     typing += [passing(node, some) for some in carriers]
-    cut = dict.fromkeys(_rows(lengths, digits.primes, most))
+    # Which degrees divide a length is all that counts of it.
+    devices = prod(digits.primes)
+    dividing = tuple(gcd(length, devices) if length else 0 for length in lengths)
+    return Space(tuple(typing), _codes(dividing, tuple(digits.primes), most))
+
+
+@lru_cache(maxsize=1 << 12)
+def _codes(lengths: tuple[int, ...], primes: tuple[int, ...], most: int) -> Codes:
+    """[strategies, digits]: the strategies of indices of these lengths, 0 for partial sums."""
+    cut = dict.fromkeys(_rows(lengths, primes, most))
     copied = (tuple(COPY if code == IDLE else code for code in row) for row in cut)
     rows = cut | dict.fromkeys(copied)
-    return Space(tuple(typing), np.array(list(rows), np.int8).reshape(len(rows), len(digits)))
+    found = np.array(list(rows), np.int8).reshape(len(rows), len(primes))
+    found.setflags(write=False)  # it is shared
+    return found
 
 
 def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
@@ -135,19 +146,30 @@ def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[
                     yield (*row, *[IDLE] * (count - bounds[-1]))
 
 
-def view(codes: Sequence[int], places: Sequence[int], digits: Digits) -> MachineView:
+def starts(codes: Sequence[int], digits: Digits) -> list[int]:
+    """The devices that an operator may begin at: by which one takes part along each digit that is
+    idle."""
+    found = [0]
+    for code, prime, stride in zip(codes, digits.primes, digits.strides, strict=True):
+        found = [first + i * stride for first in found for i in range(prime if code == IDLE else 1)]
+    return found
+
+
+def view(
+    codes: Sequence[int], places: Sequence[int], digits: Digits, start: int = 0
+) -> MachineView:
     """The machine view of a strategy; equal ones are one object. ``places``: for each axis of the
     operator's task grid, its place among the axes of the space, COPY for that of copies, or IDLE
-    for one that is not cut."""
+    for one that is not cut. ``start``: one of its ``starts``."""
     shape: list[int] = []
     strides: list[int] = []
     for place in places:
         own = [d for d, code in enumerate(codes) if place != IDLE and code == place]
         shape.append(prod(digits.primes[d] for d in own))
         strides.append(digits.strides[own[-1]] if own else 0)
-    return _view(tuple(shape), tuple(strides))
+    return _view(start, tuple(shape), tuple(strides))
 
 
 @lru_cache(maxsize=4096)
-def _view(shape: tuple[int, ...], strides: tuple[int, ...]) -> MachineView:
-    return MachineView(0, shape, strides)
+def _view(start: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> MachineView:
+    return MachineView(start, shape, strides)

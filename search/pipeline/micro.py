@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph import Leaf, Node, Value
-from pcg.kept import Reads
+from pcg.kept import Reads, gradient_parts
 from pcg.tensor import ParallelTensor
 from pcg.work import gradient_nodes
 from search.cost import CostModel
@@ -186,6 +186,7 @@ class MicroBatches:
         """What every operator costs by itself, and every edge between two of them."""
         trained = gradient_nodes(self.streams.graph)
         reads = kept_positions(self.streams.graph)
+        parts = gradient_parts(self.streams.graph)
         seen: set[Node] = set()
         own: list[_Costs] = []
         edges: list[_Edge] = []
@@ -202,25 +203,36 @@ class MicroBatches:
                     seen.add(value.node)
                     first.append(position)
             kept_here = reads.get(node, Reads())
-            own.append(self._own_costs(node, needs, tuple(first), kept_here))
+            added = tuple(parts[node.value(port)] for port in range(len(node.types)))
+            own.append(self._own_costs(node, needs, tuple(first), kept_here, added))
         return own, edges
 
     def _own_costs(
-        self, node: Node, needs: frozenset[int], weights: tuple[int, ...], reads: Reads
+        self,
+        node: Node,
+        needs: frozenset[int],
+        weights: tuple[int, ...],
+        reads: Reads,
+        parts: tuple[int, ...],
     ) -> _Costs:
-        key = (self._kinds[node], needs, weights, reads)
+        key = (self._kinds[node], needs, weights, reads, parts)
         found = self._own.get(key)
         if found is None:
-            found = self._own[key] = self._worked_out(node, needs, weights, reads)
+            found = self._own[key] = self._worked_out(node, needs, weights, reads, parts)
         return found
 
     def _worked_out(
-        self, node: Node, needs: frozenset[int], weights: tuple[int, ...], reads: Reads
+        self,
+        node: Node,
+        needs: frozenset[int],
+        weights: tuple[int, ...],
+        reads: Reads,
+        parts: tuple[int, ...],
     ) -> _Costs:
         axis, strategies = self.axis(node), self.space(node)
         one = self._one_slice(node)
-        task = own_costs(one, strategies, needs, (), self.cost, self.digits, reads)
-        full = own_costs(one, strategies, needs, weights, self.cost, self.digits, reads)
+        task = own_costs(one, strategies, needs, (), self.cost, self.digits, reads, parts)
+        full = own_costs(one, strategies, needs, weights, self.cost, self.digits, reads, parts)
         step = sum(full.exchanges, full.seconds)
         degrees = strategies.degrees(self.digits.primes).astype(float)
         held = np.zeros(len(strategies))
@@ -251,7 +263,7 @@ class MicroBatches:
             sources = self.space(value.node).output(value.port)
             targets = self.space(node).operand(position)
             volume = prod(self._slice_shape(value)) * self.cost.itemsize
-            found = Pairs.of(self._transfers.seconds(sources, targets, volume))
+            found = self._transfers.seconds(sources, targets, volume)
             self._edges[key] = found
         return found
 

@@ -8,7 +8,7 @@ A transfer between stages keeps both ends busy, one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -64,7 +64,7 @@ def stage_seconds(steps: Schedule, cost: CostModel, groups: Groups) -> tuple[Sta
     """What each stage of a schedule does; ``cost`` is of the whole machine."""
     passed = gradients(steps)
     parts = [
-        _part(step, None if at == passed.joining else needs, cost, groups)
+        _part(step, None if at == passed.joining else needs, cost, groups, passed.parts)
         for at, (step, needs) in enumerate(zip(steps.steps, passed.steps, strict=True))
         if not isinstance(step, Load)
     ]
@@ -101,7 +101,11 @@ def _program(parts: Sequence[_Part], trained: Sequence[Slot], cost: CostModel) -
 
 
 def _part(
-    step: Compute | Move, needs: frozenset[int] | None, cost: CostModel, groups: Groups
+    step: Compute | Move,
+    needs: frozenset[int] | None,
+    cost: CostModel,
+    groups: Groups,
+    added: Mapping[Slot, int],
 ) -> _Part:
     if isinstance(step, Compute):
         one, repeated = one_slice(step.node)
@@ -114,7 +118,9 @@ def _part(
         forward = backward = cost.movement(transfer(a, b) if a and b else step.transfer)
         sources, results = (step.source,), (step.target,)
         stages = groups.of(step.source.layout, step.target.layout)
-    back = NOTHING if needs is None else backward
+    made = [sliced_layout(slot.layout) or slot.layout for slot in results]
+    counts = [added.get(slot, 0) for slot in results]
+    back = NOTHING if needs is None else cost.with_sums(backward, made, counts)
     return _Part(stages, repeated, forward, back, sources, results, isinstance(step, Move))
 
 
