@@ -64,6 +64,7 @@ class _Sent:
     works: list[dist.Work]
     tensors: tuple[Tensor, ...]
     what: str
+    batch: int
 
 
 @dataclass
@@ -86,6 +87,8 @@ class World:
     """Whether communication is named for torch's profiler."""
     step: int = 0
     """The training step under way, from 1, for messages; 0 before the first."""
+    batch: int = 0
+    """The batch that messages belong to: the next one may begin before this one has ended."""
     asked_to_stop: bool = False
     """Whether this rank was told to stop: it tells the others with the next ``total``."""
     stops: bool = False
@@ -177,17 +180,17 @@ class World:
             what = f"messages with {sorted({*outgoing, *incoming})}"
             with self._reporting(what):
                 works = dist.batch_isend_irecv(operations)
-            self._pending.append(_Sent(works, tuple(sent.values()), what))
+            self._pending.append(_Sent(works, tuple(sent.values()), what, self.batch))
         if received:
             self.settle(self._pending.pop())
         return received
 
     def settle(self, *messages: _Sent) -> None:
-        """Wait until messages have left, by default all. Until then what they hold must not be
-        changed."""
+        """Wait until messages have left, by default all of this batch and those before. Until then
+        what they hold must not be changed."""
         if not messages:
-            messages = tuple(self._pending)
-            self._pending.clear()
+            messages = tuple(sent for sent in self._pending if sent.batch <= self.batch)
+            self._pending = [sent for sent in self._pending if sent.batch > self.batch]
         for message in messages:
             for work in message.works:
                 self._wait(work, message.what)

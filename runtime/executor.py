@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
@@ -13,7 +13,7 @@ from runtime.collectives import World
 from runtime.data import Source, Synthetic, initial_weight
 from runtime.frame import Machinery
 from runtime.messages import run_exchange
-from runtime.passes import Passes
+from runtime.passes import Passes, Told
 from runtime.precision import LossScale, PrecisionName, precision
 from runtime.program import Exchange, Program
 from runtime.stretch import Block, Meeting
@@ -61,23 +61,29 @@ class Executor:
             ).to(world.device)
             for weight in program.weights
         }
-        self._shared = Machinery(program, world, self._precision, compiles)
+        shared = Machinery(program, world, self._precision, compiles)
         self.loss_scale = LossScale() if self._precision.needs_scale else None
         """What the loss is multiplied with in float16."""
-        self._passes = Passes(self._shared, source or Synthetic(seed))
+        self._passes = Passes(program, source or Synthetic(seed))
         self._blocks = self._passes.blocks
         # Gradients of slices are complete when all slices have been.
         self._closing = {} if program.pipeline else _first_readers(self._blocks)
         self._sync = self._make_sync()
         self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
         """The weights of one update before, where gradients are of those."""
-        self._make_leaves()
+        # Two versions are read in turns, so that a batch may begin before the last update.
+        self._versions = [replace(shared, leaves=self._leaves(self.older or self.weights))]
+        if self.older:
+            self._versions.append(replace(shared, leaves=self._leaves(self.weights)))
+        self._reads = 0
+        """The version that the gradients under way are of."""
 
     @torch.no_grad()
-    def step(self, number: int, update: Update | None) -> StepResult:
+    def step(self, number: int, update: Update | None, *, more: bool = False) -> StepResult:
         """One pass over the data of batch ``number``. ``update`` is given the sums of its gradients
         and those of the batches before that had none; without one they stay here, and no rank
-        learns of another's."""
+        learns of another's. ``more``: whether the next step is that of the next batch, which then
+        may begin before this one has ended."""
         begins: list[float] = []
 
         def start() -> None:
@@ -93,7 +99,9 @@ class Executor:
         self._block = len(self._blocks)
         self._passes.scale = self.loss_scale.value if self.loss_scale else 1.0
         self._updates = update is not None
-        self._passes.run(number, start, known, self._done)
+        following = self._next_version() if more else None
+        told = Told(start, known, self._done)
+        self._passes.run(number, self._versions[self._reads], told, following)
         gradients = self._sync.finish() if self._updates else {}
         self._world.settle()
         self._keep_outputs()
@@ -107,8 +115,12 @@ class Executor:
     def _update(self, update: Update, gradients: Mapping[str, Tensor]) -> None:
         if self.loss_scale and not self.loss_scale.accepts(gradients, self._world.total):
             return
-        for register, weight in self.older.items():
-            weight.copy_(self.weights[register])
+        for register, older in self.older.items():
+            weight = self.weights[register]
+            older.copy_(weight)
+            # What the next batch has begun to read stays where it is, and becomes the older one.
+            older.data, weight.data = weight.data, older.data
+        self._reads = (self._reads + 1) % len(self._versions)
         update(gradients)
 
     @torch.no_grad()
@@ -134,14 +146,24 @@ class Executor:
         sizes = {w.register: self.weights[w.register].nbytes for w in trained}
         return GradientSync(buckets(trained, sizes), self._world, self._take_gradient)
 
-    def _make_leaves(self) -> None:
-        """The weights as autograd reads them: the same memory, so that updates show."""
+    def _next_version(self) -> Machinery | None:
+        """What the next batch reads, where it may begin before this one has ended. With a scale of
+        the loss, which an update may change, it may not."""
+        pipeline = self._program.pipeline
+        if pipeline is None or not pipeline.runs_on or self.loss_scale:
+            return None
+        return self._versions[(self._reads + self._updates) % len(self._versions)]
+
+    def _leaves(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights as autograd reads them: the same memory, so that updates show."""
         trained = {weight.register for weight in self._program.trained}
-        for register, weight in (self.older or self.weights).items():
-            leaf = weight.detach().requires_grad_(register in trained)
-            self._shared.leaves[register] = leaf
+        leaves: dict[str, Tensor] = {}
+        for register, weight in weights.items():
+            # Not detached, which would count updates of the weight as changes of what was read.
+            leaf = leaves[register] = weight.data.requires_grad_(register in trained)
             if register in trained:
                 leaf.register_post_accumulate_grad_hook(self._hook(register))
+        return leaves
 
     def _hook(self, register: str) -> Callable[[Tensor], None]:
         def added(_: Tensor) -> None:
@@ -152,7 +174,7 @@ class Executor:
         return added
 
     def _take_gradient(self, register: str) -> Tensor:
-        leaf = self._shared.leaves[register]
+        leaf = self._versions[self._reads].leaves[register]
         gradient, leaf.grad = leaf.grad, None
         return torch.zeros_like(leaf) if gradient is None else gradient
 
@@ -167,7 +189,8 @@ class Executor:
 
     def _keep_outputs(self) -> None:
         """Copy the outputs that are views of weights, which are about to change in place."""
-        kept = {weight.untyped_storage().data_ptr() for weight in self.weights.values()}
+        weights = (*self.weights.values(), *self.older.values())
+        kept = {weight.untyped_storage().data_ptr() for weight in weights}
         outputs = self._passes.outputs
         for name, value in outputs.items():
             if value.untyped_storage().data_ptr() in kept:

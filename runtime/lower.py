@@ -110,6 +110,7 @@ class Lowering:
             self._part(parts.tail, rank),
             tail_trains(self.schedule, parts, self._active),
             given.schedule == "2bw",
+            given.schedule == "2bw" and self._stages_are_apart,
         )
 
     def collect(self, slot: Slot, copy: int, rank: int) -> Exchange:
@@ -129,6 +130,28 @@ class Lowering:
     @cached_property
     def _roles(self) -> Roles:
         return roles(self.schedule, self.where)
+
+    @cached_property
+    def _stages_are_apart(self) -> bool:
+        """Whether nothing but slices, and what comes before them, passes between stages, and that
+        to later ones alone. Stages take what follows the slices of a batch, and the first slices of
+        the next one, in different orders; and an earlier stage that waited for a later one with
+        slices of the next batch would not take the last gradients of this one from it."""
+        parts = self._roles
+        moves = [(n, s) for n, s in enumerate(self.schedule.steps) if isinstance(s, steps.Move)]
+        spans = [self._stages(devices) for devices in self._groups]
+        for number, move in moves:
+            source, target = (self._stages(s.layout.devices) for s in (move.source, move.target))
+            if number in parts.tail:
+                spans.append(source | target)
+            elif max(source) > min(target):
+                return False
+        return all(len(span) == 1 for span in spans)
+
+    def _stages(self, devices: Iterable[int]) -> set[int]:
+        assert self.plan.pipeline is not None, "asked of pipelines only"
+        size = self.ranks // self.plan.pipeline.stages
+        return {device // size for device in devices}
 
     @cached_property
     def _slots(self) -> tuple[Slot, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
+from runtime.batch import Parts, SlicedBatch, begin_back, results
 from runtime.data import Source
 from runtime.frame import Frame, Machinery
-from runtime.program import Instruction, Load, Pipelined
+from runtime.program import Instruction, Load, Pipelined, Program
 from runtime.stretch import Block, blocks_of, sources
 
 Known = Callable[[Tensor | None], None]
@@ -19,12 +19,21 @@ Done = Callable[[int], None]
 """Told the number of each block whose way back has been taken."""
 
 
+@dataclass(frozen=True)
+class Told:
+    """Who is told of what in a pass. ``start``: that its data is there."""
+
+    start: Callable[[], None]
+    loss: Known
+    done: Done
+
+
 @dataclass
 class Passes:
     """Passes over batches; the gradients of weights gather at their leaves. ``source``: where the
     inputs are from."""
 
-    shared: Machinery
+    program: Program
     source: Source
     blocks: tuple[Block, ...] = field(init=False)
     """Those of what is done once, before any slices."""
@@ -32,9 +41,11 @@ class Passes:
     """Of the last pass, by register."""
     scale: float = field(init=False, default=1.0)
     """What gradients are multiplied with."""
+    _under_way: SlicedBatch | None = field(init=False, default=None)
+    """The next batch, if some of its slices have gone forward."""
 
     def __post_init__(self) -> None:
-        program = self.shared.program
+        program = self.program
         kept = {*program.outputs, *([program.loss] if program.loss else [])}
         pipeline = program.pipeline
         if pipeline is None:
@@ -44,94 +55,77 @@ class Passes:
         read = {name for instruction in later for name in sources(instruction)}
         self.blocks = blocks_of(program.instructions, frozenset(kept | read))
         joined = frozenset(pipeline.joined)
-        self._slices = [blocks_of(part, frozenset(), joined) for part in pipeline.slices]
-        self._tail = blocks_of(pipeline.tail, frozenset(kept))
+        slices = [blocks_of(part, frozenset(), joined) for part in pipeline.slices]
+        self._parts = Parts(self.blocks, slices, blocks_of(pipeline.tail, frozenset(kept)))
 
-    def run(self, number: int, start: Callable[[], None], known: Known, done: Done) -> None:
-        """Take batch ``number``. ``start`` is called when its data is there."""
+    def run(
+        self, number: int, shared: Machinery, told: Told, following: Machinery | None = None
+    ) -> None:
+        """Take batch ``number``, with the weights of ``shared``. ``following``: those of the next
+        batch, if its slices may begin before this one has ended."""
         self.outputs = {}
-        program = self.shared.program
-        before = Frame(self.shared, self.blocks)
-        self._load(before, program.instructions, number)
-        pipeline = program.pipeline
-        if pipeline is None:
-            start()
-            before.forward()
-            known(self._finish(before))
-            self._begin_back(before)
-        else:
-            self._load(before, pipeline.tail, number)
-            loaded = [self._loaded(part, number) for part in pipeline.slices]
-            start()
-            before.forward()
-            known(self._sliced(pipeline, before, loaded))
-        before.values.clear()
-        before.backward(done)
+        if (pipeline := self.program.pipeline) is not None:
+            self._run_slices(number, pipeline, shared, told, following)
+            return
+        frame = Frame(shared, self.blocks)
+        frame.values.update(self._loaded(shared, self.program.instructions, number))
+        told.start()
+        frame.forward()
+        self.outputs, loss = results(frame)
+        told.loss(loss)
+        begin_back(frame, self.scale)
+        frame.values.clear()
+        frame.backward(told.done)
 
-    def _sliced(
-        self, pipeline: Pipelined, before: Frame, loaded: list[dict[str, Tensor]]
-    ) -> Tensor | None:
-        """All slices, in their order, and what joins them; this rank's part of the loss."""
-        sums, known = self._zeros(pipeline), self._gradients_of_joined(pipeline, before)
-        frames: dict[int, Frame] = {}
-        for forward, part in pipeline.turns:
-            if forward:
-                blocks, values = self._slices[part], loaded[part]
-                loaded[part] = {}
-                frames[part] = Frame(self.shared, blocks, before, sums, known, values)
-                frames[part].forward()
-            else:
-                frames.pop(part).backward()
-        tail = Frame(self.shared, self._tail, before, values=sums)
-        tail.forward()
-        loss = self._finish(tail)
-        if pipeline.tail_trains:
-            self._begin_back(tail)
-            tail.values.clear()
-            tail.backward()
-        return loss
+    def _run_slices(
+        self,
+        number: int,
+        pipeline: Pipelined,
+        shared: Machinery,
+        told: Told,
+        following: Machinery | None,
+    ) -> None:
+        batch, self._under_way = self._under_way or self._batch(number, pipeline, shared), None
+        assert batch.number == number, "the batch that was begun is the next one"
+        ahead = None
+        if following is not None and pipeline.lead:
+            ahead = self._batch(number + 1, pipeline, following)
+        world = shared.world
+        world.batch = number
+        told.start()
+        if self.program.loss is None:
+            # At once, so that ranks with the loss need not wait for the way back of this one.
+            told.loss(None)
+        for is_forward, part in pipeline.turns:
+            if is_forward:
+                if part >= batch.started:
+                    batch.forward()
+                continue
+            if ahead is not None and part + pipeline.lead >= len(pipeline.slices):
+                world.batch = number + 1
+                ahead.forward()
+                world.batch = number
+            batch.backward(part)
+        loss = batch.finish()
+        self.outputs = dict(batch.outputs)
+        if self.program.loss is not None:
+            told.loss(loss)
+        batch.go_back()
+        self._under_way = ahead
 
-    def _gradients_of_joined(self, pipeline: Pipelined, before: Frame) -> dict[str, Tensor]:
-        """The tail's gradients of what it joins. It is linear, so zeros do for what is to come."""
-        leaves = self.shared.leaves
-        summed = {name: leaf.grad for name, leaf in leaves.items()}
-        tail = Frame(self.shared, self._tail, before, values=self._zeros(pipeline))
-        tail.forward()
-        self._begin_back(tail)
-        tail.backward()
-        found = {name: tail.gradients[name] for name in pipeline.joined if name in tail.gradients}
-        # What depends on the values is taken with the right ones, in the end.
-        before.gradients.clear()
-        for name, leaf in leaves.items():
-            leaf.grad = summed[name]
-        return found
+    def _batch(self, number: int, pipeline: Pipelined, shared: Machinery) -> SlicedBatch:
+        once = (*self.program.instructions, *pipeline.tail)
+        inputs = (
+            self._loaded(shared, once, number),
+            [self._loaded(shared, part, number) for part in pipeline.slices],
+        )
+        return SlicedBatch(number, shared, self._parts, pipeline, inputs, self.scale)
 
-    def _zeros(self, pipeline: Pipelined) -> dict[str, Tensor]:
-        shapes, device = self.shared.program.shapes, self.shared.world.device
-        dtype = self.shared.precision.dtype
-        return {n: torch.zeros(shapes[n], dtype=dtype, device=device) for n in pipeline.joined}
-
-    def _begin_back(self, frame: Frame) -> None:
-        """The gradient of the loss is 1 where it counts, or the scale of the loss."""
-        program, precision = self.shared.program, self.shared.precision
-        if program.loss is not None and program.loss in program.active:
-            shape, device = program.shapes[program.loss], self.shared.world.device
-            one = torch.full(shape, self.scale, dtype=precision.dtype, device=device)
-            frame.add(program.loss, one)
-
-    def _finish(self, frame: Frame) -> Tensor | None:
-        """Keep the outputs, and let autograd's records hold what the way back needs. This rank's
-        part of the loss."""
-        program = self.shared.program
-        self.outputs = {name: frame.value(name) for name in program.outputs}
-        return frame.value(program.loss).sum() if program.loss else None
-
-    def _load(self, frame: Frame, instructions: Iterable[Instruction], number: int) -> None:
-        frame.values.update(self._loaded(instructions, number))
-
-    def _loaded(self, instructions: Iterable[Instruction], number: int) -> dict[str, Tensor]:
+    def _loaded(
+        self, shared: Machinery, instructions: Iterable[Instruction], number: int
+    ) -> dict[str, Tensor]:
         """The inputs that instructions load, in the format in which the run computes."""
-        device, dtype = self.shared.world.device, self.shared.precision.dtype
+        device, dtype = shared.world.device, shared.precision.dtype
         return {
             i.target: self.source.piece(i.leaf, i.region, number).to(device, dtype)
             for i in instructions

@@ -235,6 +235,13 @@ class Pipelined:
     """Whether anything but the slices has gradients of the tail, on any rank."""
     is_delayed: bool
     """Whether gradients are of weights one update old (PipeDream-2BW)."""
+    runs_on: bool
+    """Whether slices of the next batch may begin before all of this one have gone back."""
+
+    @property
+    def lead(self) -> int:
+        """How many slices go forward before the one that goes back first."""
+        return next(i for i, (is_forward, _) in enumerate(self.turns) if not is_forward) - 1
 
     def lines(self) -> Iterator[str]:
         yield f"  for each of {len(self.slices)} slices, here the first:"
@@ -246,6 +253,8 @@ class Pipelined:
         yield from (f"    {instruction}" for instruction in self.tail)
         if self.is_delayed:
             yield "  with the weights of one update before"
+        if self.runs_on and self.lead:
+            yield f"  the last {self.lead} back among the first {self.lead} of the next batch"
 
 
 @dataclass(frozen=True)

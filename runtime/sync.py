@@ -14,13 +14,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from pcg.training import BUCKET_BYTES, FIRST_BYTES
 from runtime.collectives import World
 from runtime.program import Group, Weight
-
-BUCKET_BYTES = 25 << 20
-"""A buffer is full when it holds as much."""
-FIRST_BYTES = 1 << 20
-"""The first one is full sooner, so that communication starts early."""
 
 
 @dataclass(frozen=True)

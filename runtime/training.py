@@ -15,7 +15,7 @@ from pcg.plan import Plan
 from runtime import checkpoint
 from runtime.checkpoint import CheckpointError, Kept, Manifest, ScaleRecord
 from runtime.collectives import World
-from runtime.executor import Executor, StepResult
+from runtime.executor import Executor, StepResult, Update
 from runtime.faults import Requests, restarts, stop_requests
 from runtime.job import Checkpoints, Mark, Observer, Options, Step
 from runtime.lower import Lowering
@@ -82,7 +82,7 @@ class Training:
             for part in range(parts):
                 # Gradients are exchanged once a step: with those of its last batch.
                 update = self._updater.update if part == parts - 1 else None
-                batch = partial(self._executor.step, number * parts + part, update)
+                batch = self._batch(number * parts + part, update)
                 is_shown = self._options.timeline and number + 1 == self._options.steps
                 result = self._recorded(batch) if is_shown and update else batch()
                 loss, seconds = loss + result.loss / parts, seconds + result.seconds
@@ -90,6 +90,11 @@ class Training:
             if self._world.rank == 0:
                 observe(step)
             yield step
+
+    def _batch(self, number: int, update: Update | None) -> Callable[[], StepResult]:
+        """What takes a batch."""
+        count = self._options.steps * self._options.recipe.accumulate
+        return partial(self._executor.step, number, update, more=number + 1 < count)
 
     def _recorded(self, batch: Callable[[], StepResult]) -> StepResult:
         results: list[StepResult] = []

@@ -1,4 +1,4 @@
-"""Whether a plan was made for what is here: its machine, and its rule library."""
+"""Whether a plan was made for what is here: its machine, its rule library, and its model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from pcg.errors import InputError
 from pcg.machine import Machine, load_machine, preset_names
 from pcg.plan import MachineFile, Plan
+from substitutions.audit.sources import batch_of, captured, check_model
 from substitutions.store import is_library
 
 
@@ -25,6 +26,17 @@ def check_origin(
     if plan.derivation and not is_library(plan.library_hash, rules):
         problem = f"was made with the rule library {plan.library_hash}, which is not the one here"
         raise InputError(where, problem)
+
+
+def check_graph_of(plan: Plan, where: str, model: str) -> None:
+    """Capture a model again, at the batch that the plan is for.
+
+    ``model``: a name of the zoo, or FILE.py:FUNCTION. Raises InputError where its graph is another
+    than the one that the plan was made from, and where it cannot be captured.
+    """
+    again = captured(model, batch_of(plan.model), plan.machine.devices)
+    for finding in check_model(plan, model, again):
+        raise InputError(where, f"was made for another graph, {finding}")
 
 
 def machine_of(

@@ -1,6 +1,7 @@
 """`unity run`: train by a plan on the processes of this computer, or as one that torchrun started.
 
 python -m unity.run plan.json --steps 10 --check
+python -m unity.run plan.json --model my_model.py:make_model
 python -m unity.run plan.json --steps 1000 --data my_data:train --checkpoint checkpoints --every 50
 torchrun --nproc-per-node 4 --max-restarts 3 -m unity.run plan.json --steps 10
 """
@@ -19,14 +20,14 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from pcg.errors import InputError, NegativeAnswer
-from pcg.plan import load_plan
+from pcg.plan import Plan, load_plan
 from pcg.user import load_operators
 from runtime.job import Observer, Options, Step
-from runtime.launch import check_computer, launch
+from runtime.launch import check_computer, launch, start_server
 from runtime.lower import Lowering
 from unity.cli import command_of, new_app, run_app
 from unity.declarations import load_user_operators
-from unity.origin import check_origin
+from unity.origin import check_graph_of, check_origin
 from unity.report import batch_of, print_json, print_report, write_trace
 from unity.run_arguments import Arguments
 
@@ -49,15 +50,16 @@ class Job:
 
 def run(arguments: Arguments) -> None:
     """Train by PLAN, one process a device."""
-    with _rank_0_complains():
+    with _first_complains():
         arguments.check_alone()
         if arguments.operators is not None:
             load_user_operators(arguments.operators)
         plan = arguments.plan
         lowering = Lowering(load_plan(plan), plan)
         check_origin(lowering.plan, plan, arguments.machine, arguments.rules)
+        _check_model(arguments, lowering.plan)
         job = Job(arguments, arguments.options(lowering.plan.optimizer))
-    if arguments.show_program and os.environ.get("RANK", "0") == "0":
+    if arguments.show_program and _is_first():
         _print_programs(lowering)
     _start(job, lowering)
 
@@ -66,20 +68,39 @@ app.command()(command_of(Arguments, run))
 
 
 @contextmanager
-def _rank_0_complains() -> Generator[None]:
-    """Let rank 0 alone report what all ranks find wrong."""
+def _first_complains(among: str = "RANK") -> Generator[None]:
+    """Let rank 0 alone report what all ranks find wrong, or the first of each computer what those
+    on it do (``among`` is LOCAL_RANK)."""
     try:
         yield
     except InputError as error:
-        if os.environ.get("RANK", "0") != "0":
+        if os.environ.get(among, "0") != "0":
             sys.exit(error.exit_status)
         raise
+
+
+def _check_model(arguments: Arguments, plan: Plan) -> None:
+    """That the plan is of its model as that is now, where the model is known; rank 0 sees to it."""
+    name = arguments.model_of(plan.model_name)
+    if name is None or not _is_first():
+        return
+    if plan.machine.devices > 1 and "RANK" not in os.environ:
+        # Which takes torch as long to load as this process, so both do it at the same time.
+        start_server()
+    check_graph_of(plan, arguments.plan, name)
+
+
+def _is_first() -> bool:
+    """Whether this is rank 0, or the command that starts all ranks."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _start(job: Job, lowering: Lowering) -> None:
     """Work as one of torchrun's processes, or start processes of our own."""
     machine, restarts = lowering.plan.machine, job.arguments.max_restarts
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        with _first_complains("LOCAL_RANK"):
+            check_computer(machine.kind, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         try:
             work(job)
         except InputError as error:
@@ -124,7 +145,7 @@ def work(job: Job) -> None:
 @contextmanager
 def _observed(job: Job, samples: int) -> Generator[Observer]:
     """Show every step on a terminal, and add it to the log; ``samples`` of a step."""
-    is_first = os.environ.get("RANK", "0") == "0"
+    is_first = _is_first()
     with (
         Progress(
             *Progress.get_default_columns(),

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from pcg.errors import InputError
+from pcg.models import MODELS
 from pcg.training import Optimizer
 from runtime.job import Checkpoints, Options
 from runtime.recipe import OptimizerName, Recipe
@@ -120,6 +121,13 @@ class Arguments:
     operators: Annotated[
         str | None, typer.Option(help="A Python file that declares further operators.")
     ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="What the plan has to be of: a model's name or FILE.py:FUNCTION, which is run."
+            " With --check by default the name that the plan gives, where that is one of Unity's."
+        ),
+    ] = None
     machine: Annotated[
         str | None,
         typer.Option(help="What the plan's machine has to be; by default the preset it names."),
@@ -149,6 +157,13 @@ class Arguments:
             raise InputError("--check", "not with --init, expected weights that are drawn")
         if self.trace is not None and not Path(self.trace).absolute().parent.is_dir():
             raise InputError(self.trace, "cannot be written, its folder does not exist")
+
+    def model_of(self, named: str) -> str | None:
+        """The model to capture again, if any; ``named``: by the plan. A file is only run if the
+        caller names it."""
+        if self.model is not None or not self.check:
+            return self.model
+        return named if named in MODELS else None
 
     def options(self, of_plan: Optimizer) -> Options:
         """What each process is asked to do. ``of_plan``: the optimizer that the plan counts with.
