@@ -20,6 +20,8 @@ from runtime.plain import state_dict
 
 ROOT = Path(__file__).parents[1]
 MARK = "UNITY_TEST_MARK"
+PATIENCE = 600.0
+"""Seconds that only what hangs takes, on however busy a computer."""
 
 
 @dataclass
@@ -94,7 +96,7 @@ class Disturbed(Course):
         started_by = b"torch.distributed.run" if self.launcher else b"forkserver"
         return started_by in command
 
-    def wait_for_step(self, number: int, within: float = 60.0) -> None:
+    def wait_for_step(self, number: int, within: float = PATIENCE) -> None:
         """Wait until a step has been logged."""
         end = time.monotonic() + within
         while time.monotonic() < end and self.process.poll() is None:
@@ -112,15 +114,17 @@ class Disturbed(Course):
             self.wait_for_step(drawn.randint(wanted + 1, steps - 1))
             time.sleep(drawn.uniform(0.0, 0.02))
 
-    def kill_worker(self, which: int, sign: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to one of the workers, as soon as there are some; none if the run ends."""
+    def kill_worker(self, which: int, sign: signal.Signals = signal.SIGKILL) -> bool:
+        """Send a signal to one of the workers, as soon as there are some; whether there were any
+        before the run ended."""
         while self.process.poll() is None:
             if found := self.workers():
                 os.kill(found[which % len(found)], sign)
-                return
+                return True
             time.sleep(0.01)
+        return False
 
-    def finish(self, within: float = 120.0) -> tuple[int, str, str]:
+    def finish(self, within: float = PATIENCE) -> tuple[int, str, str]:
         """Exit status, standard output and error."""
         try:
             out, err = self.process.communicate(timeout=within)

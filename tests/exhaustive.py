@@ -7,9 +7,11 @@ machine views with strides that divide the number of devices, with several devic
 Between two operators a tensor goes from one type to the other, as the parallel operators allow:
 copies and partial sums are not taken back.
 
-Operators are placed in their order, and what is placed is simulated. In the simulator a task starts
-when the last of what it waits for is done, so that operators which are added delay others or leave
-them as they were: a part of a plan that takes longer than a known plan needs no completion.
+Operators are placed in their order, and what is placed is simulated, but for gradients of weights:
+with which others one shares a buffer may change. In the simulator a task starts when the last of
+what it waits for is done, so that operators which are added delay others or leave them as they
+were: a part of a plan that takes longer than a known plan needs no completion. Nor does one that
+takes as long with all that is left, by the bounds of ``bounds``.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
+
+from bounds import NOTHING_YET, Begun, Least, at_least, cut_as, fastest, needs
 
 from pcg.errors import OperatorError
 from pcg.graph import Graph, Node, Value, apply
@@ -31,7 +35,7 @@ from pcg.tensor import Degrees, ParallelTensor
 from pcg.view import MachineView
 from search.cost import CostModel
 from search.mesh.rewrites import Algebra
-from search.simulate import simulate
+from search.simulate import price, simulate
 from substitutions.match import rewrite
 from substitutions.store import Library
 
@@ -43,7 +47,12 @@ class Placed:
     values: Mapping[Value, Value]
     """Of a whole graph, as they are cut."""
     views: Mapping[Node, MachineView]
+    begun: Begun
     seconds: float
+
+
+Rest = Mapping[Node, Least]
+"""The operators that are not placed, in order, and what they take at least."""
 
 
 @dataclass
@@ -62,22 +71,42 @@ class Exhaustive:
 
     def look(self, whole: Graph) -> None:
         """Look at all plans of a graph, with no rule about whole tensors applied."""
-        nodes = [node for node in whole.nodes if not node.is_leaf]
-        start = {node.value(): node.value() for node in whole.leaves}
-        self._place(whole, nodes, Placed(start, {}, 0.0))
+        rest, start = self.begin(whole), self.nothing_placed(whole)
+        if at_least(start.begun, start.values, rest, self.machine.devices) < self.than:
+            self._place(whole, rest, start)
 
-    def _place(self, whole: Graph, nodes: list[Node], so_far: Placed) -> None:
-        if not nodes:
-            self._end(whole, so_far)
+    def begin(self, whole: Graph) -> Rest:
+        """The operators of a graph, none of which is placed."""
+        devices = self.machine.devices
+        self._needs = needs(whole)
+        return {
+            node: fastest(
+                cut_as(node, types, wanted, self._cost) for types in operand_types(node, devices)
+            )
+            for node, wanted in self._needs.items()
+        }
+
+    def nothing_placed(self, whole: Graph) -> Placed:
+        return Placed({node.value(): node.value() for node in whole.leaves}, {}, NOTHING_YET, 0.0)
+
+    def _place(self, whole: Graph, rest: Rest, so_far: Placed) -> None:
+        if not rest:
+            self.end(whole, so_far)
             return
-        first, *rest = nodes
-        found = [made for made in self._ways(first, so_far) if made.seconds < self.than]
-        for made in sorted(found, key=lambda placed: placed.seconds):
+        first, *others = rest
+        after = {node: rest[node] for node in others}
+        for made in sorted(self.ways(first, after, so_far), key=lambda placed: placed.seconds):
             if made.seconds < self.than:
-                self._place(whole, rest, made)
+                self._place(whole, after, made)
 
-    def _ways(self, node: Node, so_far: Placed) -> Iterator[Placed]:
-        for wanted in operand_types(node, self.machine.devices):
+    def ways(self, node: Node, after: Rest, so_far: Placed) -> Iterator[Placed]:
+        """The ways to place an operator with which a plan may still be faster."""
+        devices = self.machine.devices
+        for wanted in operand_types(node, devices):
+            own = cut_as(node, wanted, self._needs[node], self._cost)
+            rest = {} if own is None else {node: own, **after}
+            if not rest or at_least(so_far.begun, so_far.values, rest, devices) >= self.than:
+                continue
             moved = [
                 recut(so_far.values[value], to)
                 for value, to in zip(node.inputs, wanted, strict=True)
@@ -88,24 +117,35 @@ class Exhaustive:
             made = Node(node.call, tuple(inputs))
             values = dict(so_far.values)
             values.update({node.value(p): made.value(p) for p in range(len(node.types))})
-            outputs = Graph(tuple(v for old, v in values.items() if not old.node.is_leaf))
-            for view in views_of(made, self.machine.devices):
-                views = {**so_far.views, made: view}
-                yield Placed(values, views, self._seconds(outputs, views))
+            for view in views_of(made, devices):
+                placed = self._placed(values, {**so_far.views, made: view}, after)
+                if placed.seconds < self.than:
+                    yield placed
 
-    def _end(self, whole: Graph, placed: Placed) -> None:
+    def _placed(
+        self, values: Mapping[Value, Value], views: Mapping[Node, MachineView], after: Rest
+    ) -> Placed:
+        """A part of a plan, with the seconds that it takes at least."""
+        self.simulated += 1
+        outputs = tuple(v for old, v in values.items() if not old.node.is_leaf)
+        begun = Begun.of(schedule(Graph(outputs), views), self._cost)
+        seconds = at_least(begun, values, after, self.machine.devices)
+        if seconds < self.than:
+            seconds = max(seconds, price(begun.computing, self.machine.devices).step_seconds)
+        return Placed(values, views, begun, seconds)
+
+    def end(self, whole: Graph, placed: Placed) -> None:
+        """Keep a plan of a whole graph if it is faster."""
+        if len(placed.views) < len(self._needs):
+            return
         ends = [recut(placed.values[value], value.type) for value in whole.outputs]
         outputs = tuple(value for value in ends if value is not None)
         if len(outputs) < len(ends):
             return
         graph = Graph(outputs)
-        seconds = self._seconds(graph, placed.views)
+        seconds = simulate(schedule(graph, placed.views), self._cost).step_seconds
         if seconds < self.than:
             self.than, self.best, self.views = seconds, graph, placed.views
-
-    def _seconds(self, graph: Graph, views: Mapping[Node, MachineView]) -> float:
-        self.simulated += 1
-        return simulate(schedule(graph, views), self._cost).step_seconds
 
 
 def closure(graph: Graph, library: Library, growth: int) -> list[Graph]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from queue import Empty, Queue
-from threading import Lock, Thread
+from threading import Condition, Thread
 from typing import Any, TypeVar
 
 import torch
@@ -16,34 +15,56 @@ from torch import Tensor
 from runtime.collectives import World
 
 T = TypeVar("T")
-PATIENCE = 20.0
-"""Seconds after which a message that has not come is taken for a deadlock."""
 
 
 @dataclass
 class Post:
-    """Queues of messages, by sender, receiver and what they are for."""
+    """Queues of messages, by sender, receiver and what they are for.
 
-    _queues: dict[Any, Queue[Any]] = field(default_factory=lambda: defaultdict(Queue))
-    _lock: Lock = field(default_factory=Lock)
+    Where all ranks that still work wait for messages, none of which is there, none will ever come:
+    that is a deadlock, found at once, however slow the computer is.
+    """
+
+    working: int
+    """Ranks that have not ended."""
+    _queues: dict[Any, deque[Any]] = field(default_factory=lambda: defaultdict(deque))
+    _awaited: set[Any] = field(default_factory=set)
+    """What ranks wait for; each waits for one message at a time."""
+    _changed: Condition = field(default_factory=Condition)
 
     def send(self, key: tuple[Any, ...], what: Any) -> None:
-        self._queue(key).put(what)
+        with self._changed:
+            self._queues[key].append(what)
+            if key in self._awaited:
+                self._awaited.remove(key)
+                self._changed.notify_all()
 
     def receive(self, key: tuple[Any, ...]) -> Any:
-        try:
-            return self._queue(key).get(timeout=PATIENCE)
-        except Empty:
-            raise AssertionError(f"no message {key}") from None
+        with self._changed:
+            queue = self._queues[key]
+            if not queue:
+                self._awaited.add(key)
+                self._tell_deadlock()
+            while not queue:
+                if len(self._awaited) >= self.working:
+                    raise AssertionError(f"no message {key}: all ranks wait")
+                self._changed.wait()
+            return queue.popleft()
+
+    def leave(self) -> None:
+        """A rank has ended."""
+        with self._changed:
+            self.working -= 1
+            self._tell_deadlock()
 
     @property
     def left(self) -> int:
         """Messages that nobody has asked for."""
-        return sum(queue.qsize() for queue in self._queues.values())
+        return sum(map(len, self._queues.values()))
 
-    def _queue(self, key: tuple[Any, ...]) -> Queue[Any]:
-        with self._lock:
-            return self._queues[key]
+    def _tell_deadlock(self) -> None:
+        if len(self._awaited) >= self.working:
+            self._changed.notify_all()
 
 
 @dataclass
@@ -51,7 +72,7 @@ class ThreadWorld(World):
     """One rank; what it communicates goes through the post, and collectives add up in the order
     of ranks."""
 
-    post: Post = field(default_factory=Post)
+    post: Post = field(default_factory=lambda: Post(1))
     _counts: dict[Any, int] = field(default_factory=dict)
 
     def prepare(self, groups, *, both_ways=False) -> None:
@@ -110,13 +131,15 @@ class ThreadWorld(World):
 def on_ranks(size: int, work: Callable[[ThreadWorld], T]) -> list[T]:
     """What every rank's work returns, by rank; all work at the same time. Demands that every
     message is received."""
-    post, found, errors = Post(), {}, []
+    post, found, errors = Post(size), {}, []
 
     def run(rank: int) -> None:
         try:
             found[rank] = work(ThreadWorld(rank, size, post=post))
         except BaseException:
             errors.append(f"rank {rank}: {traceback.format_exc()}")
+        finally:
+            post.leave()
 
     threads = [Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:

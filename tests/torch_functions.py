@@ -123,6 +123,7 @@ def averaging_kernel(a: Attributes) -> Tensor:
 TORCH: dict[str, Callable[..., Any]] = {
     "matmul": lambda a, x, w: torch.matmul(x, w),
     "batch_matmul": lambda a, x, y: torch.matmul(x, y),
+    "matmul_relu": lambda a, x, w: torch.relu(torch.matmul(x, w)),
     "add": lambda a, x, y: x + y,
     "multiply": lambda a, x, y: x * y,
     "scale": lambda a, x: x * a["factor"],

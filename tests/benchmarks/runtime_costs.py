@@ -14,7 +14,7 @@ import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
 
 import torch
@@ -82,17 +82,27 @@ def module_step(samples: int, wrap=lambda module: module):
 
 
 def compared(ours, theirs, meet=lambda: None) -> dict[str, float]:
-    """Median seconds of both, taken in turn so that what else goes on disturbs both."""
+    """Median seconds of both, and the quartiles of the ratios of pairs: one of each in a round,
+    the other one first in every second round, so that what else goes on disturbs both alike."""
     found: tuple[list[float], list[float]] = ([], [])
-    for _ in range(ROUNDS + WARM):
-        for seconds, step in zip(found, (ours, theirs), strict=True):
+    both = list(zip(found, (ours, theirs), strict=True))
+    for number in range(ROUNDS + WARM):
+        for seconds, step in both if number % 2 else both[::-1]:
             meet()
             start = perf_counter()
             step()
             meet()
             seconds.append(perf_counter() - start)
-    a, b = (median(seconds[WARM:]) for seconds in found)
-    return {"plan_seconds": a, "torch_seconds": b, "ratio": a / b}
+    a, b = (seconds[WARM:] for seconds in found)
+    lower, ratio, upper = quantiles([x / y for x, y in zip(a, b, strict=True)], n=4)
+    return {
+        "plan_seconds": median(a),
+        "torch_seconds": median(b),
+        "ratio": ratio,
+        "lower": lower,
+        "upper": upper,
+        "rounds": len(a),
+    }
 
 
 def rank_main(rank: int, ranks: int, store: str) -> None:

@@ -1,4 +1,8 @@
-"""What the runtime costs beside torch alone, in one run on one computer: `make bench`."""
+"""What the runtime costs beside torch alone, in one run on one computer: `make bench`.
+
+Of times nothing is demanded, as they are those of a computer that does other things as well: the
+ratio is printed beside the bound that it should keep, with how far it varies.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,9 @@ import pytest
 
 pytestmark = pytest.mark.benchmark
 
+TIMES = {("ddp", "4"): 1.05, ("one",): 1.02}
+"""What is measured, and the ratio that it should not exceed."""
+MEMORY = 1.05
 ROOT = Path(__file__).parents[2]
 
 
@@ -30,15 +37,16 @@ def measured(*arguments: str) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("arguments", [("ddp", "4"), ("one",)])
+@pytest.mark.parametrize("arguments", TIMES)
 def test_seconds_of_a_step(arguments):
     found = measured(*arguments)
     rival = "DistributedDataParallel" if arguments[0] == "ddp" else "the module alone"
     print(
         f"\nmlp 8 x 1024, {' '.join(arguments)}: plan {found['plan_seconds'] * 1e3:.1f} ms,"
-        f" {rival} {found['torch_seconds'] * 1e3:.1f} ms, ratio {found['ratio']:.3f}"
+        f" {rival} {found['torch_seconds'] * 1e3:.1f} ms; ratio of pairs {found['ratio']:.3f},"
+        f" half of them {found['lower']:.3f} to {found['upper']:.3f}, bound {TIMES[arguments]}"
     )
-    assert found["ratio"] < 1.25
+    assert found["rounds"] >= 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
@@ -46,6 +54,6 @@ def test_memory_at_the_peak():
     plan, module = (measured("peak", what)["bytes"] for what in ("plan", "module"))
     print(
         f"\nmlp 8 x 1024, one process: plan {plan / 1e6:.1f} MB, the module alone"
-        f" {module / 1e6:.1f} MB, ratio {plan / module:.3f}"
+        f" {module / 1e6:.1f} MB, ratio {plan / module:.3f}, bound {MEMORY}"
     )
-    assert plan / module < 1.25
+    assert plan / module <= MEMORY

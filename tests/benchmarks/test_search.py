@@ -6,27 +6,37 @@ machine in one run, so that ratios are those of plans and not of measurements.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import perf_counter
 
 import pytest
+import torch
 
+from pcg.capture import capture
 from pcg.errors import NegativeAnswer
 from pcg.machine import load_machine
 from pcg.models import build_model
+from pcg.models.bert import SIZES, Bert
 from search.mesh.planner import MeshPlanner
-from substitutions.store import load_library
+from substitutions.store import Library, load_library
 
 MODELS = ("mlp", "dlrm", "xdl", "candle-uno", "bert-large", "resnext50", "inception-v3")
 PLANNERS = ("joint", "data-parallel", "expert", "megatron")
 NODES = (1, 32)
+LAYERS = (24, 48, 96)
 
 pytestmark = pytest.mark.benchmark
+
+
+def unused_library() -> Library:
+    """A library that no search has used: what its rules come to for a graph is kept with it."""
+    return replace(load_library())
 
 
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("model", MODELS)
 def test_plans_of_the_papers_models(model, nodes):
-    machine, library = load_machine("summit").with_nodes(nodes), load_library()
+    machine, library = load_machine("summit").with_nodes(nodes), unused_library()
     start = perf_counter()
     graph = build_model(model, None, machine.devices)
     captured = perf_counter() - start
@@ -49,10 +59,31 @@ def test_plans_of_the_papers_models(model, nodes):
     assert not seconds or seconds["joint"] == min(seconds.values())
 
 
-@pytest.mark.parametrize(("machine", "nodes"), [("dgx-h100", n) for n in (1, 8, 32, 128)])
+@pytest.mark.parametrize(("machine", "nodes"), [("dgx-h100", n) for n in (1, 2, 8, 32, 128)])
 def test_time_against_devices(machine, nodes):
-    target, library = load_machine(machine).with_nodes(nodes), load_library()
+    target, library = load_machine(machine).with_nodes(nodes), unused_library()
     graph = build_model("bert-large", 4096, target.devices)
     found = MeshPlanner(target, library).plan("bert-large", graph)
     phases = ", ".join(f"{name} {used:.1f}" for name, used in found.report.phases.items())
     print(f"\nbert-large on {target.devices}: {found.report.seconds:.1f} s ({phases})")
+
+
+def test_time_against_layers():
+    """Layers that are alike are worked out once: what is left grows with their number at most.
+    (Where a plan does not fit, prices of memory are tried as well: these devices have enough.)"""
+    machine, library = load_machine("dgx-h100").with_nodes(24), load_library()
+    seconds: list[float] = []
+    for layers in LAYERS:
+        size = replace(SIZES["bert-large"], layers=layers)
+        with torch.device("meta"):
+            module = Bert(size)
+            ids = [torch.empty(4 * machine.devices, size.sequence, dtype=torch.int64)] * 3
+        graph = capture(module, tuple(ids)).graph
+        found = MeshPlanner(machine, library).plan("bert", graph)
+        seconds.append(found.report.seconds)
+        print(f"\n{layers} layers on {machine.devices}: {seconds[-1]:.1f} s")
+    times = [took / seconds[0] for took in seconds]
+    print(
+        "times as long: "
+        + ", ".join(f"{n} layers {t:.2f}" for n, t in zip(LAYERS, times, strict=True))
+    )

@@ -2,8 +2,9 @@
 
     python ranks.py RANKS FOLDER
 
-Each line of the standard input names a plan file and options, in JSON; each line of the standard
-output is rank 0's report, or the error of the first rank that has one.
+Each line of the standard input is an order in JSON: a plan file, and either options of a run or a
+folder for the results of plain steps. Each line of the standard output is the reply: rank 0's
+report, or the files that the ranks have written, or the error of the first rank that has one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from plain_steps import save, stepped
 from pydantic import TypeAdapter
 
 from pcg.errors import UnityError
@@ -29,7 +31,8 @@ from runtime.job import Options
 from runtime.lower import Lowering
 from runtime.worker import run_plan
 
-TIMEOUT = timedelta(seconds=20)
+TIMEOUT = timedelta(seconds=60)
+"""Long, for other work may slow the computer down; only what hangs takes it."""
 
 
 def rank_main(rank: int, ranks: int, folder: str, connection: Connection) -> None:
@@ -45,7 +48,7 @@ def rank_main(rank: int, ranks: int, folder: str, connection: Connection) -> Non
     while True:
         order = connection.recv()
         # Rather an end with a traceback than a test that never ends.
-        faulthandler.dump_traceback_later(2 * TIMEOUT.total_seconds(), exit=True)
+        faulthandler.dump_traceback_later(4 * TIMEOUT.total_seconds(), exit=True)
         connection.send(answer(world, order))
         faulthandler.cancel_dump_traceback_later()
 
@@ -53,17 +56,27 @@ def rank_main(rank: int, ranks: int, folder: str, connection: Connection) -> Non
 def answer(world: World, order: dict) -> dict:
     try:
         lowering = Lowering(load_plan(order["plan"]))
-        report = run_plan(
-            lowering,
-            TypeAdapter(Options).validate_python(order["options"]),
-            world,
-            lambda step: None,
-        )
+        if "results" in order:
+            path = str(Path(order["results"]) / f"{world.rank}.pt")
+            save(stepped(lowering, world), path)
+            return {"results": [path]}
+        options = TypeAdapter(Options).validate_python(order["options"])
+        report = run_plan(lowering, options, world, lambda step: None)
     except UnityError as error:
         return {"error": f"rank {world.rank}: {error}"}
     except Exception:
         return {"error": f"rank {world.rank}: {traceback.format_exc()}"}
     return {"report": asdict(report) if report else None}
+
+
+def together(replies: list[dict]) -> dict:
+    """What all ranks reply."""
+    for reply in replies:
+        if "error" in reply:
+            return reply
+    if "results" in replies[0]:
+        return {"results": [path for reply in replies for path in reply["results"]]}
+    return replies[0]
 
 
 def main() -> None:
@@ -79,8 +92,7 @@ def main() -> None:
         for connection in connections:
             connection.send(json.loads(line))
         replies = [connection.recv() for connection in connections]
-        failed = [reply for reply in replies if "error" in reply]
-        print(json.dumps(failed[0] if failed else replies[0]), flush=True)
+        print(json.dumps(together(replies)), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 import re
 import signal
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 from commands import no_worker_is_left, run_here
 from disturbed import Course, Disturbed, same_course
 
+from pcg.pipeline import PipelineFile
 from pcg.plan import save_plan
-from pcg.text import parse_graph
+from pcg.text import node_names, parse_graph
 
 pytestmark = pytest.mark.distributed
 
@@ -21,7 +24,7 @@ x = input[12, 8]
 w1 = weight[8, 12]
 w2 = weight[12, 6]
 y = matmul(relu(matmul(x, w1)), w2)
-return mean_loss(multiply(y, y)), y
+return mean_loss(multiply(y, y))
 """
 BY_ROWS = """
 x = input[12, 8]
@@ -29,7 +32,7 @@ w1 = weight[8, 12]
 w2 = weight[12, 6]
 h = relu(matmul(partition(x, dim=0, degree={n}), replicate(w1, degree={n})))
 y = combine(matmul(h, replicate(w2, degree={n})), dim=0, degree={n})
-return mean_loss(multiply(y, y)), y
+return mean_loss(multiply(y, y))
 """
 BY_COLUMNS = """
 x = input[12, 8]
@@ -37,8 +40,18 @@ w1 = weight[8, 12]
 w2 = weight[12, 6]
 h = relu(matmul(replicate(x, degree={n}), partition(w1, dim=1, degree={n})))
 y = reduce(matmul(h, partition(w2, dim=0, degree={n})), degree={n})
-return mean_loss(multiply(y, y)), y
+return mean_loss(multiply(y, y))
 """
+BY_SLICES = """
+x = input[12, 8]
+w1 = weight[8, 12]
+w2 = weight[12, 6]
+h = relu(matmul(pipeline(x, dim=0, degree=4), w1))
+y = matmul(h, w2)
+squares = multiply(y, y)
+return mean_loss(batch(squares, dim=0, degree=4))
+"""
+"""The second matmul and what follows it are the second stage."""
 PLANS = {"rows": BY_ROWS, "columns": BY_COLUMNS}
 RECIPES = {
     "sgd": ("--optimizer", "sgd", "--lr", "0.1"),
@@ -52,12 +65,25 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 def write(tmp_path, plan_of):
     def written(kind: str, ranks: int) -> Path:
         path = tmp_path / f"{kind}-{ranks}.json"
+        if kind == "slices":
+            save_plan(sliced(plan_of), path)
+            return path
         text = PLANS[kind].format(n=ranks) if ranks > 1 else MODEL
         graph = parse_graph(text)
         save_plan(plan_of(parse_graph(MODEL), graph, ranks, {}), path)
         return path
 
     return written
+
+
+def sliced(plan_of):
+    graph = parse_graph(BY_SLICES)
+    second = ("matmul", "multiply", "mean_loss")
+    names = node_names(graph)
+    later = [node for node in graph.nodes if node.name in second][1:]
+    stages = {names[node][0]: 1 for node in later}
+    pipeline = PipelineFile(stages=2, micro_batches=4, schedule="2bw")
+    return replace(plan_of(parse_graph(MODEL), graph, 2, stages), pipeline=pipeline)
 
 
 def options(steps, every, *more):
@@ -82,8 +108,10 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_pa
     assert disturbed.is_gone()
 
 
-def test_told_to_stop_a_run_leaves_a_checkpoint_and_another_plan_goes_on(write, tmp_path):
-    run = Disturbed(write("rows", 2), tmp_path / "run", options(100_000, 100_000))
+@pytest.mark.parametrize("kind", ["rows", "slices"])
+def test_told_to_stop_a_run_leaves_a_checkpoint_and_another_plan_goes_on(kind, write, tmp_path):
+    """Also where slices of the next batch are under way."""
+    run = Disturbed(write(kind, 2), tmp_path / "run", options(100_000, 100_000))
     run.wait_for_step(3)
     run.process.send_signal(signal.SIGTERM)
     status, _, err = run.finish()
@@ -134,27 +162,25 @@ def test_thirty_kills_at_random_moments(write, tmp_path):
     """Over plans and optimizers, each run with kills at any time: while it starts, in a step, in a
     checkpoint, while it starts again."""
     drawn = random.Random(6)
-    kills = 0
+    kills = runs = 0
     while kills < 30:
-        kind, ranks, recipe = (
-            drawn.choice(list(PLANS)),
-            drawn.choice([1, 2, 3]),
-            drawn.choice(list(RECIPES)),
-        )
+        kind, ranks = drawn.choice([*product(PLANS, [1, 2, 3]), ("slices", 2)])
+        recipe = drawn.choice(list(RECIPES))
         plan, number = write(kind, ranks), drawn.randint(1, 4)
         launcher = drawn.choice([(), (*TORCHRUN, str(ranks), "--max-restarts", str(number))])
         steps, every = drawn.randint(100, 300), drawn.randint(1, 20)
         given = options(steps, every, *RECIPES[recipe])
-        alone = Disturbed(plan, tmp_path / f"alone{kills}", given)
+        alone = Disturbed(plan, tmp_path / f"alone{runs}", given)
         assert alone.finish()[0] == 0
         own = given if launcher else (*given, "--max-restarts", str(number))
-        run = Disturbed(plan, tmp_path / f"run{kills}", own, launcher)
+        run, killed = Disturbed(plan, tmp_path / f"run{runs}", own, launcher), 0
         for _ in range(number):
             run.wait_at_random(drawn, steps)
-            run.kill_worker(drawn.randrange(ranks))
-        kills += number
+            killed += run.kill_worker(drawn.randrange(ranks))
+        kills, runs = kills + killed, runs + 1
         status, _, err = run.finish()
-        print(f"{kind} {ranks} {recipe} {'torchrun' if launcher else 'own'}: {number} kills")
+        how = "torchrun" if launcher else "own"
+        print(f"{kind} {ranks} {recipe} {how}: {killed} kills", flush=True)
         assert status == 0, err
         same_course(run, alone)
         assert run.is_gone()

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pcg.machine import load_machine
+from pcg.text import parse_graph
+from search.mesh.planner import MeshPlanner
+from substitutions.store import load_library
+
 pytestmark = pytest.mark.distributed
 
 MLP = """
@@ -177,3 +182,44 @@ def test_operators_on_different_devices(agree):
 def test_uneven_use_of_devices(agree):
     """Most of the work on one device, the loss on another."""
     agree(MLP, MLP, t0=1, t1=1, t2=3, t3=2)
+
+
+TOWERS = """
+x = input[7, 11]
+w1 = weight[11, 13]
+w2 = weight[11, 13]
+y = add(tanh(matmul(x, w1)), relu(matmul(x, w2)))
+loss = mean_loss(multiply(y, y))
+return loss, y
+"""
+"""Of these sizes nothing can be cut."""
+
+
+def test_branches_side_by_side_as_the_search_plans_them(agree):
+    machine = load_machine("tests/data/two-devices.toml").with_nodes(2).with_devices(4)
+    plan = MeshPlanner(machine, load_library()).plan("towers", parse_graph(TOWERS)).plan
+    products = [view for node, view in plan.views.items() if node.name == "matmul"]
+    first, second = (set(view.devices) for view in products)
+    assert first.isdisjoint(second)
+    agree.of(plan)
+
+
+def test_branches_on_halves_of_the_devices(agree):
+    """One layer on devices 0-1, one on 2-3; pieces go from these to the others and back."""
+    model = TOWERS.replace("7, 11", "8, 12").replace("11, 13", "12, 4")
+    agree(
+        model,
+        """
+        x = input[8, 12]
+        w1 = weight[12, 4]
+        w2 = weight[12, 4]
+        halves = partition(x, dim=0, degree=2)
+        a = tanh(matmul(halves, replicate(w1, degree=2)))
+        b = relu(matmul(replicate(x, degree=2), partition(w2, dim=1, degree=2)))
+        y = add(a, partition(combine(b, dim=1, degree=2), dim=0, degree=2))
+        loss = reduce(mean_loss(multiply(y, y)), degree=2)
+        return loss, combine(y, dim=0, degree=2)
+        """,
+        t6=2,
+        t7=2,
+    )

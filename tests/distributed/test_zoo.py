@@ -1,16 +1,20 @@
 """Plans of every planner for the models of the zoo, against the modules themselves.
 
-Ranks are threads of one process. Losses, gradients (as the updates show them) and parameters after
-three steps agree with the torch module that the model is, trained in double precision.
+Losses, gradients and parameters after three steps agree with the torch module that the model is,
+trained in double precision. Ranks are threads of one process; for all plans they are processes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from plain_steps import RATE, STEPS, Stepped, stepped
+from rank_group import Ranks
 from simulated import on_ranks
 
 from pcg.capture import Captured
@@ -19,43 +23,43 @@ from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model
 from pcg.plan import Plan
 from runtime.data import initial_weight, input_batch
-from runtime.executor import Executor
 from runtime.lower import Lowering
 from runtime.precision import in_float64
 from substitutions.store import load_library
 from unity.planners import NAMES, planner_of
 
 TINY = [name for name in MODELS if name.endswith(("-tiny", "-mnist"))]
-STEPS, RATE, NEAR = 3, 0.05, 1e-9
+NEAR = 1e-9
 SECONDS = 20.0
 """That a search may take."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Losses of all steps, and weights by leaf."""
+    """Losses of all steps; weights after them, and gradients of the last one, by leaf."""
 
     losses: tuple[float, ...]
     weights: dict[str, torch.Tensor]
+    gradients: dict[str, torch.Tensor]
 
 
-def batch_of(captured: Captured, example, step: int):
+def fed(captured: Captured, example, step: int):
     """The inputs of a step, as the module takes them."""
     leaves = {node.leaf.name: node.leaf for node in captured.graph.leaves}
     names = iter(captured.inputs)
 
-    def fed(value):
+    def filled(value):
         if isinstance(value, (list, tuple)):
-            return type(value)(fed(part) for part in value)
+            return type(value)(filled(part) for part in value)
         name = next(names)
         if name is None:
             return torch.zeros_like(value)
         return input_batch(leaves[name], 0, step).to(value.dtype)
 
-    return fed(example)
+    return filled(example)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)
 def module_trained(name: str, batch: int, *, delayed: bool) -> Trained:
     """What torch makes of the module. ``delayed``: as PipeDream-2BW updates weights."""
     captured = capture_model(name, batch, 1)
@@ -65,62 +69,58 @@ def module_trained(name: str, batch: int, *, delayed: bool) -> Trained:
         parameters = dict(module.named_parameters())
         own = {w.leaf: (w, parameters[w.parameter]) for w in captured.weights}
         now = {leaf: initial_weight(leaves[leaf], 0) for leaf in own}
-        used, losses = now, []
+        used, losses, gradients = now, [], {}
         for step in range(STEPS):
             with torch.no_grad():
                 for leaf, (weight, parameter) in own.items():
                     parameter.copy_(weight.of(used[leaf]))
             module.zero_grad()
-            result = module(*batch_of(captured, example, step))
+            result = module(*fed(captured, example, step))
             loss = result[0] if isinstance(result, tuple) else result
             loss.backward()
             losses.append(loss.item())
+            gradients = {leaf: w.of(parameter.grad) for leaf, (w, parameter) in own.items()}
             before = now
-            now = {
-                leaf: now[leaf] - RATE * weight.of(parameter.grad)
-                for leaf, (weight, parameter) in own.items()
-            }
+            now = {leaf: now[leaf] - RATE * gradient for leaf, gradient in gradients.items()}
             used = before if delayed else now
-    return Trained(tuple(losses), now)
+    return Trained(tuple(losses), now, {leaf: g.clone() for leaf, g in gradients.items()})
 
 
-def plan_trained(plan: Plan) -> list[tuple[list[float], list[tuple[str, tuple, torch.Tensor]]]]:
-    """Of every rank, the losses and the pieces of weights that it ends with."""
-    lowering = Lowering(plan)
-
-    def work(world):
-        program = lowering.program(world.rank)
-        executor = Executor(program, world, "float64")
-
-        def update(gradients):
-            for register, gradient in gradients.items():
-                executor.weights[register].sub_(gradient, alpha=RATE)
-
-        losses = [executor.step(step, update).loss for step in range(STEPS)]
-        pieces = [(w.leaf.name, w.region, executor.weights[w.register]) for w in program.weights]
-        return losses, pieces
-
-    return on_ranks(plan.machine.devices, work)
-
-
-def check(name: str, planner: str, devices: int) -> None:
+def planned(name: str, planner: str, devices: int) -> Plan:
+    """A planner's plan; skips where it has none."""
     # Six devices a node, or eight.
     machine = load_machine("dgx-a100" if devices % 3 else "summit").with_devices(devices)
-    model, batch = MODELS[name], 8 * devices if "bert" in name or "-tiny" not in name else 24
-    graph = capture_model(name, batch, 1).graph
+    graph = capture_model(name, batch_of(name, devices), 1).graph
     try:
-        library = load_library()
-        searched = planner_of(planner, machine, library, SECONDS, model.optimizer, None)
-        plan = searched.plan(name, graph).plan
+        library, optimizer = load_library(), MODELS[name].optimizer
+        return (
+            planner_of(planner, machine, library, SECONDS, optimizer, None).plan(name, graph).plan
+        )
     except NegativeAnswer as none:
         pytest.skip(str(none))
+
+
+def batch_of(name: str, devices: int) -> int:
+    return 8 * devices if "bert" in name or "-tiny" not in name else 24
+
+
+def check(plan: Plan, found: list[Stepped]) -> None:
+    """Demand that what all ranks have is what the module has."""
+    devices = plan.machine.devices
     delayed = plan.pipeline is not None and plan.pipeline.schedule == "2bw"
-    wanted = module_trained(name, batch, delayed=delayed)
-    for losses, pieces in plan_trained(plan):
-        assert losses == pytest.approx(wanted.losses, rel=NEAR, abs=NEAR)
-        for leaf, region, piece in pieces:
-            whole = wanted.weights[leaf][tuple(slice(*span) for span in region)]
-            torch.testing.assert_close(piece, whole, rtol=NEAR, atol=NEAR)
+    wanted = module_trained(plan.model_name, batch_of(plan.model_name, devices), delayed=delayed)
+    assert len(found) == devices
+    assert {piece.leaf for rank in found for piece in rank.pieces} == wanted.weights.keys()
+    for rank in found:
+        assert rank.losses == pytest.approx(wanted.losses, rel=NEAR, abs=NEAR)
+        for piece in rank.pieces:
+            part = tuple(slice(*span) for span in piece.region)
+            assert piece.gradient is not None
+            for own, whole in (
+                (piece.weight, wanted.weights[piece.leaf]),
+                (piece.gradient, wanted.gradients[piece.leaf]),
+            ):
+                torch.testing.assert_close(own, whole[part], rtol=NEAR, atol=NEAR)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,24 @@ def check(name: str, planner: str, devices: int) -> None:
     ],
 )
 def test_plans_train_as_the_module(name, planner, devices):
-    check(name, planner, devices)
+    plan = planned(name, planner, devices)
+    lowering = Lowering(plan)
+    check(plan, on_ranks(devices, lambda world: stepped(lowering, world)))
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4, 6, 8])
+def group(request):
+    """Connected processes, as many as there are devices."""
+    with TemporaryDirectory() as folder:
+        pool = Ranks(Path(folder), request.param)
+        yield pool
+        pool.stop()
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("devices", [1, 2, 4, 6, 8])
+@pytest.mark.distributed
 @pytest.mark.parametrize("planner", NAMES)
 @pytest.mark.parametrize("name", TINY)
-def test_all_plans_train_as_the_module(name, planner, devices):
-    check(name, planner, devices)
+def test_all_plans_train_as_the_module(name, planner, group):
+    plan = planned(name, planner, group.size)
+    check(plan, group.steps(plan))

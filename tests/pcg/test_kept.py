@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pcg.graph import Node, leaf
-from pcg.kept import Reads, back_reads, is_pointwise, view_of
+from pcg.kept import Reads, back_reads, differentiated, is_pointwise, view_of
 from pcg.opaque import TensorType, opaque
 from pcg.operator import Call
 from pcg.ops import OPERATORS
@@ -108,6 +108,19 @@ def test_an_output_may_stand_for_an_operand(name):
 def test_an_output_that_does_not_tell_is_not_taken(name):
     attributes = {"axis": 1} if name == "softmax" else {}
     assert len(back_reads(node_of(name, attributes, [MATRIX]), frozenset({0}))) == 1
+
+
+def test_a_sum_is_not_computed_again_for_the_slope_of_its_function():
+    node = node_of("matmul_relu", {}, [(4, 6), (6, 3)])
+    both, weight = (back_reads(node, frozenset(wanted)) for wanted in ({0, 1}, {1}))
+    assert both == (Reads(frozenset({0, 1}), frozenset({0})),)
+    assert weight == (Reads(frozenset({0}), frozenset({0})),)
+
+
+def test_what_is_read_for_its_shape_gets_no_gradient():
+    assert differentiated(node_of("expand_vector", {"axis": 1}, [MATRIX, (6,)])) == {1}
+    assert differentiated(node_of("multiply", {}, [MATRIX, MATRIX])) == {0, 1}
+    assert differentiated(node_of("matmul_relu", {}, [(4, 6), (6, 3)])) == {0, 1}
 
 
 def test_look_ups_and_losses_read_their_labels():

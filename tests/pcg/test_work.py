@@ -40,6 +40,21 @@ def test_matmul():
     assert counts(MATMUL, set()) == Work(2 * m * k * n, blocks, kernels_forward=1)
 
 
+def test_a_product_with_its_activation_spares_a_pass_over_memory():
+    m, n = 64, 512
+    fused = counts(MATMUL.replace("matmul(", "matmul_relu("))
+    apart = counts(MATMUL), counts(f"x = weight[{m}, {n}]\nreturn relu(x)")
+    assert fused.flops_forward == sum(w.flops_forward for w in apart)
+    assert fused.kernels_forward == 1
+    assert fused.bytes_forward == apart[0].bytes_forward
+    # On the way back it saves nothing: the gradient of the product alone is made first.
+    assert fused.flops_backward == apart[0].flops_backward
+    assert fused.bytes_backward == apart[0].bytes_backward
+    back = fused.flops_slope, fused.bytes_slope, fused.kernels_slope
+    assert back == (apart[1].flops_backward, apart[1].bytes_backward, apart[1].kernels_backward)
+    assert counts(MATMUL.replace("matmul(", "matmul_relu("), set()).kernels_slope == 0
+
+
 def test_itemsize():
     node = node_of(MATMUL)
     single, double = (work(node, frozenset({0}), itemsize) for itemsize in (4, 8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import Literal
 
 import pytest
@@ -137,7 +138,7 @@ def test_2bw_takes_gradients_of_one_update_before(name, library):
             for register, gradient in gradients.items():
                 executor.weights[register].sub_(gradient, alpha=RATE)
 
-        losses = [executor.step(step, update).loss for step in range(steps)]
+        losses = [executor.step(n, update, more=n + 1 < steps).loss for n in range(steps)]
         pieces = [
             (weight.leaf.name, weight.region, executor.weights[weight.register])
             for weight in lowering.program(world.rank).weights
@@ -152,6 +153,71 @@ def test_2bw_takes_gradients_of_one_update_before(name, library):
             assert torch.allclose(piece, weights[leaf][cut], atol=1e-10)
     held = {leaf for _, pieces in found for leaf, _, _ in pieces}
     assert held == set(weights)
+
+
+def test_2bw_does_not_wait_between_steps(library):
+    """The first stage sends the first slices of a step before the last ones of the step before have
+    come back to it; and the last stage ends a step that the first one does not go on with."""
+    lowering = Lowering(planned("mlp-mnist", library, 4, 4, "2bw"))
+    program = lowering.program(0).pipeline
+    assert program is not None
+    assert (program.runs_on, program.lead) == (True, 3)
+    turns: list[str] = []
+    ended = Event()
+
+    def work(world):
+        if world.rank == 0:
+            exchange = world.exchange
+
+            def noted(outgoing, incoming, dtype, channel="forward"):
+                turns.append(f"{'F' if channel == 'forward' else 'B'}{world.batch}")
+                if turns[-1] == "B1":
+                    assert ended.wait(60)
+                return exchange(outgoing, incoming, dtype, channel)
+
+            world.exchange = noted
+        executor = Executor(lowering.program(world.rank), world, "float64")
+        for step in range(3):
+            executor.step(step, lambda gradients: None, more=step < 2)
+            if (world.rank, step) == (DEVICES - 1, 1):
+                ended.set()
+
+    on_ranks(DEVICES, work)
+    first, last = "F0 F0 F0 F0 B0 F1 B0 F1 B0 F1 B0", "F2 B2 B2 B2 B2"
+    assert " ".join(turns) == f"{first} F1 B1 F2 B1 F2 B1 F2 B1 {last}"
+
+
+SENT_BACK = """
+x = input[8, 12]
+w = weight[12, 6]
+v = weight[6, 4]
+h = relu(matmul(pipeline(x, dim=0, degree=2), w))
+y = matmul(h, v)
+loss = sum_loss(batch(y, dim=0, degree=2))
+return loss, batch({shown}, dim=0, degree=2)
+"""
+ITS_MODEL = """
+x = input[8, 12]
+w = weight[12, 6]
+v = weight[6, 4]
+h = relu(matmul(x, w))
+y = matmul(h, v)
+return sum_loss(y), {shown}
+"""
+
+
+@pytest.mark.parametrize(("shown", "goes_on"), [("h", True), ("y", False)])
+def test_no_batch_begins_early_where_an_earlier_stage_waits_for_a_later_one(shown, goes_on):
+    """Outputs are brought to the first device."""
+    graph = parse_graph(SENT_BACK.format(shown=shown))
+    first, second, *rest = (n for n in graph.nodes if not n.is_leaf and not n.is_parallel)
+    stages = {first: 0, second: 0} | dict.fromkeys(rest, 1)
+    views = {node: MachineView.packed(stage, grid(node)) for node, stage in stages.items()}
+    model = parse_graph(ITS_MODEL.format(shown=shown))
+    lowering = Lowering(plan_of(model, graph, views, 2, 2, "2bw", devices=2))
+    program = lowering.program(0).pipeline
+    assert program is not None
+    assert program.runs_on == goes_on
 
 
 def by_hand(graph: str, **pipeline) -> Plan:

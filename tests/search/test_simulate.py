@@ -86,6 +86,26 @@ def test_disjoint_branches_run_at_the_same_time():
     assert found.update == pytest.approx(together.update / 2, rel=0.5)
 
 
+def test_gradients_from_several_readers_are_added_up():
+    """Two additions for three readers, one of them an operator that reads the tensor twice."""
+    text = "x = input[64, 64]\nw = weight[64, 64]\ny = matmul(x, w)\nreturn mean_loss({})"
+    several = checked(text.format("add(multiply(y, y), relu(y))"))
+    apart = checked(text.format("add(multiply(y, w), relu(w))"))
+    cost = cost_of(1)
+    backward, alone = (
+        simulate(schedule(graph, views_at(graph, {})), cost).backward for graph in (several, apart)
+    )
+    one = cost.kernel_seconds("pointwise", cost.machine.device, 0, 3 * 64 * 64 * 4, 1)
+    assert backward == pytest.approx(alone + 2 * float(one))
+
+
+def test_a_deep_model_is_simulated_from_its_end():
+    layers = "".join(f"y{i + 1} = relu(y{i})\n" for i in range(1500))
+    graph = checked(f"y0 = weight[2, 2]\n{layers}return mean_loss(y1500)")
+    found = simulate(schedule(graph, views_at(graph, {})), cost_of(1))
+    assert found.backward > 1500 * cost_of(1).machine.device.kernel_latency
+
+
 def test_nothing_goes_back_without_weights():
     graph = checked("x = input[8, 8]\nreturn mean_loss(relu(x))")
     found = simulate(schedule(graph, views_at(graph, {})), cost_of(1))

@@ -81,23 +81,22 @@ def test_candidates_survive_text():
     assert str(candidate) == "x:2 | relu(x) == gelu(x)"
 
 
-def test_progress_is_told():
+def test_an_operator_of_ones_own_takes_part(monkeypatch):
+    """And how far the run is gets told."""
+    monkeypatch.setitem(OPERATORS, "square", Operator("square", "out[i...] = x[i...] * x[i...]"))
     told: list[tuple[str, int, int]] = []
-    generate([OPERATORS["relu"]], max_ops=1, jobs=1, progress=lambda *event: told.append(event))
+    found = generate(
+        [OPERATORS["square"]], max_ops=1, jobs=1, progress=lambda *event: told.append(event)
+    )
+    rules = {f"{rule.left} == {rule.right}" for rule in found.library.rules}
+    cut = "combine(pointwise(partition(x, dim=1, degree=k)), dim=1, degree=k)"
+    assert {f"{cut} == pointwise(x)", f"pointwise(x) == {cut}"} & rules
+    assert not any("reduce(square" in rule for rule in rules)
     phases = list(dict.fromkeys(phase for phase, _, _ in told))
     assert phases == ["typings", "enumeration", "proofs"]
     for phase in phases:
         last = [event for event in told if event[0] == phase][-1]
         assert last[1] == last[2] > 0
-
-
-def test_an_operator_of_ones_own_takes_part(monkeypatch):
-    monkeypatch.setitem(OPERATORS, "square", Operator("square", "out[i...] = x[i...] * x[i...]"))
-    found = generate([OPERATORS["square"]], max_ops=1, jobs=1)
-    rules = {f"{rule.left} == {rule.right}" for rule in found.library.rules}
-    cut = "combine(pointwise(partition(x, dim=1, degree=k)), dim=1, degree=k)"
-    assert {f"{cut} == pointwise(x)", f"pointwise(x) == {cut}"} & rules
-    assert not any("reduce(square" in rule for rule in rules)
 
 
 def test_nothing_starts_from_a_wrong_type(monkeypatch):

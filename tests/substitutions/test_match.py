@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
+from random_graphs import random_graph
 
 from pcg.errors import InputError
 from pcg.graph import Graph
 from pcg.text import parse_graph
-from substitutions.match import build, matches, matches_at, rewrite
+from substitutions.match import build, could_match, matches, matches_at, rewrite
 from substitutions.rule import Rule, operators_in, parse_rule, side_text
+from substitutions.store import load_library
 
 ROW_CUT = parse_rule(
     "row cut",
@@ -258,3 +262,18 @@ def test_an_ill_formed_rule_is_refused_when_it_is_made():
         rule("x", "relu(y)", x=1)
     with pytest.raises(InputError, match="input v of rank 2 is not stated"):
         Rule("r", (("x", 1),), MLP.outputs, MLP.outputs)
+
+
+def test_a_rule_that_matches_could_match():
+    """What is told from operators alone never leaves out a rule that fits."""
+    library = load_library()
+    told_apart = 0
+    for seed in range(12):
+        graph = random_graph(Random(seed), devices=1, size=6)
+        for both in library.concrete(graph):
+            for way in (both, both.reversed):
+                for node in graph.nodes:
+                    fits = next(matches_at(way, node, graph), None) is not None
+                    assert not fits or could_match(way, node)
+                    told_apart += not could_match(way, node)
+    assert told_apart > 1000

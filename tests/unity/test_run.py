@@ -20,6 +20,7 @@ from commands import no_worker_is_left, run_here
 from disturbed import MARK, marked
 
 from pcg.machine import load_machine
+from pcg.models import build_model
 from pcg.opaque import TensorType, opaque
 from pcg.plan import save_plan
 from pcg.text import parse_graph
@@ -272,6 +273,22 @@ def test_a_plan_for_gpus_that_are_not_there(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+def test_processes_of_torchrun_without_gpus(tmp_path, capsys, monkeypatch, rank):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    path = write_plan(tmp_path, 2)
+    path.write_text(path.read_text().replace('"cpu"', '"gpu"'))
+    for name, value in {"RANK": rank, "LOCAL_RANK": rank}.items():
+        monkeypatch.setenv(name, str(value))
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    with pytest.raises(SystemExit) as caught:
+        run_app(app, "run", [str(path)])
+    assert caught.value.code == 2
+    line = "unity: error: machine: the plan needs 2 GPUs, this computer has 0\n"
+    assert capsys.readouterr().err == (line if rank == 0 else "")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
 def test_the_wrong_number_of_processes(tmp_path, capsys, monkeypatch, rank):
     """All ranks end, and one of them says why."""
     path = write_plan(tmp_path, 2)
@@ -309,6 +326,57 @@ def test_a_plan_of_another_rule_library_or_machine(tmp_path, capsys):
     save_plan(replace(plan, machine=other), path)
     expected = "was made for 4 devices of local as it was then, which 4 of local are not"
     assert refused(capsys, path) == (2, f"unity: error: {path}: {expected}")
+
+
+@pytest.mark.distributed
+def test_a_plan_of_another_graph(tmp_path):
+    """The zoo has a model of that name, which is not what the plan was made from."""
+    plan = make_plan(parse_graph(MODEL), parse_graph(PARALLEL.format(n=2, function="relu")), 2, {})
+    path = tmp_path / "plan.json"
+    save_plan(replace(plan, model_name="mlp-mnist"), path)
+    run = run_here(path, "--check")
+    assert (run.status, run.out) == (2, "")
+    (line,) = run.err.splitlines()
+    begin = f"unity: error: {path}: was made for another graph, model.graph[0]: 'x = input[8, 12]'"
+    assert line.startswith(begin)
+    assert line.endswith("as mlp-mnist is captured")
+    assert no_worker_is_left()
+
+
+OWN = """
+import torch
+from torch import nn
+
+class Squares(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, {width}, bias=False)
+
+    def forward(self, x):
+        return self.layer(x).square().mean()
+
+def make_model():
+    return Squares(), (torch.zeros(4, 6),)
+"""
+
+
+def test_a_plan_of_a_file_that_has_changed_since(tmp_path, capsys):
+    """The file is run where the caller names it, not because the plan does."""
+    file, path = tmp_path / "model.py", tmp_path / "plan.json"
+    name = f"{file}:make_model"
+    file.write_text(OWN.format(width=8))
+    graph = build_model(name, 4, 1)
+    save_plan(replace(make_plan(graph, graph, 1, {}), model_name=name), path)
+    for check in ("--check", "--model"):
+        with pytest.raises(SystemExit) as caught:
+            run_app(app, "run", [str(path), check, *([name] if check == "--model" else [])])
+        assert caught.value.code == 0
+    capsys.readouterr()
+    file.write_text(OWN.format(width=16))
+    status, line = refused(capsys, path, "--model", name)
+    assert status == 2
+    assert "weight[6, 8]" in line
+    assert line.endswith(f"weight[6, 16]' as {name} is captured")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as attend
 
 from pcg.capture import Weight, capture
+from pcg.capture import export as capture_export
 from pcg.errors import InputError
+from pcg.models import capture_model
 from pcg.text import print_graph
 
 ROWS = torch.empty(4, 6)
@@ -90,6 +92,27 @@ class Given(nn.Module):
 
     def forward(self, x: Tensor):
         return self.function(x, self.weight)
+
+
+def doubled_in_place(x: Tensor, w: Tensor) -> Tensor:
+    """What is read afterwards was changed through a view of it."""
+    twice = x * w
+    twice.view(24).mul_(2)
+    return twice.relu().sum()
+
+
+def test_what_is_changed_in_place_is_read_changed() -> None:
+    captured = assert_agrees(Given(doubled_in_place), (torch.randn(4, 6, dtype=torch.float64),))
+    assert "scale(" in print_graph(captured.graph)
+
+
+@pytest.mark.parametrize("name", ["resnext50-tiny", "bert-large-tiny"])
+def test_what_need_not_be_taken_apart_is_the_same_graph(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_it_is = capture_model(name, None, 2)
+    monkeypatch.setattr(capture_export, "_needs_nothing", lambda program, kept: False)
+    assert capture_model(name, None, 2) == as_it_is
 
 
 def fails(x: Tensor, w: Tensor) -> Tensor:

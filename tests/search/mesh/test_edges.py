@@ -8,12 +8,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.mesh.edges import _below_lowest, _keys
+from search.mesh.edges import (
+    _MESSAGES,
+    _NEVER,
+    _NOTHING,
+    _PASSES,
+    _REDUCES,
+    _below_lowest,
+    _keys,
+)
 from search.mesh.strategies import COPY, IDLE, PARTIAL
 
 MOST_DIGITS = 5
 CODES = (IDLE, PARTIAL, COPY, 0, 1, 2)
-NOTHING, MESSAGES, PASSES, REDUCES, NEVER = range(5)
 
 
 @st.composite
@@ -64,15 +71,15 @@ def key(a: tuple[int, ...], b: tuple[int, ...], primes: tuple[int, ...]):
     scattered = all(x == PARTIAL and y >= 0 for x, y in ways)
     mask = sum(1 << d for d in moved | shifted)
     if PARTIAL in b and any((x == PARTIAL) != (y == PARTIAL) for x, y in zip(a, b, strict=True)):
-        return NEVER, 0, 0, 0
+        return _NEVER, 0, 0, 0
     if received <= 0:
-        return NOTHING, 0, 0, 0
+        return _NOTHING, 0, 0, 0
     volume = 1 / (cell * (inner_b if gathered else inner_a))
     if mask and not shifted and all(x == PARTIAL and y == COPY for x, y in ways):
-        return REDUCES, mask, volume, 0
+        return _REDUCES, mask, volume, 0
     if mask and not shifted and (scattered or gathered):
-        return PASSES, mask, volume, 0
-    return MESSAGES, mask, received * served, group * met * served
+        return _PASSES, mask, volume, 0
+    return _MESSAGES, mask, received * served, group * met * served
 
 
 @given(pairs())

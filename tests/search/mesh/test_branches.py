@@ -1,0 +1,53 @@
+"""Branches of a graph: found where there are some, and independent of each other."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from hypothesis import given
+from strategies import training_graphs
+
+from pcg.graph import Graph, Node
+from pcg.text import parse_graph
+from search.mesh.branches import forks, pieces
+
+NESTED = """
+x = input[4, 4]
+a = relu(x)
+b = gelu(a)
+c = add(sigmoid(b), tanh(relu(b)))
+d = tanh(a)
+return mean_loss(add(c, d))
+"""
+JOINED = "x = input[4, 4]\nreturn concat(concat(relu(x), gelu(x), axis=0), tanh(x), axis=0)"
+
+
+def names(fork: tuple[tuple[Node, ...], ...]) -> set[tuple[str, ...]]:
+    return {tuple(node.name for node in branch) for branch in fork}
+
+
+def test_branches_within_branches():
+    outer, inner = forks(parse_graph(NESTED))
+    assert names(outer) == {("gelu", "sigmoid", "relu", "tanh", "add"), ("tanh",)}
+    assert names(inner) == {("sigmoid",), ("relu", "tanh")}
+
+
+def test_a_row_of_operators_has_none():
+    graph = parse_graph("x = input[4, 4]\nt = relu(x)\nreturn mean_loss(add(gelu(t), t))")
+    assert forks(graph) == []
+
+
+def test_all_that_a_row_of_concats_joins_is_in_pieces():
+    every = forks(parse_graph(JOINED))
+    assert names(every[0]) == {("relu", "gelu", "concat"), ("tanh",)}
+    assert names(pieces(every[0], every)) == {("relu",), ("gelu",), ("tanh",)}
+
+
+@given(graph=training_graphs(cut=False))
+def test_branches_depend_on_each_other_in_nothing(graph):
+    for fork in forks(graph):
+        assert len(fork) > 1
+        for one, other in combinations(fork, 2):
+            for first, second in ((one, other), (other, one)):
+                computed = {n for node in first for n in Graph((node.value(),)).nodes}
+                assert computed.isdisjoint(second)

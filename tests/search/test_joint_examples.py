@@ -1,0 +1,162 @@
+"""The examples of joint optimization in section 6.4 of the Unity paper, as the search finds them.
+
+Each model is planned with algebra first and parallelization after it (``sequential``), and with
+both together (``joint``), by one cost model, on one machine.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from pcg.graph import Graph
+from pcg.machine import load_machine
+from pcg.plan import Plan
+from pcg.schedule import trace
+from pcg.text import parse_graph
+from search.describe import rows
+from search.mesh.allow import Dimension
+from search.mesh.planner import MeshPlanner
+from search.mesh.variants import Mode
+from substitutions.store import load_library
+
+library = lru_cache(maxsize=1)(load_library)
+
+
+def planned(graph: Graph, mode: Mode, dimensions: frozenset[Dimension] | None = None) -> Plan:
+    """On two GPUs. ``dimensions``: what may be cut, if not everything."""
+    machine = load_machine("summit").with_devices(2)
+    planner = MeshPlanner(machine, library(), mode=mode, dimensions=dimensions)
+    return planner.plan("example", graph).plan
+
+
+def seconds(plan: Plan) -> float:
+    return plan.estimates.step_seconds
+
+
+def layers(plan: Plan) -> list[tuple[str, str]]:
+    """The operators of the layers, with how they are cut."""
+    named = [(row.call.partition("(")[0], row.cut) for row in rows(plan)]
+    return [(name, cut) for name, cut in named if name in ("matmul", "relu", "matmul_relu")]
+
+
+@lru_cache(maxsize=1)
+def perceptron() -> tuple[Plan, ...]:
+    """Figure 16a: the perceptron of figure 1 with a wider layer before it, on two GPUs, with
+    algebra before parallelization, with both together, and without algebra."""
+    graph = parse_graph(
+        """
+        x = input[64, 784]
+        w1 = weight[784, 4096]
+        w2 = weight[4096, 512]
+        w3 = weight[512, 10]
+        return mean_loss(matmul(relu(matmul(relu(matmul(x, w1)), w2)), w3))
+        """
+    )
+    modes = (Mode.SEQUENTIAL, Mode.JOINT, Mode.PARALLEL)
+    return tuple(planned(graph, mode) for mode in modes)
+
+
+def test_fusing_first_leaves_no_reduction_to_cut():
+    sequential, _, _ = perceptron()
+    names = [name for name, _ in layers(sequential)]
+    assert names == ["matmul_relu", "matmul_relu", "matmul"]
+    # A sum is inside of the relu, so that none of the fused products is cut along it.
+    assert not any("reduction" in cut for name, cut in layers(sequential) if name == "matmul_relu")
+
+
+def test_a_product_is_left_unfused_for_reduction_parallelism():
+    sequential, joint, parallel = perceptron()
+    (first, _), (second, cut), (third, _), _ = layers(joint)
+    assert (first, second, third) == ("matmul_relu", "matmul", "relu")
+    assert cut == "reduction 2"
+    relu = next(node for node in joint.graph.nodes if node.name == "relu")
+    source, chain = trace(relu.inputs[0])
+    assert source.node.name == "matmul"
+    assert chain[0].name == "reduce"
+    assert seconds(joint) < 0.96 * seconds(sequential)
+    assert seconds(joint) < 0.98 * seconds(parallel)
+
+
+def test_less_is_communicated_for_it():
+    sequential, joint, _ = perceptron()
+    exchanged = [plan.estimates.communication_elements for plan in (joint, sequential)]
+    assert 4 * exchanged[0] < exchanged[1]
+
+
+def recommender(rows_each: int, columns: int, width: int, batch: int) -> Graph:
+    """Rows of three tables side by side, as in DLRM and XDL, and a layer narrower than they are."""
+    text = [f"w = weight[{3 * columns}, {width}]"]
+    for i in range(3):
+        text.append(f"ids{i} = input[{batch}] below {rows_each}")
+        text.append(f"table{i} = weight[{rows_each}, {columns}]")
+        text.append(f"found{i} = embedding(ids{i}, table{i})")
+    text.append("joined = concat(concat(found0, found1, axis=1), found2, axis=1)")
+    text.append("return mean_loss(relu(matmul(joined, w)))")
+    return parse_graph("\n".join(text))
+
+
+@lru_cache(maxsize=1)
+def recommended() -> tuple[Plan, ...]:
+    """With both together, and without algebra."""
+    graph = recommender(20_000, 512, 32, 4096)
+    return tuple(planned(graph, mode) for mode in (Mode.JOINT, Mode.PARALLEL))
+
+
+def test_concatenation_is_replaced_by_sums_of_products():
+    """The library has it in parts: a weight is the concat of its parts, and a product of two
+    concats is a sum of products. A table that is cut by columns then feeds a product that is cut
+    along its sum, on the same device, and only the sum of all products is communicated."""
+    joint, parallel = recommended()
+    names = [node.name for node in joint.graph.nodes]
+    assert "concat" not in names
+    assert names.count("add") == 2
+    products = [node for node in joint.graph.nodes if node.name == "matmul"]
+    assert [row.cut for row in rows(joint) if row.call.startswith("matmul")] == 3 * ["reduction 2"]
+    for product in products:
+        source, _ = trace(product.inputs[0])
+        assert source.node.name == "embedding"
+        assert joint.views[source.node].devices == joint.views[product].devices
+    assert [node.name for node in parallel.graph.nodes].count("concat") == 2
+    assert seconds(joint) < 0.8 * seconds(parallel)
+
+
+def convolution(x: str, kernel: str, padding: int) -> str:
+    """Of images of 35 x 35, with a relu after it."""
+    places = "height=35, width=35, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1"
+    return f"relu(conv2d({x}, {kernel}, {places}, top={padding}, left={padding}))"
+
+
+@lru_cache(maxsize=1)
+def branches() -> tuple[Plan, ...]:
+    """Two branches of an Inception block on 35 x 35, without norms: with algebra and cuts together,
+    and without algebra."""
+    graph = parse_graph(
+        f"""
+        images = input[64, 8, 35, 35]
+        stem = weight[288, 8, 1, 1]
+        k1 = weight[64, 288, 1, 1]
+        k2 = weight[48, 288, 1, 1]
+        k3 = weight[64, 48, 5, 5]
+        x = {convolution("images", "stem", 0)}
+        a = {convolution("x", "k1", 0)}
+        b = {convolution(convolution("x", "k2", 0), "k3", 2)}
+        return mean_loss(concat(a, b, axis=1))
+        """
+    )
+    batch = frozenset({Dimension.DATA})  # the best here, and soon found
+    return tuple(planned(graph, mode, batch) for mode in (Mode.JOINT, Mode.PARALLEL))
+
+
+def test_convolutions_of_one_input_are_merged():
+    """The input is read once, and its gradient comes from one operator: no sum of two is made."""
+    joint, parallel = branches()
+    shapes = [node.inputs[1].type.shape for node in joint.graph.nodes if node.name == "conv2d"]
+    assert shapes == [(288, 8, 1, 1), (112, 288, 1, 1), (64, 48, 5, 5)]
+    merged = next(n for n in joint.graph.nodes if n.name == "conv2d" and n.types[0].shape[1] == 112)
+    kernel, _ = trace(merged.inputs[1])
+    assert kernel.node.name == "concat"
+    names = [node.name for node in joint.graph.nodes]
+    # One relu for both branches, before they part.
+    assert (names.count("relu"), names.count("split")) == (3, 1)
+    assert [node.name for node in parallel.graph.nodes].count("conv2d") == 4
+    assert seconds(joint) < 0.99 * seconds(parallel)
