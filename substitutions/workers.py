@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -21,18 +24,46 @@ def parallel_map(
     work: Callable[[Item], Result], items: Sequence[Item], jobs: int, *, chunk: int = CHUNK
 ) -> Iterator[Result]:
     """``work`` of every item, in order; results have to survive pickling. ``chunk``: how many
-    items a worker is given at once."""
+    items a worker is given at once.
+
+    Workers do not hear Ctrl-C, which a terminal sends to all: where it hit one that held a lock,
+    the others waited forever. Whatever ends the map early, they are ended by this process.
+    """
     if jobs == 1 or len(items) <= 1:
         yield from map(work, items)
         return
     _shared.append((work, items))
+    others = set(active_children())
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("fork"))
     try:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
-            yield from pool.map(_run, range(len(items)), chunksize=chunk)
+        with _interrupts_held():
+            starts = range(0, len(items), chunk)
+            parts = deque(pool.submit(_run, start, start + chunk) for start in starts)
+        while parts:
+            yield from parts.popleft().result()
+    except BaseException:
+        for worker in set(active_children()) - others:
+            worker.terminate()
+        raise
     finally:
+        pool.shutdown()
         _shared.pop()
 
 
-def _run(position: int) -> Any:
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block: while a worker is being started, its parent would
+    lose sight of it. Workers started in it keep the handler, and so go on."""
+    pressed: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _run(start: int, end: int) -> list[Any]:
     work, items = _shared[-1]
-    return work(items[position])
+    return [work(item) for item in items[start:end]]

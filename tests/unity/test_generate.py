@@ -55,13 +55,14 @@ def comes_to_have_workers(process: int, seconds: float) -> bool:
     while monotonic() < end:
         if children.read_text():
             return True
-        sleep(0.1)
+        sleep(0.01)
     return False
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc, which is Linux's")
-def test_interrupted_it_leaves_the_old_library_whole(tmp_path: Path) -> None:
-    """As Ctrl-C does it: to the whole group, while workers are at work."""
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_interrupted_it_leaves_the_old_library_whole(tmp_path: Path, seconds: float) -> None:
+    """As Ctrl-C does it: to the whole group, while workers are started and while they work."""
     old = default_path().read_bytes()
     (tmp_path / "rules.json").write_bytes(old)
     command = [sys.executable, "-m", "unity.generate", "--out", str(tmp_path), "--jobs", "2"]
@@ -69,8 +70,11 @@ def test_interrupted_it_leaves_the_old_library_whole(tmp_path: Path) -> None:
         command, start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     ) as process:
         assert comes_to_have_workers(process.pid, 60.0)
+        sleep(seconds)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == INTERRUPTED
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED
+    assert b"Traceback" not in error
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
     assert (tmp_path / "rules.json").read_bytes() == old
