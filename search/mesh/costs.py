@@ -33,6 +33,19 @@ _Used = Sequence[tuple[Device, NDArray[np.bool_]]]
 
 
 @dataclass(frozen=True)
+class Duties:
+    """What an operator has to do in a step besides computing forward: work out the gradients of
+    the operands in ``needs``, exchange those of ``weights``, of which it is the first reader, and
+    update them, keep what is ``kept`` for back-propagation, and add up so many ``parts`` of the
+    gradient of each output."""
+
+    needs: frozenset[int]
+    weights: tuple[int, ...]
+    kept: Reads
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class OwnCosts:
     """Of each strategy: seconds of a step without the exchange of its weights' gradients, those of
     each exchange, and bytes on a device."""
@@ -43,18 +56,10 @@ class OwnCosts:
 
 
 def own_costs(
-    node: Node,
-    space: Space,
-    needs: frozenset[int],
-    weights: Sequence[int],
-    cost: CostModel,
-    digits: Digits,
-    kept: Reads,
-    parts: Sequence[int],
+    node: Node, space: Space, duties: Duties, cost: CostModel, digits: Digits
 ) -> OwnCosts:
-    """Computation forward and, for the operands in ``needs``, backward, where ``parts`` gradients
-    of each output are added up; exchange and update of the operands that are weights; what they
-    take, and what is ``kept`` for back-propagation."""
+    """Computation forward and backward, exchange and update of its weights, and the bytes that it
+    holds for these."""
     degrees = space.degrees(digits.primes).astype(float)
     types = [value.type for value in node.inputs]
     operands = [
@@ -67,18 +72,19 @@ def own_costs(
     ]
     elements = sum([*operands, *outputs], np.zeros(len(space)))
     kinds = _kinds_used(space, digits)
-    seconds = _computation(node, needs, cost, degrees.prod(axis=1), elements, kinds)
-    for block, count in zip(outputs, parts, strict=True):
+    seconds = _computation(node, duties.needs, cost, degrees.prod(axis=1), elements, kinds)
+    for block, count in zip(outputs, duties.parts, strict=True):
         if count > 1:
             seconds += (count - 1) * _slowest(kinds, lambda d, b=block: _added(cost, d, b))
     exchanges: list[Vector] = []
     # Operands are counted where they are wanted, though some lie there already.
+    kept = duties.kept
     held = [outputs[port] for port in kept.outputs] + [operands[i] for i in kept.operands]
-    passing = [*outputs, *(b for i, b in enumerate(operands) if i not in weights)]
+    passing = [*outputs, *(b for i, b in enumerate(operands) if i not in duties.weights)]
     memory = (sum(held, np.zeros(len(space))) + PASSING * sum(passing)) * cost.itemsize
     moves = update_bytes(cost.itemsize, cost.optimizer)
     holds = held_bytes(cost.itemsize, cost.optimizer)
-    for position in weights:
+    for position in duties.weights:
         block = operands[position] * cost.itemsize
         exchanges.append(_exchange(space.operand(position), block, digits))
         bytes_moved = operands[position] * moves

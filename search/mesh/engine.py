@@ -18,7 +18,7 @@ from search.cost import CostModel
 from search.derivation import Derivation, Scribe
 from search.lives import kept_positions
 from search.mesh.allow import Allowed, Mask, everything
-from search.mesh.costs import OwnCosts, lengths, own_costs
+from search.mesh.costs import Duties, OwnCosts, lengths, own_costs
 from search.mesh.cuts import Cuts, applied
 from search.mesh.cutting import Cutting, in_order
 from search.mesh.digits import Digits, Seconds
@@ -154,7 +154,7 @@ class Engine:
             if not node.is_leaf:
                 needs = frozenset(p for p, v in enumerate(node.inputs) if v.node in trained)
                 added = tuple(parts[node.value(port)] for port in range(len(node.types)))
-                found[node] = self._own_costs(node, needs, (), Reads(), added).seconds
+                found[node] = self._own_costs(node, Duties(needs, (), Reads(), added)).seconds
         return found
 
     def _rows(
@@ -232,7 +232,8 @@ class Engine:
                 times = exposed.moves * (2.0 if position in needs else 1.0)
                 yield self._edge(number, value, node, position, times)
             added = tuple(parts[node.value(port)] for port in range(len(node.types)))
-            own = self._own_costs(node, needs, tuple(weights), kept.get(node, Reads()), added)
+            duties = Duties(needs, tuple(weights), kept.get(node, Reads()), added)
+            own = self._own_costs(node, duties)
             seconds = own.seconds + byte_price * own.memory
             for position, exchange in zip(weights, own.exchanges, strict=True):
                 leaf = node.inputs[position].node
@@ -259,19 +260,11 @@ class Engine:
             self._kept[graph] = kept_positions(graph)
         return self._kept[graph]
 
-    def _own_costs(
-        self,
-        node: Node,
-        needs: frozenset[int],
-        weights: tuple[int, ...],
-        kept: Reads,
-        parts: tuple[int, ...],
-    ) -> OwnCosts:
-        key = (self.kind(node), needs, weights, kept, parts)
+    def _own_costs(self, node: Node, duties: Duties) -> OwnCosts:
+        key = self.kind(node), duties
         found = self._own.get(key)
         if found is None:
-            own, cost = self.space(node), self.cost
-            found = own_costs(node, own, needs, weights, cost, self.digits, kept, parts)
+            found = own_costs(node, self.space(node), duties, self.cost, self.digits)
             self._own[key] = found
         return found
 

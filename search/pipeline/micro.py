@@ -19,7 +19,7 @@ from pcg.tensor import ParallelTensor
 from pcg.work import gradient_nodes
 from search.cost import CostModel
 from search.lives import kept_positions
-from search.mesh.costs import PASSING, lengths, own_costs
+from search.mesh.costs import PASSING, Duties, lengths, own_costs
 from search.mesh.cuts import Cuts
 from search.mesh.digits import Digits
 from search.mesh.edges import Transfers
@@ -202,37 +202,24 @@ class MicroBatches:
                 elif value.node.leaf.kind == "weight" and value.node not in seen:
                     seen.add(value.node)
                     first.append(position)
-            kept_here = reads.get(node, Reads())
             added = tuple(parts[node.value(port)] for port in range(len(node.types)))
-            own.append(self._own_costs(node, needs, tuple(first), kept_here, added))
+            duties = Duties(needs, tuple(first), reads.get(node, Reads()), added)
+            own.append(self._own_costs(node, duties))
         return own, edges
 
-    def _own_costs(
-        self,
-        node: Node,
-        needs: frozenset[int],
-        weights: tuple[int, ...],
-        reads: Reads,
-        parts: tuple[int, ...],
-    ) -> _Costs:
-        key = (self._kinds[node], needs, weights, reads, parts)
+    def _own_costs(self, node: Node, duties: Duties) -> _Costs:
+        key = self._kinds[node], duties
         found = self._own.get(key)
         if found is None:
-            found = self._own[key] = self._worked_out(node, needs, weights, reads, parts)
+            found = self._own[key] = self._worked_out(node, duties)
         return found
 
-    def _worked_out(
-        self,
-        node: Node,
-        needs: frozenset[int],
-        weights: tuple[int, ...],
-        reads: Reads,
-        parts: tuple[int, ...],
-    ) -> _Costs:
+    def _worked_out(self, node: Node, duties: Duties) -> _Costs:
         axis, strategies = self.axis(node), self.space(node)
         one = self._one_slice(node)
-        task = own_costs(one, strategies, needs, (), self.cost, self.digits, reads, parts)
-        full = own_costs(one, strategies, needs, weights, self.cost, self.digits, reads, parts)
+        passing = replace(duties, weights=())
+        task = own_costs(one, strategies, passing, self.cost, self.digits)
+        full = own_costs(one, strategies, duties, self.cost, self.digits)
         step = sum(full.exchanges, full.seconds)
         degrees = strategies.degrees(self.digits.primes).astype(float)
         held = np.zeros(len(strategies))
@@ -243,7 +230,7 @@ class MicroBatches:
             size = np.prod(block) / np.where(named, degrees, 1.0).prod(axis=1)
             if value.node.is_leaf and value.node.leaf.kind == "weight":
                 kept_once += size * self.cost.itemsize
-                held += size * self.cost.itemsize * (position in weights)
+                held += size * self.cost.itemsize * (position in duties.weights)
         # Weights that are only read pass through no micro-batch.
         activations = np.maximum(task.memory - PASSING * kept_once, 0.0)
         if axis is None:
