@@ -84,16 +84,19 @@ class Node:
     @cached_property
     def types(self) -> tuple[ParallelTensor, ...]:
         """The types of its outputs. Raises OperatorError where the inputs do not fit."""
-        # Operands first, and not by recursion: graphs may be deep.
+        self._work_out_before("types")
+        return self._infer()
+
+    def _work_out_before(self, name: str) -> None:
+        """A cached property of all that comes before, operands first: graphs may be too deep for
+        recursion."""
         pending = [value.node for value in self.inputs]
         while pending:
-            node = pending[-1]
-            untyped = [v.node for v in node.inputs if "types" not in vars(v.node)]
-            if untyped:
-                pending += untyped
+            unknown = [v.node for v in pending[-1].inputs if name not in vars(v.node)]
+            if unknown:
+                pending += unknown
             else:
-                _ = pending.pop().types
-        return self._infer()
+                getattr(pending.pop(), name)
 
     def _infer(self) -> tuple[ParallelTensor, ...]:
         if isinstance(self.call, Leaf):
@@ -108,6 +111,7 @@ class Node:
         """The ranks of its outputs. Raises OperatorError where the operands' ranks do not fit."""
         if isinstance(self.call, Leaf):
             return (self.call.rank,)
+        self._work_out_before("ranks")
         equation = self.call.instance(tuple(value.rank for value in self.inputs))
         return tuple(len(output.dims) for output in equation.outputs)
 

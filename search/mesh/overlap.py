@@ -9,8 +9,10 @@ counted as far as it was exposed in the fastest plan so far. Each answer is simu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -115,7 +117,19 @@ class Trial(Generic[Judged]):
         """Seconds of a step where nearly all communication is hidden, and branches are side by side
         wherever that promises to save time: what a graph is not faster than, by all that is known
         before plans are simulated."""
-        choice = self._choice(0.0, everything, AT_BEST)
+        return self._at_best(self._choice(0.0, everything, AT_BEST))
+
+    def work_at_best(self) -> float:
+        """Those seconds times the devices that are used: about what must be done, on however many
+        devices."""
+        choice, digits = self._choice(0.0, everything, AT_BEST), self.engine.digits
+        used = max(
+            prod(p for p, code in zip(digits.primes, codes, strict=True) if code != IDLE)
+            for codes in choice.codes.values()
+        )
+        return used * self._at_best(choice)
+
+    def _at_best(self, choice: Choice) -> float:
         saved: dict[frozenset[Node], float] = {}
         for side in sides(self.engine, Spread(choice, {}), everything, AT_BEST):
             branches = frozenset(node for load in side.loads for node in load)
@@ -168,16 +182,46 @@ class Trial(Generic[Judged]):
 
     def _polished(self, best: Tried[Judged], allowed: Allowed) -> Tried[Judged]:
         """A plan of a small graph after changes of one operator's strategy, or of the devices that
-        it runs on, as long as one is faster when it is simulated."""
+        it runs on, or of an operator and one that reads it, as long as one is faster when it is
+        simulated."""
         computing = self.engine.computing(self.graph)
+        allows = {n: np.flatnonzero(allowed(n, self.engine.space(n))) for n in best.choice.codes}
+        places = {node: found.tolist() for node, found in allows.items()}
         last = None
         while last is not best:
             last = best
             for node in best.choice.codes:
-                space = self.engine.space(node)
-                for place in np.flatnonzero(allowed(node, space)).tolist():
-                    if self._path(best.choice, computing, node, place) < best.seconds:
-                        best = self._begun(best, node, tuple(space.codes[place].tolist()))
+                for place in places[node]:
+                    if self._path(best.choice, computing, {node: place}) < best.seconds:
+                        codes = self.engine.space(node).codes[place].tolist()
+                        best = self._begun(best, node, tuple(codes))
+            if last is best:
+                best = self._both_changed(best, computing, places)
+        return best
+
+    def _both_changed(
+        self,
+        best: Tried[Judged],
+        computing: Mapping[Node, Seconds],
+        places: Mapping[Node, Sequence[int]],
+    ) -> Tried[Judged]:
+        """The first faster plan with other strategies of an operator and of one that reads it, if
+        there is any, where all of these are few."""
+        for reader in best.choice.codes:
+            for node in dict.fromkeys(v.node for v in reader.inputs if not v.node.is_leaf):
+                ways = len(places[node]) * len(places[reader])
+                if ways * len(best.choice.codes) > FEW:
+                    continue
+                for pair in product(places[node], places[reader]):
+                    changed = dict(zip((node, reader), pair, strict=True))
+                    if self._path(best.choice, computing, changed) >= best.seconds:
+                        continue
+                    choice = best.choice
+                    for other, place in changed.items():
+                        codes = self.engine.space(other).codes[place].tolist()
+                        choice = _changed(choice, other, tuple(codes), 0)
+                    if self._seconds_of(choice) < best.seconds:
+                        return self._tried_codes(choice)
         return best
 
     def _begun(self, best: Tried[Judged], node: Node, codes: tuple[int, ...]) -> Tried[Judged]:
@@ -185,21 +229,24 @@ class Trial(Generic[Judged]):
         faster than the best."""
         for start in starts(codes, self.engine.digits):
             choice = _changed(best.choice, node, codes, start)
-            key = _key(choice)
-            if key not in self._seconds:
-                self._seconds[key] = self._made(choice).seconds
-            if self._seconds[key] < best.seconds:
+            if self._seconds_of(choice) < best.seconds:
                 best = self._tried_codes(choice)
         return best
 
+    def _seconds_of(self, choice: Choice) -> float:
+        key = _key(choice)
+        if key not in self._seconds:
+            self._seconds[key] = self._made(choice).seconds
+        return self._seconds[key]
+
     def _path(
-        self, choice: Choice, computing: Mapping[Node, Seconds], changed: Node, place: int
+        self, choice: Choice, computing: Mapping[Node, Seconds], changed: Mapping[Node, int]
     ) -> float:
-        """Seconds that a step takes at least with another strategy of an operator: what waits for
-        each other computes for so long."""
+        """Seconds that a step takes at least with other strategies of some operators: what waits
+        for each other computes for so long."""
         ends: dict[Node, float] = {}
         for node, codes in choice.codes.items():
-            at = place if node is changed else self.engine.space(node).place(codes)
+            at = changed[node] if node in changed else self.engine.space(node).place(codes)
             assert at is not None
             before = max((ends[v.node] for v in node.inputs if v.node in ends), default=0.0)
             ends[node] = before + float(computing[node][at])

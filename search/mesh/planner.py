@@ -149,6 +149,11 @@ class _Search:
         """Seconds of the fastest plan that fits."""
         return min((c.seconds for c in self.found if c.fits), default=inf)
 
+    @property
+    def base(self) -> _Trial:
+        """The graph of the fastest plan."""
+        return min(self.fastest, key=lambda trial: self.fastest[trial])
+
     def saves_nothing(self) -> bool:
         """Whether data parallelism would be slower than a plan that fits even without updates."""
         return self.known <= min((c.seconds - c.updating for c in self.data_parallel), default=0.0)
@@ -187,6 +192,19 @@ class Planner(Protocol):
         ...
 
 
+_Kept = tuple[int, tuple[Rule, ...]]
+"""What an engine is kept for: so many devices, and rules."""
+
+
+def fewer(machine: Machine) -> list[int]:
+    """How many of its devices are worth a try alone: half of them, and the greatest powers of two
+    below their number and that of a unit, which come after those that a cut by 3 can use."""
+    units = machine.devices, min(machine.levels[0].count, machine.devices)
+    powers = {1 << (unit - 1).bit_length() - 1 for unit in units if unit > 1}
+    halves = {machine.devices // 2} if machine.devices % 2 == 0 else set[int]()
+    return sorted(powers | halves, reverse=True)
+
+
 @dataclass
 class MeshPlanner:
     """Plans by one family of strategies on one machine; the fastest that fits its memory."""
@@ -203,9 +221,7 @@ class MeshPlanner:
     """What may be cut; everything by default."""
     teller: Teller = field(default_factory=Teller)
     _phases: Phases = field(init=False, default_factory=Phases)
-    _engines: dict[tuple[Rule, ...], Engine] = field(
-        init=False, default_factory=dict[tuple[Rule, ...], Engine]
-    )
+    _engines: dict[_Kept, Engine] = field(init=False, default_factory=dict[_Kept, Engine])
 
     def __post_init__(self) -> None:
         if self.family not in PLANNERS:
@@ -217,15 +233,10 @@ class MeshPlanner:
         graph.check()
         self.teller.works_on("rules")
         self._phases, self._engines = Phases(), {}
-        cost = CostModel(self.machine, optimizer=self.optimizer, speed=self.speed)
         search = _Search(start + self.seconds)
-        for variant in self._variants(graph):
-            self._try(self._trial(variant, cost), search)
-        if self.mode is Mode.JOINT and self.family == "joint" and not search.stopped:
-            base = min(search.fastest, key=lambda trial: search.fastest[trial])
-            again = self._phases.timed("rewriting", lambda: self._rewritten(base))
-            if again is not None:
-                self._try(self._trial(again, cost), search)
+        self._on_all_devices(graph, search)
+        if self.family == "joint" and self.mode is not Mode.ALGEBRA:
+            self._on_fewer_devices(search)
         found = search.found
         fitting = [c for c in found if c.fits]
         if not fitting:
@@ -238,6 +249,38 @@ class MeshPlanner:
             perf_counter() - start,
             min((c.seconds for c in search.data_parallel), default=None),
         )
+
+    def _on_all_devices(self, graph: Graph, search: _Search) -> None:
+        """Try the graph, and what rewrites make of it before and after it is cut."""
+        cost = self._cost(self.machine)
+        for variant in self._variants(graph):
+            self._try(self._trial(variant, cost), search)
+        if self.mode is Mode.JOINT and self.family == "joint" and not search.stopped:
+            again = self._phases.timed("rewriting", lambda: self._rewritten(search.base))
+            if again is not None:
+                self._try(self._trial(again, cost), search)
+
+    def _on_fewer_devices(self, search: _Search) -> None:
+        """Try the graph of the fastest plan on the first devices alone, and on fewer yet where that
+        is faster: what does not divide by 3 is cut by 2, and little work is soon done by few. Not
+        where the work alone, spread over them, would take longer than the plan that is known."""
+        base, best = search.base, self.machine
+        work = base.work_at_best()
+        while not search.stopped:
+            whole, known = best, search.known
+            for devices in fewer(whole):
+                if work / devices > known:
+                    break
+                machine = self.machine.with_devices(devices)
+                trial = self._trial(Variant(base.graph, base.before), self._cost(machine))
+                self._try(trial, search)
+                if search.known < known:
+                    best, known = machine, search.known
+            if best is whole:
+                return
+
+    def _cost(self, machine: Machine) -> CostModel:
+        return CostModel(machine, optimizer=self.optimizer, speed=self.speed)
 
     def _try(self, trial: _Trial, search: _Search) -> None:
         """Try all strategies of the family on one graph."""
@@ -253,7 +296,8 @@ class MeshPlanner:
             self.teller.works_on(allowed.name)
             made = list(self._fitting(trial, allowed, search))
             search.found |= dict.fromkeys(made, trial)
-            search.data_parallel += made[:1] if allowed.data_parallel else []
+            if allowed.data_parallel and trial.engine.cost.machine == self.machine:
+                search.data_parallel += made[:1]
             fastest = min(candidate.seconds for candidate in made)
             search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
 
@@ -263,10 +307,10 @@ class MeshPlanner:
 
     def _engine(self, graph: Graph, cost: CostModel) -> Engine:
         """The engine for a graph; graphs of the same rules share what it learns."""
-        rules = self.library.concrete(graph)
-        if rules not in self._engines:
-            self._engines[rules] = Engine(cost, Cuts(rules))
-        return self._engines[rules]
+        key = cost.machine.devices, self.library.concrete(graph)
+        if key not in self._engines:
+            self._engines[key] = Engine(cost, Cuts(key[1]))
+        return self._engines[key]
 
     def _trial(self, variant: Variant, cost: CostModel) -> _Trial:
         engine = self._phases.timed("rules", lambda: self._engine(variant.graph, cost))
@@ -279,8 +323,7 @@ class MeshPlanner:
         return Trial(engine, variant.graph, variant.derivation, judge, self._phases)
 
     def _variants(self, graph: Graph) -> Sequence[Variant]:
-        one = self.machine.with_devices(1)
-        cost = CostModel(one, optimizer=self.optimizer, speed=self.speed)
+        cost = self._cost(self.machine.with_devices(1))
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
         found = variants(graph, self.library, mode, Engine(cost, Cuts(())), TRIES)
         self.teller.works_on("rewriting")
@@ -368,8 +411,7 @@ class MeshPlanner:
 
     def _plan(self, name: str, graph: Graph, best: Candidate, trial: _Trial) -> Plan:
         cut = trial.engine.cut(best.choice, trial.before)
-        one = CostModel(self.machine.with_devices(1), optimizer=self.optimizer, speed=self.speed)
-        whole = Engine(one, Cuts(()))
+        whole = Engine(self._cost(self.machine.with_devices(1)), Cuts(()))
         alone = simulate(schedule(graph, whole.cut(whole.choose(graph)).views), whole.cost)
         estimates = EstimatesFile(
             step_seconds=best.seconds,

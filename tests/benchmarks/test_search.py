@@ -62,7 +62,7 @@ def test_plans_of_the_papers_models(model, nodes):
 @pytest.mark.parametrize(("machine", "nodes"), [("dgx-h100", n) for n in (1, 2, 8, 32, 128)])
 def test_time_against_devices(machine, nodes):
     target, library = load_machine(machine).with_nodes(nodes), unused_library()
-    graph = build_model("bert-large", 4096, target.devices)
+    graph = build_model("bert-large", 4 * target.devices, target.devices)
     found = MeshPlanner(target, library).plan("bert-large", graph)
     phases = ", ".join(f"{name} {used:.1f}" for name, used in found.report.phases.items())
     print(f"\nbert-large on {target.devices}: {found.report.seconds:.1f} s ({phases})")

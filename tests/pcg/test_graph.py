@@ -130,6 +130,14 @@ def test_deep_graphs():
     assert "5000" not in repr(graph)
 
 
+def test_ranks_of_deep_graphs():
+    node = X.node
+    for _ in range(5000):
+        node = Node(relu(), (node.value(),))
+    assert sys.getrecursionlimit() < 5000
+    assert node.ranks == (2,)
+
+
 def test_wrong_number_of_operands():
     with pytest.raises(OperatorError) as caught:
         Node(matmul(), (X,))

@@ -45,7 +45,7 @@ MORE = ("softmax", "transpose", "residual")
 CASES = [
     *(("summit", 2, name, sizes) for name in GRAPHS for sizes in SIZES),
     *(("dgx-a100", 4, name, sizes) for name in (*ROWS, *MORE) for sizes in SIZES),
-    *(("summit", 6, name, sizes) for name in (*ROWS, "residual") for sizes in SIZES),
+    *(("summit", 6, name, sizes) for name in (*ROWS, "residual", "softmax") for sizes in SIZES),
     *(("dgx-a100", 8, name, sizes) for name in ROWS for sizes in SIZES),
     *(("summit", 2, name, PRIMES) for name in ("shared", "branches")),
     ("dgx-a100", 4, "branches", PRIMES),
@@ -87,6 +87,8 @@ def check(library: Library, machine: Machine, graph: Graph) -> None:
         ("summit", 2, "branches", PRIMES),  # side by side
         ("dgx-a100", 4, "square", (4096, 1536, 48)),
         ("summit", 6, "relu", (96, 384, 768)),
+        ("summit", 6, "product", (12, 24, 12)),  # two operators change together
+        ("summit", 6, "softmax", (12, 24, 12)),  # on two devices of a socket of three
         ("dgx-a100", 8, "product", (4096, 1536, 48)),
     ],
 )

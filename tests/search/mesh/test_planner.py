@@ -24,7 +24,7 @@ from search.mesh.allow import Dimension, everything
 from search.mesh.cuts import Cuts
 from search.mesh.engine import Choice, Engine
 from search.mesh.overlap import Trial
-from search.mesh.planner import PLANNERS, MeshPlanner
+from search.mesh.planner import PLANNERS, MeshPlanner, fewer
 from search.mesh.variants import Mode
 from search.simulate import simulate
 from substitutions.store import load_library
@@ -119,6 +119,31 @@ def test_only_what_is_allowed_is_cut(dimension, others):
     described = rows(planner.plan("mlp-tiny", graph).plan)
     cuts = {part.split()[0] for row in described for part in row.cut.split(" x ")}
     assert cuts.isdisjoint(others)
+
+
+def test_what_does_not_divide_by_three_is_cut_by_two_on_fewer_devices():
+    text = SMALL["perceptron"].format(b=8192, h=8192, o=8192)
+    graph, machine = parse_graph(text), load_machine("summit").with_devices(6)
+    library, four = load_library(), machine.with_devices(4)
+    plan, on_four = (MeshPlanner(m, library).plan("small", graph).plan for m in (machine, four))
+    used = {device for view in plan.views.values() for device in view.devices}
+    assert used == set(range(4))
+    assert plan.estimates.step_seconds == on_four.estimates.step_seconds
+
+
+@pytest.mark.parametrize(
+    ("preset", "devices", "expected"),
+    [
+        ("summit", 192, [128, 96, 2]),
+        ("summit", 6, [4, 3, 2]),
+        ("summit", 2, [1]),
+        ("summit", 1, []),
+        ("dgx-a100", 8, [4]),
+        ("dgx-a100", 7, [4]),
+    ],
+)
+def test_how_many_devices_are_worth_a_try(preset, devices, expected):
+    assert fewer(load_machine(preset).with_nodes(32).with_devices(devices)) == expected
 
 
 def test_weights_in_parts_take_a_part_of_the_memory_of_copies():
