@@ -16,7 +16,7 @@ from pcg.errors import OperatorError
 from pcg.expr import Access, Add, Apply, Expr, Guard, IndexValue, Mul, children, walk
 from pcg.graph import Graph, Node, Value
 from pcg.halo import states_halo
-from pcg.layout import NOT_LAID_OUT, covers, grid
+from pcg.layout import covers, grid
 from pcg.opaque import Opaque
 from pcg.operator import PARALLEL_ATTRIBUTES, Call
 from pcg.poly import Poly
@@ -269,12 +269,6 @@ def _calls(graph: Graph) -> Iterator[Node]:
     return (node for node in graph.nodes if not node.is_leaf)
 
 
-def _halos(placement: Placement) -> Iterator[Finding]:
-    for node in placement.graph.nodes:
-        if any(tensor.degrees.halos for tensor in node.types):
-            yield node, f"{node.types[0]}: {NOT_LAID_OUT}"
-
-
 def _viewed(placement: Placement) -> Iterator[Finding]:
     for node in placement.operators:
         if node not in placement.views:
@@ -337,7 +331,6 @@ TRAINING_CHECKS: tuple[Check[Graph], ...] = (
     Check("loss", "the first output is a scalar that depends on a weight", _loss),
 )
 PLACEMENT_CHECKS: tuple[Check[Placement], ...] = (
-    Check("halos", "no tensor has a halo, which has no layout yet", _halos),
     Check("views", "operators have a view, and only they", _viewed),
     Check("shapes", "a view has the shape of its operator's task grid", _shapes),
     Check("devices", "a view lies within the machine", _within),

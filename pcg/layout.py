@@ -3,12 +3,15 @@
 The layout of an operand or output follows from the operator's task grid and its machine view. The
 grid has an axis for each index that may be cut (in the order of the local typing), then one for
 partials that pass through, then one for copies of the whole.
+
+Where a dimension has a halo, a piece is a block with what it holds of its neighbours. What is sent
+to others is of the block alone, so that each element comes from one piece.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, wraps
 from math import prod
 from typing import NamedTuple
@@ -16,15 +19,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.errors import InputError
 from pcg.graph import Node, Signature
+from pcg.halo import open_typing
 from pcg.infer import bind_sizes, carriers_of
 from pcg.local import LocalTyping
 from pcg.task import Task
 from pcg.tensor import ParallelTensor
 from pcg.view import MachineView
 
-NOT_LAID_OUT = "halos are part of types and of proofs, but not executed yet"
 _KEPT = 65536
 """How many layouts are remembered."""
 
@@ -35,6 +37,10 @@ class Piece:
 
     partial: int
     block: tuple[int, ...]
+
+
+Region = tuple[tuple[int, int], ...]
+"""Global [start, stop) in each dimension."""
 
 
 class Cells(NamedTuple):
@@ -49,15 +55,10 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The pieces of a tensor by device; a device holds at most one. Raises InputError for a tensor
-    with a halo."""
+    """The pieces of a tensor by device; a device holds at most one."""
 
     type: ParallelTensor
     pieces: tuple[tuple[int, Piece], ...]
-
-    def __post_init__(self) -> None:
-        if self.type.degrees.halos:
-            raise InputError(f"tensor {self.type}", NOT_LAID_OUT)
 
     def __hash__(self) -> int:
         return self._hash
@@ -93,12 +94,28 @@ class Layout:
     def devices(self) -> tuple[int, ...]:
         return tuple(sorted(device for device, _ in self.pieces))
 
-    def region(self, piece: Piece) -> tuple[slice, ...]:
-        """The global indices that a piece covers."""
-        return tuple(
-            slice(b * length, (b + 1) * length)
-            for b, length in zip(piece.block, self.type.block, strict=True)
-        )
+    @cached_property
+    def regions(self) -> Mapping[int, Region]:
+        """The global indices that each device's piece covers, with its halos."""
+        starts, stops = (ends.tolist() for ends in self.bounds(self.cells.blocks))
+        spans = (tuple(zip(*ends, strict=True)) for ends in zip(starts, stops, strict=True))
+        return dict(zip((device for device, _ in self.pieces), spans, strict=True))
+
+    def bounds(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the pieces of some blocks [pieces, rank] start and stop, with their halos, which
+        reach as far as the tensor goes."""
+        length = np.array(self.type.block, np.int64)
+        starts, stops = blocks * length, (blocks + 1) * length
+        for halo in self.type.degrees.halos:
+            dim, (before, after) = halo.dim, halo.widths
+            starts[:, dim] = np.maximum(starts[:, dim] - before, 0)
+            stops[:, dim] = np.minimum(stops[:, dim] + after, self.type.shape[dim])
+        return starts, stops
+
+    @property
+    def without_halos(self) -> Layout:
+        """The same blocks, of which none holds anything of its neighbours."""
+        return replace(self, type=self.type.without_halos) if self.type.degrees.halos else self
 
 
 def grid(node: Node) -> tuple[int, ...]:
@@ -235,7 +252,12 @@ def _pieces_shape(tensor: ParallelTensor) -> tuple[int, ...]:
 
 
 def _typing(node: Node) -> LocalTyping:
-    return node.operator_call.typing(tuple(value.type.rank for value in node.inputs))
+    """The typing, with the windows that slide over the halos of the operands."""
+    types = [value.type for value in node.inputs]
+    ranks = tuple(t.rank for t in types)
+    if not any(t.degrees.halos for t in types):
+        return node.operator_call.typing(ranks)
+    return open_typing(node.operator_call, ranks, [t.degrees.halos for t in types])
 
 
 def _axes(node: Node) -> list[tuple[str, int]]:

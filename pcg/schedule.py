@@ -164,7 +164,8 @@ class Scheduler:
                 self._steps.append(Load(slot))
             return layout
         if node not in self._homes:
-            self._homes[node] = home(source, chain, wanted)
+            # A weight is stored once: its halos are fetched, and their gradients brought back.
+            self._homes[node] = home(source, chain, wanted).without_halos
             self._steps.append(Load(Slot(source, self._homes[node])))
         return self._homes[node]
 

@@ -17,6 +17,12 @@ class Task:
     """Global size of every index."""
     ranges: Mapping[str, tuple[int, int]]
     """Where the block of a cut index starts and ends; whole indices may be absent."""
+    starts: tuple[tuple[int, ...], ...] = ()
+    """The global index of each operand's first element, which may lie in a halo; none: all 0."""
+
+    def first(self, operand: int, axis: int) -> int:
+        """Where a dimension of an operand starts; ``axis`` may count from the last one."""
+        return self.starts[operand][axis] if self.starts else 0
 
     def start(self, index: str) -> int:
         """The first global value of an index on this task."""

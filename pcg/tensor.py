@@ -9,7 +9,7 @@ equal by type to those that these hold. It changes what lies where and not what 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Generic, TypeVar
 
@@ -79,6 +79,21 @@ class ParallelTensor:
     def block(self) -> tuple[int, ...]:
         """The shape of what one device holds, without halos."""
         return tuple(s // d for s, d in zip(self.shape, self.degrees.dims, strict=True))
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The shape of what one device holds at most, halos included."""
+        shape = list(self.block)
+        for halo in self.degrees.halos:
+            shape[halo.dim] = min(shape[halo.dim] + sum(halo.widths), self.shape[halo.dim])
+        return tuple(shape)
+
+    @property
+    def without_halos(self) -> ParallelTensor:
+        """The type of the same blocks, of which none holds anything of its neighbours."""
+        if not self.degrees.halos:
+            return self
+        return replace(self, degrees=replace(self.degrees, halos=()))
 
     @property
     def elements(self) -> int:

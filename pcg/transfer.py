@@ -17,10 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.layout import Cells, Layout, Piece
-
-Region = tuple[tuple[int, int], ...]
-"""Global [start, stop) in each dimension."""
+from pcg.layout import Cells, Layout, Piece, Region
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,10 @@ class Transfer:
         """How many partials are summed into one."""
         return self.source.type.degrees.partials // self.target.type.degrees.partials
 
+    @property
+    def has_halos(self) -> bool:
+        return bool(self.source.type.degrees.halos or self.target.type.degrees.halos)
+
     @cached_property
     def flows(self) -> Flows:
         """What every device needs, and from whom: from itself where it can."""
@@ -89,23 +90,22 @@ class Transfer:
         share, one partial of a sum at a time."""
         partials = pieces.partials[some] // self.group
         shared = (wanted.partials[:, None] == partials[None, :]).astype(np.int64)
-        blocks = zip(self.target.type.block, self.source.type.block, strict=True)
-        for dim, (length, own) in enumerate(blocks):
-            asked, there = wanted.blocks[:, dim, None], pieces.blocks[some, dim][None, :]
-            stop = np.minimum((asked + 1) * length, (there + 1) * own)
-            shared *= np.maximum(stop - np.maximum(asked * length, there * own), 0)
+        first, last = self.target.bounds(wanted.blocks)
+        own_first, own_last = self.source.without_halos.bounds(pieces.blocks[some])
+        for dim in range(self.source.type.rank):
+            start = np.maximum(first[:, dim, None], own_first[None, :, dim])
+            stop = np.minimum(last[:, dim, None], own_last[None, :, dim])
+            shared *= np.maximum(stop - start, 0)
         return shared
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
         """What every device needs, and from whom: from itself where it can."""
         flows = self.flows
-        asked = self.target.cells.blocks[flows.wanted]
+        first, last = self.target.bounds(self.target.cells.blocks[flows.wanted])
         there = self.source.cells.blocks[flows.pieces]
-        length = np.array(self.target.type.block, np.int64)
-        own = np.array(self.source.type.block, np.int64)
-        start = np.maximum(asked * length, there * own)
-        stop = np.minimum((asked + 1) * length, (there + 1) * own)
+        own_first, own_last = self.source.without_halos.bounds(there)
+        start, stop = np.maximum(first, own_first), np.minimum(last, own_last)
         return tuple(
             Message(source, target, tuple(zip(begin, end, strict=True)))
             for source, target, begin, end in zip(
@@ -121,7 +121,7 @@ class Transfer:
     def groups(self) -> tuple[tuple[int, ...], ...] | None:
         """Groups of devices for all_reduce, when that is what the transfer amounts to."""
         same_blocks = self.source.type.degrees.dims == self.target.type.degrees.dims
-        if self.group == 1 or not same_blocks:
+        if self.group == 1 or not same_blocks or self.has_halos:
             return None
         found: list[tuple[int, ...]] = []
         for piece, devices in self.target.holders.items():
@@ -140,13 +140,14 @@ class Transfer:
     def gathers(self) -> tuple[tuple[int, ...], ...] | None:
         """Groups of devices for all_gather, when that is what the transfer amounts to: each group
         puts the blocks of its devices together on all of them."""
-        return None if self.group > 1 else _gathers(self.source, self.target)
+        alone = self.group > 1 or self.has_halos
+        return None if alone else _gathers(self.source, self.target)
 
     @cached_property
     def scatters(self) -> tuple[tuple[int, ...], ...] | None:
         """Groups of devices for reduce_scatter, when that is what the transfer amounts to: each
         group sums the partials of its devices, and each of these keeps a part of the sum."""
-        if self.group == 1:
+        if self.group == 1 or self.has_halos:
             return None
         # What is summed is what would be copied the other way: the adjoint gathers.
         found: list[tuple[int, ...]] = []
@@ -183,8 +184,8 @@ class Transfer:
     @cached_property
     def kind(self) -> Kind:
         if self.group == 1 and set(self.source.pieces) == set(self.target.pieces):
-            same = self.source.type.degrees.dims == self.target.type.degrees.dims
-            if same:
+            a, b = self.source.type.degrees, self.target.type.degrees
+            if (a.dims, a.halos) == (b.dims, b.halos):
                 return "none"
         if self.groups is not None:
             return "all_reduce"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -88,9 +88,10 @@ def prepare(call: Call, task: Task, starts: Sequence[tuple[int, ...]]) -> Kernel
     or its equation, read as torch functions of whole blocks where it is element by element."""
     kernel = call.operator.kernel
     if kernel is not None:
+        placed = replace(task, starts=tuple(starts))
 
         def run_kernel(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            result = kernel(task, *blocks)
+            result = kernel(placed, *blocks)
             return result if isinstance(result, tuple) else (result,)
 
         return run_kernel

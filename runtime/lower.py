@@ -83,7 +83,7 @@ class Lowering:
             rank,
             self.ranks,
             self._part(parts.before, rank),
-            {self._name(s): one_slice(s.layout).type.block for s in self._slots if _holds(s, rank)},
+            {self._name(s): _shape(s, rank) for s in self._slots if _holds(s, rank)},
             frozenset(self._name(slot) for slot in self._active if _holds(slot, rank)),
             tuple(self._weights(rank)),
             self._name(self.loss) if counts else None,
@@ -309,6 +309,11 @@ def _regular(step: steps.Move) -> Transfer | None:
     if is_sliced(step.source) != is_sliced(step.target):
         return None
     return transfer(one_slice(step.source.layout), one_slice(step.target.layout))
+
+
+def _shape(slot: Slot, rank: int) -> tuple[int, ...]:
+    """Of a rank's piece of a slice."""
+    return tuple(stop - start for start, stop in region_of(one_slice(slot.layout), rank))
 
 
 def _holds(slot: Slot, rank: int) -> bool:

@@ -47,7 +47,7 @@ def _swaps(move: Transfer) -> tuple[Group, ...] | None:
     """Groups in which every device has one message of the same size for every other, and all that
     it holds goes to one of them: then its gradient comes back from there."""
     blocks = prod(move.source.type.block), prod(move.target.type.block)
-    if move.group > 1 or blocks[0] != blocks[1]:
+    if move.group > 1 or move.has_halos or blocks[0] != blocks[1]:
         return None
     heard: dict[int, set[int]] = {device: set() for device in move.target.devices}
     told: dict[int, set[int]] = {device: set() for device in move.source.devices}
@@ -138,7 +138,7 @@ def _of(
 
 def region_of(layout: Layout, device: int) -> Region:
     """The global indices of a device's piece."""
-    return tuple((s.start, s.stop) for s in layout.region(layout.by_device[device]))
+    return layout.regions[device]
 
 
 def _within(layout: Layout, message: Message, device: int) -> Region:

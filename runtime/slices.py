@@ -123,10 +123,8 @@ def first_index(layout: Layout, number: int) -> tuple[int, ...]:
 
 def global_region(layout: Layout, device: int, number: int) -> Region:
     """The global indices of a device's piece of a slice."""
-    one = one_slice(layout)
-    parts = one.region(one.by_device[device])
-    firsts = first_index(layout, number)
-    return tuple((p.start + f, p.stop + f) for p, f in zip(parts, firsts, strict=True))
+    part, firsts = one_slice(layout).regions[device], first_index(layout, number)
+    return tuple((start + f, stop + f) for (start, stop), f in zip(part, firsts, strict=True))
 
 
 def sliced_task(node: Node, task: Task, number: int) -> Task:

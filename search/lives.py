@@ -175,7 +175,7 @@ class _Reader:
                 continue
             shown = step.operands[of]
             self.roots[slot] = self.root(shown)
-            if prod(slot.layout.type.block) == prod(shown.layout.type.block):
+            if prod(slot.layout.type.held) == prod(shown.layout.type.held):
                 self.same[slot] = self.same.get(shown, shown)
             else:
                 self.maker[slot] = i
@@ -191,7 +191,7 @@ class _Reader:
         return self.roots.get(slot, slot)
 
     def _size(self, slot: Slot) -> int:
-        return 0 if slot in self.static else prod(slot.layout.type.block)
+        return 0 if slot in self.static else prod(slot.layout.type.held)
 
     def run(self) -> Lives:
         for i, step in enumerate(self.steps):

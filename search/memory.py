@@ -56,7 +56,7 @@ def peak_memory(
     parameters, grads, states = (np.zeros(devices, np.int64) for _ in range(3))
     trained = set(gradients(schedule).weights)
     for node, layout in schedule.homes.items():
-        block = prod(layout.type.block)
+        block = prod(layout.type.held)
         parameters[_devices(layout)] += block * itemsize
         if node in trained:
             grads[_devices(layout)] += block * itemsize
@@ -64,7 +64,7 @@ def peak_memory(
     change = np.zeros((found.end + 2, devices), np.int64)
     common = np.zeros((found.end + 2, 1), np.int64)
     for life in found.lives:
-        block = prod(life.layout.type.block) * itemsize
+        block = prod(life.layout.type.held) * itemsize
         everywhere = len(life.layout.devices) == devices
         changed, which = (common, 0) if everywhere else (change, _devices(life.layout))
         changed[life.first, which] += block

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
@@ -51,7 +51,7 @@ def parallel_map(
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
+def _interrupts_held() -> Generator[None]:
     """Ctrl-C waits for the end of the block: while a worker is being started, its parent would
     lose sight of it. Workers started in it keep the handler, and so go on."""
     pressed: list[int] = []

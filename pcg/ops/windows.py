@@ -11,8 +11,9 @@ outside of ``x`` is 0, or left out (``max_pool2d``, ``avg_pool2d_inside``). ``sa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pcg.lazy import torch
 from pcg.operator import Operator
@@ -82,30 +83,47 @@ _STRIDES = ("stride_h", "stride_w")
 _DILATIONS = ("dilation_h", "dilation_w")
 _KERNEL = ("kernel_h", "kernel_w")
 _PADDING = ("top", "left")
+_INDICES = ("h", "w")
+
+
+class _Along(NamedTuple):
+    """What a task's windows read along an axis of ``x``: so many ``windows`` ``stride`` apart, each
+    ``extent`` elements from its first to its last one, the first from ``start`` on. Counted from
+    the first element that the task has; what lies beyond these is outside of the tensor."""
+
+    axis: int
+    start: int
+    windows: int
+    stride: int
+    extent: int
+
+
+def _along(task: Task, kernel: tuple[int, int]) -> Iterator[_Along]:
+    given = task.attributes
+    for axis, index, stride, dilation, padding, size in zip(
+        (-2, -1), _INDICES, _STRIDES, _DILATIONS, _PADDING, kernel, strict=True
+    ):
+        start = given[stride] * task.start(index) - given[padding] - task.first(0, axis)
+        extent = _extent(size, given.get(dilation, 1))
+        yield _Along(axis, start, task.length(index), given[stride], extent)
 
 
 def _read(task: Task, x: Tensor, kernel: tuple[int, int], outside: float = 0.0) -> Tensor:
     """The rows and columns from the first to the last that some window reads."""
-    given = task.attributes
-    for axis, size, stride, dilation, first, extent in zip(
-        (-2, -1), _PLACES, _STRIDES, _DILATIONS, _PADDING, kernel, strict=True
-    ):
-        length = (given[size] - 1) * given[stride] + _extent(extent, given.get(dilation, 1))
-        x = cut_out(x, axis, -given[first], length, outside)
+    for axis, start, windows, stride, extent in _along(task, kernel):
+        x = cut_out(x, axis, start, (windows - 1) * stride + extent, outside)
     return x
 
 
 def _even_padding(task: Task, x: Tensor, kernel: tuple[int, int]) -> tuple[int, int] | None:
     """The padding, as much before as after, with which torch reads just the task's windows; None
     where none does. It saves a copy of the operand."""
-    given = task.attributes
-    for axis, size, stride, dilation, first, extent in zip(
-        (-2, -1), _PLACES, _STRIDES, _DILATIONS, _PADDING, kernel, strict=True
-    ):
-        room = x.shape[axis] + 2 * given[first] - _extent(extent, given.get(dilation, 1))
-        if given[first] < 0 or room < 0 or room // given[stride] + 1 != given[size]:
+    rows, columns = _along(task, kernel)
+    for axis, start, windows, stride, extent in (rows, columns):
+        room = x.shape[axis] - 2 * start - extent
+        if start > 0 or room < 0 or room // stride + 1 != windows:
             return None
-    return _pair(task, _PADDING)
+    return -rows.start, -columns.start
 
 
 def _pair(task: Task, names: tuple[str, str]) -> tuple[int, int]:

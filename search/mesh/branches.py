@@ -8,36 +8,42 @@ at in the same way (parallel splits; Unity, section 5.2).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pcg.graph import Graph, Node
 
 Branch = tuple[Node, ...]
 """Operators, in order."""
-Fork = tuple[Branch, ...]
-"""Branches that depend on each other in nothing; two at least."""
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Branches that depend on each other in nothing, two at least, each with the forks within."""
+
+    branches: tuple[Branch, ...]
+    inside: tuple[tuple[Fork, ...], ...]
+
+    def __iter__(self) -> Iterator[Fork]:
+        """It and all forks within."""
+        yield self
+        for inner in (fork for forks in self.inside for fork in forks):
+            yield from inner
+
+    @property
+    def innermost(self) -> tuple[Branch, ...]:
+        """The branches that have no others within: of a row of concats, say, all that is joined."""
+        own = zip(self.branches, self.inside, strict=True)
+        alone = (branch for branch, forks in own if not forks)
+        within = (branch for forks in self.inside for fork in forks for branch in fork.innermost)
+        return (*alone, *within)
 
 
 def forks(graph: Graph) -> list[Fork]:
-    """All groups of branches, those that lie within a branch after it."""
+    """All forks, those that lie within a branch after it."""
     nodes = [node for node in graph.nodes if not node.is_leaf]
-    return list(_Ordered.of(nodes).forks(range(len(nodes))))
-
-
-def pieces(fork: Fork, every: Iterable[Fork]) -> Fork:
-    """The innermost branches within some branches: of a row of concats, say, all that is joined.
-    ``every``: all groups of branches of the graph."""
-    left = [set(branch) for branch in fork]
-    found: list[Branch] = []
-    for inner in every:
-        for branch in inner if inner != fork else ():
-            for rest in left:
-                if rest.issuperset(branch):
-                    found.append(branch)
-    inside = [b for b in found if not any(set(b) > set(other) for other in found)]
-    alone = [b for b in fork if not any(set(b) >= set(other) for other in inside)]
-    return (*alone, *inside)
+    outer = _Ordered.of(nodes).forks(range(len(nodes)))
+    return [fork for around in outer for fork in around]
 
 
 @dataclass(frozen=True)
@@ -67,14 +73,16 @@ class _Ordered:
         return _Ordered(nodes, number, before, after)
 
     def forks(self, members: Sequence[int]) -> Iterator[Fork]:
-        """Those among some operators, whose numbers ascend."""
+        """The outermost ones among some operators, whose numbers ascend."""
         for stretch in self._between(members):
             parts = self._components(stretch)
-            if len(parts) > 1:
-                yield tuple(tuple(self.nodes[i] for i in part) for part in parts)
-            for part in parts:
-                if 1 < len(part) < len(members):
-                    yield from self.forks(part)
+            within = (p for p in parts if 1 < len(p) < len(members))
+            if len(parts) == 1:
+                yield from (fork for part in within for fork in self.forks(part))
+                continue
+            inside = (tuple(self.forks(p)) if 1 < len(p) < len(members) else () for p in parts)
+            branches = (tuple(self.nodes[i] for i in part) for part in parts)
+            yield Fork(tuple(branches), tuple(inside))
 
     def _between(self, members: Sequence[int]) -> list[list[int]]:
         """What lies between two operators in a row through which all paths go."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Generic, TypeVar
@@ -36,6 +37,8 @@ Judged = TypeVar("Judged")
 FEW = 2400
 """Strategies of all operators of a graph that is small, each on all devices that it may be on,
 times the operators, which are simulated with each: what takes some seconds."""
+PAIRS = 256
+"""Pairs of strategies of two operators that are few."""
 SIDES = 2
 """How many ways to put branches of a larger graph side by side are simulated in a row without one
 that is faster."""
@@ -47,6 +50,8 @@ KNOWN = 3
 
 FIRST = (ALL, Exposed(exchange=0.0, loss=0.0), Exposed(moves=0.5, loss=0.0))
 """The way back waits for no number that only puts the loss together."""
+FREE = Exposed(exchange=0.01, moves=0.01, loss=0.0)
+"""Most is cut, and alike, where communication takes hardly any time."""
 AT_BEST = Exposed(exchange=0.0, moves=0.25, loss=0.0)
 AGAIN = (1.0, 0.25)
 """How much of moves counts when exchanges count as far as they were exposed."""
@@ -106,10 +111,12 @@ class Trial(Generic[Judged]):
             exposed = Exposed(moves=moves, loss=0.0, weights=best.exposed)
             found[self._try(price, allowed, exposed)] = None
         if not brief:
-            small = self._is_small()
+            small = self.is_small
             bases = [min(found, key=lambda tried: tried.seconds)]
             if small and self._allows_uncut(allowed):
                 bases.append(self._tried_codes(self._uncut(best.choice)))
+            if small:
+                bases.append(self._try(price, allowed, FREE))
             found |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
         yield from found
 
@@ -141,7 +148,8 @@ class Trial(Generic[Judged]):
         idle = (IDLE,) * len(self.engine.digits)
         return replace(choice, codes=dict.fromkeys(choice.codes, idle))
 
-    def _is_small(self) -> bool:
+    @cached_property
+    def is_small(self) -> bool:
         """Whether each strategy of each operator can be simulated."""
         nodes = [node for node in self.graph.nodes if not node.is_leaf]
         found = 0
@@ -172,8 +180,9 @@ class Trial(Generic[Judged]):
             last, exposed = best, Exposed(loss=0.0, weights=best.exposed)
             least = 0.0 if small else LEAST_SAVED * best.seconds
             found = sides(self.engine, spread, allowed, exposed)
-            for side in [s for s in found if s.saved > least][: None if small else SIDES]:
-                more = put(self.engine, spread, side, allowed, exposed)
+            ways = [s for s in found if s.saved > least][: None if small else SIDES]
+            for side, fixed in product(ways, (True, False) if small else (True,)):
+                more = put(self.engine, spread, side, allowed, exposed, fixed=fixed)
                 tried = self._tried_codes(more.choice)
                 if tried.seconds < best.seconds:
                     best, spread = tried, more
@@ -210,7 +219,7 @@ class Trial(Generic[Judged]):
         for reader in best.choice.codes:
             for node in dict.fromkeys(v.node for v in reader.inputs if not v.node.is_leaf):
                 ways = len(places[node]) * len(places[reader])
-                if ways * len(best.choice.codes) > FEW:
+                if ways > PAIRS:
                     continue
                 for pair in product(places[node], places[reader]):
                     changed = dict(zip((node, reader), pair, strict=True))

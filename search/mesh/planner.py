@@ -261,19 +261,23 @@ class MeshPlanner:
                 self._try(self._trial(again, cost), search)
 
     def _on_fewer_devices(self, search: _Search) -> None:
-        """Try the graph of the fastest plan on the first devices alone, and on fewer yet where that
-        is faster: what does not divide by 3 is cut by 2, and little work is soon done by few. Not
-        where the work alone, spread over them, would take longer than the plan that is known."""
+        """Try the graph of the fastest plan, of a small one all that rewrites make of it, on the
+        first devices alone, and on fewer yet where that is faster: what does not divide by 3 is cut
+        by 2, and little work is soon done by few. Not where the work alone, spread over them, would
+        take longer than the plan that is known; of a small graph most of that is the latency of
+        kernels, which does not grow."""
         base, best = search.base, self.machine
-        work = base.work_at_best()
+        bases = list(search.fastest) if base.is_small else [base]
+        work = 0.0 if base.is_small else base.work_at_best()
         while not search.stopped:
             whole, known = best, search.known
             for devices in fewer(whole):
                 if work / devices > known:
                     break
                 machine = self.machine.with_devices(devices)
-                trial = self._trial(Variant(base.graph, base.before), self._cost(machine))
-                self._try(trial, search)
+                for one in bases:
+                    trial = self._trial(Variant(one.graph, one.before), self._cost(machine))
+                    self._try(trial, search)
                 if search.known < known:
                     best, known = machine, search.known
             if best is whole:

@@ -10,13 +10,15 @@ the digit that has least to do (longest first: Graham, SIAM J. Appl. Math. 1969)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
+
+import numpy as np
 
 from pcg.graph import Node
 from search.mesh.allow import Allowed, Mask
-from search.mesh.branches import Branch, Fork, forks, pieces
+from search.mesh.branches import Branch, forks
 from search.mesh.digits import Digits, Seconds
 from search.mesh.engine import Choice, Engine, Exposed
 from search.mesh.strategies import IDLE, Space
@@ -60,22 +62,34 @@ class Spread:
 def sides(engine: Engine, spread: Spread, allowed: Allowed, exposed: Exposed) -> list[Side]:
     """The ways to put more branches side by side, those that promise most first."""
     graph = spread.choice.graph
-    leaving = _Leaving(engine, spread, allowed, engine.alone(graph, exposed))
     every = forks(graph)
+    ways = dict.fromkeys(way for fork in every for way in (fork.branches, fork.innermost))
+    concerned = dict.fromkeys(node for fork in every for branch in fork.branches for node in branch)
+    row = {node: i for i, node in enumerate(concerned)}
+    now, least = _leaving_one(engine, spread, allowed, engine.alone(graph, exposed), row)
     found: list[Side] = []
-    ways = dict.fromkeys(way for fork in every for way in (fork, pieces(fork, every)))
-    for fork in ways:
-        now = sum(leaving.now(node) for branch in fork for node in branch)
+    for branches in ways:
+        rows = [[row[node] for node in branch] for branch in branches]
+        busy = float(sum(now[places].sum() for places in rows))
+        seconds = np.array([least[places].sum(axis=0) for places in rows])
         for digit, prime in enumerate(engine.digits.primes):
-            seconds = [sum(leaving.least(node, digit) for node in branch) for branch in fork]
-            loads, last = _shared(fork, seconds, prime)
-            if now > last:
-                found += Side(digit, loads, now - last).turned()
+            loads, last = _shared(branches, seconds[:, digit].tolist(), prime)
+            if busy > last:
+                found += Side(digit, loads, busy - last).turned()
     return sorted(found, key=lambda side: -side.saved)
 
 
-def put(engine: Engine, spread: Spread, side: Side, allowed: Allowed, exposed: Exposed) -> Spread:
-    """The choice with branches side by side, their strategies chosen anew."""
+def put(
+    engine: Engine,
+    spread: Spread,
+    side: Side,
+    allowed: Allowed,
+    exposed: Exposed,
+    *,
+    fixed: bool = True,
+) -> Spread:
+    """The choice with branches side by side, their strategies chosen anew; those of all others as
+    well if these are not ``fixed``."""
     choice, digits = spread.choice, engine.digits
     stride, prime = digits.strides[side.digit], digits.primes[side.digit]
     held, starts = dict(spread.held), dict(choice.starts)
@@ -85,51 +99,56 @@ def put(engine: Engine, spread: Spread, side: Side, allowed: Allowed, exposed: E
             start = starts.get(node, 0)
             starts[node] = start + (value - start // stride % prime) * stride
     moved = {node for load in side.loads for node in load}
-    fixed = {node: codes for node, codes in choice.codes.items() if node not in moved}
+    others = {node: codes for node, codes in choice.codes.items() if node not in moved and fixed}
     kept = {node: start for node, start in starts.items() if start}
     made = Spread(replace(choice, starts=kept), held)
 
     def narrowed(node: Node, space: Space) -> Mask:
         return _leaving(allowed(node, space), space, made.idle(node, digits))
 
-    found = engine.choose(choice.graph, 0.0, narrowed, exposed, fixed=fixed)
+    found = engine.choose(choice.graph, 0.0, narrowed, exposed, fixed=others)
     return Spread(replace(made.choice, codes=found.codes), held)
 
 
-@dataclass
-class _Leaving:
-    """What operators cost by themselves where they leave digits to others."""
-
-    engine: Engine
-    spread: Spread
-    allowed: Allowed
-    own: Mapping[Node, Seconds]
-    _least: dict[tuple[Node, int], float] = field(default_factory=dict[tuple[Node, int], float])
-
-    def now(self, node: Node) -> float:
-        """Seconds with the strategy that is chosen."""
-        place = self.engine.space(node).place(self.spread.choice.codes[node])
+def _leaving_one(
+    engine: Engine,
+    spread: Spread,
+    allowed: Allowed,
+    own: Mapping[Node, Seconds],
+    nodes: Iterable[Node],
+) -> tuple[Seconds, Seconds]:
+    """What each of some operators takes by itself with the strategy that is chosen [nodes], and at
+    least if one more digit is left idle [nodes, digits]; infinitely long where it is left to others
+    already, or no such strategy is allowed."""
+    digits = engine.digits
+    now: list[float] = []
+    least: list[list[float]] = []
+    for node in nodes:
+        space, seconds = engine.space(node), own[node]
+        place = space.place(spread.choice.codes[node])
         assert place is not None
-        return float(self.own[node][place])
+        now.append(float(seconds[place]))
+        held, idle = spread.held.get(node, ()), spread.idle(node, digits)
+        mask = allowed(node, space)
+        least.append(
+            [
+                inf
+                if digit in held
+                else float(seconds[_leaving(mask, space, idle | {digit})].min(initial=inf))
+                for digit in range(len(digits))
+            ]
+        )
+    return np.array(now), np.array(least).reshape(len(now), len(digits))
 
-    def least(self, node: Node, digit: int) -> float:
-        """Seconds at least if one more digit is left idle; infinitely many where it is left to
-        others already, or no such strategy is allowed."""
-        if digit in self.spread.held.get(node, ()):
-            return inf
-        if (node, digit) not in self._least:
-            space, idle = self.engine.space(node), self.spread.idle(node, self.engine.digits)
-            mask = _leaving(self.allowed(node, space), space, idle | {digit})
-            self._least[node, digit] = float(self.own[node][mask].min(initial=inf))
-        return self._least[node, digit]
 
-
-def _shared(fork: Fork, seconds: Sequence[float], among: int) -> tuple[tuple[Branch, ...], float]:
+def _shared(
+    branches: Sequence[Branch], seconds: Sequence[float], among: int
+) -> tuple[tuple[Branch, ...], float]:
     """The operators of the branches by the device that computes them, and the seconds of the one
     that has most to do."""
     loads: list[Branch] = [()] * among
     busy = [0.0] * among
-    for own, branch in sorted(zip(seconds, fork, strict=True), key=lambda pair: -pair[0]):
+    for own, branch in sorted(zip(seconds, branches, strict=True), key=lambda pair: -pair[0]):
         least = busy.index(min(busy))
         loads[least] += branch
         busy[least] += own

@@ -8,12 +8,13 @@ cut, and all that the others try.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from pcg.graph import Graph
-from search.derivation import Derivation
+from search.derivation import Derivation, Scribe
 from search.mesh.allow import closed
 from search.mesh.cuts import opened
 from search.mesh.engine import Engine
@@ -28,6 +29,11 @@ class Mode(StrEnum):
     SEQUENTIAL = "sequential"
     ALGEBRA = "algebra"
     PARALLEL = "parallel"
+
+
+FEW_OPERATORS, GROWTH, FEW_GRAPHS = 6, 1, 64
+"""A graph of so few operators is rewritten in all ways that make no more than ``GROWTH`` operators
+more, up to so many graphs."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,35 @@ def variants(
             yield from _cuttable(found, library)
         elif mode is not Mode.JOINT:
             yield from _cuttable(start, library)
+    if mode is Mode.JOINT:
+        yield from _closure(start, library)
+
+
+def _closure(start: Variant, library: Library) -> Iterator[Variant]:
+    """Of a graph of few operators, all that rewrites in a row make of it, whether or not the first
+    ones gain anything by themselves."""
+    if _size(start.graph) > FEW_OPERATORS:
+        return
+    known = {start.graph}
+    pending = deque([start])
+    while pending:
+        base = pending.popleft()
+        algebra = Algebra.of(library.concrete(base.graph))
+        for node in [node for node in base.graph.nodes if not node.is_leaf]:
+            for applied in algebra.applications(node, base.graph):
+                scribe = Scribe.after(base.derivation)
+                graph = scribe.follow(base.graph, applied)
+                if graph in known or _size(graph) > _size(start.graph) + GROWTH:
+                    continue
+                known.add(graph)
+                if len(known) > FEW_GRAPHS:
+                    return
+                pending.append(made := Variant(graph, scribe.derivation))
+                yield made
+
+
+def _size(graph: Graph) -> int:
+    return sum(not node.is_leaf for node in graph.nodes)
 
 
 def rewritten(variant: Variant, library: Library, engine: Engine, tries: int) -> Variant | None:

@@ -223,3 +223,58 @@ def test_branches_on_halves_of_the_devices(agree):
         t6=2,
         t7=2,
     )
+
+
+IMAGES = """
+x = input[2, 3, 16, 8]
+k1 = weight[4, 3, 3, 3]
+k2 = weight[2, 4, 3, 5]
+"""
+FIRST = "height=16, width=8, stride_h=1, stride_w=1, top=1, left=1, dilation_h=1, dilation_w=1"
+POOL = "height=8, width=4, kernel_h=2, kernel_w=2, stride_h=2, stride_w=2, top=0, left=0"
+SECOND = "height=4, width=4, stride_h=2, stride_w=1, top=1, left=2, dilation_h=1, dilation_w=1"
+WINDOWS = f"""{IMAGES}
+h = max_pool2d(relu(conv2d(x, k1, {FIRST})), {POOL})
+y = conv2d(h, k2, {SECOND})
+return mean_loss(multiply(y, y)), y
+"""
+
+
+def test_rows_of_images_with_halos_of_their_neighbours(agree):
+    """The first halo comes from the data, the last one from neighbours, and its gradient goes back
+    to them; the pool reads nothing beyond its rows."""
+    report = agree(
+        WINDOWS,
+        f"""{IMAGES}
+        rows = partition(x, dim=2, degree=4, before=1, after=1)
+        a = relu(conv2d(rows, replicate(k1, degree=4), {FIRST}))
+        h = max_pool2d(partition(a, dim=2, degree=1, before=0, after=0), {POOL})
+        near = partition(h, dim=2, degree=1, before=1, after=0)
+        y = conv2d(near, replicate(k2, degree=4), {SECOND})
+        loss = reduce(mean_loss(multiply(y, y)), degree=4)
+        return loss, combine(y, dim=2, degree=4)
+        """,
+    )
+    assert weights(report) == {"k1", "k2"}
+
+
+def test_rows_and_columns_of_images(agree):
+    """In two ways; halos wider than what is read, and as wide as the whole."""
+    agree(
+        WINDOWS,
+        f"""{IMAGES}
+        rows = partition(x, dim=2, degree=2, before=3, after=16)
+        tiles = partition(rows, dim=3, degree=2, before=1, after=2)
+        a = relu(conv2d(tiles, replicate(k1, degree=4), {FIRST}))
+        inner = partition(partition(a, dim=2, degree=1, before=0, after=0), dim=3, degree=1,
+            before=0, after=0)
+        h = max_pool2d(inner, {POOL})
+        near = partition(h, dim=2, degree=1, before=1, after=2)
+        y = conv2d(partition(near, dim=3, degree=1, before=2, after=2), replicate(k2, degree=4),
+            {SECOND})
+        loss = reduce(reduce(mean_loss(multiply(y, y)), degree=2), degree=2)
+        return loss, combine(combine(y, dim=2, degree=2), dim=3, degree=2)
+        """.replace("degree=1,\n            before", "degree=1, before").replace(
+            "replicate(k2, degree=4),\n            ", "replicate(k2, degree=4), "
+        ),
+    )

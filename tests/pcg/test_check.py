@@ -174,10 +174,7 @@ def placement(
     return Placement(GRAPH, (VIEWS if views is None else dict(views)) | new, devices)
 
 
-HALOED = parse_graph("x = input[4/2(1,0)]\nreturn combine(x, dim=0, degree=2)")
-
 PLACEMENT_FAULTS: list[tuple[str, Placement, str, str]] = [
-    ("halos", Placement(HALOED, {}, 2), "x", "[4/2(1,0)]: halos are part of types and of proofs"),
     ("views", placement({}), "t1", "no view, expected one of (2, 1, 1, 1, 1) tasks"),
     ("views", placement(VIEWS | {X.node: VIEWS[LOSS]}), "", "x has a view, but has no tasks"),
     ("shapes", placement(matmul=VIEWS[LOSS]), "t1", "shape (2, 1, 1, 1), expected (2, 1, 1, 1, 1)"),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
 from pcg.check import Placement, check_graph, check_placement
 from pcg.errors import InputError, OperatorError
-from pcg.layout import spread
+from pcg.layout import grid, spread
 from pcg.operator import Operator
 from pcg.ops import OPERATORS
 from pcg.poly import Poly
+from pcg.schedule import Move, schedule
 from pcg.tensor import Degrees, Halo, ParallelTensor
 from pcg.text import parse_graph, parse_values
+from pcg.view import MachineView
 from search.moves import Moves
 from substitutions.match import matches
 from substitutions.rule import parse_rule
@@ -209,21 +213,40 @@ def test_windows_are_derived_from_the_equation(equation: str, reaches: list[tupl
     assert found == reaches
 
 
-# Neither the search nor the runtime executes halos yet.
+# Where blocks with halos lie, and what the search does with rules about them.
 
 
-def test_a_tensor_with_a_halo_has_no_layout():
-    kind = typed("x = input[8, 12/3(1,3)]\nreturn x")
-    with pytest.raises(InputError, match=r"\[8, 12/3\(1,3\)\].* not executed yet"):
-        spread(kind)
+def test_a_piece_holds_what_its_halo_reaches_as_far_as_the_tensor_goes():
+    layout = spread(typed("x = input[8, 12/3(1,3)]\nreturn x"))
+    assert [layout.regions[device][1] for device in range(3)] == [(0, 7), (3, 11), (7, 12)]
+    assert [layout.without_halos.regions[device][1] for device in range(3)] == [
+        (0, 4),
+        (4, 8),
+        (8, 12),
+    ]
+    assert layout.type.held == (8, 8)
 
 
-def test_a_graph_with_halos_has_no_placement():
+def test_a_window_that_is_cut_has_tasks():
     graph = parse_graph(f"{X.format('(1,3)')}{W}return conv2d(x, w, {ROWS})")
-    assert check_graph(graph) == []
-    (problem,) = check_placement(Placement(graph, {}, 4))
-    assert (problem.check, problem.node) == ("halos", "x")
-    assert "not executed yet" in problem.what
+    node = graph.outputs[0].node
+    shape = grid(node)
+    assert prod(shape) == 3
+    view = MachineView.packed(0, shape)
+    assert check_placement(Placement(graph, {node: view}, 3)) == []
+
+
+def test_a_weight_is_stored_without_halos():
+    """Whoever wants its neighbours' elements fetches them, and hands their gradients back."""
+    x = X.format("(1,3)").replace("input", "weight")
+    graph = parse_graph(f"{x}{W}return conv2d(x, w, {ROWS})")
+    node = graph.outputs[0].node
+    made = schedule(graph, {node: MachineView.packed(0, grid(node))})
+    homes = {leaf.leaf.name: layout.type for leaf, layout in made.homes.items()}
+    assert not homes["x"].degrees.halos
+    assert node.inputs[0].type.degrees.halos
+    moves = [step for step in made.steps if isinstance(step, Move)]
+    assert [move.target.value.node.leaf.name for move in moves] == ["x"]
 
 
 WINDOWS = "height=n, width=m, kernel_h=2, kernel_w=1, stride_h=1, stride_w=1, top=1, left=0"

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from places import extent, place, within
 from strategies import graphs, parts_of_leaves, placed, seeds
 
 from pcg.errors import InputError
 from pcg.evaluate import Block, evaluate_output, evaluate_whole, meaning
 from pcg.graph import Graph, Node
 from pcg.infer import bind_sizes
-from pcg.layout import Layout, grid, spread, tasks
+from pcg.layout import grid, spread, tasks
 from pcg.ring import Reals
 from pcg.schedule import Compute, Load, Move, Schedule, Slot, schedule
 from pcg.task import Task
 from pcg.text import parse_graph
-from pcg.transfer import Message
 from pcg.view import MachineView
 
 RING = Reals()
@@ -36,7 +36,7 @@ def simulate(made: Schedule, parts: dict[str, Array], *, kernels: bool) -> Memor
             case Load(slot):
                 v = parts[slot.value.node.leaf.name]
                 memory[slot] = {
-                    device: v[(piece.partial, *slot.layout.region(piece))]
+                    device: v[(piece.partial, *place(slot.layout, device))]
                     for device, piece in slot.layout.pieces
                 }
             case Move(source, target):
@@ -48,18 +48,11 @@ def simulate(made: Schedule, parts: dict[str, Array], *, kernels: bool) -> Memor
 
 def run_move(step: Move, held: dict[int, Array]) -> dict[int, Array]:
     source, target = step.source.layout, step.target.layout
-    result = {device: np.zeros(target.type.block) for device, _ in target.pieces}
+    result = {device: np.zeros(extent(target, device)) for device in target.devices}
     for message in step.transfer.messages:
         part = held[message.source][within(message, source, message.source)]
         result[message.target][within(message, target, message.target)] += part
     return result
-
-
-def within(message: Message, layout: Layout, device: int) -> tuple[slice, ...]:
-    region = layout.region(layout.by_device[device])
-    return tuple(
-        slice(a - r.start, b - r.start) for (a, b), r in zip(message.region, region, strict=True)
-    )
 
 
 def run_compute(step: Compute, memory: Memory, *, kernels: bool) -> None:
@@ -72,16 +65,12 @@ def run_compute(step: Compute, memory: Memory, *, kernels: bool) -> None:
         return
     for device, task in tasks(step.node, step.view):
         blocks = [
-            Block(memory[slot][device], tuple(r.start for r in region_of(slot, device)))
+            Block(memory[slot][device], tuple(p.start for p in place(slot.layout, device)))
             for slot in step.operands
         ]
         outputs = run_task(step.node, task, blocks, kernels=kernels)
         for result, values in zip(step.results, outputs, strict=True):
             memory[result][device] = values
-
-
-def region_of(slot: Slot, device: int) -> tuple[slice, ...]:
-    return slot.layout.region(slot.layout.by_device[device])
 
 
 def run_task(node: Node, task: Task, blocks: list[Block], *, kernels: bool) -> list[Array]:
@@ -102,7 +91,7 @@ def assemble(slot: Slot, held: dict[int, Array]) -> Array:
     tensor = slot.layout.type
     v = np.full((tensor.degrees.partials, *tensor.shape), np.nan)
     for piece, devices in slot.layout.holders.items():
-        v[(piece.partial, *slot.layout.region(piece))] = held[devices[0]]
+        v[(piece.partial, *place(slot.layout, devices[0]))] = held[devices[0]]
         for device in devices:
             close(held[device], held[devices[0]])
     assert not np.isnan(v).any()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
+from places import extent, halos, place, within
 from strategies import seeds
 
 from pcg.layout import Layout, Piece, spread
@@ -25,7 +26,9 @@ Held = dict[int, Array]
 def layouts(draw: DrawFn, shape: tuple[int, ...], partials: int) -> Layout:
     """The pieces of a tensor on devices drawn at random."""
     dims = tuple(draw(st.sampled_from([d for d in (1, 2, 3) if s % d == 0])) for s in shape)
-    own = Degrees(dims, (1,) * len(shape), draw(st.integers(1, 3)), partials)
+    widths = tuple(draw(st.none() | st.tuples(*2 * [st.integers(0, 3)])) for _ in shape)
+    copies = draw(st.integers(1, 3))
+    own = Degrees(dims, (1,) * len(shape), copies, partials, halos(dims, widths))
     tensor = ParallelTensor(shape, own)
     devices = draw(st.permutations(range(tensor.pieces + draw(st.integers(0, 2)))))
     pieces = (piece for _, piece in spread(tensor).pieces)
@@ -42,37 +45,30 @@ def transfers(draw: DrawFn) -> Transfer:
 
 def hold(layout: Layout, values: Array) -> Held:
     """The pieces of V (shape: partials, *shape)."""
-    return {d: values[(p.partial, *layout.region(p))].copy() for d, p in layout.pieces}
-
-
-def local(message: Message, layout: Layout, device: int) -> tuple[slice, ...]:
-    """The message's region in the block of a device."""
-    block = layout.by_device[device].block
-    starts = [b * length for b, length in zip(block, layout.type.block, strict=True)]
-    return tuple(slice(a - s, b - s) for (a, b), s in zip(message.region, starts, strict=True))
+    return {d: values[(p.partial, *place(layout, d))].copy() for d, p in layout.pieces}
 
 
 def move(plan: Transfer, held: Held) -> Held:
     """What the devices of the target hold after all messages."""
-    result = {d: np.zeros(plan.target.type.block) for d, _ in plan.target.pieces}
+    result = {d: np.zeros(extent(plan.target, d)) for d in plan.target.devices}
     for message in plan.messages:
-        part = held[message.source][local(message, plan.source, message.source)]
-        result[message.target][local(message, plan.target, message.target)] += part
+        part = held[message.source][within(message, plan.source, message.source)]
+        result[message.target][within(message, plan.target, message.target)] += part
     return result
 
 
 def move_back(plan: Transfer, held: Held) -> Held:
     """The adjoint: every message the other way round."""
-    result = {d: np.zeros(plan.source.type.block) for d, _ in plan.source.pieces}
+    result = {d: np.zeros(extent(plan.source, d)) for d in plan.source.devices}
     for message in plan.messages:
-        part = held[message.target][local(message, plan.target, message.target)]
-        result[message.source][local(message, plan.source, message.source)] += part
+        part = held[message.target][within(message, plan.target, message.target)]
+        result[message.source][within(message, plan.source, message.source)] += part
     return result
 
 
 def at_random(layout: Layout, rng: np.random.Generator) -> Held:
     """Different values on every device, copies too."""
-    return {d: rng.integers(-9, 9, layout.type.block).astype(float) for d, _ in layout.pieces}
+    return {d: rng.integers(-9, 9, extent(layout, d)).astype(float) for d in layout.devices}
 
 
 @given(transfers(), seeds)
@@ -105,10 +101,18 @@ def test_backwards_moves_gradients(plan: Transfer, seed: int):
     back = move_back(plan, y)
     given = np.zeros((plan.target.type.degrees.partials, *plan.target.type.shape))
     for device, piece in plan.target.pieces:
-        given[(piece.partial, *plan.target.region(piece))] += y[device]
+        given[(piece.partial, *place(plan.target, device))] += y[device]
     for piece, devices in plan.source.holders.items():
-        whole = given[piece.partial // plan.group][plan.source.region(piece)]
+        # Nothing is read of a halo: whoever wants its elements is sent those of the block.
+        whole = np.zeros_like(back[devices[0]])
+        block = place(plan.source.without_halos, devices[0])
+        inside = within(_all_of(block), plan.source, devices[0])
+        whole[inside] = given[piece.partial // plan.group][block]
         np.testing.assert_array_equal(sum(back[d] for d in devices), whole)
+
+
+def _all_of(block: tuple[slice, ...]) -> Message:
+    return Message(0, 0, tuple((part.start, part.stop) for part in block))
 
 
 @given(transfers(), seeds)

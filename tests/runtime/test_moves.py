@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import assume, settings
 from hypothesis import strategies as st
+from places import extent, halos, place
 from simulated import on_ranks
 
 from pcg.layout import Layout, Piece
@@ -23,8 +24,9 @@ RANKS = 6
 SHAPE = (12, 6)
 
 
-def layout(dims, copies=1, partials=1, devices=None, shape=SHAPE) -> Layout:
-    tensor = ParallelTensor(shape, Degrees(dims, (1,) * len(dims), copies, partials))
+def layout(dims, copies=1, partials=1, devices=None, shape=SHAPE, widths=(None, None)) -> Layout:
+    degrees = Degrees(dims, (1,) * len(dims), copies, partials, halos(dims, widths))
+    tensor = ParallelTensor(shape, degrees)
     blocks = [(i, j) for i in range(dims[0]) for j in range(dims[1])]
     pieces = [Piece(p, b) for b in blocks for p in range(partials) for _ in range(copies)]
     places = range(len(pieces)) if devices is None else devices
@@ -54,7 +56,7 @@ def moved(move: Transfer, values: dict[int, torch.Tensor], *, back: bool = False
         instruction = found[world.rank]
         if instruction is None:
             return None
-        shape = target.type.block if world.rank in target.by_device else None
+        shape = extent(target, world.rank) if world.rank in target.by_device else None
         source = values.get(world.rank)
         chosen = instruction.adjoint if back else instruction
         return communicate(world, chosen, source, shape, torch.float64)
@@ -66,7 +68,7 @@ def whole(layout: Layout, pieces: dict[Piece, torch.Tensor], partial: int) -> to
     made = torch.zeros(layout.type.shape, dtype=torch.float64)
     for piece, values in pieces.items():
         if piece.partial == partial:
-            made[layout.region(piece)] = values
+            made[place(layout, layout.holders[piece][0])] = values
     return made
 
 
@@ -84,9 +86,10 @@ def check(move: Transfer) -> None:
     for device, piece in target.pieces:
         partials = range(piece.partial * move.group, (piece.partial + 1) * move.group)
         wanted = torch.stack([whole(source, pieces, p) for p in partials]).sum(0)
-        assert torch.allclose(given(found[device]), wanted[target.region(piece)], atol=1e-12)
+        assert torch.allclose(given(found[device]), wanted[place(target, device)], atol=1e-12)
     shares = {
-        device: torch.randn(target.type.block, dtype=torch.float64) for device, _ in target.pieces
+        device: torch.randn(extent(target, device), dtype=torch.float64)
+        for device in target.devices
     }
     back = moved(move, shares, back=True)
     forward = sum((given(found[device]) * share).sum() for device, share in shares.items())
@@ -108,16 +111,17 @@ DEGREES = [
 @settings(max_examples=60, deadline=None)
 @hypothesis.given(st.data())
 def test_any_transfer_between_layouts(data):
-    def drawn(degrees):
+    def drawn(degrees, widths=(None, None)):
         rows, columns, copies, partials = degrees
         # In order, pieces often lie regularly, as collectives ask for.
         order = data.draw(st.one_of(st.just(list(range(RANKS))), st.permutations(range(RANKS))))
-        return layout((rows, columns), copies, partials, order[: prod(degrees)])
+        return layout((rows, columns), copies, partials, order[: prod(degrees)], widths=widths)
 
     source = data.draw(st.sampled_from(DEGREES), label="source")
     target = data.draw(st.sampled_from(DEGREES), label="target")
     assume(source[3] % target[3] == 0)
-    check(Transfer(drawn(source), drawn(target)))
+    widths = data.draw(st.tuples(*2 * [st.none() | st.tuples(*2 * [st.integers(0, 4)])]))
+    check(Transfer(drawn(source), drawn(target, widths)))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
 
 from hypothesis import given
@@ -9,7 +10,7 @@ from strategies import training_graphs
 
 from pcg.graph import Graph, Node
 from pcg.text import parse_graph
-from search.mesh.branches import forks, pieces
+from search.mesh.branches import forks
 
 NESTED = """
 x = input[4, 4]
@@ -22,14 +23,14 @@ return mean_loss(add(c, d))
 JOINED = "x = input[4, 4]\nreturn concat(concat(relu(x), gelu(x), axis=0), tanh(x), axis=0)"
 
 
-def names(fork: tuple[tuple[Node, ...], ...]) -> set[tuple[str, ...]]:
-    return {tuple(node.name for node in branch) for branch in fork}
+def names(branches: Iterable[tuple[Node, ...]]) -> set[tuple[str, ...]]:
+    return {tuple(node.name for node in branch) for branch in branches}
 
 
 def test_branches_within_branches():
     outer, inner = forks(parse_graph(NESTED))
-    assert names(outer) == {("gelu", "sigmoid", "relu", "tanh", "add"), ("tanh",)}
-    assert names(inner) == {("sigmoid",), ("relu", "tanh")}
+    assert names(outer.branches) == {("gelu", "sigmoid", "relu", "tanh", "add"), ("tanh",)}
+    assert names(inner.branches) == {("sigmoid",), ("relu", "tanh")}
 
 
 def test_a_row_of_operators_has_none():
@@ -37,17 +38,18 @@ def test_a_row_of_operators_has_none():
     assert forks(graph) == []
 
 
-def test_all_that_a_row_of_concats_joins_is_in_pieces():
-    every = forks(parse_graph(JOINED))
-    assert names(every[0]) == {("relu", "gelu", "concat"), ("tanh",)}
-    assert names(pieces(every[0], every)) == {("relu",), ("gelu",), ("tanh",)}
+def test_all_that_a_row_of_concats_joins_is_innermost():
+    outer, inner = forks(parse_graph(JOINED))
+    assert names(outer.branches) == {("relu", "gelu", "concat"), ("tanh",)}
+    assert names(outer.innermost) == {("relu",), ("gelu",), ("tanh",)}
+    assert inner.innermost == inner.branches
 
 
 @given(graph=training_graphs(cut=False))
 def test_branches_depend_on_each_other_in_nothing(graph):
     for fork in forks(graph):
-        assert len(fork) > 1
-        for one, other in combinations(fork, 2):
+        assert len(fork.branches) > 1
+        for one, other in combinations(fork.branches, 2):
             for first, second in ((one, other), (other, one)):
                 computed = {n for node in first for n in Graph((node.value(),)).nodes}
                 assert computed.isdisjoint(second)
