@@ -26,7 +26,7 @@ from pcg.errors import OperatorError
 from pcg.local import LocalTyping, Reach
 from pcg.operator import Call
 from pcg.poly import Poly
-from pcg.tensor import Halo, Halos
+from pcg.tensor import Halo, Halos, ParallelTensor
 
 
 def states_halo(call: Call) -> bool:
@@ -85,6 +85,25 @@ def open_typing(call: Call, ranks: Sequence[int], inputs: Sequence[Halos]) -> Lo
             problem = "has a halo, but no window that may be cut slides along this dimension"
             raise OperatorError(call.name, call.operator.operand_names[operand], dim, problem)
     return typing
+
+
+def typing_of(call: Call, inputs: Sequence[ParallelTensor]) -> LocalTyping:
+    """The typing of an operator on some operands, with the windows that slide over their halos."""
+    ranks = tuple(tensor.rank for tensor in inputs)
+    if not any(tensor.degrees.halos for tensor in inputs):
+        return call.typing(ranks)
+    return open_typing(call, ranks, [tensor.degrees.halos for tensor in inputs])
+
+
+def least_halo(
+    call: Call, ranks: tuple[int, ...], sizes: Mapping[str, int], operand: int, dim: int
+) -> tuple[int, int]:
+    """How many elements before and after its own a block of windows reads at a dimension of an
+    operand, at most."""
+    reaches = (reach for window in call.typing(ranks).windows for reach in window.reaches)
+    found = [r for r in reaches if (r.operand, r.dim) == (operand, dim)]
+    before, after = ([r.before for r in found], [r.after for r in found])
+    return max(0, *(n.evaluate(sizes) for n in before)), max(0, *(n.evaluate(sizes) for n in after))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph import Node, Signature
-from pcg.halo import open_typing
+from pcg.halo import typing_of
 from pcg.infer import bind_sizes, carriers_of
 from pcg.local import LocalTyping
 from pcg.task import Task
@@ -252,12 +252,7 @@ def _pieces_shape(tensor: ParallelTensor) -> tuple[int, ...]:
 
 
 def _typing(node: Node) -> LocalTyping:
-    """The typing, with the windows that slide over the halos of the operands."""
-    types = [value.type for value in node.inputs]
-    ranks = tuple(t.rank for t in types)
-    if not any(t.degrees.halos for t in types):
-        return node.operator_call.typing(ranks)
-    return open_typing(node.operator_call, ranks, [t.degrees.halos for t in types])
+    return typing_of(node.operator_call, [value.type for value in node.inputs])
 
 
 def _axes(node: Node) -> list[tuple[str, int]]:

@@ -44,6 +44,7 @@ from pcg.expr import (
 )
 from pcg.functions import FUNCTIONS
 from pcg.graph import Graph, Node
+from pcg.halo import typing_of
 from pcg.infer import bind_sizes
 from pcg.kind import free_symbols, is_epilogue, look_up, reads
 from pcg.operator import Call
@@ -104,7 +105,7 @@ def _work(
 ) -> Work:
     equation = call.instance(tuple(t.rank for t in types))
     lengths, sizes = _lengths(call, types)
-    blocks = [prod(t.block) for t in types]
+    blocks = [prod(t.held) for t in types]
     walk = _Walk(sizes, lengths, blocks, needs)
     written = 0
     for output in equation.outputs:
@@ -136,7 +137,7 @@ def _lengths(
     ranks = tuple(t.rank for t in types)
     sizes = bind_sizes(call, call.instance(ranks), [t.shape for t in types])
     lengths = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
-    for axis in call.typing(ranks).axes:
+    for axis in typing_of(call, types).axes:
         operand, position = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
         lengths[axis.name] //= types[operand].degrees.dims[position]
     return lengths, sizes

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from pcg.graph import Node
+from pcg.halo import typing_of
 from pcg.layout import grid
 from pcg.plan import Application, Plan
 from pcg.schedule import trace
@@ -45,19 +46,22 @@ def _call(node: Node, names: dict[Node, tuple[str, ...]]) -> str:
 
 
 def cut_text(node: Node, view: MachineView) -> str:
-    """Such as ``data 2 x model 2 x reduction 3``; ``dim i`` where no weight tells them apart."""
+    """Such as ``data 2 x model 2 x reduction 3``; ``spatial`` is a cut with halos, ``dim i`` one
+    of what no weight tells apart."""
     if node.operator_call.operator.parallel == "join":
         return "join"
-    ranks = tuple(value.type.rank for value in node.inputs)
-    axes = node.operator_call.typing(ranks).axes
+    typing = typing_of(node.operator_call, [value.type for value in node.inputs])
+    slid = {window.axis for window in typing.open_windows}
     weights = [i for i, v in enumerate(node.inputs) if _is_weight(trace(v)[0].node)]
     words: list[str] = []
-    for axis, degree in zip(axes, grid(node), strict=False):
+    for axis, degree in zip(typing.axes, grid(node), strict=False):
         if degree == 1:
             continue
         position = axis.outputs[0]
         if position is None:
             words.append(f"reduction {degree}")
+        elif axis in slid:
+            words.append(f"spatial {degree}")
         elif not weights or len(weights) == len(node.inputs):
             words.append(f"dim {position} / {degree}")
         elif all(axis.operands[i] is None for i in weights):

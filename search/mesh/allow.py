@@ -147,9 +147,9 @@ def both(first: Allowed, second: Allowed) -> Allowed:
 
 def along(graph: Graph, dimensions: Collection[Dimension]) -> Allowed:
     """Cuts of indices of some kinds alone: *data* runs over the samples, *spatial* over the further
-    dimensions of what is an image, *reduction* is summed away, *head* is shared by all that an
-    operator of three operands or more reads, *model* is any other. *Pipeline* is no cut of an
-    operator."""
+    dimensions of what is an image (in a sum over them as well), *reduction* is summed away, *head*
+    is shared by all that an operator of three operands or more reads, *model* is any other.
+    *Pipeline* is no cut of an operator."""
     batch = batch_axes(graph)
 
     def allowed(node: Node, space: Space) -> Mask:
@@ -163,14 +163,15 @@ def along(graph: Graph, dimensions: Collection[Dimension]) -> Allowed:
 def _dimension(node: Node, axis: Axis, batch: str | None) -> Dimension:
     if axis.name == batch:
         return Dimension.DATA
+    image = any(v.rank == 4 for v in node.inputs) and axis.operands[0] in (2, 3)
+    leaves = ((i, v.node) for i, v in enumerate(node.inputs) if v.node.is_leaf)
+    weights = [i for i, leaf in leaves if leaf.leaf.kind == "weight"]
+    if image and all(axis.operands[i] is None for i in weights):
+        return Dimension.SPATIAL
     if all(dim is None for dim in axis.outputs):
         return Dimension.REDUCTION
     if len(node.inputs) > 2 and all(dim is not None for dim in axis.operands):
         return Dimension.HEAD
-    image = any(v.rank == 4 for v in node.inputs) and axis.operands[0] in (2, 3)
-    weights = [i for i, v in enumerate(node.inputs) if v.node.is_leaf]
-    if image and all(axis.operands[i] is None for i in weights):
-        return Dimension.SPATIAL
     return Dimension.MODEL
 
 

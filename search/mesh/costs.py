@@ -160,8 +160,11 @@ def _exchange(codes: Codes, block: Vector, digits: Digits) -> Vector:
 
 
 def lengths(node: Node) -> dict[str, int]:
-    """The lengths of the indices of a whole operator that its type lets be cut."""
+    """The lengths of the indices of a whole operator that its type lets be cut, with a halo or
+    without."""
     call, types = node.operator_call, [value.type for value in node.inputs]
     ranks = tuple(t.rank for t in types)
     sizes = bind_sizes(call, call.instance(ranks), [t.shape for t in types])
-    return {axis.name: sizes[f"|{axis.name}|"] for axis in call.typing(ranks).axes}
+    typing = call.typing(ranks)
+    axes = (*typing.axes, *(window.axis for window in typing.windows))
+    return {axis.name: sizes[f"|{axis.name}|"] for axis in axes}

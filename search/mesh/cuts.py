@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 
 from pcg.graph import Graph, Leaf, Node, Signature, Value
-from pcg.halo import states_halo
+from pcg.halo import least_halo, states_halo, typing_of
+from pcg.infer import bind_sizes
+from pcg.poly import Poly
 from pcg.schedule import trace
 from search.derivation import Applied, Derivation, Scribe
 from search.mesh.parts import Parting, parting
@@ -27,6 +29,8 @@ class Cuts:
     rules: Iterable[Rule]
     moves: frozenset[str] = CUTTING
     """The parallel operators that a rule may use."""
+    windows: bool = False
+    """Whether what windows slide over may be cut, each block with a halo of its neighbours."""
     parting: Parting = field(init=False)
     """How weights are kept in parts."""
     _by_operator: dict[str, list[Rule]] = field(init=False)
@@ -40,7 +44,7 @@ class Cuts:
         self._through = defaultdict(list)
         self._known = {}
         for rule in (way for both in self.rules for way in (both, both.reversed)):
-            name = _operator_alone(rule, self.moves)
+            name = _operator_alone(rule, self.moves, windows=self.windows)
             if name is not None:
                 self._by_operator[name].append(rule)
             elif carriers := _carriers(rule):
@@ -77,7 +81,7 @@ class Cuts:
         seen: set[str] = set()
         for rule in self._by_operator.get(node.name, ()):
             match = _match(rule, node)
-            tried = (_at_degree(rule, match, degree) for degree in (2, 3, 5, 7) if match)
+            tried = (_at_degree(rule, node, match, degree) for degree in (2, 3, 5, 7) if match)
             made = next((made for made in tried if made is not None), None)
             name = None if made is None else _cut_index(made.made[0])
             if name is not None and name not in seen:
@@ -88,7 +92,7 @@ class Cuts:
 def applied(rule: Rule, node: Node, degree: int) -> Applied | None:
     """A rule applied to all outputs of an operator at some degree; None where it doesn't fit."""
     match = _match(rule, node)
-    return None if match is None else _at_degree(rule, match, degree)
+    return None if match is None else _at_degree(rule, node, match, degree)
 
 
 def _match(rule: Rule, node: Node) -> Match | None:
@@ -98,10 +102,33 @@ def _match(rule: Rule, node: Node) -> Match | None:
     return None if match is None or match.outputs != graph.outputs else match
 
 
-def _at_degree(rule: Rule, match: Match, degree: int) -> Applied | None:
-    free = dict.fromkeys(rule.free_symbols, degree)
+def _at_degree(rule: Rule, node: Node, match: Match, degree: int) -> Applied | None:
+    free = dict.fromkeys(rule.free_symbols, degree) | dict(_halos(rule, node))
     made = build(rule, match, free)
     return None if made is None else Applied(rule, match, free, made)
+
+
+def _halos(rule: Rule, node: Node) -> Iterator[tuple[str, int]]:
+    """The symbols of a rule that stand for the widths of halos, each with the least that the
+    windows of an operator which the rule cuts ask for."""
+    reads = ((n, i, v.node) for n in Graph(rule.right).nodes for i, v in enumerate(n.inputs))
+    for reader, operand, source in reads:
+        if source.is_leaf or reader.is_parallel or not states_halo(source.operator_call):
+            continue
+        values = source.operator_call.values
+        widths = block_halo(node, operand, source.operator_call.integer("dim"))
+        for name, width in zip(source.operator_call.operator.optional, widths, strict=True):
+            value = values[name]
+            if isinstance(value, Poly) and value.symbol is not None:
+                yield value.symbol, width
+
+
+def block_halo(node: Node, operand: int, dim: int) -> tuple[int, int]:
+    """How far the windows of an operator read beyond their blocks of a dimension of an operand."""
+    call, types = node.operator_call, [value.type for value in node.inputs]
+    ranks = tuple(tensor.rank for tensor in types)
+    sizes = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
+    return least_halo(call, ranks, sizes, operand, dim)
 
 
 def unfolded(rules: Iterable[Rule]) -> Callable[[Node], Iterator[Applied]]:
@@ -146,7 +173,7 @@ def opened(
 def _cut_index(value: Value) -> str | None:
     """The one index of the operator behind a value that is cut; None if there are more or none."""
     node = trace(value)[0].node
-    typing = node.operator_call.typing(tuple(v.type.rank for v in node.inputs))
+    typing = typing_of(node.operator_call, [v.type for v in node.inputs])
     cut: list[str] = []
     for axis in typing.axes:
         operand, dim = next((o, d) for o, d in enumerate(axis.operands) if d is not None)
@@ -156,7 +183,7 @@ def _cut_index(value: Value) -> str | None:
     return cut[0] if len(cut) == 1 else None
 
 
-def _operator_alone(rule: Rule, allowed: frozenset[str]) -> str | None:
+def _operator_alone(rule: Rule, allowed: frozenset[str], *, windows: bool) -> str | None:
     """The operator of a left side that is one on inputs alone, if the right side is the same on
     inputs that parallel operators of some kinds cut, and put together again, those ``allowed``."""
     left = {value.node for value in rule.left}
@@ -172,7 +199,9 @@ def _operator_alone(rule: Rule, allowed: frozenset[str]) -> str | None:
     if len(computing) != 1 or computing[0].name != node.name or len(others) == 1:
         return None
     moves = {n.name for n in others if n.is_parallel}
-    if not moves <= allowed or any(states_halo(n.operator_call) for n in others):
+    if not moves <= allowed:
+        return None
+    if not windows and any(states_halo(n.operator_call) for n in others):
         return None
     return node.name if rule.free_symbols else None
 

@@ -120,6 +120,7 @@ class Trial(Generic[Judged]):
             found |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
         yield from found
 
+    @cached_property
     def at_best(self) -> float:
         """Seconds of a step where nearly all communication is hidden, and branches are side by side
         wherever that promises to save time: what a graph is not faster than, by all that is known
@@ -141,7 +142,15 @@ class Trial(Generic[Judged]):
         for side in sides(self.engine, Spread(choice, {}), everything, AT_BEST):
             branches = frozenset(node for load in side.loads for node in load)
             saved[branches] = max(side.saved, saved.get(branches, 0.0))
-        return choice.seconds - sum(saved.values())
+        return max(choice.seconds - sum(saved.values()), self._least_path())
+
+    def _least_path(self) -> float:
+        """Seconds of the operators of a path, each at its fastest: no step is faster."""
+        ends: dict[Node, float] = {}
+        for node, seconds in self.engine.computing(self.graph).items():
+            before = max((ends[v.node] for v in node.inputs if v.node in ends), default=0.0)
+            ends[node] = before + float(seconds.min())
+        return max(ends.values())
 
     def _uncut(self, choice: Choice) -> Choice:
         """Everything on one device."""

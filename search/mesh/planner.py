@@ -192,8 +192,8 @@ class Planner(Protocol):
         ...
 
 
-_Kept = tuple[int, tuple[Rule, ...]]
-"""What an engine is kept for: so many devices, and rules."""
+_Kept = tuple[int, bool, tuple[Rule, ...]]
+"""What an engine is kept for: so many devices, whether it cuts windows, and rules."""
 
 
 def fewer(machine: Machine) -> list[int]:
@@ -253,8 +253,9 @@ class MeshPlanner:
     def _on_all_devices(self, graph: Graph, search: _Search) -> None:
         """Try the graph, and what rewrites make of it before and after it is cut."""
         cost = self._cost(self.machine)
-        for variant in self._variants(graph):
-            self._try(self._trial(variant, cost), search)
+        trials = [self._trial(variant, cost) for variant in self._variants(graph)]
+        for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
+            self._try(trial, search)
         if self.mode is Mode.JOINT and self.family == "joint" and not search.stopped:
             again = self._phases.timed("rewriting", lambda: self._rewritten(search.base))
             if again is not None:
@@ -288,7 +289,7 @@ class MeshPlanner:
 
     def _try(self, trial: _Trial, search: _Search) -> None:
         """Try all strategies of the family on one graph."""
-        if search.known < inf and trial.at_best() > search.known:
+        if search.known < inf and trial.at_best > search.known:
             return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
         for allowed in PLANNERS[family](trial.graph, trial.engine):
@@ -311,10 +312,19 @@ class MeshPlanner:
 
     def _engine(self, graph: Graph, cost: CostModel) -> Engine:
         """The engine for a graph; graphs of the same rules share what it learns."""
-        key = cost.machine.devices, self.library.concrete(graph)
+        windows = self._cuts_windows(graph, cost.machine.devices)
+        key = cost.machine.devices, windows, self.library.concrete(graph)
         if key not in self._engines:
-            self._engines[key] = Engine(cost, Cuts(key[1]))
+            self._engines[key] = Engine(cost, Cuts(key[-1], windows=windows))
         return self._engines[key]
+
+    def _cuts_windows(self, graph: Graph, devices: int) -> bool:
+        """Whether to cut images with halos: where that is asked for, or not all devices can have
+        samples of their own."""
+        if self.dimensions is not None:
+            return Dimension.SPATIAL in self.dimensions
+        inputs = [node.leaf for node in graph.leaves if node.leaf.kind == "input"]
+        return any(leaf.type.shape[0] % devices for leaf in inputs if leaf.type and leaf.rank)
 
     def _trial(self, variant: Variant, cost: CostModel) -> _Trial:
         engine = self._phases.timed("rules", lambda: self._engine(variant.graph, cost))

@@ -105,7 +105,9 @@ def space(
     other digits one device takes part, or all compute the same.
     """
     ranks = tuple(value.type.rank for value in node.inputs)
-    typing = [a for a in node.operator_call.typing(ranks).axes if a.name in axes]
+    local = node.operator_call.typing(ranks)
+    cuttable = (*local.axes, *(window.axis for window in local.windows))
+    typing = [axis for axis in cuttable if axis.name in axes]
     # Partial sums may be of any number.
     lengths = [*(axes[axis.name] for axis in typing), *(0 for _ in carriers)]
     typing += [passing(node, some) for some in carriers]

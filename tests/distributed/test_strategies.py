@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from images import ONE_IMAGE, four_devices
 
 from pcg.machine import load_machine
 from pcg.text import parse_graph
@@ -182,6 +183,13 @@ def test_operators_on_different_devices(agree):
 def test_uneven_use_of_devices(agree):
     """Most of the work on one device, the loss on another."""
     agree(MLP, MLP, t0=1, t1=1, t2=3, t3=2)
+
+
+def test_rows_of_an_image_as_the_search_plans_them(agree):
+    plan = MeshPlanner(four_devices(), load_library()).plan("image", parse_graph(ONE_IMAGE)).plan
+    haloed = [node for node in plan.graph.nodes if any(t.degrees.halos for t in node.types)]
+    assert len(haloed) >= 2
+    agree.of(plan)
 
 
 TOWERS = """

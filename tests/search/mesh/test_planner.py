@@ -8,17 +8,21 @@ from random import Random
 
 import numpy as np
 import pytest
+from behaviour import assert_same
+from images import ONE_IMAGE, four_devices
 
 from pcg.errors import InputError, NegativeAnswer
+from pcg.evaluate import by_equation
 from pcg.graph import Graph
 from pcg.machine import Machine, load_machine
 from pcg.models import build_model
+from pcg.plan import Plan
 from pcg.schedule import schedule
 from pcg.text import parse_graph
 from search.collectives import BUCKET
 from search.cost import CostModel
 from search.derivation import Derivation
-from search.describe import rows
+from search.describe import cut_text, rows
 from search.memory import peak_memory
 from search.mesh.allow import Dimension, everything
 from search.mesh.cuts import Cuts
@@ -27,6 +31,7 @@ from search.mesh.overlap import Trial
 from search.mesh.planner import PLANNERS, MeshPlanner, fewer
 from search.mesh.variants import Mode
 from search.simulate import simulate
+from substitutions.audit.replay import replay
 from substitutions.store import load_library
 
 SMALL = {
@@ -144,6 +149,36 @@ def test_what_does_not_divide_by_three_is_cut_by_two_on_fewer_devices():
 )
 def test_how_many_devices_are_worth_a_try(preset, devices, expected):
     assert fewer(load_machine(preset).with_nodes(32).with_devices(devices)) == expected
+
+
+def halos(plan: Plan) -> list[tuple[int, int]]:
+    """Their widths, in the order of the graph."""
+    tensors = [t for node in plan.graph.nodes for t in node.types]
+    return [halo.widths for t in tensors for halo in t.degrees.halos]
+
+
+def test_images_are_cut_in_rows_where_there_are_fewer_than_devices():
+    graph, machine, library = parse_graph(ONE_IMAGE), four_devices(), load_library()
+    plan = MeshPlanner(machine, library).plan("image", graph).plan
+    assert halos(plan) == [(1, 1), (1, 0)]
+    assert_same(graph, plan.graph, by_equation)
+    assert not replay(plan, library.rules).findings
+    seconds = simulate(schedule(plan.graph, plan.views), CostModel(machine)).step_seconds
+    assert plan.estimates.step_seconds == pytest.approx(seconds, rel=1e-12)
+    other = frozenset(Dimension) - {Dimension.SPATIAL}
+    without = MeshPlanner(machine, library, dimensions=other).plan("image", graph).plan
+    assert halos(without) == []
+    assert plan.estimates.step_seconds < 0.9 * without.estimates.step_seconds
+    assert "spatial 4" in [cut_text(node, plan.views[node]) for node in plan.views]
+
+
+def test_images_for_all_devices_are_cut_in_rows_where_that_is_asked_for():
+    graph = parse_graph(ONE_IMAGE.replace("input[1,", "input[4,"))
+    machine, library = four_devices(), load_library()
+    assert halos(MeshPlanner(machine, library).plan("images", graph).plan) == []
+    asked = frozenset({Dimension.SPATIAL})
+    plan = MeshPlanner(machine, library, dimensions=asked).plan("images", graph).plan
+    assert halos(plan) == [(1, 1), (1, 0)]
 
 
 def test_weights_in_parts_take_a_part_of_the_memory_of_copies():
