@@ -75,11 +75,14 @@ class Integers:
 
 def infer(call: Call, inputs: Sequence[ParallelTensor]) -> tuple[ParallelTensor, ...]:
     """The types of the outputs. Raises OperatorError naming operator, operand and dimension."""
-    return _infer(call, tuple(inputs))
+    # 2.0 equals 2, and is no degree.
+    return _infer(call, tuple(inputs), tuple(type(value) for _, value in call.attributes))
 
 
 @lru_cache(maxsize=65536)
-def _infer(call: Call, inputs: tuple[ParallelTensor, ...]) -> tuple[ParallelTensor, ...]:
+def _infer(
+    call: Call, inputs: tuple[ParallelTensor, ...], _attributes: tuple[type, ...]
+) -> tuple[ParallelTensor, ...]:
     ranks = tuple(tensor.rank for tensor in inputs)
     equation = call.instance(ranks)
     sizes = bind_sizes(call, equation, [tensor.shape for tensor in inputs])

@@ -93,7 +93,8 @@ class Passes:
         world = shared.world
         world.batch = number
         told.start()
-        if self.program.loss is None:
+        early = self.program.loss is None and not self.program.meets_all
+        if early:
             # At once, so that ranks with the loss need not wait for the way back of this one.
             told.loss(None)
         for is_forward, part in pipeline.turns:
@@ -108,7 +109,7 @@ class Passes:
             batch.backward(part)
         loss = batch.finish()
         self.outputs = dict(batch.outputs)
-        if self.program.loss is not None:
+        if not early:
             told.loss(loss)
         batch.go_back()
         self._under_way = ahead

@@ -3,6 +3,9 @@
     python runtime_costs.py ddp PROCESSES        step of a data-parallel plan, and of torch's DDP
     python runtime_costs.py one                  step of a one-device plan, and of the module
     python runtime_costs.py peak plan|module     bytes that training takes at its peak
+    python runtime_costs.py compiled MODEL cpu|cuda BATCH
+                                                 step of the optimized one-device plan, compiled,
+                                                 and of the module by torch.compile
 
 One line of JSON on the standard output.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -23,7 +27,9 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
 from pcg.machine import load_machine
+from pcg.models import MODELS, capture_model
 from pcg.models.mlp import MlpSize, mlp, sized
+from pcg.plan import Plan
 from runtime.collectives import World
 from runtime.data import input_batch
 from runtime.executor import Executor
@@ -37,14 +43,16 @@ ROUNDS, WARM = 20, 3
 
 
 class OneBatch:
-    """The same data in every step, so that making it takes no time."""
+    """The same data in every step, there already, so that making it takes no time."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._made: dict[str, Tensor] = {}
 
     def piece(self, leaf, region, step) -> Tensor:
         if leaf.name not in self._made:
-            self._made[leaf.name] = input_batch(leaf, 0, 0, region, torch.float32)
+            made = input_batch(leaf, 0, 0, region, torch.float32)
+            self._made[leaf.name] = made.to(self._device)
         return self._made[leaf.name]
 
 
@@ -52,9 +60,13 @@ def plan_step(world: World, samples: int):
     """A step by the data-parallel plan."""
     machine = load_machine("local").with_devices(world.size)
     planner = MeshPlanner(machine, load_library(), "data-parallel")
-    plan = planner.plan("mlp", mlp(samples, WIDTHS)).plan
+    return steps_of(planner.plan("mlp", mlp(samples, WIDTHS)).plan, world)
+
+
+def steps_of(plan: Plan, world: World, *, compiles: bool = False):
+    """A step by a plan, with plain SGD."""
     program = Lowering(plan).program(world.rank)
-    executor = Executor(program, world, source=OneBatch())
+    executor = Executor(program, world, source=OneBatch(world.device), compiles=compiles)
     optimizer = torch.optim.SGD(list(executor.weights.values()), lr=1e-4)
 
     def update(gradients) -> None:
@@ -69,11 +81,18 @@ def plan_step(world: World, samples: int):
 def module_step(samples: int, wrap=lambda module: module):
     """The same step by torch alone, as it is usually written."""
     module: nn.Module = wrap(sized(MlpSize(WIDTHS), samples)[0])
+    return steps_of_module(
+        module, (torch.randn(samples, WIDTHS[0]), torch.randn(samples, WIDTHS[-1]))
+    )
+
+
+def steps_of_module(module: nn.Module, inputs: Sequence[Tensor]):
+    """A step of a module that gives its loss first, with plain SGD."""
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-4)
-    x, y = torch.randn(samples, WIDTHS[0]), torch.randn(samples, WIDTHS[-1])
 
     def step() -> None:
-        (loss,) = module(x, y)
+        given = module(*inputs)
+        loss = given[0] if isinstance(given, tuple) else given
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -103,6 +122,28 @@ def compared(ours, theirs, meet=lambda: None) -> dict[str, float]:
         "upper": upper,
         "rounds": len(a),
     }
+
+
+def compiled(name: str, kind: str, batch: int) -> dict[str, float]:
+    """The optimized plan of a model of the zoo for one device, and its module by torch.compile, on
+    the same data."""
+    device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
+    machine = load_machine("dgx-h200" if kind == "cuda" else "local").with_devices(1)
+    model = capture_model(name, batch, 1)
+    plan = MeshPlanner(machine, load_library()).plan(name, model.graph).plan
+    world, source = World(device=device), OneBatch(device)
+    ours = steps_of(plan, world, compiles=True)
+    module, examples = MODELS[name].make(batch)
+    given = [node.leaf for node in model.graph.leaves if node.leaf.kind == "input"]
+    made = {leaf.name: source.piece(leaf, None, 0) for leaf in given}
+    inputs = [
+        made[leaf.name].to(example.dtype).reshape(example.shape)
+        for leaf, example in zip(given, examples, strict=True)
+    ]
+    module.to(device).compile()
+    theirs = steps_of_module(module, inputs)
+    wait = torch.cuda.synchronize if kind == "cuda" else lambda: None
+    return compared(ours, theirs, wait)
 
 
 def rank_main(rank: int, ranks: int, store: str) -> None:
@@ -142,6 +183,8 @@ def main() -> None:
         case ["one"]:
             torch.set_num_threads(1)
             print(json.dumps(compared(plan_step(World(), SAMPLES), module_step(SAMPLES))))
+        case ["compiled", model, kind, batch]:
+            print(json.dumps(compiled(model, kind, int(batch))))
         case ["peak", what]:
             torch.set_num_threads(1)
             make = (

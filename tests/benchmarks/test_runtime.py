@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.benchmark
 
@@ -45,6 +46,20 @@ def test_seconds_of_a_step(arguments):
         f"\nmlp 8 x 1024, {' '.join(arguments)}: plan {found['plan_seconds'] * 1e3:.1f} ms,"
         f" {rival} {found['torch_seconds'] * 1e3:.1f} ms; ratio of pairs {found['ratio']:.3f},"
         f" half of them {found['lower']:.3f} to {found['upper']:.3f}, bound {TIMES[arguments]}"
+    )
+    assert found["rounds"] >= 20
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize(("model", "batch"), [("resnext50", "64"), ("bert-large", "4")])
+def test_seconds_of_a_step_beside_torch_compile(model, batch):
+    found = measured("compiled", model, "cuda", batch)
+    print(
+        f"\n{model}, batch {batch}, {torch.cuda.get_device_name()}: plan"
+        f" {found['plan_seconds'] * 1e3:.1f} ms, torch.compile {found['torch_seconds'] * 1e3:.1f}"
+        f" ms; ratio of pairs {found['ratio']:.3f}, half of them {found['lower']:.3f} to"
+        f" {found['upper']:.3f}, bound 1"
     )
     assert found["rounds"] >= 20
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from by_hand import make_plan
 from images import ONE_IMAGE, four_devices
 
 from pcg.machine import load_machine
+from pcg.pipeline import PipelineFile
 from pcg.text import parse_graph
+from runtime.lower import Lowering
 from search.mesh.planner import MeshPlanner
 from substitutions.store import load_library
 
@@ -183,6 +188,34 @@ def test_operators_on_different_devices(agree):
 def test_uneven_use_of_devices(agree):
     """Most of the work on one device, the loss on another."""
     agree(MLP, MLP, t0=1, t1=1, t2=3, t3=2)
+
+
+IN_SLICES = """
+x = input[16, 12]
+w1 = weight[12, 16]
+w2 = weight[16, 8]
+h = relu(matmul(replicate(pipeline(x, dim=0, degree=2), degree=4), partition(w1, dim=1, degree=4)))
+y = partition(reduce(matmul(h, partition(w2, dim=0, degree=4)), degree=4), dim=0, degree=4)
+loss = sum_loss(combine(batch(multiply(y, y), dim=0, degree=2), dim=0, degree=4))
+return loss, combine(batch(y, dim=0, degree=2), dim=0, degree=4)
+"""
+
+
+def test_a_pipeline_of_one_stage_whose_ranks_meet_in_every_slice(agree):
+    """A rank without the loss does not begin to add it up before that: what all ranks do together
+    comes in one order."""
+    model = """
+    x = input[16, 12]
+    w1 = weight[12, 16]
+    w2 = weight[16, 8]
+    y = matmul(relu(matmul(x, w1)), w2)
+    return sum_loss(multiply(y, y)), y
+    """
+    plan = make_plan(parse_graph(model), parse_graph(IN_SLICES), 4, {})
+    stages = PipelineFile(stages=1, micro_batches=2, schedule="1f1b")
+    plan = replace(plan, pipeline=stages)
+    assert Lowering(plan).program(0).meets_all
+    agree.of(plan)
 
 
 def test_rows_of_an_image_as_the_search_plans_them(agree):

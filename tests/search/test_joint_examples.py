@@ -105,19 +105,21 @@ def recommended() -> tuple[Plan, ...]:
 def test_concatenation_is_replaced_by_sums_of_products():
     """The library has it in parts: a weight is the concat of its parts, and a product of two
     concats is a sum of products. A table that is cut by columns then feeds a product that is cut
-    along its sum, on the same device, and only the sum of all products is communicated."""
+    along its sum, and one that is whole a whole one: on the same devices, each on one of its own,
+    and only the sum of all products is communicated."""
     joint, parallel = recommended()
     names = [node.name for node in joint.graph.nodes]
     assert "concat" not in names
     assert names.count("add") == 2
     products = [node for node in joint.graph.nodes if node.name == "matmul"]
-    assert [row.cut for row in rows(joint) if row.call.startswith("matmul")] == 3 * ["reduction 2"]
+    cuts = [row.cut for row in rows(joint) if row.call.startswith("matmul")]
+    assert sorted(cuts) == ["reduction 2", "whole", "whole"]
     for product in products:
         source, _ = trace(product.inputs[0])
         assert source.node.name == "embedding"
         assert joint.views[source.node].devices == joint.views[product].devices
     assert [node.name for node in parallel.graph.nodes].count("concat") == 2
-    assert seconds(joint) < 0.8 * seconds(parallel)
+    assert seconds(joint) < 0.7 * seconds(parallel)
 
 
 def convolution(x: str, kernel: str, padding: int) -> str:
