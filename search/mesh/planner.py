@@ -266,11 +266,11 @@ class MeshPlanner:
         first devices alone, and on fewer yet where that is faster: what does not divide by 3 is cut
         by 2, and little work is soon done by few. Not where the work alone, spread over them, would
         take longer than the plan that is known; of a small graph most of that is the latency of
-        kernels, which does not grow."""
+        kernels, which does not grow. What does not fit all fits fewer no better."""
         base, best = search.base, self.machine
         bases = list(search.fastest) if base.is_small else [base]
         work = 0.0 if base.is_small else base.work_at_best()
-        while not search.stopped:
+        while search.known < inf and not search.stopped:
             whole, known = best, search.known
             for devices in fewer(whole):
                 if work / devices > known:

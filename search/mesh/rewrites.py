@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from pcg.graph import Graph, Node, Value, rebuild, topological
@@ -202,6 +202,8 @@ class Rewriter:
         assert isinstance(key, tuple)
         rules = key[2]
         scribe = Scribe.after(derivation)
+        if len(rules) == 1:
+            return _at_once(graph, scribe, self._apart(graph, rules[0], places))
         names = {node: scribe.ids[node.value()] for node in places}
         for node in places:
             known = {scribe.ids[n.value()]: n for n in graph.nodes}
@@ -214,6 +216,21 @@ class Rewriter:
                         graph = scribe.follow(graph, step)
                     break
         return graph, scribe.derivation
+
+    def _apart(self, graph: Graph, rule: str, places: Sequence[Node]) -> list[Applied]:
+        """What a rule makes of places that have no operator in common."""
+        taken: set[Node] = set()
+        apart: list[Applied] = []
+        for node in places:
+            found = self.algebra.applications(node, graph)
+            applied = next((one for one in found if one.rule.name == rule), None)
+            if applied is None:
+                continue
+            inside = _inside(applied)
+            if taken.isdisjoint(inside):
+                taken |= inside
+                apart.append(applied)
+        return apart
 
     # -- what a rewrite gains -----------------------------------------------------------------
 
@@ -247,6 +264,55 @@ class Rewriter:
         among = {before[node] for node in near | ring} | fresh
         new = self.engine.choose(graph, among=among, fixed=fixed, ends=ends)
         return old.seconds - new.seconds
+
+
+def _at_once(graph: Graph, scribe: Scribe, places: Sequence[Applied]) -> Rewritten:
+    """A graph with what rules make of places that have no operator in common, in one pass: each of
+    them after all that it reads."""
+    made_by = {value: applied for applied in places for value in applied.match.outputs}
+    new: dict[Value, Value] = {}
+    pending = list(reversed(graph.outputs))
+    while pending:
+        value = pending[-1]
+        applied = made_by.get(value)
+        read = value.node.inputs if applied is None else tuple(applied.match.values.values())
+        waiting = [] if value in new else [one for one in read if one not in new]
+        pending += reversed(waiting)
+        if waiting:
+            continue
+        pending.pop()
+        if value in new:
+            continue
+        if applied is None:
+            images = _images(value.node, new)
+            scribe.rename(images)
+            new |= {old: image for old, image in images.items() if old not in made_by}
+            continue
+        old = applied.match.outputs
+        outputs = rebuild(old, {one: new[one] for one in read})
+        scribe.rename(dict(zip(old, outputs, strict=True)))
+        values = {name: new[one] for name, one in applied.match.values.items()}
+        match = replace(applied.match, values=values, outputs=outputs)
+        made = build(applied.rule, match, {})
+        assert made is not None, "types are what they were"
+        scribe.write(replace(applied, match=match, made=made))
+        new |= zip(old, made, strict=True)
+    return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
+
+
+def _images(node: Node, new: Mapping[Value, Value]) -> dict[Value, Value]:
+    """The outputs of an operator with what it reads replaced."""
+    inputs = tuple(new[value] for value in node.inputs)
+    same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+    made = node if same else Node(node.call, inputs)
+    return {node.value(port): made.value(port) for port in _ports(node)}
+
+
+def _inside(applied: Applied) -> set[Node]:
+    """The operators that a rule replaces, as far as nothing else reads them."""
+    stop = set(applied.match.values.values())
+    found = topological((value.node for value in applied.match.outputs), stop)
+    return {node for node in found if not node.is_leaf}
 
 
 def _reads(applied: Applied) -> set[Value]:
