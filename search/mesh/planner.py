@@ -142,6 +142,8 @@ class _Search:
     found: dict[Candidate, _Trial] = field(default_factory=dict[Candidate, _Trial])
     data_parallel: list[Candidate] = field(default_factory=list[Candidate])
     fastest: dict[_Trial, float] = field(default_factory=dict[_Trial, float])
+    trials: list[_Trial] = field(default_factory=list[_Trial])
+    """Those that were begun, whether or not their bounds ruled them out."""
     stopped: bool = False
 
     @property
@@ -262,13 +264,13 @@ class MeshPlanner:
                 self._try(self._trial(again, cost), search)
 
     def _on_fewer_devices(self, search: _Search) -> None:
-        """Try the graph of the fastest plan, of a small one all that rewrites make of it, on the
-        first devices alone, and on fewer yet where that is faster: what does not divide by 3 is cut
-        by 2, and little work is soon done by few. Not where the work alone, spread over them, would
-        take longer than the plan that is known; of a small graph most of that is the latency of
-        kernels, which does not grow. What does not fit all fits fewer no better."""
+        """Try all graphs on the first devices alone, and on fewer yet where that is faster: what
+        does not divide by 3 is cut by 2, and little work is soon done by few. Not where the work
+        alone, spread over them, would take longer than the plan that is known; of a small graph
+        most of that is the latency of kernels, which does not grow. What does not fit all fits
+        fewer no better."""
         base, best = search.base, self.machine
-        bases = list(search.fastest) if base.is_small else [base]
+        variants = [Variant(one.graph, one.before) for one in search.trials]
         work = 0.0 if base.is_small else base.work_at_best()
         while search.known < inf and not search.stopped:
             whole, known = best, search.known
@@ -276,9 +278,8 @@ class MeshPlanner:
                 if work / devices > known:
                     break
                 machine = self.machine.with_devices(devices)
-                for one in bases:
-                    trial = self._trial(Variant(one.graph, one.before), self._cost(machine))
-                    self._try(trial, search)
+                for variant in variants:
+                    self._try(self._trial(variant, self._cost(machine)), search)
                 if search.known < known:
                     best, known = machine, search.known
             if best is whole:
@@ -289,6 +290,7 @@ class MeshPlanner:
 
     def _try(self, trial: _Trial, search: _Search) -> None:
         """Try all strategies of the family on one graph."""
+        search.trials.append(trial)
         if search.known < inf and trial.at_best > search.known:
             return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
