@@ -23,6 +23,7 @@ from pcg.schedule import Schedule
 from search.cost import CostModel
 from search.lives import lives
 from search.program import (
+    AGAIN,
     BACKWARD,
     COMMUNICATE,
     COMPUTE,
@@ -79,7 +80,8 @@ class Run:
     def simulation(self) -> Simulation:
         ends = self.states[-1].ends
         forward = ends[FORWARD]
-        backward = max(forward, ends[BACKWARD])
+        # What is computed again may end last, where nothing waits for it.
+        backward = max(forward, ends[BACKWARD], ends[AGAIN])
         synced = max(backward, ends[SYNC])
         end = max(synced, ends[UPDATE])
         return Simulation(end, forward, backward - forward, synced - backward, end - synced)

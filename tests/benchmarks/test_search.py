@@ -18,11 +18,22 @@ from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.models.bert import SIZES, Bert
 from search.mesh.planner import MeshPlanner
+from search.mesh.variants import Mode
 from substitutions.store import Library, load_library
 
 MODELS = ("mlp", "dlrm", "xdl", "candle-uno", "bert-large", "resnext50", "inception-v3")
-PLANNERS = ("joint", "data-parallel", "expert", "megatron")
-NODES = (1, 32)
+PLANNERS = {
+    "joint": ("joint", Mode.JOINT),
+    "sequential": ("joint", Mode.SEQUENTIAL),
+    "parallel": ("joint", Mode.PARALLEL),
+    "algebra": ("joint", Mode.ALGEBRA),
+    "data-parallel": ("data-parallel", Mode.JOINT),
+    "zero": ("zero", Mode.JOINT),
+    "expert": ("expert", Mode.JOINT),
+    "megatron": ("megatron", Mode.JOINT),
+}
+"""Each family of strategies, and each order of algebra and cuts."""
+NODES = (1, 2, 4, 8, 16, 32)
 LAYERS = (24, 48, 96)
 
 pytestmark = pytest.mark.benchmark
@@ -42,10 +53,10 @@ def test_plans_of_the_papers_models(model, nodes):
     captured = perf_counter() - start
     shown: list[str] = []
     seconds: dict[str, float] = {}
-    for planner in PLANNERS:
+    for planner, (family, mode) in PLANNERS.items():
         start = perf_counter()
         try:
-            found = MeshPlanner(machine, library, planner).plan(model, graph)
+            found = MeshPlanner(machine, library, family, mode=mode).plan(model, graph)
         except NegativeAnswer:
             shown.append(f"{planner} does not fit ({perf_counter() - start:.1f} s)")
             continue
