@@ -111,6 +111,8 @@ def _at_degree(rule: Rule, node: Node, match: Match, degree: int) -> Applied | N
 def _halos(rule: Rule, node: Node) -> Iterator[tuple[str, int]]:
     """The symbols of a rule that stand for the widths of halos, each with the least that the
     windows of an operator which the rule cuts ask for."""
+    if len(rule.free_symbols) == 1:
+        return  # the degree; this is asked of every operator that is cut
     reads = ((n, i, v.node) for n in Graph(rule.right).nodes for i, v in enumerate(n.inputs))
     for reader, operand, source in reads:
         if source.is_leaf or reader.is_parallel or not states_halo(source.operator_call):

@@ -12,7 +12,6 @@ import numpy as np
 from pcg.graph import Graph, Node, Signature, Value
 from pcg.halo import typing_of
 from pcg.kept import Reads, gradient_parts
-from pcg.local import Window
 from pcg.plan import Application
 from pcg.view import MachineView
 from pcg.work import gradient_nodes
@@ -21,11 +20,12 @@ from search.derivation import Derivation, Scribe
 from search.lives import kept_positions
 from search.mesh.allow import Allowed, Mask, everything
 from search.mesh.costs import Duties, OwnCosts, lengths, own_costs
-from search.mesh.cuts import Cuts, applied, block_halo
+from search.mesh.cuts import Cuts, applied
 from search.mesh.cutting import Cutting, in_order
 from search.mesh.digits import Digits, Seconds
-from search.mesh.edges import Table, Transfers
+from search.mesh.edges import Transfers
 from search.mesh.factors import Factor, Pairs, Places, least, restricted
+from search.mesh.halos import halo_seconds, windows
 from search.mesh.marginals import MOST, looked_at
 from search.mesh.parts import Placed, in_parts
 from search.mesh.strategies import COPY, IDLE, Codes, Space, passes, space, view
@@ -198,7 +198,8 @@ class Engine:
         found = self._spaces.get(kind)
         if found is None:
             rules = self.cuts.of(node)
-            columns = {window.axis.name for window in self._windows(node)[1:]}
+            # Columns as well as rows would save little of the halos and make many more strategies.
+            columns = {window.axis.name for window in windows(node)[1:]}
             cuttable = {
                 name: length
                 for name, length in lengths(node).items()
@@ -283,37 +284,10 @@ class Engine:
         if key not in self._edges:
             out = self.space(value.node).output(value.port)
             moved = self._pairs(out, self.space(node).operand(position), value)
-            halos = self._halos(value, node, position)
+            itemsize, reader = self.cost.itemsize, self.space(node)
+            halos = halo_seconds(node, position, reader, self.digits, itemsize)
             self._edges[key] = moved if halos is None else Pairs.of(moved.forth + halos)
         return self._edges[key].factor(source, target, times)
-
-    def _windows(self, node: Node) -> tuple[Window, ...]:
-        """Of these only the first is cut: columns as well as rows would save little of the halos
-        and make many more strategies."""
-        return node.operator_call.typing(_ranks(node)).windows
-
-    def _halos(self, value: Value, node: Node, position: int) -> Table | None:
-        """Seconds of fetching what windows read of neighbouring blocks, by strategies of the
-        operator that reads it; None where nothing is fetched."""
-        own, digits = self.space(node), self.digits
-        bits = 1 << np.arange(len(digits))
-        cut = own.degrees(digits.primes).astype(float)
-        reads = [axis.operands[position] is not None for axis in own.axes]
-        block = value.type.elements * self.cost.itemsize / np.where(reads, cut, 1.0).prod(axis=1)
-        found = np.zeros(len(own), np.float32)
-        slid = {window.axis for window in self._windows(node)}
-        for place, axis in enumerate(own.axes):
-            dim = axis.operands[position]
-            width = 0 if axis not in slid or dim is None else sum(block_halo(node, position, dim))
-            if dim is None or not width:
-                continue
-            masks, which = np.unique((own.codes == place) @ bits, return_inverse=True)
-            pairs = [digits.pairs(int(mask)) for mask in masks]
-            latency = np.array([p.latency for p in pairs])[which]
-            inverse = np.array([p.inverse_bandwidth for p in pairs])[which]
-            share = width * cut[:, place] / value.type.shape[dim]
-            found += np.where(cut[:, place] > 1, latency + block * share * inverse, 0.0)
-        return found if found.any() else None
 
     def _between(
         self,
@@ -389,10 +363,6 @@ class Engine:
         through = [code for code in codes if code >= 0 and passes(own.axes[code])]
         passed = through[0] if through else IDLE
         return [*(names.index(a) if a in names else IDLE for a in axes), passed, COPY]
-
-
-def _ranks(node: Node) -> tuple[int, ...]:
-    return tuple(value.rank for value in node.inputs)
 
 
 def _settled(own: Space, codes: tuple[int, ...] | None, allowed: Mask) -> Places:
