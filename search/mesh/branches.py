@@ -8,7 +8,8 @@ at in the same way (parallel splits; Unity, section 5.2).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from pcg.graph import Graph, Node
@@ -32,11 +33,13 @@ class Fork:
 
     @property
     def innermost(self) -> tuple[Branch, ...]:
-        """The branches that have no others within: of a row of concats, say, all that is joined."""
-        own = zip(self.branches, self.inside, strict=True)
-        alone = (branch for branch, forks in own if not forks)
-        within = (branch for forks in self.inside for fork in forks for branch in fork.innermost)
-        return (*alone, *within)
+        """The branches, of which one with a fork within stands for the branches of that: of a row
+        of concats, say, all that is joined. One with several forks stands for itself, as one of
+        these waits for the other."""
+        found: list[Branch] = []
+        for branch, within in zip(self.branches, self.inside, strict=True):
+            found += within[0].innermost if len(within) == 1 else [branch]
+        return tuple(found)
 
 
 def forks(graph: Graph) -> list[Fork]:
@@ -49,28 +52,31 @@ def forks(graph: Graph) -> list[Fork]:
 @dataclass(frozen=True)
 class _Ordered:
     """Operators by number, each with those that it depends on and those that depend on it, as bits
-    of a number."""
+    of a number, and with those that it reads or that read it."""
 
     nodes: Sequence[Node]
-    number: Mapping[Node, int]
     before: Sequence[int]
     after: Sequence[int]
+    beside: Sequence[AbstractSet[int]]
 
     @staticmethod
     def of(nodes: Sequence[Node]) -> _Ordered:
         number = {node: i for i, node in enumerate(nodes)}
         before, after = [0] * len(nodes), [0] * len(nodes)
+        beside: list[set[int]] = [set() for _ in nodes]
         for i, node in enumerate(nodes):
             for value in node.inputs:
                 source = number.get(value.node)
                 if source is not None:
                     before[i] |= before[source] | 1 << source
+                    beside[i].add(source)
+                    beside[source].add(i)
         for i in reversed(range(len(nodes))):
             for value in nodes[i].inputs:
                 source = number.get(value.node)
                 if source is not None:
                     after[source] |= after[i] | 1 << i
-        return _Ordered(nodes, number, before, after)
+        return _Ordered(nodes, before, after, beside)
 
     def forks(self, members: Sequence[int]) -> Iterator[Fork]:
         """The outermost ones among some operators, whose numbers ascend."""
@@ -97,12 +103,17 @@ class _Ordered:
         return list(found.values())
 
     def _components(self, members: Sequence[int]) -> list[list[int]]:
-        """Operators that one reads from the other, however indirectly, each set of them."""
-        found: list[tuple[int, list[int]]] = []
-        for i in members:
-            related = self.before[i] | 1 << i
-            touched = [part for part in found if part[0] & related]
-            found = [part for part in found if not part[0] & related]
-            own = sum((part[0] for part in touched), 1 << i)
-            found.append((own, sorted([i, *(j for part in touched for j in part[1])])))
-        return sorted(part for _, part in found)
+        """Operators of which one reads the other, however indirectly, each set of them."""
+        found: list[list[int]] = []
+        left = set(members)
+        for first in members:
+            if first not in left:
+                continue
+            left.remove(first)
+            part = [first]
+            for i in part:
+                near = self.beside[i] & left
+                left -= near
+                part += near
+            found.append(sorted(part))
+        return found

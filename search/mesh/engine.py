@@ -67,6 +67,18 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Prices:
+    """The parts of the sum of seconds that a choice is the least of."""
+
+    nodes: Sequence[Node]
+    alone: Mapping[Node, Seconds]
+    """What each strategy of an operator costs by itself."""
+    moves: Sequence[Factor]
+    """What is moved between two operators, by the strategies of both; variables are places in
+    ``nodes``."""
+
+
+@dataclass(frozen=True)
 class Cut:
     """A graph that is cut, its views, and the steps that led to it."""
 
@@ -141,12 +153,13 @@ class Engine:
         }
         return Choice(graph, codes, seconds)
 
-    def alone(self, graph: Graph, exposed: Exposed = ALL) -> Mapping[Node, Seconds]:
-        """What each strategy of each operator costs by itself, in seconds."""
+    def prices(self, graph: Graph, exposed: Exposed = ALL) -> Prices:
+        """What the strategies of all operators cost, and what moves between them, in seconds."""
         nodes = [node for node in graph.nodes if not node.is_leaf]
         number = {node: i for i, node in enumerate(nodes)}
-        factors = self._factors(graph, nodes, number, 0.0, exposed)
-        return {nodes[f.variables[0]]: f.scaled for f in factors if len(f.variables) == 1}
+        factors = list(self._factors(graph, nodes, number, 0.0, exposed))
+        alone = {nodes[f.variables[0]]: f.scaled for f in factors if len(f.variables) == 1}
+        return Prices(nodes, alone, [f for f in factors if len(f.variables) == 2])
 
     def computing(self, graph: Graph) -> Mapping[Node, Seconds]:
         """Seconds for which each strategy of each operator computes, forward and backward."""

@@ -139,7 +139,8 @@ class Trial(Generic[Judged]):
 
     def _at_best(self, choice: Choice) -> float:
         saved: dict[frozenset[Node], float] = {}
-        for side in sides(self.engine, Spread(choice, {}), everything, AT_BEST):
+        start, around = Spread(choice, {}), not self.is_small
+        for side in sides(self.engine, start, everything, AT_BEST, around=around):
             branches = frozenset(node for load in side.loads for node in load)
             saved[branches] = max(side.saved, saved.get(branches, 0.0))
         return max(choice.seconds - sum(saved.values()), self._least_path())
@@ -188,7 +189,7 @@ class Trial(Generic[Judged]):
         while last is not best:
             last, exposed = best, Exposed(loss=0.0, weights=best.exposed)
             least = 0.0 if small else LEAST_SAVED * best.seconds
-            found = sides(self.engine, spread, allowed, exposed)
+            found = sides(self.engine, spread, allowed, exposed, around=False)
             ways = [s for s in found if s.saved > least][: None if small else SIDES]
             for side, fixed in product(ways, (True, False) if small else (True,)):
                 more = put(self.engine, spread, side, allowed, exposed, fixed=fixed)

@@ -10,8 +10,9 @@ the digit that has least to do (longest first: Graham, SIAM J. Appl. Math. 1969)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -20,7 +21,7 @@ from pcg.graph import Node
 from search.mesh.allow import Allowed, Mask
 from search.mesh.branches import Branch, forks
 from search.mesh.digits import Digits, Seconds
-from search.mesh.engine import Choice, Engine, Exposed
+from search.mesh.engine import Choice, Engine, Exposed, Prices
 from search.mesh.strategies import IDLE, Space
 
 Held = Mapping[Node, frozenset[int]]
@@ -59,21 +60,21 @@ class Spread:
         return self.held.get(node, frozenset()) | begun
 
 
-def sides(engine: Engine, spread: Spread, allowed: Allowed, exposed: Exposed) -> list[Side]:
-    """The ways to put more branches side by side, those that promise most first."""
-    graph = spread.choice.graph
-    every = forks(graph)
-    ways = dict.fromkeys(way for fork in every for way in (fork.branches, fork.innermost))
-    concerned = dict.fromkeys(node for fork in every for branch in fork.branches for node in branch)
-    row = {node: i for i, node in enumerate(concerned)}
-    now, least = _leaving_one(engine, spread, allowed, engine.alone(graph, exposed), row)
+def sides(
+    engine: Engine, spread: Spread, allowed: Allowed, exposed: Exposed, *, around: bool
+) -> list[Side]:
+    """The ways to put more branches side by side, those that promise most first. ``around``:
+    whether what moves to branches and from them counts, all other operators staying as they are."""
+    every = forks(spread.choice.graph)
+    rows = _Rows(
+        engine, spread, allowed, engine.prices(spread.choice.graph, exposed), around=around
+    )
     found: list[Side] = []
-    for branches in ways:
-        rows = [[row[node] for node in branch] for branch in branches]
-        busy = float(sum(now[places].sum() for places in rows))
-        seconds = np.array([least[places].sum(axis=0) for places in rows])
+    for branches in dict.fromkeys(way for fork in every for way in (fork.branches, fork.innermost)):
+        summed = [rows.summed(branch) for branch in branches]
+        busy = sum(now for now, _ in summed)
         for digit, prime in enumerate(engine.digits.primes):
-            loads, last = _shared(branches, seconds[:, digit].tolist(), prime)
+            loads, last = _shared(branches, [float(least[digit]) for _, least in summed], prime)
             if busy > last:
                 found += Side(digit, loads, busy - last).turned()
     return sorted(found, key=lambda side: -side.saved)
@@ -110,35 +111,80 @@ def put(
     return Spread(replace(made.choice, codes=found.codes), held)
 
 
-def _leaving_one(
-    engine: Engine,
-    spread: Spread,
-    allowed: Allowed,
-    own: Mapping[Node, Seconds],
-    nodes: Iterable[Node],
-) -> tuple[Seconds, Seconds]:
-    """What each of some operators takes by itself with the strategy that is chosen [nodes], and at
-    least if one more digit is left idle [nodes, digits]; infinitely long where it is left to others
-    already, or no such strategy is allowed."""
-    digits = engine.digits
-    now: list[float] = []
-    least: list[list[float]] = []
-    for node in nodes:
-        space, seconds = engine.space(node), own[node]
-        place = space.place(spread.choice.codes[node])
+class _Rows:
+    """What operators take with the strategies that are chosen, and at least if one more digit is
+    left idle: infinitely long where it is left to others already, or no such strategy is allowed.
+    """
+
+    def __init__(
+        self, engine: Engine, spread: Spread, allowed: Allowed, prices: Prices, *, around: bool
+    ) -> None:
+        self._engine, self._spread, self._allowed, self._prices = engine, spread, allowed, prices
+        self._number = {node: i for i, node in enumerate(prices.nodes)}
+        self._known: dict[tuple[int, tuple[int, ...]], tuple[float, Seconds]] = {}
+        moves = range(len(prices.moves) if around else 0)
+        pairs = [prices.moves[move].variables for move in moves]
+        ends = np.array(pairs, int).reshape(-1, 2)
+        self._from = np.concatenate([ends[:, 0], ends[:, 1]])
+        """Moves by one end, and then by the other."""
+        self._to = np.concatenate([ends[:, 1], ends[:, 0]])
+
+    def summed(self, branch: Branch) -> tuple[float, Seconds]:
+        """Of all operators of a branch: seconds now, and at least for each digit. What moves
+        between the branch and other operators is with those of the branch."""
+        within = np.zeros(len(self._prices.nodes), bool)
+        within[[self._number[node] for node in branch]] = True
+        across = np.flatnonzero(within[self._from] & ~within[self._to])
+        border: dict[int, list[int]] = {}
+        for move, end in zip(across.tolist(), self._from[across].tolist(), strict=True):
+            border.setdefault(end, []).append(move)
+        within[list(border)] = False
+        now, least = self._inside
+        total, at_least = float(now[within].sum()), least[within].sum(axis=0)
+        for end, moves in border.items():
+            own = self._row(end, tuple(moves))
+            total, at_least = total + own[0], at_least + own[1]
+        return total, at_least
+
+    @cached_property
+    def _inside(self) -> tuple[Seconds, Seconds]:
+        """Of each operator by itself [operators] and [operators, digits]."""
+        rows = [self._row(i, ()) for i in range(len(self._prices.nodes))]
+        return np.array([now for now, _ in rows]), np.array([least for _, least in rows])
+
+    def _row(self, at: int, moves: tuple[int, ...]) -> tuple[float, Seconds]:
+        """Of one operator with some moves."""
+        if (at, moves) not in self._known:
+            seconds = self._prices.alone[self._prices.nodes[at]]
+            for move in moves:
+                seconds = seconds + self._moved(move)
+            self._known[at, moves] = self._now_and_least(self._prices.nodes[at], seconds)
+        return self._known[at, moves]
+
+    def _moved(self, move: int) -> Seconds:
+        """Seconds of a move by the strategies of one end, where the other stays as it is."""
+        factors = self._prices.moves
+        factor, other = factors[move % len(factors)], self._prices.nodes[int(self._to[move])]
+        place = self._place(other)
+        values = factor.values[:, place] if move < len(factors) else factor.values[place]
+        return values.astype(np.float64) * factor.times
+
+    def _place(self, node: Node) -> int:
+        place = self._engine.space(node).place(self._spread.choice.codes[node])
         assert place is not None
-        now.append(float(seconds[place]))
-        held, idle = spread.held.get(node, ()), spread.idle(node, digits)
-        mask = allowed(node, space)
-        least.append(
-            [
-                inf
-                if digit in held
-                else float(seconds[_leaving(mask, space, idle | {digit})].min(initial=inf))
-                for digit in range(len(digits))
-            ]
-        )
-    return np.array(now), np.array(least).reshape(len(now), len(digits))
+        return place
+
+    def _now_and_least(self, node: Node, seconds: Seconds) -> tuple[float, Seconds]:
+        space, digits = self._engine.space(node), self._engine.digits
+        held, idle = self._spread.held.get(node, ()), self._spread.idle(node, digits)
+        mask = self._allowed(node, space)
+        least = [
+            inf
+            if digit in held
+            else float(seconds[_leaving(mask, space, idle | {digit})].min(initial=inf))
+            for digit in range(len(digits))
+        ]
+        return float(seconds[self._place(node)]), np.array(least)
 
 
 def _shared(

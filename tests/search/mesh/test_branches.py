@@ -22,6 +22,13 @@ return mean_loss(add(c, d))
 """
 JOINED = "x = input[4, 4]\nreturn concat(concat(relu(x), gelu(x), axis=0), tanh(x), axis=0)"
 
+IN_A_ROW = """
+x = input[4, 4]
+a = add(relu(x), gelu(x))
+b = add(sigmoid(a), tanh(a))
+return concat(b, tanh(x), axis=0)
+"""
+
 
 def names(branches: Iterable[tuple[Node, ...]]) -> set[tuple[str, ...]]:
     return {tuple(node.name for node in branch) for branch in branches}
@@ -45,11 +52,19 @@ def test_all_that_a_row_of_concats_joins_is_innermost():
     assert inner.innermost == inner.branches
 
 
+def test_forks_in_a_row_are_not_joined_by_one_operator():
+    """One of them waits for the other."""
+    outer, *_ = forks(parse_graph(IN_A_ROW))
+    assert len(outer.inside[0]) == 2
+    assert outer.innermost == outer.branches
+
+
 @given(graph=training_graphs(cut=False))
 def test_branches_depend_on_each_other_in_nothing(graph):
-    for fork in forks(graph):
-        assert len(fork.branches) > 1
-        for one, other in combinations(fork.branches, 2):
+    ways = [way for fork in forks(graph) for way in (fork.branches, fork.innermost)]
+    for branches in ways:
+        assert len(branches) > 1
+        for one, other in combinations(branches, 2):
             for first, second in ((one, other), (other, one)):
                 computed = {n for node in first for n in Graph((node.value(),)).nodes}
                 assert computed.isdisjoint(second)

@@ -11,8 +11,13 @@ from pcg.machine import Machine, load_machine
 from pcg.models import build_model
 from pcg.plan import Plan
 from pcg.text import parse_graph
+from search.cost import CostModel
 from search.mesh import overlap
+from search.mesh.allow import everything
+from search.mesh.cuts import Cuts
+from search.mesh.engine import ALL, Engine, Exposed
 from search.mesh.planner import MeshPlanner
+from search.mesh.spread import Spread, sides
 from substitutions.audit.replay import replay
 from substitutions.store import Library, load_library
 
@@ -41,6 +46,19 @@ def test_what_cannot_be_cut_runs_side_by_side(library):
     assert sorted(view.devices for view in products) == [(0,), (1,)]
     assert_same(graph, plan.graph, by_equation)
     assert not replay(plan, library.rules).findings
+
+
+def test_what_moves_around_branches_takes_from_what_they_promise(library):
+    graph, machine = build_model("xdl-tiny", 24, 1), load_machine("summit").with_devices(6)
+    engine = Engine(CostModel(machine), Cuts(library.concrete(graph)))
+
+    def promised(exposed: Exposed, *, around: bool) -> float:
+        spread = Spread(engine.choose(graph, exposed=exposed), {})
+        return sum(s.saved for s in sides(engine, spread, everything, exposed, around=around))
+
+    assert promised(ALL, around=True) < promised(ALL, around=False)
+    hidden = Exposed(moves=0.0)
+    assert promised(hidden, around=True) == pytest.approx(promised(hidden, around=False))
 
 
 def test_branches_of_a_larger_model_share_the_devices(library, monkeypatch):
