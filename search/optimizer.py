@@ -18,13 +18,13 @@ from pcg.graph import Graph, Value
 from pcg.machine import Machine
 from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.schedule import schedule
+from search import planned
 from search.backtrack import Found, Observer, Space, backtrack
 from search.cost import CostModel, communication_elements
 from search.derivation import Derivation, Scribe
 from search.efficiency import Speed
 from search.mapping import Mapper
 from search.memory import peak_memory
-from search.mesh import planner
 from search.moves import Allow, Keys, Moves, Option, anything, is_usable
 from search.progress import Teller
 from search.split import Part, parts, renamed, shape_key
@@ -130,12 +130,12 @@ class Optimizer:
         plan = Plan(name, graph, tidy, mapped.views, machine, rules, applied, estimates, kept_by)
         return Optimized(plan, self._report(len(pieces), seconds))
 
-    def planned(self, name: str, graph: Graph) -> planner.Planned:
+    def planned(self, name: str, graph: Graph) -> planned.Planned:
         """What ``optimize`` finds, reported as all planners do."""
         found = self.optimize(name, graph)
         priced = found.report.candidates
-        report = planner.Report(priced, priced, found.report.stop, {})
-        return planner.Planned(found.plan, report, found.report.seconds)
+        report = planned.Report(priced, priced, found.report.stop, {})
+        return planned.Planned(found.plan, report, found.report.seconds)
 
     def _use_rules(self, graph: Graph) -> None:
         """Take the rules that concern a graph; what was learnt with others is forgotten."""

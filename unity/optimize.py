@@ -31,10 +31,10 @@ from pcg.plan import machine_record, save_plan
 from pcg.training import optimizer_of
 from search.describe import pipeline_text, rows, rules_used
 from search.mesh.allow import Dimension
-from search.mesh.planner import Planned
 from search.mesh.variants import Mode
 from search.optimizer import Optimizer, Settings
 from search.pipeline.planner import PIPELINES
+from search.planned import Planned
 from search.progress import Progress, Status, Teller, silent
 from search.trace import simulate_plan
 from search.views import load_views

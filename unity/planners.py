@@ -7,9 +7,11 @@ from pcg.machine import Machine
 from pcg.training import Optimizer
 from search.efficiency import Speed
 from search.mesh.allow import Dimension
-from search.mesh.planner import PLANNERS, MeshPlanner, Planner
+from search.mesh.families import PLANNERS
+from search.mesh.planner import MeshPlanner
 from search.mesh.variants import Mode
 from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
+from search.planned import Planner
 from search.progress import Progress, Teller, silent
 from substitutions.store import Library
 

@@ -2,197 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
-from typing import Protocol
 
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph import Graph, Node
 from pcg.machine import Machine
-from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.schedule import Schedule, schedule
 from pcg.training import Optimizer
-from search.cost import CostModel, communication_elements
+from search.cost import CostModel
 from search.efficiency import Speed
 from search.lives import worth_remaking
 from search.memory import peak_memory
-from search.mesh.allow import (
-    Allowed,
-    Dimension,
-    along,
-    both,
-    data_parallel,
-    everything,
-    expert,
-    has_tables,
-    tensor_parallel,
-)
+from search.mesh.allow import Allowed, Dimension, along, both
 from search.mesh.cuts import Cuts
-from search.mesh.engine import Choice, Cut, Engine
+from search.mesh.engine import Cut, Engine
+from search.mesh.families import PLANNERS, Strategies
+from search.mesh.finish import finished
+from search.mesh.found import Candidate, Candidates, PricedTrial, Search
 from search.mesh.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
 from search.mesh.variants import Mode, Variant, rewritten, variants
+from search.planned import Planned, Report
 from search.progress import Phases, Teller
-from search.simulate import recomputing, simulate
+from search.simulate import recomputing
 from substitutions.rule import Rule
 from substitutions.store import Library
-
-
-@dataclass(frozen=True)
-class Strategies:
-    """What a planner may use, to choose the best of."""
-
-    name: str
-    mask: Allowed
-    data_parallel: bool = False
-    brief: bool = True
-    """Whether few ways to overlap communication are tried."""
-    in_parts: bool = False
-    """Whether weights are kept in parts, on all devices."""
-    last: bool = False
-    """Whether to look only where no plan is known that fits, or where weights in parts may save
-    time: of data parallelism, that of updating all weights everywhere."""
-
-
-Family = Callable[[Graph, Engine], Iterator[Strategies]]
-
-
-def _joint(graph: Graph, engine: Engine) -> Iterator[Strategies]:
-    # What others may find is tried too: the bound on strategies may leave it out.
-    yield from _data(graph, engine)
-    yield from _tensor(graph, engine)
-    if has_tables(graph):
-        yield from _expert(graph, engine)
-    yield Strategies("all strategies", everything, brief=False)
-    yield from (replace(zero, last=True) for zero in _zero(graph, engine))
-
-
-def _data(graph: Graph, engine: Engine) -> Iterator[Strategies]:
-    yield Strategies("data parallelism", data_parallel(graph), data_parallel=True)
-
-
-def _zero(graph: Graph, engine: Engine) -> Iterator[Strategies]:
-    """Data parallelism with weights, gradients and the optimizer's states in parts."""
-    yield Strategies("weights in parts", data_parallel(graph), in_parts=True)
-
-
-def _expert(graph: Graph, engine: Engine) -> Iterator[Strategies]:
-    yield Strategies("tables cut, the rest by data", expert(graph))
-
-
-def _megatron(graph: Graph, engine: Engine) -> Iterator[Strategies]:
-    """Data parallelism, alone or with tensor parallelism within a node."""
-    yield from _data(graph, engine)
-    yield from _tensor(graph, engine)
-
-
-def _tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
-    inside = engine.cost.machine.devices_per_node
-    count, inner = len(engine.digits), 1
-    while inner <= count and engine.digits.strides[count - inner] < inside:
-        yield Strategies("tensor parallelism", tensor_parallel(graph, count, inner))
-        inner += 1
-
-
-PLANNERS: Mapping[str, Family] = {
-    "joint": _joint,
-    "data-parallel": _data,
-    "zero": _zero,
-    "expert": _expert,
-    "megatron": _megatron,
-}
 
 TRIES = 32
 """How many groups of rewrites are looked at."""
 PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A plan that was priced. ``seconds`` of a step, ``memory`` bytes on the fullest device, of
-    ``limit`` that it has. The plan itself is made again of the choice where it is wanted."""
-
-    choice: Choice
-    seconds: float
-    memory: int
-    limit: int
-    strategies: int
-    updating: float
-    """Seconds for which a device updates weights at most."""
-    after: float
-    """Seconds of a step after the way back: for what is left to exchange, and updates."""
-    recompute: frozenset[Node] = frozenset()
-    """The operators whose results are computed again on the way back."""
-
-    @property
-    def fits(self) -> bool:
-        return self.memory <= self.limit
-
-
-_Trial = Trial[tuple[Candidate, ...]]
-
-
-@dataclass
-class _Search:
-    """What was found so far. ``fastest``: seconds of the best plan of each graph."""
-
-    deadline: float
-    found: dict[Candidate, _Trial] = field(default_factory=dict[Candidate, _Trial])
-    data_parallel: list[Candidate] = field(default_factory=list[Candidate])
-    fastest: dict[_Trial, float] = field(default_factory=dict[_Trial, float])
-    trials: list[_Trial] = field(default_factory=list[_Trial])
-    """Those that were begun, whether or not their bounds ruled them out."""
-    stopped: bool = False
-
-    @property
-    def known(self) -> float:
-        """Seconds of the fastest plan that fits."""
-        return min((c.seconds for c in self.found if c.fits), default=inf)
-
-    @property
-    def base(self) -> _Trial:
-        """The graph of the fastest plan."""
-        return min(self.fastest, key=lambda trial: self.fastest[trial])
-
-    def saves_nothing(self) -> bool:
-        """Whether data parallelism would be slower than a plan that fits even without updates."""
-        return self.known <= min((c.seconds - c.updating for c in self.data_parallel), default=0.0)
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a search did: strategies of all operators, plans that were simulated, why it stopped,
-    seconds by phase."""
-
-    strategies: int
-    simulated: int
-    stop: str
-    phases: Mapping[str, float]
-
-    @property
-    def seconds(self) -> float:
-        return sum(self.phases.values())
-
-
-@dataclass(frozen=True)
-class Planned:
-    plan: Plan
-    report: Report
-    seconds: float
-    """That the search took."""
-    data_parallel_seconds: float | None = None
-    """Of the fastest data-parallel plan, whether it fits or not, where that was priced."""
-
-
-class Planner(Protocol):
-    """Anything that makes a plan of a graph."""
-
-    def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan; raises NegativeAnswer where none fits the machine."""
-        ...
-
 
 _Kept = tuple[int, bool, tuple[Rule, ...]]
 """What an engine is kept for: so many devices, whether it cuts windows, and rules."""
@@ -235,7 +76,7 @@ class MeshPlanner:
         graph.check()
         self.teller.works_on("rules")
         self._phases, self._engines = Phases(), {}
-        search = _Search(start + self.seconds)
+        search = Search(start + self.seconds)
         self._on_all_devices(graph, search)
         if self.family == "joint" and self.mode is not Mode.ALGEBRA:
             self._on_fewer_devices(search)
@@ -244,15 +85,27 @@ class MeshPlanner:
         if not fitting:
             raise NegativeAnswer(self._misses(name, min(c.memory - c.limit for c in found)))
         best = min(fitting, key=lambda c: c.seconds)
+        trial = found[best]
+        cut = trial.engine.cut(best.choice, trial.before)
         stop = "time" if search.stopped else "exhausted"
         return Planned(
-            self._plan(name, graph, best, found[best]),
+            finished(
+                name,
+                graph,
+                cut,
+                schedule(cut.graph, cut.views),
+                self._cost(self.machine),
+                self.library.hash,
+                seconds=best.seconds,
+                memory=best.memory,
+                recompute=best.recompute,
+            ),
             Report(sum(c.strategies for c in found), len(found), stop, self._phases.seconds),
             perf_counter() - start,
             min((c.seconds for c in search.data_parallel), default=None),
         )
 
-    def _on_all_devices(self, graph: Graph, search: _Search) -> None:
+    def _on_all_devices(self, graph: Graph, search: Search) -> None:
         """Try the graph, and what rewrites make of it before and after it is cut."""
         cost = self._cost(self.machine)
         trials = [self._trial(variant, cost) for variant in self._variants(graph)]
@@ -263,7 +116,7 @@ class MeshPlanner:
             if again is not None:
                 self._try(self._trial(again, cost), search)
 
-    def _on_fewer_devices(self, search: _Search) -> None:
+    def _on_fewer_devices(self, search: Search) -> None:
         """Try all graphs on the first devices alone, and on fewer yet where that is faster: what
         does not divide by 3 is cut by 2, and little work is soon done by few. Not where the work
         alone, spread over them, would take longer than the plan that is known; of a small graph
@@ -288,7 +141,7 @@ class MeshPlanner:
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, optimizer=self.optimizer, speed=self.speed)
 
-    def _try(self, trial: _Trial, search: _Search) -> None:
+    def _try(self, trial: PricedTrial, search: Search) -> None:
         """Try all strategies of the family on one graph."""
         search.trials.append(trial)
         if search.known < inf and trial.at_best > search.known:
@@ -328,10 +181,10 @@ class MeshPlanner:
         inputs = [node.leaf for node in graph.leaves if node.leaf.kind == "input"]
         return any(leaf.type.shape[0] % devices for leaf in inputs if leaf.type and leaf.rank)
 
-    def _trial(self, variant: Variant, cost: CostModel) -> _Trial:
+    def _trial(self, variant: Variant, cost: CostModel) -> PricedTrial:
         engine = self._phases.timed("rules", lambda: self._engine(variant.graph, cost))
 
-        def judge(made: Simulated) -> tuple[Candidate, ...]:
+        def judge(made: Simulated) -> Candidates:
             found = tuple(self._judged(engine, made))
             self.teller.priced(min((c.seconds for c in found if c.fits), default=inf))
             return found
@@ -345,17 +198,19 @@ class MeshPlanner:
         self.teller.works_on("rewriting")
         return self._phases.timed("rewriting", lambda: list(found))
 
-    def _rewritten(self, base: _Trial) -> Variant | None:
+    def _rewritten(self, base: PricedTrial) -> Variant | None:
         self.teller.works_on("rewriting as it is cut")
         variant = Variant(base.graph, base.before)
         return rewritten(variant, self.library, base.engine, TRIES)
 
-    def _fitting(self, trial: _Trial, allowed: Strategies, search: _Search) -> Iterator[Candidate]:
+    def _fitting(
+        self, trial: PricedTrial, allowed: Strategies, search: Search
+    ) -> Iterator[Candidate]:
         """The best plans, and where they take too much memory, plans that take less; unless one
         that is known is as fast as they are."""
         mask = self._masked(trial.graph, allowed.mask)
 
-        def tries(price: float) -> list[Tried[tuple[Candidate, ...]]]:
+        def tries(price: float) -> list[Tried[Candidates]]:
             found = trial.choices(price, mask, brief=allowed.brief)
             return [trial.in_parts(one) if allowed.in_parts else one for one in found]
 
@@ -380,9 +235,7 @@ class MeshPlanner:
             else:
                 low, high = price, high if high > price else price * 4
 
-    def _in_parts(
-        self, trial: _Trial, tried: Tried[tuple[Candidate, ...]]
-    ) -> tuple[Candidate, ...]:
+    def _in_parts(self, trial: PricedTrial, tried: Tried[Candidates]) -> Candidates:
         """A plan with its weights in parts, where it does not fit, or where what comes after its
         way back, which is what that makes shorter, is more than little."""
         whole = tried.judged[0]
@@ -423,29 +276,4 @@ class MeshPlanner:
         return (
             f"{name} does not fit {self.machine.name}: the plan that takes least memory misses by"
             f" {over / 1e9:.2f} GB a device"
-        )
-
-    def _plan(self, name: str, graph: Graph, best: Candidate, trial: _Trial) -> Plan:
-        cut = trial.engine.cut(best.choice, trial.before)
-        whole = Engine(self._cost(self.machine.with_devices(1)), Cuts(()))
-        alone = simulate(schedule(graph, whole.cut(whole.choose(graph)).views), whole.cost)
-        estimates = EstimatesFile(
-            step_seconds=best.seconds,
-            one_device_seconds=alone.step_seconds,
-            communication_elements=communication_elements(schedule(cut.graph, cut.views)),
-            peak_memory_bytes=best.memory,
-        )
-        machine = machine_record(self.machine)
-        rules = self.library.hash
-        return Plan(
-            name,
-            graph,
-            cut.graph,
-            cut.views,
-            machine,
-            rules,
-            cut.steps,
-            estimates,
-            self.optimizer,
-            best.recompute,
         )

@@ -11,22 +11,22 @@ from pcg.errors import NegativeAnswer
 from pcg.graph import Graph
 from pcg.machine import Machine
 from pcg.pipeline import PipelineFile
-from pcg.plan import EstimatesFile, Plan, machine_record
+from pcg.plan import Plan
 from pcg.schedule import Schedule, schedule
 from pcg.training import Optimizer
-from search.cost import CostModel, communication_elements
+from search.cost import CostModel
 from search.efficiency import Speed
 from search.mesh.cuts import Cuts
-from search.mesh.engine import Cut, Engine
-from search.mesh.planner import Planned, Planner, Report
+from search.mesh.engine import Cut
+from search.mesh.finish import finished
 from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline, micro_batch_counts, outline, stage_counts
 from search.pipeline.price import Groups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
+from search.planned import Planned, Planner, Report
 from search.progress import Phases, Teller
-from search.simulate import simulate
 from substitutions.store import Library
 
 PIPELINES: Mapping[str, ScheduleKind] = {"pipeline": "1f1b", "pipeline-2bw": "2bw"}
@@ -87,7 +87,7 @@ class PipelinePlanner:
         stop = "time" if perf_counter() - start > self.seconds else "exhausted"
         strategies = sum(o.batches.strategies() for o in tried)
         report = Report(strategies, len(tried), stop, self._phases.seconds)
-        return Planned(self._plan(name, graph, best), report, perf_counter() - start)
+        return Planned(self._finished(name, graph, best), report, perf_counter() - start)
 
     def _outlines(self, source: Streams, cuts: Cuts, start: float) -> Iterator[Outline]:
         """Numbers of stages and micro-batches with strategies. Those of a number of stages are left
@@ -146,32 +146,21 @@ class PipelinePlanner:
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, optimizer=self.optimizer, speed=self.speed)
 
-    def _plan(self, name: str, graph: Graph, best: Built) -> Plan:
-        whole = Engine(self._cost(self.machine.with_devices(1)), Cuts(()))
-        alone = simulate(schedule(graph, whole.cut(whole.choose(graph)).views), whole.cost)
-        estimates = EstimatesFile(
-            step_seconds=best.seconds,
-            one_device_seconds=alone.step_seconds,
-            communication_elements=communication_elements(best.steps),
-            peak_memory_bytes=best.memory,
-        )
+    def _finished(self, name: str, graph: Graph, best: Built) -> Plan:
         pipeline = PipelineFile(
             stages=best.outline.stages,
             micro_batches=best.outline.batches.slices,
             schedule=self.kind,
         )
-        cut, machine = best.cut, machine_record(self.machine)
-        rules = self.library.hash
-        return Plan(
+        return finished(
             name,
             graph,
-            cut.graph,
-            cut.views,
-            machine,
-            rules,
-            cut.steps,
-            estimates,
-            self.optimizer,
+            best.cut,
+            best.steps,
+            self._cost(self.machine),
+            self.library.hash,
+            seconds=best.seconds,
+            memory=best.memory,
             pipeline=pipeline,
         )
 

@@ -17,7 +17,8 @@ from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.plan import PlanFile, part_hashes, save_plan
 from pcg.text import parse_graph
-from search.mesh.planner import PLANNERS, MeshPlanner
+from search.mesh.families import PLANNERS
+from search.mesh.planner import MeshPlanner
 from substitutions.store import Library, default_path, load_library
 from unity.__main__ import main
 from unity.audit import app

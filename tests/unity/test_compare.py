@@ -13,7 +13,8 @@ from pcg import machine
 from pcg.graph import Graph
 from pcg.machine import load_machine
 from pcg.models import build_model
-from search.mesh.planner import MeshPlanner, Planned
+from search.mesh.planner import MeshPlanner
+from search.planned import Planned
 from substitutions.store import load_library
 from unity import __main__ as console
 from unity.compare import app

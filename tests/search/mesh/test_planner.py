@@ -27,8 +27,9 @@ from search.memory import peak_memory
 from search.mesh.allow import Dimension, everything
 from search.mesh.cuts import Cuts
 from search.mesh.engine import Choice, Engine
+from search.mesh.families import PLANNERS
 from search.mesh.overlap import Trial
-from search.mesh.planner import PLANNERS, MeshPlanner, fewer
+from search.mesh.planner import MeshPlanner, fewer
 from search.mesh.variants import Mode
 from search.simulate import simulate
 from substitutions.audit.replay import replay

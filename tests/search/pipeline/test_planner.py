@@ -18,7 +18,6 @@ from runtime.lower import Lowering
 from search.cost import CostModel
 from search.describe import pipeline_text
 from search.mesh.cuts import Cuts
-from search.mesh.planner import Planned, Report
 from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
@@ -26,6 +25,7 @@ from search.pipeline.outline import micro_batch_counts, outline, stage_counts
 from search.pipeline.planner import PipelinePlanner, WithPipelines
 from search.pipeline.price import Groups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
+from search.planned import Planned, Report
 from search.simulate import simulate
 from substitutions.store import load_library
 

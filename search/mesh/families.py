@@ -1,0 +1,82 @@
+"""Families of strategies: what each planner may choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pcg.graph import Graph
+from search.mesh.allow import (
+    Allowed,
+    data_parallel,
+    everything,
+    expert,
+    has_tables,
+    tensor_parallel,
+)
+from search.mesh.engine import Engine
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """What a planner may use, to choose the best of."""
+
+    name: str
+    mask: Allowed
+    data_parallel: bool = False
+    brief: bool = True
+    """Whether few ways to overlap communication are tried."""
+    in_parts: bool = False
+    """Whether weights are kept in parts, on all devices."""
+    last: bool = False
+    """Whether to look only where no plan is known that fits, or where weights in parts may save
+    time: of data parallelism, that of updating all weights everywhere."""
+
+
+Family = Callable[[Graph, Engine], Iterator[Strategies]]
+
+
+def _joint(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    # What others may find is tried too: the bound on strategies may leave it out.
+    yield from _data(graph, engine)
+    yield from _tensor(graph, engine)
+    if has_tables(graph):
+        yield from _expert(graph, engine)
+    yield Strategies("all strategies", everything, brief=False)
+    yield from (replace(zero, last=True) for zero in _zero(graph, engine))
+
+
+def _data(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    yield Strategies("data parallelism", data_parallel(graph), data_parallel=True)
+
+
+def _zero(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    """Data parallelism with weights, gradients and the optimizer's states in parts."""
+    yield Strategies("weights in parts", data_parallel(graph), in_parts=True)
+
+
+def _expert(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    yield Strategies("tables cut, the rest by data", expert(graph))
+
+
+def _megatron(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    """Data parallelism, alone or with tensor parallelism within a node."""
+    yield from _data(graph, engine)
+    yield from _tensor(graph, engine)
+
+
+def _tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    inside = engine.cost.machine.devices_per_node
+    count, inner = len(engine.digits), 1
+    while inner <= count and engine.digits.strides[count - inner] < inside:
+        yield Strategies("tensor parallelism", tensor_parallel(graph, count, inner))
+        inner += 1
+
+
+PLANNERS: Mapping[str, Family] = {
+    "joint": _joint,
+    "data-parallel": _data,
+    "zero": _zero,
+    "expert": _expert,
+    "megatron": _megatron,
+}
