@@ -179,14 +179,6 @@ class CostModel:
         kind = self.machine.device_at(device)
         return float(self.kernel_seconds(work, kind, 0, moved, 1))
 
-    def transfer_seconds(self, transfer: Transfer) -> tuple[float, float]:
-        """Seconds of a transfer forward, and of its adjoint, which moves the same the other way.
-
-        The adjoint is wanted only where the tensor needs a gradient.
-        """
-        seconds = self.movement(transfer).longest
-        return seconds, seconds
-
     def movement(self, transfer: Transfer) -> Duration:
         """Who takes part in a transfer, and for how long; its adjoint is the same."""
         found = self._transfers.get(transfer)

@@ -48,11 +48,7 @@ def typed(shape: tuple[int, ...], dims=None, copies: int = 1, partials: int = 1)
 
 
 def moved(source: Layout, target: Layout, dtype: DType = "float32") -> float:
-    forward, backward = CostModel(machine(), dtype, speed=PLAIN).transfer_seconds(
-        transfer(source, target)
-    )
-    assert forward == backward
-    return forward
+    return CostModel(machine(), dtype, speed=PLAIN).movement(transfer(source, target)).longest
 
 
 def checked(text: str) -> Graph:

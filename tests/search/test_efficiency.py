@@ -287,7 +287,7 @@ def test_megatrons_22b_step_on_eight_a100():
     # gathered input of the weights' gradients is gathered once more.
     parted = ParallelTensor((batch * sequence, hidden), Degrees((8, 1), (1, 1), 1, 1))
     whole = ParallelTensor((batch * sequence, hidden), Degrees((1, 1), (1, 1), 8, 1))
-    gathered, _ = cost.transfer_seconds(transfer(spread(parted), spread(whole)))
+    gathered = cost.movement(transfer(spread(parted), spread(whole))).longest
     total += layers * 10 * gathered
     weights = layers * 12 * hidden**2 // tensor
     total += float(cost.kernel_seconds("pointwise", A100.device, 0, 28 * weights, 1))

@@ -72,7 +72,7 @@ def test_disjoint_branches_run_at_the_same_time():
         if not node.is_leaf
     }
     (move,) = [step for step in steps.steps if isinstance(step, Move)]
-    moved, _ = cost.transfer_seconds(move.transfer)
+    moved = cost.movement(move.transfer).longest
     rest = seconds["add"][0] + seconds["mean_loss"][0]
     branches = max(seconds["relu"][0], seconds["gelu"][0])
     assert found.forward == pytest.approx(branches + moved + rest)
@@ -153,7 +153,7 @@ def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass(monkeypatc
     assert apart.sync == pytest.approx(3 * syncs[0].seconds)
     # On the way back nobody waits for the loss, unless there is but one stream.
     (loss,) = [step.transfer for step in steps.steps if isinstance(step, Move)]
-    summed, _ = cost.transfer_seconds(loss)
+    summed = cost.movement(loss).longest
     assert found.forward == pytest.approx(apart.forward)
     assert found.backward + summed == pytest.approx(apart.backward)
     used = usage(done, 0)
