@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from random import Random
 
 import numpy as np
 import pytest
+import torch
 from behaviour import assert_same
 from images import ONE_IMAGE, four_devices
 
+from pcg.capture import capture
 from pcg.errors import InputError, NegativeAnswer
 from pcg.evaluate import by_equation
 from pcg.graph import Graph
 from pcg.machine import Machine, load_machine
 from pcg.models import build_model
+from pcg.models.bert import SIZES, Bert
 from pcg.plan import Plan
 from pcg.schedule import schedule
 from pcg.text import parse_graph
@@ -31,6 +35,7 @@ from search.mesh.families import PLANNERS
 from search.mesh.overlap import Trial
 from search.mesh.planner import MeshPlanner, fewer
 from search.mesh.variants import Mode
+from search.planned import Report
 from search.simulate import simulate
 from substitutions.audit.replay import replay
 from substitutions.store import load_library
@@ -180,6 +185,22 @@ def test_images_for_all_devices_are_cut_in_rows_where_that_is_asked_for():
     asked = frozenset({Dimension.SPATIAL})
     plan = MeshPlanner(machine, library, dimensions=asked).plan("images", graph).plan
     assert halos(plan) == [(1, 1), (1, 0)]
+
+
+def test_more_layers_are_no_more_plans():
+    """Blocks that are alike are worked out once, and bounds rule out as much of twice as many."""
+    machine, library = load_machine("dgx-h100").with_nodes(1), load_library()
+
+    def report(layers: int) -> Report:
+        size = replace(SIZES["bert-large-tiny"], layers=layers)
+        with torch.device("meta"):
+            ids = [torch.empty(4 * machine.devices, size.sequence, dtype=torch.int64)] * 3
+            graph = capture(Bert(size), tuple(ids)).graph
+        return MeshPlanner(machine, library).plan("bert", graph).report
+
+    few, many = report(4), report(8)
+    assert many.simulated <= few.simulated
+    assert many.strategies <= 2 * few.strategies
 
 
 def test_weights_in_parts_take_a_part_of_the_memory_of_copies():
