@@ -17,6 +17,7 @@ from time import perf_counter
 from pcg.graph import Graph
 from search.derivation import Applied
 from search.moves import Keys, Moves
+from search.planned import Stop
 
 Price = Callable[[Graph], float]
 """Seconds of a step of a graph; infinity where it does not fit the machine."""
@@ -31,7 +32,7 @@ class Found:
     seconds: float
     applied: tuple[Applied, ...]
     candidates: int
-    stop: str
+    stop: Stop
 
 
 @dataclass(frozen=True)
@@ -89,29 +90,32 @@ def backtrack(
 ) -> Found:
     """The best graph found. ``budget`` bounds the candidates priced, ``deadline`` the time
     (``perf_counter`` seconds). ``seed``: of the order of graphs of equal cost, which without it is
-    that in which they are found."""
+    that in which they are found. An interrupt ends it with the best so far."""
     random = None if seed is None else Random(seed)
     order = ((random.random() if random else 0.0, number) for number in count())
     best, best_seconds = space.start, price(space.start.graph)
     queue = [(best_seconds, next(order), best)]
     seen = {best.key}
-    stop = "exhausted"
-    while queue:
-        seconds, _, state = heapq.heappop(queue)
-        if seconds > best_seconds * threshold and best_seconds < inf:
-            break
-        for candidate in space.neighbours(state):
-            if candidate.key in seen:
-                continue
-            seen.add(candidate.key)
-            cost = price(candidate.graph)
-            if observe is not None:
-                observe(candidate.graph, cost)
-            if cost < best_seconds:
-                best, best_seconds = candidate, cost
-            if cost < best_seconds * threshold:
-                heapq.heappush(queue, (cost, next(order), candidate))
-        if len(seen) >= budget or perf_counter() >= deadline:
-            stop = "budget" if len(seen) >= budget else "time"
-            break
+    stop: Stop = "exhausted"
+    try:
+        while queue:
+            seconds, _, state = heapq.heappop(queue)
+            if seconds > best_seconds * threshold and best_seconds < inf:
+                break
+            for candidate in space.neighbours(state):
+                if candidate.key in seen:
+                    continue
+                seen.add(candidate.key)
+                cost = price(candidate.graph)
+                if observe is not None:
+                    observe(candidate.graph, cost)
+                if cost < best_seconds:
+                    best, best_seconds = candidate, cost
+                if cost < best_seconds * threshold:
+                    heapq.heappush(queue, (cost, next(order), candidate))
+            if len(seen) >= budget or perf_counter() >= deadline:
+                stop = "budget" if len(seen) >= budget else "time"
+                break
+    except KeyboardInterrupt:
+        stop = "interrupted"
     return Found(best.graph, best_seconds, best.applied, len(seen), stop)

@@ -32,6 +32,9 @@ from search.stitch import Leg, stitch
 from substitutions.rule import Rule
 from substitutions.store import Library
 
+_ENDS: tuple[planned.Stop, ...] = "interrupted", "time", "budget", "exhausted"
+"""Why the searches of parts ended; the first of these is why the whole did."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -57,7 +60,7 @@ class Report:
     parts: int
     distinct_parts: int
     candidates: int
-    stop: str
+    stop: planned.Stop
     seconds: float
 
 
@@ -92,7 +95,7 @@ class Optimizer:
         self._solved: dict[tuple[str, str | None], Found] = {}
         self._spaces: dict[str, Space] = {}
         self._candidates = 0
-        self._stops: set[str] = set()
+        self._stops: set[planned.Stop] = set()
         self._deadline = inf
 
     def optimize(self, name: str, graph: Graph) -> Optimized:
@@ -147,7 +150,7 @@ class Optimizer:
             self._spaces.clear()
 
     def _report(self, pieces: int, seconds: float) -> Report:
-        stop = next((s for s in ("time", "budget") if s in self._stops), "exhausted")
+        stop: planned.Stop = min(self._stops, key=_ENDS.index, default="exhausted")
         return Report(pieces, len(self._spaces), self._candidates, stop, seconds)
 
     def _price(self, graph: Graph) -> float:
@@ -170,6 +173,8 @@ class Optimizer:
         )
         self._candidates += found.candidates
         self._stops.add(found.stop)
+        if found.stop == "interrupted":
+            self._deadline = -inf
         return found
 
     def _chain(self, graph: Graph, pieces: Sequence[Part]) -> tuple[Graph, Derivation]:

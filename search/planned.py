@@ -4,25 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pcg.graph import Graph
+from pcg.machine import Machine
 from pcg.plan import Plan
+
+Stop = Literal["exhausted", "budget", "time", "interrupted"]
+"""Why a search ended: all was tried, so many candidates or seconds were spent, or somebody
+interrupted."""
 
 
 @dataclass(frozen=True)
 class Report:
     """What a search did: strategies of all operators, plans that were simulated, why it stopped,
-    seconds by phase."""
+    seconds by phase, and how many prices were known from alike operators and plans."""
 
     strategies: int
     simulated: int
-    stop: str
+    stop: Stop
     phases: Mapping[str, float]
+    known: int = 0
 
     @property
     def seconds(self) -> float:
         return sum(self.phases.values())
+
+    def then(self, other: Report) -> Report:
+        """Of two searches, one after the other."""
+        phases = dict(self.phases)
+        for phase, seconds in other.phases.items():
+            phases[phase] = phases.get(phase, 0.0) + seconds
+        return Report(
+            self.strategies + other.strategies,
+            self.simulated + other.simulated,
+            other.stop,
+            phases,
+            self.known + other.known,
+        )
 
 
 @dataclass(frozen=True)
@@ -41,3 +60,13 @@ class Planner(Protocol):
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan; raises NegativeAnswer where none fits the machine."""
         ...
+
+
+def misses(name: str, machine: Machine, over: int, stop: Stop = "exhausted") -> str:
+    """What to say where no plan of a model fits a machine: by how many bytes a device the best
+    misses, and whether there might be a better one."""
+    early = "" if stop == "exhausted" else f" (stopped: {stop})"
+    return (
+        f"{name} does not fit {machine.name}: the plan that takes least memory misses by"
+        f" {over / 1e9:.2f} GB a device{early}"
+    )

@@ -59,14 +59,30 @@ class Teller:
         self.progress(Status(self._work, self._candidates, best))
 
 
-@dataclass(frozen=True)
-class Phases:
-    """Seconds that were spent, by what they were spent on."""
+class OutOfTime(Exception):
+    """The time of a search is up, and it has something to return."""
 
+
+@dataclass
+class Phases:
+    """Seconds that were spent, by what they were spent on; and until when they may be."""
+
+    deadline: float = inf
+    """In seconds of ``perf_counter``."""
+    has_plan: bool = False
+    """Whether the search may end: without a plan it goes on."""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return perf_counter() > self.deadline
+
     def timed(self, phase: str, work: Callable[[], T]) -> T:
-        """What some work comes to; its time counts to a phase."""
+        """What some work comes to; its time counts to a phase. Raises OutOfTime where the time is
+        up and there is a plan."""
+        if self.has_plan and self.is_over:
+            raise OutOfTime
         start = perf_counter()
         found = work()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + perf_counter() - start

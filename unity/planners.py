@@ -49,7 +49,8 @@ def planner_of(
     if name != "joint" or mode is not Mode.JOINT or left_out:
         return plain
 
-    def pipelined(than: float) -> Planner:
-        return PipelinePlanner(machine, library, "1f1b", seconds, kept_by, speed, than, teller)
+    def pipelined(than: float, used: float) -> Planner:
+        left = max(0.0, seconds - used)
+        return PipelinePlanner(machine, library, "1f1b", left, kept_by, speed, than, teller)
 
     return WithPipelines(plain, pipelined)

@@ -106,6 +106,8 @@ class Engine:
     )
     _edges: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
     """Seconds of each kind of edge."""
+    known: int = field(init=False, default=0)
+    """How often the price of an operator or edge was known from one that is alike."""
 
     def __post_init__(self) -> None:
         self.digits = Digits(self.cost.machine)
@@ -287,6 +289,8 @@ class Engine:
         if found is None:
             found = own_costs(node, self.space(node), duties, self.cost, self.digits)
             self._own[key] = found
+        else:
+            self.known += 1
         return found
 
     def _edge(
@@ -300,6 +304,8 @@ class Engine:
             itemsize, reader = self.cost.itemsize, self.space(node)
             halos = halo_seconds(node, position, reader, self.digits, itemsize)
             self._edges[key] = moved if halos is None else Pairs.of(moved.forth + halos)
+        else:
+            self.known += 1
         return self._edges[key].factor(source, target, times)
 
     def _between(

@@ -40,13 +40,11 @@ PricedTrial = Trial[Candidates]
 class Search:
     """What was found so far. ``fastest``: seconds of the best plan of each graph."""
 
-    deadline: float
     found: dict[Candidate, PricedTrial] = field(default_factory=dict[Candidate, PricedTrial])
     data_parallel: list[Candidate] = field(default_factory=list[Candidate])
     fastest: dict[PricedTrial, float] = field(default_factory=dict[PricedTrial, float])
     trials: list[PricedTrial] = field(default_factory=list[PricedTrial])
     """Those that were begun, whether or not their bounds ruled them out."""
-    stopped: bool = False
 
     @property
     def known(self) -> float:

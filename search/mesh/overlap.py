@@ -151,7 +151,7 @@ class Trial(Generic[Judged]):
         for node, seconds in self.engine.computing(self.graph).items():
             before = max((ends[v.node] for v in node.inputs if v.node in ends), default=0.0)
             ends[node] = before + float(seconds.min())
-        return max(ends.values())
+        return max(ends.values(), default=0.0)
 
     def _uncut(self, choice: Choice) -> Choice:
         """Everything on one device."""
@@ -269,7 +269,7 @@ class Trial(Generic[Judged]):
             assert at is not None
             before = max((ends[v.node] for v in node.inputs if v.node in ends), default=0.0)
             ends[node] = before + float(computing[node][at])
-        return max(ends.values())
+        return max(ends.values(), default=0.0)
 
     def in_parts(self, tried: Tried[Judged]) -> Tried[Judged]:
         """The same strategies with weights kept in parts."""

@@ -23,9 +23,10 @@ from search.mesh.families import PLANNERS, Strategies
 from search.mesh.finish import finished
 from search.mesh.found import Candidate, Candidates, PricedTrial, Search
 from search.mesh.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
+from search.mesh.rewrites import Limits
 from search.mesh.variants import Mode, Variant, rewritten, variants
-from search.planned import Planned, Report
-from search.progress import Phases, Teller
+from search.planned import Planned, Report, Stop, misses
+from search.progress import OutOfTime, Phases, Teller
 from search.simulate import recomputing
 from substitutions.rule import Rule
 from substitutions.store import Library
@@ -75,19 +76,17 @@ class MeshPlanner:
         start = perf_counter()
         graph.check()
         self.teller.works_on("rules")
-        self._phases, self._engines = Phases(), {}
-        search = Search(start + self.seconds)
-        self._on_all_devices(graph, search)
-        if self.family == "joint" and self.mode is not Mode.ALGEBRA:
-            self._on_fewer_devices(search)
+        self._phases, self._engines = Phases(start + self.seconds), {}
+        search = Search()
+        stop = self._searched(graph, search)
         found = search.found
         fitting = [c for c in found if c.fits]
         if not fitting:
-            raise NegativeAnswer(self._misses(name, min(c.memory - c.limit for c in found)))
+            over = min(c.memory - c.limit for c in found)
+            raise NegativeAnswer(misses(name, self.machine, over, stop))
         best = min(fitting, key=lambda c: c.seconds)
         trial = found[best]
         cut = trial.engine.cut(best.choice, trial.before)
-        stop = "time" if search.stopped else "exhausted"
         return Planned(
             finished(
                 name,
@@ -100,21 +99,41 @@ class MeshPlanner:
                 memory=best.memory,
                 recompute=best.recompute,
             ),
-            Report(sum(c.strategies for c in found), len(found), stop, self._phases.seconds),
+            Report(
+                sum(c.strategies for c in found),
+                len(found),
+                stop,
+                self._phases.seconds,
+                sum(engine.known for engine in self._engines.values()),
+            ),
             perf_counter() - start,
             min((c.seconds for c in search.data_parallel), default=None),
         )
 
+    def _searched(self, graph: Graph, search: Search) -> Stop:
+        """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
+        try:
+            self._on_all_devices(graph, search)
+            if self.family == "joint" and self.mode is not Mode.ALGEBRA:
+                self._on_fewer_devices(search)
+        except OutOfTime:
+            return "time"
+        except KeyboardInterrupt:
+            if search.known == inf:
+                raise
+            return "interrupted"
+        return "exhausted"
+
     def _on_all_devices(self, graph: Graph, search: Search) -> None:
         """Try the graph, and what rewrites make of it before and after it is cut."""
         cost = self._cost(self.machine)
-        trials = [self._trial(variant, cost) for variant in self._variants(graph)]
+        trials = [self._trial(variant, cost, search) for variant in self._variants(graph)]
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
             self._try(trial, search)
-        if self.mode is Mode.JOINT and self.family == "joint" and not search.stopped:
+        if self.mode is Mode.JOINT and self.family == "joint":
             again = self._phases.timed("rewriting", lambda: self._rewritten(search.base))
             if again is not None:
-                self._try(self._trial(again, cost), search)
+                self._try(self._trial(again, cost, search), search)
 
     def _on_fewer_devices(self, search: Search) -> None:
         """Try all graphs on the first devices alone, and on fewer yet where that is faster: what
@@ -125,14 +144,14 @@ class MeshPlanner:
         base, best = search.base, self.machine
         variants = [Variant(one.graph, one.before) for one in search.trials]
         work = 0.0 if base.is_small else base.work_at_best()
-        while search.known < inf and not search.stopped:
+        while search.known < inf:
             whole, known = best, search.known
             for devices in fewer(whole):
                 if work / devices > known:
                     break
                 machine = self.machine.with_devices(devices)
                 for variant in variants:
-                    self._try(self._trial(variant, self._cost(machine)), search)
+                    self._try(self._trial(variant, self._cost(machine), search), search)
                 if search.known < known:
                     best, known = machine, search.known
             if best is whole:
@@ -148,14 +167,10 @@ class MeshPlanner:
             return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
         for allowed in PLANNERS[family](trial.graph, trial.engine):
-            if search.found and perf_counter() > search.deadline:
-                search.stopped = True
-                return
             if allowed.last and search.saves_nothing():
                 continue
             self.teller.works_on(allowed.name)
             made = list(self._fitting(trial, allowed, search))
-            search.found |= dict.fromkeys(made, trial)
             if allowed.data_parallel and trial.engine.cost.machine == self.machine:
                 search.data_parallel += made[:1]
             fastest = min(candidate.seconds for candidate in made)
@@ -181,27 +196,33 @@ class MeshPlanner:
         inputs = [node.leaf for node in graph.leaves if node.leaf.kind == "input"]
         return any(leaf.type.shape[0] % devices for leaf in inputs if leaf.type and leaf.rank)
 
-    def _trial(self, variant: Variant, cost: CostModel) -> PricedTrial:
+    def _trial(self, variant: Variant, cost: CostModel, search: Search) -> PricedTrial:
         engine = self._phases.timed("rules", lambda: self._engine(variant.graph, cost))
 
         def judge(made: Simulated) -> Candidates:
             found = tuple(self._judged(engine, made))
+            search.found |= dict.fromkeys(found, trial)
+            self._phases.has_plan = True
             self.teller.priced(min((c.seconds for c in found if c.fits), default=inf))
             return found
 
-        return Trial(engine, variant.graph, variant.derivation, judge, self._phases)
+        trial = Trial(engine, variant.graph, variant.derivation, judge, self._phases)
+        return trial
 
     def _variants(self, graph: Graph) -> Sequence[Variant]:
         cost = self._cost(self.machine.with_devices(1))
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
-        found = variants(graph, self.library, mode, Engine(cost, Cuts(())), TRIES)
+        found = variants(graph, self.library, mode, Engine(cost, Cuts(())), self._limits())
         self.teller.works_on("rewriting")
         return self._phases.timed("rewriting", lambda: list(found))
 
     def _rewritten(self, base: PricedTrial) -> Variant | None:
         self.teller.works_on("rewriting as it is cut")
         variant = Variant(base.graph, base.before)
-        return rewritten(variant, self.library, base.engine, TRIES)
+        return rewritten(variant, self.library, base.engine, self._limits())
+
+    def _limits(self) -> Limits:
+        return Limits(TRIES, lambda: self._phases.is_over)
 
     def _fitting(
         self, trial: PricedTrial, allowed: Strategies, search: Search
@@ -271,9 +292,3 @@ class MeshPlanner:
             return self.machine.memory_limit()
         used = {device for view in cut.views.values() for device in view.devices}
         return self.machine.memory_limit(used)
-
-    def _misses(self, name: str, over: int) -> str:
-        return (
-            f"{name} does not fit {self.machine.name}: the plan that takes least memory misses by"
-            f" {over / 1e9:.2f} GB a device"
-        )

@@ -14,7 +14,7 @@ where what it meets is a concat of just these.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -126,25 +126,37 @@ def _joints(node: Node, position: int) -> Iterator[int]:
                     yield first[dim]
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How far to look for rewrites. ``tries``: how many groups of them are looked at;
+    ``is_over``: whether to stop with what is found."""
+
+    tries: int = 1 << 20
+    is_over: Callable[[], bool] = lambda: False
+
+
 @dataclass
 class Rewriter:
-    """Rewrites graphs for one machine. ``tries``: how many groups of rewrites it looks at."""
+    """Rewrites graphs for one machine."""
 
     engine: Engine
     algebra: Algebra
-    tries: int = 1 << 20
+    limits: Limits = Limits()
     tried: int = field(init=False, default=0)
 
     def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
         """The graph with rewrites that make it faster; None if there are none."""
         first = choice = self.engine.choose(graph)
         refused: set[object] = set()
-        while self.tried < self.tries:
+        while not self._is_over():
             found = self._step(choice, derivation, refused)
             if found is None:
                 break
             choice, derivation = found
         return None if choice is first else (choice.graph, derivation)
+
+    def _is_over(self) -> bool:
+        return self.tried >= self.limits.tries or self.limits.is_over()
 
     def _step(
         self, choice: Choice, derivation: Derivation, refused: set[object]
@@ -152,7 +164,7 @@ class Rewriter:
         """The first group of rewrites, those that promise most first, that the whole gains by."""
         gains: list[tuple[float, int, object, Sequence[Node]]] = []
         for key, (steps, places) in self._groups(choice).items():
-            if key in refused or self.tried >= self.tries:
+            if key in refused or self._is_over():
                 continue
             gain = len(places) * self._gain(choice, steps)
             if gain > LEAST_GAIN * choice.seconds:
@@ -160,6 +172,8 @@ class Rewriter:
             else:
                 refused.add(key)
         for _, _, key, places in sorted(gains, key=lambda g: g[:2]):
+            if self.limits.is_over():
+                return None
             refused.add(key)
             graph, after = self._everywhere(choice.graph, derivation, key, places)
             again = self.engine.choose(graph)

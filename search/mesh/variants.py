@@ -18,7 +18,7 @@ from search.derivation import Derivation, Scribe
 from search.mesh.allow import closed
 from search.mesh.cuts import opened
 from search.mesh.engine import Engine
-from search.mesh.rewrites import Algebra, Rewriter
+from search.mesh.rewrites import Algebra, Limits, Rewriter
 from substitutions.store import Library
 
 
@@ -45,15 +45,15 @@ class Variant:
 
 
 def variants(
-    graph: Graph, library: Library, mode: Mode, alone: Engine, tries: int
+    graph: Graph, library: Library, mode: Mode, alone: Engine, limits: Limits
 ) -> Iterator[Variant]:
     """The variants of a model that need no look at how they are cut. ``alone``: the engine of one
-    device. ``tries``: how many rewrites are looked at."""
+    device."""
     start = Variant(graph, Derivation.start(graph))
     if mode in (Mode.JOINT, Mode.PARALLEL):
         yield from _cuttable(start, library)
     if mode is not Mode.PARALLEL:
-        found = rewritten(start, library, alone, tries)
+        found = rewritten(start, library, alone, limits)
         if found is not None:
             yield from _cuttable(found, library)
         elif mode is not Mode.JOINT:
@@ -89,10 +89,10 @@ def _size(graph: Graph) -> int:
     return sum(not node.is_leaf for node in graph.nodes)
 
 
-def rewritten(variant: Variant, library: Library, engine: Engine, tries: int) -> Variant | None:
+def rewritten(variant: Variant, library: Library, engine: Engine, limits: Limits) -> Variant | None:
     """The variant with the rewrites that make it faster as an engine cuts it, if there are any."""
     algebra = Algebra.of(library.concrete(variant.graph))
-    rewriter = Rewriter(engine, algebra, tries)
+    rewriter = Rewriter(engine, algebra, limits)
     found = rewriter.improved(variant.graph, variant.derivation)
     return None if found is None else Variant(*found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
@@ -25,7 +25,7 @@ from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline, micro_batch_counts, outline, stage_counts
 from search.pipeline.price import Groups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
-from search.planned import Planned, Planner, Report
+from search.planned import Planned, Planner, Report, Stop
 from search.progress import Phases, Teller
 from substitutions.store import Library
 
@@ -74,22 +74,39 @@ class PipelinePlanner:
         """The plan; raises NegativeAnswer where there is none."""
         start = perf_counter()
         graph.check()
-        self._phases = Phases()
+        self._phases = Phases(start + self.seconds)
         if len(self.machine.kinds) > 1:
             problem = "has devices of several kinds, and stages are taken to be alike"
             raise NegativeAnswer(f"pipeline: {self.machine.name} {problem}")
         source = self._phases.timed("rules", lambda: streams(graph, self.library))
         cuts = self._phases.timed("rules", lambda: Cuts(self.library.concrete(graph)))
-        tried = self._phases.timed("choosing", lambda: list(self._outlines(source, cuts, start)))
+        tried: list[Outline] = []
+        built: list[Built] = []
+        stop: Stop = "exhausted"
+        try:
+            for found in self._outlines(source, cuts):
+                tried.append(found)
+        except KeyboardInterrupt:
+            if not tried:
+                raise
+            stop = "interrupted"
         if not tried:
             raise NegativeAnswer(f"{name} has no pipeline that fits {self.machine.name}")
-        best = self._best(name, sorted(tried, key=lambda o: o.seconds))
-        stop = "time" if perf_counter() - start > self.seconds else "exhausted"
+        try:
+            for made in self._finalists(sorted(tried, key=lambda o: o.seconds)):
+                built.append(made)
+        except KeyboardInterrupt:
+            if not any(self._fits(b) for b in built):
+                raise
+            stop = "interrupted"
+        if self._phases.is_over and stop == "exhausted":
+            stop = "time"
         strategies = sum(o.batches.strategies() for o in tried)
-        report = Report(strategies, len(tried), stop, self._phases.seconds)
-        return Planned(self._finished(name, graph, best), report, perf_counter() - start)
+        report = Report(strategies, len(built), stop, self._phases.seconds)
+        plan = self._finished(name, graph, self._best(name, built))
+        return Planned(plan, report, perf_counter() - start)
 
-    def _outlines(self, source: Streams, cuts: Cuts, start: float) -> Iterator[Outline]:
+    def _outlines(self, source: Streams, cuts: Cuts) -> Iterator[Outline]:
         """Numbers of stages and micro-batches with strategies. Those of a number of stages are left
         out once even without any waiting they would take longer than the best so far: more
         micro-batches never make work less."""
@@ -100,12 +117,12 @@ class PipelinePlanner:
                 if count < stages:
                     # Devices would wait half of the time, and 2BW would need more versions.
                     continue
-                if best < self.faster_than and perf_counter() - start > self.seconds:
+                if best < inf and self._phases.is_over:
                     return
                 noun = "stage" if stages == 1 else "stages"
                 self.teller.works_on(f"{stages} {noun} x {count} micro-batches")
                 batches = MicroBatches(source, cost, cuts, count)
-                chosen = batches.choose()
+                chosen = self._phases.timed("choosing", batches.choose)
                 if (count * chosen.micro.sum() + chosen.once.sum()) / stages >= best:
                     break
                 found = outline(batches, self.machine, stages, self.kind, chosen)
@@ -114,13 +131,17 @@ class PipelinePlanner:
                     best = min(best, found.seconds)
                     yield found
 
-    def _best(self, name: str, ranked: list[Outline]) -> Built:
+    def _finalists(self, ranked: list[Outline]) -> Iterator[Built]:
         cost = self._cost(self.machine)
-        built: list[Built] = []
-        for found in ranked[:MOST_BUILT]:
-            if len(built) >= FINALISTS and any(self._fits(b) for b in built):
+        fits = False
+        for number, found in enumerate(ranked[:MOST_BUILT]):
+            if fits and (number >= FINALISTS or self._phases.is_over):
                 break
-            built.append(self._built(found, cost))
+            built = self._built(found, cost)
+            fits = fits or self._fits(built)
+            yield built
+
+    def _best(self, name: str, built: Sequence[Built]) -> Built:
         fitting = [b for b in built if self._fits(b)]
         if not fitting:
             over = min(b.memory for b in built) - self.machine.memory_limit()
@@ -170,27 +191,35 @@ class WithPipelines:
     """The better of a planner and pipelines."""
 
     plain: Planner
-    pipelined: Callable[[float], Planner]
-    """A planner for steps that take less than so many seconds."""
+    pipelined: Callable[[float, float], Planner]
+    """A planner for steps that take less than so many seconds, after a search of so many."""
 
     def plan(self, name: str, graph: Graph) -> Planned:
-        """The plan whose step takes less; the plain one where both take as long. Raises the plain
-        planner's NegativeAnswer where neither has a plan."""
+        """The plan whose step takes less; the plain one where both take as long, or where the
+        search for it was ended. Raises the plain planner's NegativeAnswer where neither has a plan.
+        """
         start = perf_counter()
         try:
             plain = self.plain.plan(name, graph)
         except NegativeAnswer as none:
             try:
-                return self.pipelined(inf).plan(name, graph)
+                return self.pipelined(inf, perf_counter() - start).plan(name, graph)
             except NegativeAnswer:
                 raise none from None
+        if plain.report.stop != "exhausted":
+            return plain
+        known = plain.plan.estimates.step_seconds
         try:
-            known = plain.plan.estimates.step_seconds
-            pipelined = self.pipelined(known).plan(name, graph)
+            pipelined = self.pipelined(known, perf_counter() - start).plan(name, graph)
         except NegativeAnswer:
             return replace(plain, seconds=perf_counter() - start)
-        seconds = perf_counter() - start
-        if pipelined.plan.estimates.step_seconds >= known:
-            return replace(plain, seconds=seconds)
-        data_parallel = plain.data_parallel_seconds
-        return replace(pipelined, seconds=seconds, data_parallel_seconds=data_parallel)
+        except KeyboardInterrupt:
+            report = replace(plain.report, stop="interrupted")
+            return replace(plain, report=report, seconds=perf_counter() - start)
+        is_faster = pipelined.plan.estimates.step_seconds < known
+        return Planned(
+            pipelined.plan if is_faster else plain.plan,
+            plain.report.then(pipelined.report),
+            perf_counter() - start,
+            plain.data_parallel_seconds,
+        )

@@ -16,6 +16,7 @@ from search.derivation import Derivation, Scribe
 from search.mesh.allow import data_parallel
 from search.mesh.cuts import Cuts
 from search.mesh.engine import Engine
+from search.mesh.rewrites import Limits
 from search.mesh.variants import Mode, variants
 from search.moves import Moves
 from search.optimizer import Optimizer, Settings
@@ -112,7 +113,7 @@ def test_what_is_unfolded_is_derived_first(library: Library):
     )
     machine = load_machine("dgx-a100").with_devices(2)
     alone = Engine(CostModel(machine.with_devices(1)), Cuts(()))
-    variant = next(variants(model, library, Mode.PARALLEL, alone, 0))
+    variant = next(variants(model, library, Mode.PARALLEL, alone, Limits(0)))
     graph, before = variant.graph, variant.derivation
     assert "batch_norm" not in {node.name for node in graph.nodes}
     assert replay(plan_of(model, graph, before.steps), library.rules).findings == ()

@@ -26,7 +26,9 @@ def rejoined(graph: Graph, size: int) -> Graph:
         leave = whole(part)
         start = part.graph(enter, leave)
         names = shape_key(start)[1]
-        found.append(Leg(part, enter, leave, names, Found(renamed(start, names), 0.0, (), 1, "")))
+        found.append(
+            Leg(part, enter, leave, names, Found(renamed(start, names), 0.0, (), 1, "exhausted"))
+        )
         enter = leave
     joined, derivation = stitch(graph, found)
     names = node_names(graph)

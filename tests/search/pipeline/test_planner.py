@@ -232,12 +232,12 @@ def test_the_better_of_two_planners(planned):
 
     for plain, pipelined, best in ((1.0, 2.0, 0), (2.0, 1.0, 1), (1.0, 1.0, 0)):
         both = taking(plain), taking(pipelined)
-        found = WithPipelines(both[0], lambda _, other=both[1]: other).plan("m", planned.model)
+        found = WithPipelines(both[0], lambda *_, other=both[1]: other).plan("m", planned.model)
         assert found.plan is both[best].plan_of
         assert found.data_parallel_seconds == 1.0
     some, none = taking(1.0), Known(None)
     for one, other in ((some, none), (none, some)):
-        both = WithPipelines(one, lambda _, other=other: other)
+        both = WithPipelines(one, lambda *_, other=other: other)
         assert both.plan("m", planned.model).plan is some.plan_of
     with pytest.raises(NegativeAnswer, match="nothing fits"):
-        WithPipelines(none, lambda _: none).plan("m", planned.model)
+        WithPipelines(none, lambda *_: none).plan("m", planned.model)

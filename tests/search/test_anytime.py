@@ -1,0 +1,143 @@
+"""A search that is ended early: what it returns, and how it says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from behaviour import assert_same
+
+from pcg.graph import Graph
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.plan import Plan
+from pcg.text import parse_graph
+from search.mesh.planner import MeshPlanner
+from search.optimizer import Optimizer
+from search.pipeline.planner import PipelinePlanner, WithPipelines
+from search.planned import Planned, Planner, Report
+from search.progress import Progress, Status, Teller
+from substitutions.audit.replay import replay
+from substitutions.store import Library, load_library
+
+MACHINE = load_machine("summit").with_devices(6)
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+@pytest.fixture(scope="module")
+def model() -> Graph:
+    return build_model("mlp-tiny", 24, 1)
+
+
+def interrupting(*, after: int) -> Progress:
+    """Interrupts a search once, when it has told so often of a plan that can be run."""
+    told = 0
+
+    def progress(status: Status) -> None:
+        nonlocal told
+        told += status.best is not None
+        if told == after + 1 and status.best is not None:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def mesh(library: Library, **options: object) -> MeshPlanner:
+    return replace(MeshPlanner(MACHINE, library), **options)
+
+
+def check(plan: Plan, model: Graph, library: Library) -> None:
+    assert_same(model, plan.graph)
+    assert not replay(plan, library.rules).findings
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_an_interrupt_gives_the_best_plan_so_far(after, library, model):
+    found = mesh(library, teller=Teller(interrupting(after=after))).plan("m", model)
+    assert found.report.stop == "interrupted"
+    check(found.plan, model, library)
+
+
+def test_without_a_plan_an_interrupt_ends_the_search(library, model):
+    def at_once(status: Status) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mesh(library, teller=Teller(at_once)).plan("m", model)
+
+
+def test_backtracking_gives_the_best_so_far_as_well(library, model):
+    teller = Teller(interrupting(after=8))
+    found = Optimizer(MACHINE.with_devices(2), library, teller=teller).planned("m", model)
+    assert found.report.stop == "interrupted"
+    check(found.plan, model, library)
+
+
+def test_without_time_there_is_one_plan(library, model):
+    short, whole = (mesh(library, seconds=s).plan("m", model) for s in (0.0, 600.0))
+    assert short.report.stop == "time"
+    assert whole.report.stop == "exhausted"
+    assert short.report.simulated < whole.report.simulated
+    check(short.plan, model, library)
+
+
+def test_pipelines_without_time_are_few(library):
+    graph = build_model("mlp-mnist", 64, 1)
+    short, whole = (
+        PipelinePlanner(MACHINE.with_devices(4), library, seconds=s).plan("m", graph)
+        for s in (0.0, 600.0)
+    )
+    assert short.report.stop == "time"
+    assert short.report.strategies < whole.report.strategies
+    check(short.plan, graph, library)
+
+
+def test_an_interrupt_among_pipelines_leaves_the_plan_that_is_known(library, model):
+    plain = mesh(library).plan("m", model)
+
+    class Interrupted:
+        def plan(self, name: str, graph: Graph) -> Planned:
+            raise KeyboardInterrupt
+
+    found = WithPipelines(Known(plain), lambda *_: Interrupted()).plan("m", model)
+    assert found.plan is plain.plan
+    assert found.report.stop == "interrupted"
+
+
+def test_pipelines_are_left_out_where_time_is_up(library, model):
+    plain = mesh(library, seconds=0.0).plan("m", model)
+
+    def none(than: float, used: float) -> Planner:
+        raise AssertionError("asked for")
+
+    assert WithPipelines(Known(plain), none).plan("m", model).plan is plain.plan
+
+
+def test_both_searches_are_reported(library, model):
+    plain, other = mesh(library).plan("m", model), Report(3, 2, "time", {"choosing": 1.0}, 5)
+    found = WithPipelines(Known(plain), lambda *_: Known(replace(plain, report=other)))
+    report = found.plan("m", model).report
+    assert report.simulated == plain.report.simulated + 2
+    assert report.strategies == plain.report.strategies + 3
+    assert report.known == plain.report.known + 5
+    assert report.phases["choosing"] == pytest.approx(plain.report.phases["choosing"] + 1.0)
+    assert report.stop == "time"
+
+
+class Known:
+    """A planner that has its plan."""
+
+    def __init__(self, planned: Planned) -> None:
+        self._planned = planned
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        return self._planned
+
+
+def test_a_model_without_operators_has_a_plan(library):
+    graph = parse_graph("w = weight[]\nreturn w")
+    assert mesh(library).plan("w", graph).plan.graph == graph
