@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from pcg.graph import Node
+from pcg.graph import Node, Value
 from pcg.halo import typing_of
 from pcg.layout import grid
 from pcg.plan import Application, Plan
 from pcg.schedule import trace
 from pcg.text import node_names
 from pcg.view import MachineView
+from search.mesh.allow import Dimension, batch_axes, dimension_of
+
+MOST_WAYS = 4
+"""So many ways to cut are told at most, of all that a plan has."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,11 @@ class Row:
 
 def rows(plan: Plan) -> list[Row]:
     """The computing operators of a plan in order."""
-    names = node_names(plan.graph)
+    names, batch = node_names(plan.graph), batch_axes(plan.graph)
     found: list[Row] = []
     for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
-        found.append(Row(names[node][0], _call(node, names), cut_text(node, view), _span(view)))
+        cut = cut_text(node, view, batch.get(node))
+        found.append(Row(names[node][0], _call(node, names), cut, _span(view)))
     return found
 
 
@@ -45,37 +50,42 @@ def _call(node: Node, names: dict[Node, tuple[str, ...]]) -> str:
     return f"{node.name}({', '.join(names[v.node][v.port] for v in sources)})"
 
 
-def cut_text(node: Node, view: MachineView) -> str:
-    """Such as ``data 2 x model 2 x reduction 3``; ``spatial`` is a cut with halos, ``dim i`` one
-    of what no weight tells apart."""
+def cut_text(node: Node, view: MachineView, batch: str | None) -> str:
+    """Such as ``data 2 x model 2 x reduction 3``; ``spatial`` is a cut with halos as well.
+    ``batch``: the operator's index that runs over the samples."""
     if node.operator_call.operator.parallel == "join":
         return "join"
     typing = typing_of(node.operator_call, [value.type for value in node.inputs])
     slid = {window.axis for window in typing.open_windows}
-    weights = [i for i, v in enumerate(node.inputs) if _is_weight(trace(v)[0].node)]
     words: list[str] = []
     for axis, degree in zip(typing.axes, grid(node), strict=False):
-        if degree == 1:
-            continue
-        position = axis.outputs[0]
-        if position is None:
-            words.append(f"reduction {degree}")
-        elif axis in slid:
-            words.append(f"spatial {degree}")
-        elif not weights or len(weights) == len(node.inputs):
-            words.append(f"dim {position} / {degree}")
-        elif all(axis.operands[i] is None for i in weights):
-            words.append(f"data {degree}")
-        else:
-            words.append(f"model {degree}")
+        if degree > 1:
+            kind = Dimension.SPATIAL if axis in slid else dimension_of(node, axis, batch)
+            words.append(f"{kind} {degree}")
     passing, copies = view.shape[-2:]
     words += [f"partials {passing}"] if passing > 1 else []
     words += [f"copies {copies}"] if copies > 1 else []
     return " x ".join(words) or "whole"
 
 
-def _is_weight(node: Node) -> bool:
-    return node.is_leaf and node.leaf.kind == "weight"
+def overall(plan: Plan) -> str:
+    """How the operators that read weights are cut, the most common way first, such as ``data 24 x
+    model 8 in 96 of 97 operators with weights, whole in 1``; all operators where none do."""
+    nodes = [node for node in plan.graph.nodes if node in plan.views]
+    weighted = [node for node in nodes if any(_is_weight(v) for v in node.inputs)]
+    batch = batch_axes(plan.graph)
+    counted = weighted or nodes
+    cuts = Counter(cut_text(node, plan.views[node], batch.get(node)) for node in counted)
+    what = "operators with weights" if weighted else "operators"
+    (first, times), *rest = cuts.most_common(MOST_WAYS + 1)
+    words = [f"{first} in {times} of {len(counted)} {what}"]
+    words += [f"{cut} in {times}" for cut, times in rest[: MOST_WAYS - 1]]
+    return ", ".join([*words, "..."] if len(rest) >= MOST_WAYS else words)
+
+
+def _is_weight(value: Value) -> bool:
+    source = trace(value)[0].node
+    return source.is_leaf and source.leaf.kind == "weight"
 
 
 def pipeline_text(plan: Plan) -> str | None:

@@ -150,7 +150,7 @@ class Optimizer:
             self._spaces.clear()
 
     def _report(self, pieces: int, seconds: float) -> Report:
-        stop: planned.Stop = min(self._stops, key=_ENDS.index, default="exhausted")
+        stop = min(self._stops, key=_ENDS.index)
         return Report(pieces, len(self._spaces), self._candidates, stop, seconds)
 
     def _price(self, graph: Graph) -> float:

@@ -8,7 +8,7 @@ python -m unity.optimize my_model.py:make_model --batch 64
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
@@ -29,7 +29,7 @@ from pcg.models import MODELS, capture_model, default_optimizer
 from pcg.opaque import opaque_nodes
 from pcg.plan import machine_record, save_plan
 from pcg.training import optimizer_of
-from search.describe import pipeline_text, rows, rules_used
+from search.describe import overall, pipeline_text, rows, rules_used
 from search.mesh.allow import Dimension
 from search.mesh.variants import Mode
 from search.optimizer import Optimizer, Settings
@@ -241,11 +241,20 @@ def _print_json(found: Planned) -> None:
         "search_seconds": found.seconds,
         "stop_reason": found.report.stop,
         "candidates": found.report.strategies,
+        "simulated_plans": found.report.simulated,
+        "cache_hits": found.report.known,
+        "seconds_by_phase": dict(found.report.phases),
         "pipeline": pipeline_text(found.plan),
         "rules_applied": len(found.plan.derivation),
         "opaque": [node.name for node in opaque_nodes(found.plan.model)],
     }
     print(json.dumps(content, indent=1))
+
+
+def phases_text(phases: Mapping[str, float]) -> str:
+    """Such as ``choosing 2.9, building 1.1``, the longest first."""
+    ranked = sorted(phases.items(), key=lambda item: -item[1])
+    return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in ranked)
 
 
 def _speedup(found: Planned) -> float | None:
@@ -268,6 +277,7 @@ def _print_report(found: Planned, out: Path) -> None:
     if len(described) > MAX_ROWS:
         table.add_row("...", f"{len(described) - MAX_ROWS} more", "", "")
     console.print(table)
+    console.print(overall(plan), soft_wrap=True)
     used = Table(title="Rules applied")
     for heading in ("rule", "times", "left == right"):
         used.add_column(heading, overflow="fold")
@@ -290,9 +300,12 @@ def _print_report(found: Planned, out: Path) -> None:
         console.print(f"{speedup:.2f} times as fast as data parallelism")
     console.print(
         f"chose among {report.strategies:,} strategies in {found.seconds:.1f} s,"
-        f" simulated {report.simulated} plans (stopped: {report.stop}); plan written to {out}",
+        f" simulated {report.simulated} plans, knew {report.known:,} prices from others"
+        f" (stopped: {report.stop}); plan written to {out}",
         soft_wrap=True,
     )
+    if report.phases:
+        console.print(f"seconds: {phases_text(report.phases)}", soft_wrap=True)
 
 
 if __name__ == "__main__":

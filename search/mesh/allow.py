@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pcg.graph import Graph, Node, Value
 from pcg.local import Axis
+from pcg.schedule import trace
 from search.mesh.strategies import COPY, IDLE, Space
 
 UNUSED = (IDLE, COPY)
@@ -79,7 +80,7 @@ def tensor_parallel(graph: Graph, digits: int, inner: int) -> Allowed:
 
 def batch_axes(graph: Graph) -> Mapping[Node, str]:
     """The index of each operator that runs over the samples: the first dimension of every input of
-    the model, and what becomes of it."""
+    the model, and what becomes of it. The graph may be cut."""
     samples: dict[Value, int] = {}
     found: dict[Node, str] = {}
     for node in graph.nodes:
@@ -87,10 +88,13 @@ def batch_axes(graph: Graph) -> Mapping[Node, str]:
             if node.leaf.kind == "input" and node.leaf.rank:
                 samples[node.value()] = 0
             continue
+        if node.is_parallel:
+            continue
         ranks = tuple(value.rank for value in node.inputs)
+        read = [samples.get(trace(value)[0]) for value in node.inputs]
         for axis in node.operator_call.typing(ranks).axes:
-            reads = zip(axis.operands, node.inputs, strict=True)
-            if any(dim is not None and samples.get(value) == dim for dim, value in reads):
+            pairs = zip(axis.operands, read, strict=True)
+            if any(dim is not None and dim == sample for dim, sample in pairs):
                 found[node] = axis.name
                 for port, dim in enumerate(axis.outputs):
                     if dim is not None:
@@ -153,18 +157,20 @@ def along(graph: Graph, dimensions: Collection[Dimension]) -> Allowed:
     batch = batch_axes(graph)
 
     def allowed(node: Node, space: Space) -> Mask:
-        kinds = [_dimension(node, axis, batch.get(node)) for axis in space.axes]
+        kinds = [dimension_of(node, axis, batch.get(node)) for axis in space.axes]
         places = [i for i, kind in enumerate(kinds) if kind in dimensions]
         return np.asarray(np.isin(space.codes, [*places, *UNUSED]).all(axis=1))
 
     return allowed
 
 
-def _dimension(node: Node, axis: Axis, batch: str | None) -> Dimension:
+def dimension_of(node: Node, axis: Axis, batch: str | None) -> Dimension:
+    """What an index of an operator runs over. ``batch``: the index that runs over the samples."""
     if axis.name == batch:
         return Dimension.DATA
     image = any(v.rank == 4 for v in node.inputs) and axis.operands[0] in (2, 3)
-    leaves = ((i, v.node) for i, v in enumerate(node.inputs) if v.node.is_leaf)
+    sources = ((i, trace(v)[0].node) for i, v in enumerate(node.inputs))
+    leaves = ((i, source) for i, source in sources if source.is_leaf)
     weights = [i for i, leaf in leaves if leaf.leaf.kind == "weight"]
     if image and all(axis.operands[i] is None for i in weights):
         return Dimension.SPATIAL

@@ -26,7 +26,7 @@ from pcg.text import parse_graph
 from search.collectives import BUCKET
 from search.cost import CostModel
 from search.derivation import Derivation
-from search.describe import cut_text, rows
+from search.describe import rows
 from search.memory import peak_memory
 from search.mesh.allow import Dimension, everything
 from search.mesh.cuts import Cuts
@@ -175,7 +175,7 @@ def test_images_are_cut_in_rows_where_there_are_fewer_than_devices():
     without = MeshPlanner(machine, library, dimensions=other).plan("image", graph).plan
     assert halos(without) == []
     assert plan.estimates.step_seconds < 0.9 * without.estimates.step_seconds
-    assert "spatial 4" in [cut_text(node, plan.views[node]) for node in plan.views]
+    assert "spatial 4" in [row.cut for row in rows(plan)]
 
 
 def test_images_for_all_devices_are_cut_in_rows_where_that_is_asked_for():
