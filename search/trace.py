@@ -24,6 +24,10 @@ from search.program import AGAIN, FORWARD, PHASES, SYNC, UPDATE, Task
 from search.simulate import recomputing
 from search.timeline import Event, Usage, busiest, events
 
+MOST_EVENTS = 500_000
+"""Of devices in the timeline of a pipeline; 100 MB or so."""
+Events = Callable[[int], Iterator[Event]]
+
 
 @dataclass(frozen=True)
 class Simulated:
@@ -38,7 +42,7 @@ class Simulated:
     for a pipeline, how the stage spends it with which the step ends."""
     memory: Memory
     busiest: Usage
-    events: Callable[[int], Iterator[Event]]
+    events: Events
     """What a device takes part in."""
     pipeline: PipelineRun | None = None
 
@@ -97,17 +101,24 @@ def representatives(simulated: Simulated) -> tuple[int, ...]:
 
 
 def write_trace(simulated: Simulated, path: Path, devices: Sequence[int]) -> None:
-    """Write the timeline of some devices, whole or not at all; that of a pipeline begins with its
-    stages."""
+    """Write the timeline of some devices, whole or not at all.
+
+    That of a pipeline begins with its stages. Where it would have more than ``MOST_EVENTS``, the
+    devices are shown at the first micro-batches and the last only: they do the same for each.
+    """
     nodes = {device: device // simulated.machine.devices_per_node for device in devices}
-    stages = _stages(simulated, simulated.pipeline) if simulated.pipeline else ()
-    write_timeline([*names(nodes), *stages, *_events(simulated, nodes)], path)
+    stages: Iterator[Entry] = iter(())
+    shown = simulated.events
+    if (pipeline := simulated.pipeline) is not None:
+        stages = _stages(simulated, pipeline)
+        shown = partial(pipeline.events, batches=pipeline.some(devices, MOST_EVENTS))
+    write_timeline([*names(nodes), *stages, *_events(simulated, nodes, shown)], path)
 
 
-def _events(simulated: Simulated, nodes: Mapping[int, int]) -> Iterator[Entry]:
+def _events(simulated: Simulated, nodes: Mapping[int, int], shown: Events) -> Iterator[Entry]:
     label = _Labels(simulated)
     for device, node in nodes.items():
-        for found in simulated.events(device):
+        for found in shown(device):
             task = found.task
             place = device, node, task.stream
             name = label.of(task, device)

@@ -22,7 +22,13 @@ from search.mesh.finish import finished
 from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
 from search.pipeline.micro import MicroBatches
-from search.pipeline.outline import Outline, micro_batch_counts, outline, stage_counts
+from search.pipeline.outline import (
+    Outline,
+    least_memory,
+    micro_batch_counts,
+    outline,
+    stage_counts,
+)
 from search.pipeline.price import Groups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
 from search.planned import Planned, Planner, Report
@@ -82,7 +88,7 @@ class PipelinePlanner:
         cuts = self._phases.timed("rules", lambda: Cuts(self.library.concrete(graph)))
         tried = self._phases.timed("choosing", lambda: list(self._outlines(source, cuts, start)))
         if not tried:
-            raise NegativeAnswer(f"{name} has no pipeline that fits {self.machine.name}")
+            raise NegativeAnswer(self._why_none(name, source, cuts))
         best = self._best(name, sorted(tried, key=lambda o: o.seconds))
         stop = "time" if perf_counter() - start > self.seconds else "exhausted"
         strategies = sum(o.batches.strategies() for o in tried)
@@ -114,6 +120,28 @@ class PipelinePlanner:
                     best = min(best, found.seconds)
                     yield found
 
+    def _why_none(self, name: str, source: Streams, cuts: Cuts) -> str:
+        """Why there is no outline."""
+        counts = list(micro_batch_counts(source.batch))
+        if not counts:
+            problem = f"{source.batch} samples cannot be cut into 2, 4, ... micro-batches"
+            return f"{name} has no pipeline: {problem}"
+        if self.faster_than < inf:
+            return f"{name} has no pipeline that takes less than {self.faster_than:.3g} s a step"
+        least = inf
+        for stages, size in stage_counts(self.machine):
+            if stages <= counts[-1]:
+                cost = self._cost(self.machine.with_devices(size))
+                batches = MicroBatches(source, cost, cuts, counts[-1])
+                least = min(least, least_memory(batches, self.machine, stages, self.kind))
+        return self._misses(name, least)
+
+    def _misses(self, name: str, memory: float) -> str:
+        """``memory``: bytes on a device of the pipeline that takes least of it."""
+        over = memory - self.machine.memory_limit()
+        problem = f"{name} has no pipeline that fits {self.machine.name}: the one that takes"
+        return f"{problem} least memory misses by {over / 1e9:.2f} GB a device"
+
     def _best(self, name: str, ranked: list[Outline]) -> Built:
         cost = self._cost(self.machine)
         built: list[Built] = []
@@ -123,9 +151,7 @@ class PipelinePlanner:
             built.append(self._built(found, cost))
         fitting = [b for b in built if self._fits(b)]
         if not fitting:
-            over = min(b.memory for b in built) - self.machine.memory_limit()
-            problem = f"{name} has no pipeline that fits {self.machine.name}: the one that takes"
-            raise NegativeAnswer(f"{problem} least memory misses by {over / 1e9:.2f} GB a device")
+            raise NegativeAnswer(self._misses(name, min(b.memory for b in built)))
         return min(fitting, key=lambda b: b.seconds)
 
     def _fits(self, built: Built) -> bool:

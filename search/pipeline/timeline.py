@@ -7,7 +7,7 @@ both, one after the other; the exchange of gradients behind the way back of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -83,13 +83,21 @@ class PipelineRun:
             for start, seconds in self._within(one.start, one.seconds):
                 yield replace(one, start=start, seconds=seconds)
 
-    def events(self, device: int) -> Iterator[Event]:
-        """What a device takes part in."""
+    def some(self, devices: Iterable[int], most: int) -> frozenset[int]:
+        """The first micro-batches and the last, as many as have about so many events at ``most``
+        on all of these devices together, but two at least."""
+        stages = (self.stages[device // self.groups.size] for device in devices)
+        each = sum(len(stage.micro.tasks) for stage in stages)
+        last = self.groups.micro_batches - 1
+        return frozenset((*range(min(last, max(most // max(each, 1) - 1, 1))), last))
+
+    def events(self, device: int, batches: Container[int] | None = None) -> Iterator[Event]:
+        """What a device takes part in, of all micro-batches or only of some."""
         stage = device // self.groups.size
         found = _Stage.of(self.stages[stage], device)
         last = self.groups.micro_batches - 1
         for one in self.passes:
-            if one.stage != stage:
+            if one.stage != stage or (batches is not None and one.batch not in batches):
                 continue
             for event in found.of_pass(one, is_last=one.batch == last):
                 for start, seconds in self._within(one.start + event.start, event.seconds):

@@ -204,6 +204,21 @@ def test_the_timeline_of_a_pipeline(pipelined: Path, tmp_path: Path) -> None:
             )
 
 
+def test_a_large_timeline_shows_devices_at_some_micro_batches(
+    pipelined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("search.trace.MOST_EVENTS", 1)
+    pipeline = load_plan(pipelined / "plan.json").pipeline
+    assert pipeline is not None
+    out = tmp_path / "trace.json"
+    assert simulate(str(pipelined / "plan.json"), "--trace", str(out)).exit_code == 0
+    names = [e["name"] for e in json.loads(out.read_text())["traceEvents"]]
+    batches = {name.rsplit(" ", 1)[1] for name in names if ", micro-batch " in name}
+    assert batches == {"0", str(pipeline.micro_batches - 1)}
+    assert any(name.startswith("update") for name in names)
+    assert f"forward {pipeline.micro_batches // 2}" in names
+
+
 def test_both_ends_of_a_transfer_between_stages_are_shown(pipelined: Path) -> None:
     entries = json.loads((pipelined / "trace.json").read_text())["traceEvents"]
     names = [e["name"] for e in entries if e["ph"] == "X" and e["cat"] == "forward"]
