@@ -88,7 +88,7 @@ class PipelinePlanner:
         cuts = self._phases.timed("rules", lambda: Cuts(self.library.concrete(graph)))
         tried = self._phases.timed("choosing", lambda: list(self._outlines(source, cuts, start)))
         if not tried:
-            raise NegativeAnswer(self._why_none(name, source, cuts))
+            raise NegativeAnswer(self._why_none(name, source, cuts, start))
         best = self._best(name, sorted(tried, key=lambda o: o.seconds))
         stop = "time" if perf_counter() - start > self.seconds else "exhausted"
         strategies = sum(o.batches.strategies() for o in tried)
@@ -120,7 +120,7 @@ class PipelinePlanner:
                     best = min(best, found.seconds)
                     yield found
 
-    def _why_none(self, name: str, source: Streams, cuts: Cuts) -> str:
+    def _why_none(self, name: str, source: Streams, cuts: Cuts, start: float) -> str:
         """Why there is no outline."""
         counts = list(micro_batch_counts(source.batch))
         if not counts:
@@ -128,6 +128,9 @@ class PipelinePlanner:
             return f"{name} has no pipeline: {problem}"
         if self.faster_than < inf:
             return f"{name} has no pipeline that takes less than {self.faster_than:.3g} s a step"
+        if perf_counter() - start > self.seconds:
+            where = f"{self.machine.name} in the {self.seconds:g} s that it may search"
+            return f"{name}: no pipeline was found that fits {where}"
         least = inf
         for stages, size in stage_counts(self.machine):
             if stages <= counts[-1]:
