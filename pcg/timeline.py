@@ -32,6 +32,16 @@ def names(nodes: Mapping[int, int]) -> Iterator[Entry]:
             yield {"ph": "M", "name": "thread_name", "pid": node, "tid": thread, "args": name}
 
 
+def rows(process: str, node: int, labels: Mapping[int, str]) -> Iterator[Entry]:
+    """Names of rows that stand for no device: one for each number, which no device has, on the
+    first stream, all under a number that no node has."""
+    yield {"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": {"name": process}}
+    for number, label in labels.items():
+        thread = _thread(number, COMPUTE)
+        name = {"name": label}
+        yield {"ph": "M", "name": "thread_name", "pid": node, "tid": thread, "args": name}
+
+
 def event(
     name: str, phase: str, device: int, node: int, stream: int, start: float, seconds: float
 ) -> Entry:

@@ -20,6 +20,8 @@ class Event:
     task: Task
     start: float
     seconds: float
+    batch: int | None = None
+    """The micro-batch that it is about, in a pipeline."""
 
     @property
     def end(self) -> float:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from pcg.errors import InputError
+from pcg.layout import Layout
 from pcg.machine import Machine
+from pcg.pipeline import PipelineFile
 from pcg.plan import Plan
 from pcg.schedule import Compute, Load, Move, Schedule, schedule
 from pcg.text import node_names
-from pcg.timeline import Entry, event, names, write_timeline
+from pcg.timeline import COMPUTE, Entry, event, names, rows, write_timeline
 from pcg.transfer import Transfer
 from search.cost import CostModel, gradients
 from search.efficiency import Speed
 from search.memory import Memory, peak_memory
-from search.program import AGAIN, PHASES, SYNC, UPDATE, Task
-from search.simulate import Run, recomputing
-from search.timeline import Usage, busiest, events
+from search.pipeline.price import Groups, fullest
+from search.pipeline.timeline import PipelineRun, pipeline_run
+from search.program import AGAIN, FORWARD, PHASES, SYNC, UPDATE, Task
+from search.simulate import recomputing
+from search.timeline import Event, Usage, busiest, events
+
+MOST_EVENTS = 500_000
+"""Of devices in the timeline of a pipeline; 100 MB or so."""
+Events = Callable[[int], Iterator[Event]]
 
 
 @dataclass(frozen=True)
@@ -28,43 +36,115 @@ class Simulated:
     plan: Plan
     machine: Machine
     steps: Schedule
-    run: Run
+    step_seconds: float
+    phases: Mapping[str, float]
+    """Seconds, which add up to those of the step: until the last device has finished each phase;
+    for a pipeline, how the stage spends it with which the step ends."""
     memory: Memory
     busiest: Usage
+    events: Events
+    """What a device takes part in."""
+    pipeline: PipelineRun | None = None
 
 
 def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> Simulated:
     """Simulate a plan on the machine that it was made for. ``speed``: of its devices, by default as
-    the curves that come with Unity say. Raises InputError for a pipeline."""
-    if plan.pipeline is not None:
-        problem = "the timeline of a pipeline is not simulated yet, only its step"
-        raise InputError("decisions.pipeline", problem)
+    the curves that come with Unity say."""
     cost = CostModel(machine, optimizer=plan.optimizer, speed=speed)
     steps = schedule(plan.graph, plan.views)
+    if plan.pipeline is not None:
+        return _simulated_pipeline(plan, steps, cost, plan.pipeline)
     run = recomputing(steps, cost, plan.recompute)
-    memory = peak_memory(steps, cost.itemsize, plan.optimizer, plan.recompute)
-    return Simulated(plan, machine, steps, run, memory, busiest(run, range(machine.devices)))
+    step = run.simulation
+    return Simulated(
+        plan,
+        machine,
+        steps,
+        step.step_seconds,
+        {
+            "forward": step.forward,
+            "backward": step.backward,
+            "sync": step.sync,
+            "update": step.update,
+        },
+        peak_memory(steps, cost.itemsize, plan.optimizer, plan.recompute),
+        busiest(run, range(machine.devices)),
+        partial(events, run),
+    )
+
+
+def _simulated_pipeline(
+    plan: Plan, steps: Schedule, cost: CostModel, pipeline: PipelineFile
+) -> Simulated:
+    run = pipeline_run(steps, cost, pipeline)
+    return Simulated(
+        plan,
+        cost.machine,
+        steps,
+        run.step_seconds,
+        run.phases(run.last),
+        fullest(steps, cost, run.groups, pipeline.schedule),
+        run.busiest(),
+        run.events,
+        run,
+    )
 
 
 def representatives(simulated: Simulated) -> tuple[int, ...]:
-    """A few devices that stand for all: the first and last, those that are busiest and fullest."""
+    """A few devices that stand for all: the first and last, those that are busiest and fullest, and
+    the first of each stage."""
     found = {0, simulated.machine.devices - 1, simulated.busiest.device, simulated.memory.device}
+    if simulated.pipeline is not None:
+        groups = simulated.pipeline.groups
+        found.update(range(0, groups.devices, groups.size))
     return tuple(sorted(found))
 
 
 def write_trace(simulated: Simulated, path: Path, devices: Sequence[int]) -> None:
-    """Write the timeline of some devices, whole or not at all."""
+    """Write the timeline of some devices, whole or not at all.
+
+    That of a pipeline begins with its stages. Where it would have more than ``MOST_EVENTS``, the
+    devices are shown at the first micro-batches and the last only: they do the same for each.
+    """
     nodes = {device: device // simulated.machine.devices_per_node for device in devices}
-    write_timeline([*names(nodes), *_events(simulated, nodes)], path)
+    stages: Iterator[Entry] = iter(())
+    shown = simulated.events
+    if (pipeline := simulated.pipeline) is not None:
+        stages = _stages(simulated, pipeline)
+        shown = partial(pipeline.events, batches=pipeline.some(devices, MOST_EVENTS))
+    write_timeline([*names(nodes), *stages, *_events(simulated, nodes, shown)], path)
 
 
-def _events(simulated: Simulated, nodes: Mapping[int, int]) -> Iterator[Entry]:
+def _events(simulated: Simulated, nodes: Mapping[int, int], shown: Events) -> Iterator[Entry]:
     label = _Labels(simulated)
     for device, node in nodes.items():
-        for found in events(simulated.run, device):
+        for found in shown(device):
             task = found.task
             place = device, node, task.stream
-            yield event(label.of(task), PHASES[task.phase], *place, found.start, found.seconds)
+            name = label.of(task, device)
+            if found.batch is not None:
+                name = f"{name}, micro-batch {found.batch}"
+            yield event(name, PHASES[task.phase], *place, found.start, found.seconds)
+
+
+def _stages(simulated: Simulated, pipeline: PipelineRun) -> Iterator[Entry]:
+    """The passes of micro-batches, with a row for each stage, as of a node after all others."""
+    groups, machine = pipeline.groups, simulated.machine
+    node, first = (machine.devices - 1) // machine.devices_per_node + 1, machine.devices
+    spans = (stage_span(stage, groups) for stage in range(groups.stages))
+    labels = {first + stage: f"stage {stage}: {span}" for stage, span in enumerate(spans)}
+    yield from rows("stages", node, labels)
+    for one in pipeline.shown():
+        if one.seconds:
+            name = f"{one.kind} {one.batch}" if one.kind in ("forward", "backward") else one.kind
+            place = first + one.stage, node, COMPUTE
+            yield event(name, one.kind, *place, one.start, one.seconds)
+
+
+def stage_span(stage: int, groups: Groups) -> str:
+    """The devices of a stage, such as ``devices 6-11``."""
+    start, last = stage * groups.size, (stage + 1) * groups.size - 1
+    return f"device {start}" if start == last else f"devices {start}-{last}"
 
 
 class _Labels:
@@ -73,6 +153,8 @@ class _Labels:
     def __init__(self, simulated: Simulated) -> None:
         printed = node_names(simulated.plan.graph)
         self._steps: list[str] = []
+        self._sent: dict[int, tuple[Layout, Layout]] = {}
+        """By number of a step that sends something, from where to where."""
         for step in simulated.steps.steps:
             match step:
                 case Load():
@@ -82,17 +164,27 @@ class _Labels:
                 case Move():
                     value = step.source.value
                     kind = collective(step.transfer)
+                    if kind == SEND:
+                        places = step.source.layout, step.target.layout
+                        self._sent[len(self._steps)] = places
                     self._steps.append(f"{kind} {printed[value.node][value.port]}")
         weights = gradients(simulated.steps).weights
         self._weights = [printed[node][0] for node in weights]
 
-    def of(self, task: Task) -> str:
+    def of(self, task: Task, device: int) -> str:
+        """What a device calls a task."""
         if task.phase == SYNC:
             return f"all_reduce gradient of {self._weights[task.what]}"
         if task.phase == UPDATE:
             return f"update {self._weights[task.what]}"
         again = " again" if task.phase == AGAIN else ""
-        return self._steps[task.what] + again
+        name = self._steps[task.what]
+        if task.what in self._sent:
+            source, target = self._sent[task.what]
+            sender = source if task.phase == FORWARD else target
+            if device not in sender.devices:
+                name = name.replace(SEND, RECEIVE, 1)
+        return name + again
 
 
 def collective(transfer: Transfer) -> str:
@@ -101,7 +193,9 @@ def collective(transfer: Transfer) -> str:
         return _KINDS[transfer.kind]
     if transfer.gathers is not None:
         return "all_gather"
-    return "reduce_scatter" if transfer.scatters is not None else "send"
+    return "reduce_scatter" if transfer.scatters is not None else SEND
 
 
+SEND, RECEIVE = "send", "receive"
+"""A device that only gets something receives it."""
 _KINDS: Mapping[str, str] = {"none": "none", "local": "copy", "all_reduce": "all_reduce"}

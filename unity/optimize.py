@@ -129,7 +129,7 @@ def optimize(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find the fastest plan for MODEL and write it to a file."""
-    _check(planner, mode=mode is not Mode.JOINT, allow=allow is not None, trace=trace is not None)
+    _check(planner, mode=mode is not Mode.JOINT, allow=allow is not None)
     if operators is not None:
         load_user_operators(operators)
     if views is not None:
@@ -175,7 +175,7 @@ def optimize(
 
 def _check(planner: str, **given: bool) -> None:
     """Refuse a planner that there is not, and options that pipelines do not take: their operators
-    are as in the model, cut along anything, and their timelines are not simulated yet."""
+    are as in the model, cut along anything."""
     check_name(planner)
     for option, is_given in given.items():
         if is_given and planner in PIPELINES:

@@ -18,8 +18,10 @@ from rich.table import Table
 from pcg.errors import InputError
 from pcg.machine import Machine, load_machine
 from pcg.plan import MachineFile, load_plan
+from search.describe import pipeline_text
 from search.efficiency import Speed
-from search.trace import Simulated, representatives, simulate_plan, write_trace
+from search.pipeline.timeline import PipelineRun
+from search.trace import Simulated, representatives, simulate_plan, stage_span, write_trace
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
 from unity.origin import machine_of
@@ -98,27 +100,22 @@ def device_list(text: str, devices: int) -> tuple[int, ...]:
 
 def report(found: Simulated) -> dict[str, object]:
     """What is printed, as JSON: seconds and bytes."""
-    step, use, memory = found.run.simulation, found.busiest, found.memory
-    estimates = found.plan.estimates
+    use, memory, estimates = found.busiest, found.memory, found.plan.estimates
     return {
         "model": found.plan.model_name,
         "machine": found.machine.name,
         "devices": found.machine.devices,
         "optimizer": found.plan.optimizer,
         "recomputed_operators": len(found.plan.recompute),
-        "step_seconds": step.step_seconds,
-        "phases": {
-            "forward": step.forward,
-            "backward": step.backward,
-            "sync": step.sync,
-            "update": step.update,
-        },
+        "step_seconds": found.step_seconds,
+        "phases": dict(found.phases),
+        "pipeline": None if found.pipeline is None else _stages(found.pipeline),
         "busiest_device": {
             "device": use.device,
             "computing": use.computing,
             "communication_hidden": use.hidden,
             "communication_exposed": use.exposed,
-            "idle": max(step.step_seconds - use.busy, 0.0),
+            "idle": _idle(found),
         },
         "memory": {
             "device": memory.device,
@@ -135,29 +132,70 @@ def report(found: Simulated) -> dict[str, object]:
     }
 
 
+def _stages(run: PipelineRun) -> dict[str, object]:
+    """A pipeline as JSON. Seconds ``forward`` and ``backward`` are those of one micro-batch, and
+    ``once`` those of what is done once a step."""
+    return {
+        "schedule": run.pipeline.schedule,
+        "micro_batches": run.pipeline.micro_batches,
+        "stages": [
+            {
+                "forward": stage.forward,
+                "backward": stage.backward,
+                "once": stage.before + stage.after,
+                "waiting": run.waiting(number),
+            }
+            for number, stage in enumerate(run.seconds)
+        ],
+    }
+
+
+def _idle(found: Simulated) -> float:
+    """Seconds for which the busiest device has nothing to do."""
+    return max(found.step_seconds - found.busiest.busy, 0.0)
+
+
+PHASES = {
+    "forward": "forward",
+    "backward": "backward",
+    "sync": "exchange of gradients after it",
+    "update": "update",
+    "waiting": "waiting for other stages",
+}
+"""What is printed of phases."""
+
+
+def _phase_rows(found: Simulated) -> list[tuple[str, float]]:
+    """The phases by name; of a pipeline, those of the stage that decides how long a step takes."""
+    names = [PHASES[name] for name in found.phases]
+    if (run := found.pipeline) is not None:
+        why = "the last to end" if run.pipeline.schedule == "1f1b" else "the slowest"
+        first, *rest = names
+        names = [f"stage {run.last}, {why}: {first}", *(f"    {name}" for name in rest)]
+    return list(zip(names, found.phases.values(), strict=True))
+
+
 def _print(found: Simulated, trace: Path | None) -> None:
-    step, use, memory = found.run.simulation, found.busiest, found.memory
+    use, memory, run = found.busiest, found.memory, found.pipeline
     console = Console()
-    table = Table(
-        title=f"{found.plan.model_name} on {found.machine.devices} x {found.machine.name}"
-    )
+    pipeline = pipeline_text(found.plan)
+    title = f"{found.plan.model_name} on {found.machine.devices} x {found.machine.name}"
+    table = Table(title=f"{title}, {pipeline}" if pipeline else title)
     for heading in ("what", "ms", "part"):
         table.add_column(heading, justify="left" if heading == "what" else "right")
-    idle = max(step.step_seconds - use.busy, 0.0)
     for name, seconds in (
-        ("forward", step.forward),
-        ("backward", step.backward),
-        ("exchange of gradients after it", step.sync),
-        ("update", step.update),
-        ("step", step.step_seconds),
+        *_phase_rows(found),
+        ("step", found.step_seconds),
         (f"device {use.device}, the busiest: computing", use.computing),
         ("    communication, hidden", use.hidden),
         ("    communication, exposed", use.exposed),
-        ("    idle", idle),
+        ("    idle", _idle(found)),
     ):
-        part = seconds / step.step_seconds if step.step_seconds else 0.0
+        part = seconds / found.step_seconds if found.step_seconds else 0.0
         table.add_row(name, f"{seconds * 1e3:.3f}", f"{part:.1%}")
     console.print(table)
+    if run is not None:
+        console.print(_stage_table(run))
     kinds = ("parameters", "gradients", "optimizer", "activations")
     shares = ", ".join(f"{kind} {_size(getattr(memory, kind))}" for kind in kinds)
     console.print(
@@ -171,6 +209,25 @@ def _print(found: Simulated, trace: Path | None) -> None:
     )
     if trace is not None:
         console.print(f"timeline written to {trace}", soft_wrap=True)
+
+
+def _stage_table(run: PipelineRun) -> Table:
+    """What each stage does in a step, in milliseconds."""
+    table = Table(title="ms a stage")
+    for heading in ("stage", "devices", "forward", "backward", "once a step", "waiting"):
+        table.add_column(heading, justify="right")
+    for number, stage in enumerate(run.seconds):
+        times = f"{run.pipeline.micro_batches} x"
+        once = stage.before + stage.after
+        table.add_row(
+            str(number),
+            stage_span(number, run.groups).split()[1],
+            f"{times} {stage.forward * 1e3:.3f}",
+            f"{times} {stage.backward * 1e3:.3f}",
+            f"{once * 1e3:.3f}",
+            f"{run.waiting(number) * 1e3:.3f}",
+        )
+    return table
 
 
 def _size(count: int) -> str:

@@ -59,6 +59,15 @@ def step_seconds(
 
 def flush_ends(stages: Sequence[StageSeconds], micro_batches: int) -> list[float]:
     """When each stage has done its last backward pass, by 1F1B."""
+    ends = turn_ends(stages, micro_batches)
+    return [ends[s, False, micro_batches - 1] for s in range(len(stages))]
+
+
+def turn_ends(
+    stages: Sequence[StageSeconds], micro_batches: int
+) -> dict[tuple[int, bool, int], float]:
+    """When each stage has done each of its turns by 1F1B: (stage, whether forward, which
+    micro-batch)."""
     count = len(stages)
     order = [list(turns(s, count, micro_batches)) for s in range(count)]
     done: dict[tuple[int, bool, int], float] = {}
@@ -81,4 +90,4 @@ def flush_ends(stages: Sequence[StageSeconds], micro_batches: int) -> list[float
                 at[s] += 1
                 moved = True
     assert all(n == len(own) for n, own in zip(at, order, strict=True)), "1F1B never waits in turn"
-    return clocks
+    return done

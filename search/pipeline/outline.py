@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 
@@ -13,7 +14,13 @@ from pcg.machine import Link, Machine
 from pcg.training import held_bytes
 from pcg.work import gradient_nodes
 from search.pipeline.balance import Crossing, Table, balanced, crossing_seconds, fits, sums
-from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds, step_seconds
+from search.pipeline.clock import (
+    WEIGHT_VERSIONS,
+    ScheduleKind,
+    StageSeconds,
+    in_flight,
+    step_seconds,
+)
 from search.pipeline.micro import Chosen, MicroBatches
 
 MOST_STAGES = 16
@@ -63,32 +70,52 @@ def outline(
 ) -> Outline | None:
     """The stages that take least time and fit the memory; strategies that take less of it where
     those of ``first`` do not fit. None where none do."""
-    limit = machine.memory_limit()
-    seconds = batches.slices * first.micro.sum() + first.once.sum()
     for price in PRICES:
-        chosen = first
-        if price:
-            byte_price = price * seconds / limit
-            chosen = batches.choose(byte_price, (1 + min(stages, batches.slices)) / 2)
+        chosen = _sparing(batches, machine, stages, first, price)
         found = _balanced(batches, chosen, machine, stages, kind)
         if found is not None:
             return found
     return None
 
 
-def _balanced(
-    batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int, kind: ScheduleKind
-) -> Outline | None:
+def least_memory(batches: MicroBatches, machine: Machine, stages: int, kind: ScheduleKind) -> float:
+    """Bytes on the fullest device with the stages that take least memory, estimated."""
+    chosen = _sparing(batches, machine, stages, batches.choose(), PRICES[-1])
+    weights, activations = _held(batches, chosen, kind)
+
+    def held(stage: int) -> Table:
+        return weights + in_flight(stage, stages, batches.slices) * activations
+
+    bounds = balanced(held, stages)
+    if bounds is None:
+        return inf
+    return max(float(held(stage)[pair]) for stage, pair in enumerate(pairwise(bounds)))
+
+
+def _sparing(
+    batches: MicroBatches, machine: Machine, stages: int, first: Chosen, price: float
+) -> Chosen:
+    """Strategies where memory has a price; those of ``first`` where it has none."""
+    if not price:
+        return first
+    seconds = batches.slices * first.micro.sum() + first.once.sum()
+    byte_price = price * seconds / machine.memory_limit()
+    return batches.choose(byte_price, (1 + min(stages, batches.slices)) / 2)
+
+
+def _held(batches: MicroBatches, chosen: Chosen, kind: ScheduleKind) -> tuple[Table, Table]:
+    """Bytes of a stage's weights, and of what it keeps of one micro-batch."""
     itemsize, optimizer = batches.cost.itemsize, batches.cost.optimizer
     older = (WEIGHT_VERSIONS[kind] - 1) * itemsize
     each = (held_bytes(itemsize, optimizer) + older) / itemsize
-    allowed = fits(
-        sums(chosen.weights * each),
-        sums(chosen.activations),
-        machine.memory_limit(),
-        stages,
-        batches.slices,
-    )
+    return sums(chosen.weights * each), sums(chosen.activations)
+
+
+def _balanced(
+    batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int, kind: ScheduleKind
+) -> Outline | None:
+    limit = machine.memory_limit()
+    allowed = fits(*_held(batches, chosen, kind), limit, stages, batches.slices)
     between = _between(batches, chosen, machine, stages)
     own = sums(batches.slices * chosen.micro + chosen.once)
     bounds = balanced(lambda stage: own + between(stage), stages, allowed)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
+from typing import TypeVar
 
 from pcg.errors import NegativeAnswer
 from pcg.graph import Graph
@@ -22,12 +23,20 @@ from search.mesh.finish import finished
 from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
 from search.pipeline.micro import MicroBatches
-from search.pipeline.outline import Outline, micro_batch_counts, outline, stage_counts
+from search.pipeline.outline import (
+    Outline,
+    least_memory,
+    micro_batch_counts,
+    outline,
+    stage_counts,
+)
 from search.pipeline.price import Groups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
 from search.planned import Planned, Planner, Report, Stop
 from search.progress import Phases, Teller
 from substitutions.store import Library
+
+T = TypeVar("T")
 
 PIPELINES: Mapping[str, ScheduleKind] = {"pipeline": "1f1b", "pipeline-2bw": "2bw"}
 """The planners of this module by name."""
@@ -82,25 +91,14 @@ class PipelinePlanner:
         cuts = self._phases.timed("rules", lambda: Cuts(self.library.concrete(graph)))
         tried: list[Outline] = []
         built: list[Built] = []
-        stop: Stop = "exhausted"
-        try:
-            for found in self._outlines(source, cuts):
-                tried.append(found)
-        except KeyboardInterrupt:
-            if not tried:
-                raise
-            stop = "interrupted"
+        outlines = self._outlines(source, cuts)
+        interrupted = _interrupted(outlines, tried, lambda: bool(tried))
         if not tried:
-            raise NegativeAnswer(f"{name} has no pipeline that fits {self.machine.name}")
-        try:
-            for made in self._finalists(sorted(tried, key=lambda o: o.seconds)):
-                built.append(made)
-        except KeyboardInterrupt:
-            if not any(self._fits(b) for b in built):
-                raise
-            stop = "interrupted"
-        if self._phases.is_over and stop == "exhausted":
-            stop = "time"
+            raise NegativeAnswer(self._why_none(name, source, cuts))
+        finalists = self._finalists(sorted(tried, key=lambda o: o.seconds))
+        interrupted |= _interrupted(finalists, built, lambda: any(map(self._fits, built)))
+        stop: Stop = "time" if self._phases.is_over else "exhausted"
+        stop = "interrupted" if interrupted else stop
         strategies = sum(o.batches.strategies() for o in tried)
         report = Report(strategies, len(built), stop, self._phases.seconds)
         plan = self._finished(name, graph, self._best(name, built))
@@ -131,6 +129,28 @@ class PipelinePlanner:
                     best = min(best, found.seconds)
                     yield found
 
+    def _why_none(self, name: str, source: Streams, cuts: Cuts) -> str:
+        """Why there is no outline."""
+        counts = list(micro_batch_counts(source.batch))
+        if not counts:
+            problem = f"{source.batch} samples cannot be cut into 2, 4, ... micro-batches"
+            return f"{name} has no pipeline: {problem}"
+        if self.faster_than < inf:
+            return f"{name} has no pipeline that takes less than {self.faster_than:.3g} s a step"
+        least = inf
+        for stages, size in stage_counts(self.machine):
+            if stages <= counts[-1]:
+                cost = self._cost(self.machine.with_devices(size))
+                batches = MicroBatches(source, cost, cuts, counts[-1])
+                least = min(least, least_memory(batches, self.machine, stages, self.kind))
+        return self._misses(name, least)
+
+    def _misses(self, name: str, memory: float) -> str:
+        """``memory``: bytes on a device of the pipeline that takes least of it."""
+        over = memory - self.machine.memory_limit()
+        problem = f"{name} has no pipeline that fits {self.machine.name}: the one that takes"
+        return f"{problem} least memory misses by {over / 1e9:.2f} GB a device"
+
     def _finalists(self, ranked: list[Outline]) -> Iterator[Built]:
         cost = self._cost(self.machine)
         fits = False
@@ -144,9 +164,7 @@ class PipelinePlanner:
     def _best(self, name: str, built: Sequence[Built]) -> Built:
         fitting = [b for b in built if self._fits(b)]
         if not fitting:
-            over = min(b.memory for b in built) - self.machine.memory_limit()
-            problem = f"{name} has no pipeline that fits {self.machine.name}: the one that takes"
-            raise NegativeAnswer(f"{problem} least memory misses by {over / 1e9:.2f} GB a device")
+            raise NegativeAnswer(self._misses(name, min(b.memory for b in built)))
         return min(fitting, key=lambda b: b.seconds)
 
     def _fits(self, built: Built) -> bool:
@@ -184,6 +202,19 @@ class PipelinePlanner:
             memory=best.memory,
             pipeline=pipeline,
         )
+
+
+def _interrupted(found: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> bool:
+    """Take what is found, until there is no more or somebody interrupts; whether it was that.
+    Raises KeyboardInterrupt where what is known by then is not enough."""
+    try:
+        for one in found:
+            known.append(one)  # noqa: PERF402: what was found stays where this is interrupted
+    except KeyboardInterrupt:
+        if not is_enough():
+            raise
+        return True
+    return False
 
 
 @dataclass

@@ -14,19 +14,19 @@ from functools import lru_cache
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pcg.layout import Layout
 from pcg.schedule import Compute, Load, Move, Schedule, Slot
 from pcg.tensor import ParallelTensor
-from pcg.training import held_bytes
+from pcg.training import STATE_BYTES, STATES
 from pcg.transfer import transfer
 from search.cost import NOTHING, CostModel, Duration, gradients
 from search.lives import lives
+from search.memory import Bytes, Memory
 from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds, in_flight
 from search.pipeline.micro import one_slice
-from search.program import Program, Step, with_weights
-from search.simulate import price
+from search.program import Program, Step, tasks, with_weights
+from search.simulate import Run, run
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,40 @@ class _Part:
     moves: bool
 
 
+@dataclass(frozen=True)
+class StageRuns:
+    """What a stage does, simulated. Tasks are numbered as in the stage; ``repeated``, ``single``
+    and ``weights`` have their numbers in the schedule, where loads do not count."""
+
+    micro: Run
+    """One micro-batch."""
+    last: Run
+    """The last one, with the exchange and update of weights: a part of it is hidden behind the way
+    back."""
+    once: Run
+    """What is done once a step."""
+    repeated: tuple[int, ...]
+    single: tuple[int, ...]
+    weights: tuple[int, ...]
+
+    @property
+    def exchanging(self) -> float:
+        """Seconds that the exchange and update of weights take after the last micro-batch."""
+        return self.last.simulation.step_seconds - self.micro.simulation.step_seconds
+
+    @property
+    def seconds(self) -> StageSeconds:
+        micro, once = self.micro.simulation, self.once.simulation
+        after = self.exchanging + once.backward
+        return StageSeconds(micro.forward, micro.backward, once.forward, after)
+
+
 def stage_seconds(steps: Schedule, cost: CostModel, groups: Groups) -> tuple[StageSeconds, ...]:
+    """What each stage of a schedule does; ``cost`` is of the whole machine."""
+    return tuple(runs.seconds for runs in stage_runs(steps, cost, groups))
+
+
+def stage_runs(steps: Schedule, cost: CostModel, groups: Groups) -> tuple[StageRuns, ...]:
     """What each stage of a schedule does; ``cost`` is of the whole machine."""
     passed = gradients(steps)
     parts = [
@@ -74,16 +107,24 @@ def stage_seconds(steps: Schedule, cost: CostModel, groups: Groups) -> tuple[Sta
 
 def _stage(
     stage: int, parts: Sequence[_Part], trained: Sequence[Slot], cost: CostModel, groups: Groups
-) -> StageSeconds:
-    own = [part for part in parts if stage in part.stages]
-    homes = [slot for slot in trained if stage in groups.of(slot.layout)]
-    repeated = [part for part in own if part.repeated]
-    micro = price(_program(repeated, (), cost), groups.devices)
-    # The last micro-batch hides a part of the exchange of gradients behind its way back.
-    last = price(_program(repeated, homes, cost), groups.devices)
-    once = price(_program([p for p in own if not p.repeated], (), cost), groups.devices)
-    after = last.step_seconds - micro.step_seconds + once.backward
-    return StageSeconds(micro.forward, micro.backward, once.forward, after)
+) -> StageRuns:
+    own = [i for i, part in enumerate(parts) if stage in part.stages]
+    weights = tuple(i for i, slot in enumerate(trained) if stage in groups.of(slot.layout))
+    repeated = tuple(i for i in own if parts[i].repeated)
+    single = tuple(i for i in own if not parts[i].repeated)
+
+    def simulated(which: Sequence[int], homes: Sequence[int]) -> Run:
+        given = _program([parts[i] for i in which], [trained[i] for i in homes], cost)
+        return run(tasks(given), groups.devices)
+
+    return StageRuns(
+        simulated(repeated, ()),
+        simulated(repeated, weights),
+        simulated(single, ()),
+        repeated,
+        single,
+        weights,
+    )
 
 
 def _program(parts: Sequence[_Part], trained: Sequence[Slot], cost: CostModel) -> Program:
@@ -139,9 +180,24 @@ def sliced_layout(layout: Layout) -> Layout | None:
 def stage_bytes(
     steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
 ) -> tuple[int, ...]:
-    """Bytes on the fullest device of each stage, at its fullest time: versions of its weights with
-    their gradients and the optimizer's states; all that one micro-batch has; and of the others
-    under way what waits for their way back."""
+    """Bytes on the fullest device of each stage, at its fullest time."""
+    held = np.sum(_held(steps, cost, groups, kind), axis=0)
+    return tuple(int(n) for n in held.reshape(groups.stages, groups.size).max(axis=1))
+
+
+def fullest(steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind) -> Memory:
+    """What is on the fullest device of all."""
+    kinds = _held(steps, cost, groups, kind)
+    device = int(np.sum(kinds, axis=0).argmax())
+    return Memory(device, *(int(held[device]) for held in kinds))
+
+
+def _held(
+    steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
+) -> tuple[Bytes, Bytes, Bytes, Bytes]:
+    """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the
+    optimizer's states; all that one micro-batch has at its fullest time, and of the others under
+    way what waits for their way back."""
     found = lives(steps)
     turn = found.end // 2
     change = np.zeros((found.end + 2, groups.devices), np.int64)
@@ -154,21 +210,21 @@ def stage_bytes(
         change[life.last + 1, devices] -= block
         if one is not None and life.first < turn <= life.last:
             waiting[devices] += block
-    peak = change.cumsum(axis=0).max(axis=0) + _weights(steps, cost, groups, kind)
     flying = [in_flight(s, groups.stages, groups.micro_batches) for s in range(groups.stages)]
-    peak += (np.repeat(flying, groups.size) - 1) * waiting
-    return tuple(int(n) for n in peak.reshape(groups.stages, groups.size).max(axis=1))
+    activations = change.cumsum(axis=0).max(axis=0)
+    activations += (np.repeat(flying, groups.size) - 1) * waiting
+    return (*_weights(steps, cost, groups, kind), activations)
 
 
 def _weights(
     steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
-) -> NDArray[np.int64]:
-    """Bytes of weights on each device."""
-    held = np.zeros(groups.devices, np.int64)
-    trained = set(gradients(steps).weights)
-    older = (WEIGHT_VERSIONS[kind] - 1) * cost.itemsize
-    each = held_bytes(cost.itemsize, cost.optimizer) + older
+) -> tuple[Bytes, Bytes, Bytes]:
+    """Bytes on each device of weights, of their gradients, and of the optimizer's states."""
+    fixed, trained = np.zeros((2, groups.devices), np.int64)
+    with_gradients = set(gradients(steps).weights)
     for node, layout in steps.homes.items():
-        size = each if node in trained else cost.itemsize
-        held[list(layout.devices)] += prod(layout.type.block) * size
-    return held
+        counted = trained if node in with_gradients else fixed
+        counted[list(layout.devices)] += prod(layout.type.block)
+    parameters = (fixed + WEIGHT_VERSIONS[kind] * trained) * cost.itemsize
+    states = trained * STATES[cost.optimizer] * STATE_BYTES
+    return parameters, trained * cost.itemsize, states

@@ -92,7 +92,7 @@ def test_the_table_says_that_a_plan_is_a_pipeline(tmp_path: Path) -> None:
     assert words in " ".join(shown.output.split())
 
 
-@pytest.mark.parametrize("option", [("--allow", "data"), ("--mode", "algebra"), ("--trace", "t")])
+@pytest.mark.parametrize("option", [("--allow", "data"), ("--mode", "algebra")])
 def test_a_pipeline_takes_no_options_of_other_planners(
     option: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -300,3 +300,14 @@ def test_the_same_search_writes_the_same_file(tmp_path: Path) -> None:
     assert names == ["backtracking.json", "joint.json", "pipeline.json"]
     for name in names:
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
+def test_a_joint_plan_that_is_a_pipeline_has_a_timeline(tmp_path: Path) -> None:
+    out, trace = tmp_path / "plan.json", tmp_path / "trace.json"
+    arguments = ["mlp", "--machine", "summit", "--nodes", "4", "-o", str(out)]
+    result = optimize(*arguments, "--trace", str(trace), "--json")
+    assert result.exit_code == 0, result.output
+    found = load_plan(out)
+    assert found.pipeline is not None
+    ends = [e["ts"] + e["dur"] for e in json.loads(trace.read_text())["traceEvents"] if "ts" in e]
+    assert max(ends) == pytest.approx(json.loads(result.stdout)["predicted_seconds"] * 1e6)

@@ -122,6 +122,112 @@ def test_recomputed_operators_are_simulated(made: Path, tmp_path: Path) -> None:
     assert any(name.endswith("again") for name in names)
 
 
+@pytest.fixture(scope="module", params=["pipeline", "pipeline-2bw"])
+def pipelined(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pipeline of six devices, and the timeline that optimize wrote."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    options = ["--planner", request.param, "--trace", str(folder / "trace.json")]
+    machine = ["--machine", "summit", "--nodes", "1", "-o", str(folder / "plan.json")]
+    result = runner.invoke(optimize_app, ["mlp", *machine, *options, "--json"])
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+def test_a_pipeline_agrees_with_the_plan(pipelined: Path) -> None:
+    plan = load_plan(pipelined / "plan.json")
+    assert plan.pipeline is not None
+    assert plan.pipeline.stages > 1
+    content = json.loads(simulate(str(pipelined / "plan.json"), "--json").stdout)
+    step = content["step_seconds"]
+    assert step == plan.estimates.step_seconds
+    memory = content["memory"]
+    kinds = ("parameters", "gradients", "optimizer", "activations")
+    assert memory["bytes"] == sum(memory[kind] for kind in kinds)
+    assert memory["bytes"] == plan.estimates.peak_memory_bytes
+    assert sum(content["phases"].values()) == pytest.approx(step)
+    busiest = content["busiest_device"]
+    spent = busiest["computing"] + busiest["communication_exposed"] + busiest["idle"]
+    assert spent == pytest.approx(step)
+    found = content["pipeline"]
+    assert len(found["stages"]) == plan.pipeline.stages
+    for stage in found["stages"]:
+        turns = found["micro_batches"] * (stage["forward"] + stage["backward"])
+        assert turns + stage["once"] + stage["waiting"] == pytest.approx(step)
+
+
+def test_a_pipeline_prints_its_stages(pipelined: Path) -> None:
+    pipeline = load_plan(pipelined / "plan.json").pipeline
+    assert pipeline is not None
+    shown = simulate(str(pipelined / "plan.json")).output
+    assert "waiting for other stages" in shown
+    rows = [line for line in shown.splitlines() if f"│ {pipeline.micro_batches} x " in line]
+    assert len(rows) == pipeline.stages
+
+
+def test_the_timeline_of_a_pipeline(pipelined: Path, tmp_path: Path) -> None:
+    """Each stream does one thing at a time, all micro-batches are there, and what the device of a
+    stage does lies within the stage's row."""
+    pipeline = load_plan(pipelined / "plan.json").pipeline
+    assert pipeline is not None
+    out = tmp_path / "trace.json"
+    result = simulate(str(pipelined / "plan.json"), "--trace", str(out), "--json")
+    step = json.loads(result.stdout)["step_seconds"] * 1e6
+    assert out.read_text() == (pipelined / "trace.json").read_text()
+    entries = json.loads(out.read_text())["traceEvents"]
+    named = {e["tid"]: e["args"]["name"] for e in entries if e["name"] == "thread_name"}
+    timed = [entry for entry in entries if entry["ph"] == "X"]
+    assert max(e["ts"] + e["dur"] for e in timed) == pytest.approx(step)
+    for thread in named:
+        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in timed if e["tid"] == thread)
+        assert own[0][0] >= 0
+        assert all(a[1] <= b[0] + 1e-6 * step for a, b in pairwise(own))
+    size = 6 // pipeline.stages
+    for stage in range(pipeline.stages):
+        (row,) = (t for t, name in named.items() if name.startswith(f"stage {stage}:"))
+        blocks = [e for e in timed if e["tid"] == row]
+        for way in ("forward", "backward"):
+            expected = {f"{way} {batch}" for batch in range(pipeline.micro_batches)}
+            assert {e["name"] for e in blocks if e["cat"] == way} == expected
+        (device,) = (t for t, name in named.items() if name == f"device {stage * size}: compute")
+        mine = [e for e in timed if e["tid"] in (device, device + 1)]
+        assert {e["cat"] for e in mine} >= {"forward", "backward", "update"}
+        for e in mine:
+            last = f"micro-batch {pipeline.micro_batches - 1}"
+            if "micro-batch" not in e["name"] or e["name"].endswith(last):
+                continue
+            batch = e["name"].rsplit(" ", 1)[1]
+            assert any(
+                b["ts"] - 1e-6 * step <= e["ts"]
+                and e["ts"] + e["dur"] <= b["ts"] + b["dur"] + 1e-6 * step
+                for b in blocks
+                if b["name"] == f"{e['cat']} {batch}"
+            )
+
+
+def test_a_large_timeline_shows_devices_at_some_micro_batches(
+    pipelined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("search.trace.MOST_EVENTS", 1)
+    pipeline = load_plan(pipelined / "plan.json").pipeline
+    assert pipeline is not None
+    out = tmp_path / "trace.json"
+    assert simulate(str(pipelined / "plan.json"), "--trace", str(out)).exit_code == 0
+    names = [e["name"] for e in json.loads(out.read_text())["traceEvents"]]
+    batches = {name.rsplit(" ", 1)[1] for name in names if ", micro-batch " in name}
+    assert batches == {"0", str(pipeline.micro_batches - 1)}
+    assert any(name.startswith("update") for name in names)
+    assert f"forward {pipeline.micro_batches // 2}" in names
+
+
+def test_both_ends_of_a_transfer_between_stages_are_shown(pipelined: Path) -> None:
+    entries = json.loads((pipelined / "trace.json").read_text())["traceEvents"]
+    names = [e["name"] for e in entries if e["ph"] == "X" and e["cat"] == "forward"]
+    sent = {name.removeprefix("send ") for name in names if name.startswith("send ")}
+    received = {name.removeprefix("receive ") for name in names if name.startswith("receive ")}
+    assert sent
+    assert sent == received
+
+
 def test_device_lists() -> None:
     assert device_list("0-2, 5", 8) == (0, 1, 2, 5)
     for text in ("", "x", "3-1", "0-8", "-1", "1,,2"):

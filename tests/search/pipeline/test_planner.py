@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -203,6 +204,37 @@ def test_less_memory_gives_a_plan_that_takes_less_or_a_negative_answer(planned, 
     assert less.peak_memory_bytes <= tight.device.memory_bytes
     with pytest.raises(NegativeAnswer, match="no pipeline that fits"):
         PipelinePlanner(small(machine, 1e6), library).plan("layers", graph)
+
+
+def test_samples_that_make_no_micro_batches_are_said_to(library):
+    machine = load_machine("summit").with_nodes(1)
+    with pytest.raises(NegativeAnswer) as none:
+        PipelinePlanner(machine, library).plan("layers", layers(2, 9, 16))
+    problem = "9 samples cannot be cut into 2, 4, ... micro-batches"
+    assert str(none.value) == f"layers has no pipeline: {problem}"
+
+
+def test_a_machine_that_is_too_small_is_said_to_lack_so_much(library):
+    """Twelve weights with their gradients, at best cut in six: more than a device has."""
+    machine = small(load_machine("summit").with_nodes(1), 1e6)
+    with pytest.raises(NegativeAnswer) as none:
+        PipelinePlanner(machine, library).plan("layers", layers(12, 3072, 1536))
+    found = re.fullmatch(r"layers .* misses by (.*) GB a device", str(none.value))
+    assert found is not None
+    weights = 2 * 12 * 1536 * 1536 * 4 / 6
+    assert weights - 1e6 <= float(found[1]) * 1e9 + 5e6 <= 1.5 * weights
+
+
+def test_a_search_that_is_out_of_time_does_not_say_what_is_lacking(library):
+    machine = small(load_machine("summit").with_nodes(1), 1e6)
+    with pytest.raises(NegativeAnswer, match="no pipeline was found that fits summit in the 0 s"):
+        PipelinePlanner(machine, library, seconds=0.0).plan("layers", layers(2, 96, 1536))
+
+
+def test_no_pipeline_is_faster_than_nothing(library):
+    machine = load_machine("summit").with_nodes(1)
+    with pytest.raises(NegativeAnswer, match="takes less than 1e-12 s a step"):
+        PipelinePlanner(machine, library, faster_than=1e-12).plan("layers", layers(2, 8, 16))
 
 
 def test_stages_have_to_be_alike(library):

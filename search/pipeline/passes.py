@@ -1,0 +1,152 @@
+"""What each stage of a pipeline does when: the passes of its micro-batches, as they are priced.
+
+1F1B: as ``search.pipeline.clock`` counts it, from the start of a step to its end. PipeDream-2BW
+has no start: one step begins while others are under way. What is found is one step of many that
+follow each other, each as many seconds after the one before as the slowest stage works in a step,
+such that no stage does two things at a time. Stages turn between one forward and one backward
+pass, and each has one more micro-batch under way than the next, as in 1F1B; where stages are so
+uneven that the slowest would have to wait, as the price leaves out, each has 2, 4, ... more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal
+
+from search.pipeline.clock import ScheduleKind, StageSeconds, step_seconds, turn_ends
+
+SWEEPS = 100
+"""So often the turns of a steady state are gone through until nothing waits any longer."""
+ROUNDING = 1e-12
+"""Of a step: what starts as little later does not."""
+PassKind = Literal["before", "forward", "backward", "after"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a stage does in one go; seconds from the start of a step."""
+
+    kind: PassKind
+    stage: int
+    batch: int
+    """Which micro-batch: the first for what comes before all, the last for what comes after."""
+    start: float
+    seconds: float
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+
+def passes(
+    stages: Sequence[StageSeconds], micro_batches: int, kind: ScheduleKind
+) -> Iterator[Pass]:
+    """All that the stages do in a step."""
+    starts = _flushed(stages, micro_batches) if kind == "1f1b" else _steady(stages, micro_batches)
+    for s, (stage, own) in enumerate(zip(stages, starts, strict=True)):
+        yield Pass("before", s, 0, own.before, stage.before)
+        for batch in range(micro_batches):
+            yield Pass("forward", s, batch, own.forward[batch], stage.forward)
+            yield Pass("backward", s, batch, own.backward[batch], stage.backward)
+        done = own.backward[-1] + stage.backward
+        yield Pass("after", s, micro_batches - 1, done, stage.after)
+
+
+@dataclass(frozen=True)
+class _Starts:
+    """When a stage begins what it does in a step; its passes by micro-batch."""
+
+    before: float
+    forward: Sequence[float]
+    backward: Sequence[float]
+
+
+def _flushed(stages: Sequence[StageSeconds], micro_batches: int) -> list[_Starts]:
+    ends = turn_ends(stages, micro_batches)
+    return [
+        _Starts(
+            0.0,
+            [ends[s, True, batch] - stage.forward for batch in range(micro_batches)],
+            [ends[s, False, batch] - stage.backward for batch in range(micro_batches)],
+        )
+        for s, stage in enumerate(stages)
+    ]
+
+
+def _steady(stages: Sequence[StageSeconds], micro_batches: int) -> list[_Starts]:
+    leads = (2**power for power in count())
+    return next(
+        found for lead in leads if (found := _Steady(stages, micro_batches, lead).settled())
+    )
+
+
+@dataclass
+class _Steady:
+    """The turns of stages in a steady state, as early as they can be.
+
+    Turn i of a stage sends micro-batch ``i + ahead`` forward and then i back; micro-batches are
+    counted on from step to step. A stage is ``lead`` turns ahead of the next one.
+    """
+
+    stages: Sequence[StageSeconds]
+    turns: int
+    lead: int
+    forward: list[list[float]] = field(init=False)
+    """By stage and turn, when the forward pass starts."""
+    backward: list[list[float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.period = step_seconds(self.stages, self.turns, "2bw")
+        self.forward, self.backward = ([[0.0] * self.turns for _ in self.stages] for _ in range(2))
+
+    def settled(self) -> list[_Starts] | None:
+        """None where turns are put off again and again: steps then take more than their time."""
+        order = range(len(self.stages))
+        for _ in range(SWEEPS):
+            changed = [self._put_off(s) for s in (*order, *reversed(order))]
+            if not any(changed):
+                return [self._starts(s) for s in order]
+        return None
+
+    def _put_off(self, s: int) -> bool:
+        """Let a stage's turns wait for what they need; whether any starts later than before."""
+        stage, forward, backward = self.stages[s], self.forward[s], self.backward[s]
+        found, least = False, ROUNDING * self.period
+        clock = backward[-1] + stage.backward + stage.after - self.period
+        for i in range(self.turns):
+            first = (i + self._ahead(s)) % self.turns == 0
+            start = max(clock + stage.before if first else clock, self._received(s, i))
+            if start > forward[i] + least:
+                forward[i], found = start, True
+            start = max(forward[i] + stage.forward, self._returned(s, i))
+            if start > backward[i] + least:
+                backward[i], found = start, True
+            clock = backward[i] + stage.backward
+        return found
+
+    def _ahead(self, s: int) -> int:
+        return self.lead * (len(self.stages) - 1 - s)
+
+    def _received(self, s: int, turn: int) -> float:
+        """When the stage before has sent what a turn takes forward."""
+        if not s:
+            return 0.0
+        return self._forward_at(s - 1, turn - self.lead) + self.stages[s - 1].forward
+
+    def _returned(self, s: int, turn: int) -> float:
+        """When the next stage has sent what a turn takes back."""
+        if s == len(self.stages) - 1:
+            return 0.0
+        return self.backward[s + 1][turn] + self.stages[s + 1].backward
+
+    def _forward_at(self, s: int, turn: int) -> float:
+        """When the forward pass of a turn starts, of this step or another."""
+        steps, turn = divmod(turn, self.turns)
+        return self.forward[s][turn] + steps * self.period
+
+    def _starts(self, s: int) -> _Starts:
+        """Those of the micro-batches of one step."""
+        forward = [self._forward_at(s, batch - self._ahead(s)) for batch in range(self.turns)]
+        return _Starts(forward[0] - self.stages[s].before, forward, self.backward[s])

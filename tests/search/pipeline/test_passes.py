@@ -1,0 +1,109 @@
+"""What stages do when: as priced, one thing at a time, each micro-batch from stage to stage."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.pipeline.clock import StageSeconds, step_seconds, turns
+from search.pipeline.passes import Pass, passes
+
+seconds = st.floats(0.0, 4.0)
+stages = st.lists(
+    st.builds(StageSeconds, seconds, seconds, seconds, seconds), min_size=1, max_size=5
+)
+kinds = st.sampled_from(["1f1b", "2bw"])
+SLACK = 1e-9
+WAYS = ("forward", "backward")
+
+
+def by_batch(found: list[Pass], kind: str, stage: int) -> list[Pass]:
+    own = [one for one in found if (one.kind, one.stage) == (kind, stage)]
+    return sorted(own, key=lambda one: one.batch)
+
+
+@given(stages, st.integers(1, 6))
+def test_a_flushed_step_ends_when_it_is_priced_to(own, micro_batches):
+    found = list(passes(own, micro_batches, "1f1b"))
+    assert min(one.start for one in found) == pytest.approx(0.0, abs=SLACK)
+    assert max(one.end for one in found) == pytest.approx(step_seconds(own, micro_batches))
+
+
+@given(stages, st.integers(1, 6))
+def test_a_flushed_step_is_in_the_order_of_1f1b(own, micro_batches):
+    found = list(passes(own, micro_batches, "1f1b"))
+    for stage in range(len(own)):
+        both = {
+            (kind == "forward", one.batch): one
+            for kind in WAYS
+            for one in by_batch(found, kind, stage)
+        }
+        order = [both[turn] for turn in turns(stage, len(own), micro_batches)]
+        (before,), (after,) = (by_batch(found, kind, stage) for kind in ("before", "after"))
+        for one, then in pairwise([before, *order, after]):
+            assert one.end <= then.start + SLACK
+
+
+@given(stages, st.integers(1, 6), kinds)
+def test_micro_batches_go_through_the_stages_and_back(own, micro_batches, kind):
+    found = list(passes(own, micro_batches, kind))
+    last = len(own) - 1
+    for stage in range(len(own)):
+        forward, backward = (by_batch(found, way, stage) for way in WAYS)
+        assert [one.batch for one in forward] == list(range(micro_batches))
+        for there, back in zip(forward, backward, strict=True):
+            assert there.end <= back.start + SLACK
+        for way, source in ((forward, stage - 1), (backward, stage + 1)):
+            if 0 <= source <= last:
+                before = by_batch(found, way[0].kind, source)
+                for one, sent in zip(way, before, strict=True):
+                    assert sent.end <= one.start + SLACK
+
+
+@given(stages, st.integers(1, 6))
+def test_steps_without_a_flush_follow_each_other_in_their_time(own, micro_batches):
+    """A step goes through the stages in more than its time; in one like it at each such time, no
+    stage does two things at once."""
+    found = list(passes(own, micro_batches, "2bw"))
+    period = step_seconds(own, micro_batches, "2bw")
+    slack = SLACK * max(period, 1.0)
+    for stage in range(len(own)):
+        placed = sorted(
+            (one.start % period, one.seconds)
+            for one in found
+            if one.stage == stage and one.seconds > slack
+        )
+        for (start, length), (then, _) in pairwise(placed):
+            assert start + length <= then + slack
+        if placed:
+            (first, _), (start, length) = placed[0], placed[-1]
+            assert start + length <= first + period + slack
+
+
+@pytest.mark.parametrize(("count", "micro_batches"), [(1, 4), (4, 4), (4, 16), (16, 64)])
+def test_even_stages_keep_as_many_under_way_as_in_1f1b(count, micro_batches):
+    """Without a flush nobody ever waits: the last stage sends each micro-batch back at once."""
+    even = [StageSeconds(1.0, 2.0, 0.0, 1.5)] * count
+    found = list(passes(even, micro_batches, "2bw"))
+    for stage in range(count):
+        forward, backward = (by_batch(found, way, stage) for way in WAYS)
+        assert backward[0].start - forward[0].end < 3.0 * (count - stage) + 1.5
+
+
+def test_uneven_stages_keep_more_under_way_than_make_the_slowest_wait():
+    """The second stage pauses for as long as two micro-batches take the first."""
+    uneven = [StageSeconds(1.0, 1.0, 0.0, 0.0), StageSeconds(0.25, 0.25, 0.0, 6.0)]
+    found = list(passes(uneven, 4, "2bw"))
+    assert step_seconds(uneven, 4, "2bw") == 8.0
+    under_way = [
+        sum(
+            there.start + 8.0 * step < one.end <= back.end + 8.0 * step
+            for there, back in zip(*(by_batch(found, way, 0) for way in WAYS), strict=True)
+            for step in range(-3, 4)
+        )
+        for one in by_batch(found, "forward", 0)
+    ]
+    assert max(under_way) > 2
