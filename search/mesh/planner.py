@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
 
-from pcg.errors import InputError, NegativeAnswer
+from pcg.errors import InputError
 from pcg.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.schedule import Schedule, schedule
@@ -18,9 +18,9 @@ from search.lives import worth_remaking
 from search.memory import peak_memory
 from search.mesh.allow import Allowed, Dimension, along, both
 from search.mesh.cuts import Cuts
-from search.mesh.engine import Cut, Engine
+from search.mesh.engine import Engine
 from search.mesh.families import PLANNERS, Strategies
-from search.mesh.finish import finished
+from search.mesh.finish import does_not_fit, finished, memory_limit
 from search.mesh.found import Candidate, Candidates, PricedTrial, Search
 from search.mesh.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
 from search.mesh.variants import Mode, Variant, rewritten, variants
@@ -83,7 +83,7 @@ class MeshPlanner:
         found = search.found
         fitting = [c for c in found if c.fits]
         if not fitting:
-            raise NegativeAnswer(self._misses(name, min(c.memory - c.limit for c in found)))
+            raise does_not_fit(name, self.machine, min(c.memory - c.limit for c in found))
         best = min(fitting, key=lambda c: c.seconds)
         trial = found[best]
         cut = trial.engine.cut(best.choice, trial.before)
@@ -246,7 +246,7 @@ class MeshPlanner:
     def _judged(self, engine: Engine, made: Simulated) -> Iterator[Candidate]:
         """A plan, and where it doesn't fit, with computing again what takes much memory and little
         time to make."""
-        cost, steps, limit = engine.cost, made.steps, self._limit(made.cut)
+        cost, steps, limit = engine.cost, made.steps, memory_limit(self.machine, made.cut.views)
         strategies = sum(len(engine.space(node)) for node in made.choice.codes)
         held = self._memory(steps, cost, frozenset())
         simulation = made.run.simulation
@@ -263,17 +263,4 @@ class MeshPlanner:
     def _memory(self, steps: Schedule, cost: CostModel, again: frozenset[Node]) -> int:
         return self._phases.timed(
             "memory", lambda: peak_memory(steps, cost.itemsize, cost.optimizer, again).total
-        )
-
-    def _limit(self, cut: Cut) -> int:
-        """Bytes that each device has that a plan uses."""
-        if len(self.machine.kinds) == 1:
-            return self.machine.memory_limit()
-        used = {device for view in cut.views.values() for device in view.devices}
-        return self.machine.memory_limit(used)
-
-    def _misses(self, name: str, over: int) -> str:
-        return (
-            f"{name} does not fit {self.machine.name}: the plan that takes least memory misses by"
-            f" {over / 1e9:.2f} GB a device"
         )
