@@ -70,6 +70,10 @@ class MeshPlanner:
         if self.family not in PLANNERS:
             expected = ", ".join(PLANNERS)
             raise InputError(f"planner {self.family}", f"unknown, expected one of {expected}")
+        joint = self.family == "joint" and self.mode is not Mode.ALGEBRA
+        if not (joint or self._cuts_data):
+            what = self.family if self.family != "joint" else self.mode
+            raise InputError(f"planner {what}", "cuts along data, which is not allowed")
 
     def plan(self, name: str, graph: Graph) -> Planned:
         start = perf_counter()
@@ -154,12 +158,25 @@ class MeshPlanner:
             if allowed.last and search.saves_nothing():
                 continue
             self.teller.works_on(allowed.name)
+            if allowed.data_parallel and not self._cuts_data:
+                search.data_parallel += self._to_compare(trial, allowed)
+                continue
             made = list(self._fitting(trial, allowed, search))
             search.found |= dict.fromkeys(made, trial)
             if allowed.data_parallel and trial.engine.cost.machine == self.machine:
                 search.data_parallel += made[:1]
             fastest = min(candidate.seconds for candidate in made)
             search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
+
+    @property
+    def _cuts_data(self) -> bool:
+        return self.dimensions is None or Dimension.DATA in self.dimensions
+
+    def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> Candidates:
+        """What strategies come to that may not be used themselves, on all devices."""
+        if trial.engine.cost.machine != self.machine:
+            return ()
+        return next(trial.choices(0.0, allowed.mask, brief=True)).judged[:1]
 
     def _masked(self, graph: Graph, mask: Allowed) -> Allowed:
         """What a family may use, of the dimensions that are allowed."""
