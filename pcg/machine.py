@@ -253,14 +253,6 @@ class Machine(FileModel):
         whole = math.prod(level.count for level in levels) == devices
         return self._with(levels, None if whole else devices)
 
-    def level_between(self, devices: Iterable[int]) -> int:
-        """Return the position in `levels` of the innermost level with a unit that holds them all.
-
-        It is 0 for a single device too. Raises InputError for a device that the machine lacks.
-        """
-        members = self._members(devices)
-        return next(i for i in range(len(self.levels)) if len(self._held(members, i + 1)) == 1)
-
     def link(self, a: int, b: int) -> Link:
         """Return the link between devices `a` and `b` while all others talk in the same pattern."""
         return self.group_link((a, b))

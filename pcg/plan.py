@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
-from pcg.check import Placement, Problem, check_graph, check_placement
+from pcg.check import Placement, check_graph, check_placement
 from pcg.errors import InputError
 from pcg.files import FileModel, read_json, write_text_atomic
 from pcg.graph import Graph, Leaf, Node
@@ -180,12 +180,6 @@ def machine_record(machine: Machine) -> MachineFile:
         devices=machine.devices,
         hash=machine.hash(),
     )
-
-
-def check_plan(plan: Plan) -> list[Problem]:
-    """What is wrong with a plan's graph, and if nothing is, with its views."""
-    placement = Placement(plan.graph, plan.views, plan.machine.devices)
-    return check_graph(plan.graph, training=True) or check_placement(placement)
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:

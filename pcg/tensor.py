@@ -104,10 +104,6 @@ class ParallelTensor:
         """The number of devices that hold a piece: blocks times copies times partials."""
         return prod(self.degrees.dims) * self.degrees.copies * self.degrees.partials
 
-    @property
-    def is_whole(self) -> bool:
-        return self == ParallelTensor.whole(self.shape)
-
     def __str__(self) -> str:
         """Such as ``[64/2, 784] copies=2``; ``/d`` a degree, ``|t`` slices in time, ``(b,a)`` a
         halo."""

@@ -21,7 +21,7 @@ forward; on the way back it takes one, before the sum's operands get their gradi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
@@ -351,9 +351,3 @@ def _key(value: Expr, scope: Scope) -> object:
                 return (type(part).__name__, *map(shape, children(part)))
 
     return (shape(value), tuple(lengths))
-
-
-def operands_with_gradient(node: Node, gradients: Iterable[Node]) -> frozenset[int]:
-    """The operands of a node, by position, that are outputs of nodes in ``gradients``."""
-    found = gradients if isinstance(gradients, (set, frozenset)) else frozenset(gradients)
-    return frozenset(i for i, value in enumerate(node.inputs) if value.node in found)

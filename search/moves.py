@@ -17,9 +17,9 @@ from search.derivation import Applied
 from substitutions.match import Match, anchor, build, matches_at, rewrite
 from substitutions.rule import Rule, operators_in
 
-NOT_EXECUTED = frozenset({"pipeline", "batch"})
-"""Operators that the runtime does not execute; rules that use them are left aside, and so are those
-about halos."""
+IN_TIME = frozenset({"pipeline", "batch"})
+"""Operators that cut in time. Views say nothing of micro-batches, which are the pipeline planner's;
+so rules that use these are left aside, and so are those about halos."""
 
 
 Allow = Callable[[Node], bool]
@@ -172,7 +172,7 @@ def is_usable(rule: Rule) -> bool:
         return False
     nodes = Graph((*rule.left, *rule.right)).nodes
     calls = [n.operator_call for n in nodes if not n.is_leaf]
-    if any(call.name in NOT_EXECUTED or states_halo(call) for call in calls):
+    if any(call.name in IN_TIME or states_halo(call) for call in calls):
         return False
     return rule.is_applicable and rule.free_symbols <= _degree_symbols(rule.right)
 

@@ -16,15 +16,17 @@ from pcg import training
 from pcg.errors import NegativeAnswer
 from pcg.graph import Graph, Value
 from pcg.machine import Machine
-from pcg.plan import EstimatesFile, Plan, machine_record
+from pcg.plan import Plan
 from pcg.schedule import schedule
 from search import planned
 from search.backtrack import Found, Observer, Space, backtrack
-from search.cost import CostModel, communication_elements
+from search.cost import CostModel
 from search.derivation import Derivation, Scribe
 from search.efficiency import Speed
-from search.mapping import Mapper
+from search.mapping import Mapped, Mapper
 from search.memory import peak_memory
+from search.mesh.engine import Cut
+from search.mesh.finish import does_not_fit, finished, memory_limit
 from search.moves import Allow, Keys, Moves, Option, anything, is_usable
 from search.progress import Teller
 from search.split import Part, parts, renamed, shape_key
@@ -34,6 +36,10 @@ from substitutions.store import Library
 
 _ENDS: tuple[planned.Stop, ...] = "interrupted", "time", "budget", "exhausted"
 """Why the searches of parts ended; the first of these is why the whole did."""
+NO_FIT = 1e9
+"""Seconds, more than a step takes: what a plan that needs all memory of a device and no more would
+count as, if it did not fit. So what does not fit is never preferred, and of that what needs less
+is."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,7 @@ class Optimizer:
         self._moves = Moves((), self.machine.devices, self.allow)
         self._keys = Keys()
         self._prices: dict[int, float] = {}
+        self._whole_prices: dict[int, float] = {}
         self._solved: dict[tuple[str, str | None], Found] = {}
         self._spaces: dict[str, Space] = {}
         self._candidates = 0
@@ -104,34 +111,27 @@ class Optimizer:
         self._deadline = start + self.settings.seconds
         graph.check()
         self._use_rules(graph)
-        alone = self._price(graph)
-        self.teller.found(alone)
+        self._price_whole(graph)
         pieces = parts(graph, self.settings.part)
         best, derivation = self._chain(graph, pieces)
-        self.teller.found(self._price(best))
         self.teller.works_on("the whole")
         space = Space(best, self._moves, self._keys, self.settings.growth)
-        final = self._backtrack(space, self._price, self.settings.final_budget)
+        final = self._backtrack(space, self._price_whole, self.settings.final_budget)
         tidy, shortened = self._moves.tidied(final.graph)
         mapped = self._mapper.best(tidy)
         if mapped is None:
             raise NegativeAnswer(f"{name} does not fit {self.machine.name}")
-        seconds = perf_counter() - start
         steps = schedule(tidy, mapped.views)
-        kept_by = self._cost.optimizer
-        estimates = EstimatesFile(
-            step_seconds=mapped.seconds,
-            one_device_seconds=alone,
-            communication_elements=communication_elements(steps),
-            peak_memory_bytes=peak_memory(steps, self._cost.itemsize, kept_by).total,
-        )
+        memory, limit = self._memory(tidy, mapped), memory_limit(self.machine, mapped.views)
+        if memory > limit:
+            raise does_not_fit(name, self.machine, memory - limit)
         scribe = Scribe.after(derivation)
         for step in (*final.applied, *shortened):
             best = scribe.follow(best, step)
-        machine, rules = machine_record(self.machine), self.library.hash
-        applied = tuple(scribe.steps)
-        plan = Plan(name, graph, tidy, mapped.views, machine, rules, applied, estimates, kept_by)
-        return Optimized(plan, self._report(len(pieces), seconds))
+        cut = Cut(tidy, mapped.views, tuple(scribe.steps))
+        rules, seconds = self.library.hash, mapped.seconds
+        plan = finished(name, graph, cut, steps, self._cost, rules, seconds=seconds, memory=memory)
+        return Optimized(plan, self._report(len(pieces), perf_counter() - start))
 
     def planned(self, name: str, graph: Graph) -> planned.Planned:
         """What ``optimize`` finds, reported as all planners do."""
@@ -160,6 +160,26 @@ class Optimizer:
             self._prices[key] = inf if mapped is None else mapped.seconds
             self.teller.priced()
         return self._prices[key]
+
+    def _price_whole(self, graph: Graph) -> float:
+        """The price of a graph of the whole model, which has to fit (``NO_FIT``)."""
+        key = self._keys.of(graph)
+        if key not in self._whole_prices:
+            mapped = self._mapper.best(graph)
+            price = inf if mapped is None else self._fitting(graph, mapped)
+            self._whole_prices[key] = price
+            self.teller.priced(price if price < NO_FIT else inf)
+        return self._whole_prices[key]
+
+    def _fitting(self, graph: Graph, mapped: Mapped) -> float:
+        """Seconds of a step, or what stands for a plan that does not fit."""
+        memory, limit = self._memory(graph, mapped), memory_limit(self.machine, mapped.views)
+        return mapped.seconds if memory <= limit else NO_FIT * memory / limit
+
+    def _memory(self, graph: Graph, mapped: Mapped) -> int:
+        """Bytes on the fullest device."""
+        steps = schedule(graph, mapped.views)
+        return peak_memory(steps, self._cost.itemsize, self._cost.optimizer).total
 
     def _backtrack(self, space: Space, price: Callable[[Graph], float], budget: int) -> Found:
         found = backtrack(
@@ -198,7 +218,7 @@ class Optimizer:
         if not trail:
             return graph, Derivation.start(graph)
         stitched, derivation = stitch(graph, trail)
-        if self._price(stitched) >= self._price(graph):
+        if self._price_whole(stitched) >= self._price_whole(graph):
             return graph, Derivation.start(graph)
         return stitched, derivation
 

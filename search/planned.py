@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from pcg.graph import Graph
-from pcg.machine import Machine
 from pcg.plan import Plan
 
 Stop = Literal["exhausted", "budget", "time", "interrupted"]
@@ -60,13 +59,3 @@ class Planner(Protocol):
     def plan(self, name: str, graph: Graph) -> Planned:
         """The plan; raises NegativeAnswer where none fits the machine."""
         ...
-
-
-def misses(name: str, machine: Machine, over: int, stop: Stop = "exhausted") -> str:
-    """What to say where no plan of a model fits a machine: by how many bytes a device the best
-    misses, and whether there might be a better one."""
-    early = "" if stop == "exhausted" else f" (stopped: {stop})"
-    return (
-        f"{name} does not fit {machine.name}: the plan that takes least memory misses by"
-        f" {over / 1e9:.2f} GB a device{early}"
-    )

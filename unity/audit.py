@@ -8,7 +8,7 @@ python -m unity.audit plan.json --model my_model.py:make_model --machine my_mach
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from pcg.errors import NegativeAnswer
 from pcg.files import read_json
 from pcg.machine import load_machine, preset_names
 from pcg.models import MODELS
+from pcg.naming import NamingFile
 from pcg.plan import Plan, PlanFile, altered_parts, plan_of
 from substitutions.audit.errors import Finding
 from substitutions.audit.proofs import check_proofs
@@ -34,6 +35,7 @@ from substitutions.audit.sources import (
     check_library,
     check_machine,
     check_model,
+    check_naming,
 )
 from substitutions.rule import Rule
 from substitutions.store import CERTIFICATES, default_path, load_library
@@ -102,12 +104,12 @@ def audit(
             _check_proofs(found, used, certificates or _beside(rules), solver or ["z3"])
         _check_machine(found, machine)
         if name is not None:
-            found.findings += check_model(found.plan, name, again())
-            found.done.append(f"the model, captured again from {name}")
+            _check_model(found, name, again())
     if not proofs:
         found.skipped.append("the proofs of the rules (--no-proofs)")
     if not capture:
         found.skipped.append("the model (--no-capture)")
+    found.skipped += _undetermined(found.plan)
     problem = "is not as it was written, its hash is another"
     found.findings += [Finding(part, problem) for part in altered_parts(content)]
     found.figures["seconds"] = perf_counter() - start
@@ -165,6 +167,26 @@ def _check_machine(found: Audit, machine: str | None) -> None:
         return
     found.findings += check_machine(found.plan, load_machine(name))
     found.done.append(f"the machine, {found.plan.machine.devices} x {found.plan.machine.name}")
+
+
+def _check_model(found: Audit, name: str, again: Captured) -> None:
+    """Check the graph that the plan begins with and, if it is that of the model, its names."""
+    other = list(check_model(found.plan, name, again))
+    found.findings += other
+    found.done.append(f"the model, captured again from {name}")
+    if found.plan.naming == NamingFile():
+        found.skipped.append("what its parameters are called, of which the plan says nothing")
+    elif not other:
+        found.findings += check_naming(found.plan, name, again)
+        found.done.append("what its parameters, inputs and buffers are called")
+
+
+def _undetermined(plan: Plan) -> Iterator[str]:
+    """What a plan says that follows from nothing."""
+    yield "the optimizer and what is computed again, which are decisions"
+    if plan.pipeline is not None:
+        yield f"the pipeline's schedule, {plan.pipeline.schedule}, which is a decision"
+    yield "the estimates, which are predictions"
 
 
 def _model_name(found: Audit, model: str | None) -> str | None:

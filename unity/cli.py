@@ -24,13 +24,16 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from inspect import signature
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import typer
 
-from pcg.errors import UnityError, one_line
+from pcg.errors import InputError, UnityError, one_line
 
 T = TypeVar("T")
+
+Misuse = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
+"""What typer raises for any mistake in options and arguments; it names only a kind of that."""
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, by the shells' convention: 128 + SIGINT."""
@@ -82,4 +85,15 @@ def run_app(app: typer.Typer, name: str, arguments: Sequence[str] | None = None)
     `arguments` are the command's own; by default those of the process.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    run_command(lambda: app(given, prog_name=f"unity {name}"))
+    run_command(lambda: _run(app, name, given))
+
+
+def _run(app: typer.Typer, name: str, given: Sequence[str]) -> int | None:
+    """The status of a command that ends early, as with its help. Raises InputError for arguments
+    that it does not take."""
+    try:
+        # In its standalone mode typer ends the process itself, with several lines for a mistake.
+        return app(given, prog_name=f"unity {name}", standalone_mode=False)
+    except Misuse as error:
+        problem = error.format_message()
+        raise InputError(name, problem[:1].lower() + problem[1:].removesuffix(".")) from None

@@ -54,6 +54,7 @@ def compare(
     target, speed = measured(load_machine(machine), profile)
     chosen = numbers(gpus), planners(planner)
     question = Question(target, load_library(), models, *chosen, batch, budget, speed)
+    question.check()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -17,6 +17,7 @@ from pcg.machine import Machine
 from pcg.models import build_model, default_optimizer
 from search.efficiency import Speed
 from substitutions.store import Library
+from unity.limits import check_batch, check_devices
 from unity.planners import NAMES, planner_of
 
 
@@ -61,6 +62,12 @@ class Question:
     seconds: float = 600.0
     """For each search."""
     speed: Speed | None = None
+
+    def check(self) -> None:
+        """Raises InputError for numbers of devices or a batch that no plan is made for."""
+        for devices in self.devices:
+            check_devices("--gpus", devices)
+            check_batch(self.batch, devices)
 
     def entries(self) -> Iterator[Entry]:
         """One answer after the other. Raises InputError for a model that there is not."""
@@ -145,7 +152,7 @@ def over_others(entry: Entry, entries: Sequence[Entry]) -> float | None:
 def numbers(text: str) -> tuple[int, ...]:
     """Numbers of devices from an option such as ``6,12,24``, ascending, each once."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1 << 20 for word in words):
+    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
         raise InputError("--gpus", f"expected numbers of devices such as 6,12,24, got {text!r}")
     return tuple(sorted({int(word) for word in words}))
 

@@ -8,11 +8,10 @@ python -m unity.optimize my_model.py:make_model --batch 64
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
-from math import gcd
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +40,7 @@ from search.views import load_views
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
+from unity.limits import check_batch, check_devices, check_file
 from unity.planners import NAMES, check_name, planner_of
 from unity.simulate import save_trace
 from unity.speed import PROFILE_HELP, measured
@@ -61,6 +61,13 @@ class Engine(StrEnum):
 
     STRATEGIES = "strategies"
     BACKTRACKING = "backtracking"
+
+
+ENGINE_OPTIONS = {
+    Engine.STRATEGIES: ("mode", "allow"),
+    Engine.BACKTRACKING: ("views", "threshold"),
+}
+"""What one of the engines alone takes."""
 
 
 @app.command()
@@ -129,16 +136,20 @@ def optimize(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find the fastest plan for MODEL and write it to a file."""
-    _check(planner, mode=mode is not Mode.JOINT, allow=allow is not None)
+    given = {
+        "mode": mode is not Mode.JOINT,
+        "allow": allow is not None,
+        "views": views is not None,
+        "threshold": threshold != Settings.threshold,
+    }
+    _check(planner, engine, [option for option, is_given in given.items() if is_given])
     if operators is not None:
         load_user_operators(operators)
     if views is not None:
-        if engine is not Engine.BACKTRACKING:
-            raise InputError("--views", f"expected --engine {Engine.BACKTRACKING} with it")
         load_views(views)
     for path in (out, trace):
-        if path is not None and not path.parent.is_dir():
-            raise InputError(str(path), "cannot be written, its folder does not exist")
+        if path is not None:
+            check_file(path)
     kept_by = default_optimizer(model) if optimizer is None else optimizer_of(optimizer)
     known = load_machine(machine)
     if nodes is not None:
@@ -146,7 +157,8 @@ def optimize(
     if devices is not None:
         known = known.with_devices(devices)
     dimensions = _dimensions(allow)
-    _check_batch(batch, known.devices, dimensions)
+    check_devices(known.name, known.devices)
+    check_batch(batch, known.devices, dimensions)
     target, speed = measured(known, profile)
     captured = capture_model(model, batch, target.devices)
     graph = captured.graph
@@ -156,8 +168,6 @@ def optimize(
             settings = target, library, budget, kept_by, speed
             chosen = planner_of(planner, *settings, mode, dimensions, show)
             found = chosen.plan(model, graph)
-        elif planner != "joint":
-            raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
         else:
             limits = Settings(threshold=threshold, seconds=budget, optimizer=kept_by, seed=seed)
             search = Optimizer(target, library, limits, teller=Teller(show), speed=speed)
@@ -173,23 +183,19 @@ def optimize(
         _print_report(found, out)
 
 
-def _check(planner: str, **given: bool) -> None:
-    """Refuse a planner that there is not, and options that pipelines do not take: their operators
-    are as in the model, cut along anything."""
+def _check(planner: str, engine: Engine, given: Collection[str]) -> None:
+    """Refuse a planner that there is not, and options that what plans does not take: of all
+    planners, only the joint one has modes."""
     check_name(planner)
-    for option, is_given in given.items():
-        if is_given and planner in PIPELINES:
+    if engine is Engine.BACKTRACKING and planner != "joint":
+        raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
+    refused = {"mode", "allow"} if planner in PIPELINES else {"mode"}
+    for option in given:
+        if option in refused and planner != "joint":
             raise InputError(f"--{option}", f"not for --planner {planner}")
-
-
-def _check_batch(batch: int | None, devices: int, dimensions: frozenset[Dimension] | None) -> None:
-    """Refuse a batch that cannot be cut for any number of the devices, where it may be cut."""
-    if batch is None or (dimensions is not None and Dimension.DATA not in dimensions):
-        return
-    if devices > 1 and batch > 0 and gcd(batch, devices) == 1:
-        problem = f"{batch} is divided by no degree that {devices} devices have"
-        hint = "expected a multiple of one, or --allow without data to leave it whole"
-        raise InputError("batch", f"{problem}; {hint}")
+        for own, options in ENGINE_OPTIONS.items():
+            if option in options and engine is not own:
+                raise InputError(f"--{option}", f"expected --engine {own} with it")
 
 
 def _dimensions(allow: str | None) -> frozenset[Dimension] | None:

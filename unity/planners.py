@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from pcg.errors import InputError
 from pcg.machine import Machine
 from pcg.training import Optimizer
@@ -10,6 +12,7 @@ from search.mesh.allow import Dimension
 from search.mesh.families import PLANNERS
 from search.mesh.planner import MeshPlanner
 from search.mesh.variants import Mode
+from search.pipeline.clock import ScheduleKind
 from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
 from search.planned import Planner
 from search.progress import Progress, Teller, silent
@@ -36,21 +39,26 @@ def planner_of(
     dimensions: frozenset[Dimension] | None = None,
     progress: Progress = silent,
 ) -> Planner:
-    """A planner that may search for so many seconds. Pipelines leave ``mode`` and ``dimensions``
-    aside; the joint planner in its joint mode considers them too, unless the dimensions leave them
-    out. ``progress`` is told how far the search is. Raises InputError for a name that is none."""
+    """A planner that may search for so many seconds. Pipelines leave ``mode`` aside. The joint
+    planner considers them too, unless the dimensions leave them out; but in its algebra mode, which
+    is of data parallelism alone. ``progress`` is told how far the search is. Raises InputError for
+    a name that is none."""
     check_name(name)
     teller, kept_by = Teller(progress), optimizer
+
+    def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:
+        left = max(0.0, seconds - used)
+        settings = machine, library, kind, left, kept_by, speed, than, teller, dimensions
+        return PipelinePlanner(*settings)
+
     if name in PIPELINES:
-        kind = PIPELINES[name]
-        return PipelinePlanner(machine, library, kind, seconds, kept_by, speed, teller=teller)
+        return pipelines(PIPELINES[name])
     plain = MeshPlanner(machine, library, name, seconds, kept_by, speed, mode, dimensions, teller)
     left_out = dimensions is not None and Dimension.PIPELINE not in dimensions
-    if name != "joint" or mode is not Mode.JOINT or left_out:
+    if name != "joint" or mode is Mode.ALGEBRA or left_out:
         return plain
 
     def pipelined(than: float, used: float) -> Planner:
-        left = max(0.0, seconds - used)
-        return PipelinePlanner(machine, library, "1f1b", left, kept_by, speed, than, teller)
+        return pipelines("1f1b", than, used)
 
     return WithPipelines(plain, pipelined)

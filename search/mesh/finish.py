@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pcg.errors import NegativeAnswer
 from pcg.graph import Graph, Node
+from pcg.machine import Machine
 from pcg.pipeline import PipelineFile
 from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.schedule import Schedule, schedule
+from pcg.view import MachineView
 from search.cost import CostModel, communication_elements
 from search.mesh.cuts import Cuts
 from search.mesh.engine import Cut, Engine
+from search.planned import Stop
 from search.simulate import simulate
 
 
@@ -37,7 +43,7 @@ def finished(
         cut.steps,
         EstimatesFile(
             step_seconds=seconds,
-            one_device_seconds=_one_device_seconds(model, cost),
+            one_device_seconds=one_device_seconds(model, cost),
             communication_elements=communication_elements(steps),
             peak_memory_bytes=memory,
         ),
@@ -47,9 +53,28 @@ def finished(
     )
 
 
-def _one_device_seconds(model: Graph, cost: CostModel) -> float:
+def one_device_seconds(model: Graph, cost: CostModel) -> float:
     """Seconds of a step of the model as it is on one device."""
     one = cost.machine.with_devices(1)
     engine = Engine(CostModel(one, cost.dtype, cost.optimizer, cost.speed), Cuts(()))
     whole = engine.cut(engine.choose(model))
     return simulate(schedule(whole.graph, whole.views), engine.cost).step_seconds
+
+
+def memory_limit(machine: Machine, views: Mapping[Node, MachineView]) -> int:
+    """Bytes that each device has that a plan uses."""
+    if len(machine.kinds) == 1:
+        return machine.memory_limit()
+    return machine.memory_limit({device for view in views.values() for device in view.devices})
+
+
+def does_not_fit(
+    name: str, machine: Machine, over: int, stop: Stop = "exhausted"
+) -> NegativeAnswer:
+    """That no plan of a model fits. ``over``: bytes that the one that takes least has too many;
+    ``stop``: why there may be one that takes less."""
+    early = "" if stop == "exhausted" else f" (stopped: {stop})"
+    return NegativeAnswer(
+        f"{name} does not fit {machine.name}: the plan that takes least memory misses by"
+        f" {over / 1e9:.2f} GB a device{early}"
+    )

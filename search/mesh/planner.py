@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
 
-from pcg.errors import InputError, NegativeAnswer
+from pcg.errors import InputError
 from pcg.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.schedule import Schedule, schedule
@@ -18,14 +18,14 @@ from search.lives import worth_remaking
 from search.memory import peak_memory
 from search.mesh.allow import Allowed, Dimension, along, both
 from search.mesh.cuts import Cuts
-from search.mesh.engine import Cut, Engine
+from search.mesh.engine import Engine
 from search.mesh.families import PLANNERS, Strategies
-from search.mesh.finish import finished
+from search.mesh.finish import does_not_fit, finished, memory_limit
 from search.mesh.found import Candidate, Candidates, PricedTrial, Search
 from search.mesh.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
 from search.mesh.rewrites import Limits
 from search.mesh.variants import Mode, Variant, rewritten, variants
-from search.planned import Planned, Report, Stop, misses
+from search.planned import Planned, Report, Stop
 from search.progress import OutOfTime, Phases, Teller
 from search.simulate import recomputing
 from substitutions.rule import Rule
@@ -71,6 +71,10 @@ class MeshPlanner:
         if self.family not in PLANNERS:
             expected = ", ".join(PLANNERS)
             raise InputError(f"planner {self.family}", f"unknown, expected one of {expected}")
+        joint = self.family == "joint" and self.mode is not Mode.ALGEBRA
+        if not (joint or self._cuts_data):
+            what = self.family if self.family != "joint" else self.mode
+            raise InputError(f"planner {what}", "cuts along data, which is not allowed")
 
     def plan(self, name: str, graph: Graph) -> Planned:
         start = perf_counter()
@@ -83,7 +87,7 @@ class MeshPlanner:
         fitting = [c for c in found if c.fits]
         if not fitting:
             over = min(c.memory - c.limit for c in found)
-            raise NegativeAnswer(misses(name, self.machine, over, stop))
+            raise does_not_fit(name, self.machine, over, stop)
         best = min(fitting, key=lambda c: c.seconds)
         trial = found[best]
         cut = trial.engine.cut(best.choice, trial.before)
@@ -170,11 +174,25 @@ class MeshPlanner:
             if allowed.last and search.saves_nothing():
                 continue
             self.teller.works_on(allowed.name)
+            if allowed.data_parallel and not self._cuts_data:
+                search.data_parallel += self._to_compare(trial, allowed)
+                continue
             made = list(self._fitting(trial, allowed, search))
             if allowed.data_parallel and trial.engine.cost.machine == self.machine:
                 search.data_parallel += made[:1]
             fastest = min(candidate.seconds for candidate in made)
             search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
+
+    @property
+    def _cuts_data(self) -> bool:
+        return self.dimensions is None or Dimension.DATA in self.dimensions
+
+    def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> Candidates:
+        """What strategies come to that may not be used themselves, on all devices."""
+        if trial.engine.cost.machine != self.machine:
+            return ()
+        apart = replace(trial, judge=lambda made: tuple(self._judged(trial.engine, made)))
+        return next(apart.choices(0.0, allowed.mask, brief=True)).judged[:1]
 
     def _masked(self, graph: Graph, mask: Allowed) -> Allowed:
         """What a family may use, of the dimensions that are allowed."""
@@ -267,7 +285,7 @@ class MeshPlanner:
     def _judged(self, engine: Engine, made: Simulated) -> Iterator[Candidate]:
         """A plan, and where it doesn't fit, with computing again what takes much memory and little
         time to make."""
-        cost, steps, limit = engine.cost, made.steps, self._limit(made.cut)
+        cost, steps, limit = engine.cost, made.steps, memory_limit(self.machine, made.cut.views)
         strategies = sum(len(engine.space(node)) for node in made.choice.codes)
         held = self._memory(steps, cost, frozenset())
         simulation = made.run.simulation
@@ -285,10 +303,3 @@ class MeshPlanner:
         return self._phases.timed(
             "memory", lambda: peak_memory(steps, cost.itemsize, cost.optimizer, again).total
         )
-
-    def _limit(self, cut: Cut) -> int:
-        """Bytes that each device has that a plan uses."""
-        if len(self.machine.kinds) == 1:
-            return self.machine.memory_limit()
-        used = {device for view in cut.views.values() for device in view.devices}
-        return self.machine.memory_limit(used)

@@ -19,6 +19,7 @@ from pcg.tensor import ParallelTensor
 from pcg.work import gradient_nodes
 from search.cost import CostModel
 from search.lives import kept_positions
+from search.mesh.allow import Allowed, everything
 from search.mesh.costs import PASSING, Duties, lengths, own_costs
 from search.mesh.cuts import Cuts
 from search.mesh.digits import Digits
@@ -86,6 +87,8 @@ class MicroBatches:
     cost: CostModel
     cuts: Cuts
     slices: int
+    allowed: Allowed = everything
+    """Which strategies may be used."""
     digits: Digits = field(init=False)
     _transfers: Transfers = field(init=False)
     nodes: tuple[Node, ...] = field(init=False)
@@ -117,9 +120,14 @@ class MicroBatches:
         for edge in edges:
             times = edge.times * (self.slices if edge.repeated else 1)
             factors.append(edge.factor(times))
-        some = looked_at([len(s) for s in spaces], factors)
+        places = [
+            np.flatnonzero(self.allowed(node, s))
+            for node, s in zip(self.nodes, spaces, strict=True)
+        ]
+        factors = restricted(factors, places)
+        some = looked_at([len(few) for few in places], factors)
         _, picked = least([len(few) for few in some], restricted(factors, some))
-        rows = [int(some[i][picked[i]]) for i in range(len(spaces))]
+        rows = [int(places[i][some[i][picked[i]]]) for i in range(len(spaces))]
         return self._chosen(rows, spaces, own, edges)
 
     def _seconds(self, micro: Vector, once: Vector) -> Vector:

@@ -17,6 +17,7 @@ from pcg.schedule import Schedule, schedule
 from pcg.training import Optimizer
 from search.cost import CostModel
 from search.efficiency import Speed
+from search.mesh.allow import Dimension, along, everything
 from search.mesh.cuts import Cuts
 from search.mesh.engine import Cut
 from search.mesh.finish import finished
@@ -77,6 +78,8 @@ class PipelinePlanner:
     faster_than: float = inf
     """Seconds of a step: what is not expected to take less is left out."""
     teller: Teller = field(default_factory=Teller)
+    dimensions: frozenset[Dimension] | None = None
+    """What the operators of micro-batches may be cut along; anything by default."""
     _phases: Phases = field(init=False, default_factory=Phases)
 
     def plan(self, name: str, graph: Graph) -> Planned:
@@ -109,6 +112,8 @@ class PipelinePlanner:
         out once even without any waiting they would take longer than the best so far: more
         micro-batches never make work less."""
         best = self.faster_than
+        wanted = self.dimensions
+        allowed = everything if wanted is None else along(source.graph, wanted)
         for stages, size in stage_counts(self.machine):
             cost = self._cost(self.machine.with_devices(size))
             for count in micro_batch_counts(source.batch):
@@ -119,7 +124,7 @@ class PipelinePlanner:
                     return
                 noun = "stage" if stages == 1 else "stages"
                 self.teller.works_on(f"{stages} {noun} x {count} micro-batches")
-                batches = MicroBatches(source, cost, cuts, count)
+                batches = MicroBatches(source, cost, cuts, count, allowed)
                 chosen = self._phases.timed("choosing", batches.choose)
                 if (count * chosen.micro.sum() + chosen.once.sum()) / stages >= best:
                     break

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pcg.errors import InputError
 from pcg.graph import Graph
 from pcg.machine import Machine
-from pcg.models import build_model
+from pcg.models import capture_model
+from pcg.naming import NamingFile
 from pcg.plan import MachineFile, Plan, machine_record
 from pcg.text import print_graph
 from substitutions.audit.errors import Finding
@@ -44,12 +45,16 @@ class Captured:
 
     digest: str
     lines: tuple[str, ...]
+    naming: NamingFile
+    """What its leaves are called in the module."""
 
 
 def captured(name: str, batch: int | None, devices: int) -> Captured:
-    """A model's graph at a global batch. Raises InputError where there is no such model."""
-    graph = build_model(name, batch, devices)
-    return Captured(graph.digest, tuple(print_graph(graph).splitlines()))
+    """A model's graph at a global batch, and its leaves' names. Raises InputError where there is no
+    such model."""
+    found = capture_model(name, batch, devices)
+    lines = tuple(print_graph(found.graph).splitlines())
+    return Captured(found.graph.digest, lines, found.naming)
 
 
 def check_model(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:
@@ -61,6 +66,29 @@ def check_model(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:
     at = next((i for i, (a, b) in pairs if a != b), min(len(here), len(model.lines)))
     lines = [repr(own[at]) if at < len(own) else "nothing" for own in (here, model.lines)]
     yield Finding(f"model.graph[{at}]", f"{lines[0]}, expected {lines[1]} as {name} is captured")
+
+
+def check_naming(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:
+    """That the leaves of the graph are called what they are in the module that was captured: the
+    first place where they are not. Else weights would go under the names of others."""
+    here, there = _places(plan.naming), _places(model.naming)
+    for place in sorted(here.keys() | there.keys()):
+        found, expected = here.get(place, "nothing"), there.get(place, "nothing")
+        if found != expected:
+            problem = f"{found}, expected {expected} as {name} is captured"
+            yield Finding(f"naming.{place}", problem)
+            return
+
+
+def _places(naming: NamingFile) -> dict[str, str]:
+    """What it says, by place in the file."""
+    parameters = {
+        f"parameters.{weight}": " = ".join(p.names) + (", transposed" if p.transposed else "")
+        for weight, p in naming.parameters.items()
+    }
+    buffers = {f"buffers.{leaf}": buffer for leaf, buffer in naming.buffers.items()}
+    inputs = {f"inputs[{i}]": str(leaf) for i, leaf in enumerate(naming.inputs)}
+    return parameters | buffers | inputs
 
 
 def batch_of(model: Graph) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -10,21 +11,26 @@ import pytest
 from typer.testing import CliRunner
 
 from pcg.machine import load_machine
-from pcg.models import build_model
+from pcg.models import capture_model
 from pcg.plan import save_plan
-from search.mesh.planner import MeshPlanner
+from search.describe import pipeline_text
 from substitutions.store import load_library
 from unity.audit import app
+from unity.planners import planner_of
 
 pytestmark = pytest.mark.benchmark
 
 
-@pytest.mark.parametrize("model", ["mlp", "dlrm", "xdl", "candle-uno", "bert-large"])
+MODELS = ("mlp", "dlrm", "xdl", "candle-uno", "bert-large", "resnext50", "inception-v3")
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_audit(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine = load_machine("summit").with_nodes(32)
-    graph = build_model(model, None, machine.devices)
-    plan, path = MeshPlanner(machine, load_library()).plan(model, graph).plan, tmp_path / "p.json"
-    save_plan(plan, path)
+    captured = capture_model(model, None, machine.devices)
+    planner = planner_of("joint", machine, load_library(), 600.0, "sgd", None)
+    plan, path = planner.plan(model, captured.graph).plan, tmp_path / "p.json"
+    save_plan(replace(plan, naming=captured.naming), path)
     start = perf_counter()
     result = CliRunner().invoke(app, [str(path), "--json"])
     seconds = perf_counter() - start
@@ -32,7 +38,8 @@ def test_audit(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     found = json.loads(result.stdout)
     with capsys.disabled():
         print(
-            f"\n{model}: {found['steps']:,} steps, {path.stat().st_size:,} bytes, audited in"
-            f" {seconds:.1f} s (replay {found['replay_seconds']:.1f} s, proofs"
-            f" {found['proof_seconds']:.1f} s, the rest reads files and captures the model)"
+            f"\n{model}, {pipeline_text(plan) or 'no pipeline'}: {found['steps']:,} steps,"
+            f" {path.stat().st_size:,} bytes, audited in {seconds:.1f} s (replay"
+            f" {found['replay_seconds']:.1f} s, proofs {found['proof_seconds']:.1f} s, the rest"
+            " reads files and captures the model)"
         )

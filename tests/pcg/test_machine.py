@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,11 @@ count = 2
 latency = 1e-5
 bandwidth = 1e8
 """
+
+
+def meeting(machine: Machine, a: int, b: int) -> int:
+    """The number of the level whose links two devices communicate over."""
+    return int(machine.meeting_levels(np.array([a]), np.array([b]))[0])
 
 
 def with_counts(*counts: int) -> Machine:
@@ -90,7 +96,7 @@ def test_rate_falls_back_to_float32():
 )
 def test_summit_links(a: int, b: int, level: int, link: Link):
     machine = load_machine("summit").with_nodes(2)
-    assert machine.level_between((a, b)) == level
+    assert meeting(machine, a, b) == level
     assert machine.link(a, b).latency == link.latency
     assert machine.link(a, b).bandwidth == pytest.approx(link.bandwidth)
 
@@ -118,15 +124,15 @@ def test_latency_of_a_group_is_that_of_its_widest_level():
 
 def test_group_of_one():
     machine = load_machine("local")
-    assert machine.level_between([3]) == 0
+    assert meeting(machine, 3, 3) == 0
     assert machine.group_link([3]) == machine.link(3, 3) == WITHIN_DEVICE
     assert 1.0 / WITHIN_DEVICE.bandwidth == 0.0
 
 
 @given(machines, st.data())
-def test_level_between_is_the_innermost_that_holds_both(machine: Machine, data: st.DataObject):
+def test_devices_meet_at_the_innermost_level_that_holds_both(machine: Machine, data: st.DataObject):
     a, b = (data.draw(st.integers(0, machine.devices - 1)) for _ in range(2))
-    level = machine.level_between((a, b))
+    level = meeting(machine, a, b)
     units = [math.prod(inner.count for inner in machine.levels[:i]) for i in range(5)]
     assert a // units[level + 1] == b // units[level + 1]
     assert level == 0 or a // units[level] != b // units[level]
@@ -140,7 +146,7 @@ def test_first_devices(machine: Machine, data: st.DataObject):
     assert part.nodes == math.ceil(n / machine.devices_per_node)
     assert part.with_devices(n) == part
     for a in range(n):
-        assert part.level_between((0, a)) == machine.level_between((0, a))
+        assert meeting(part, 0, a) == meeting(machine, 0, a)
     with pytest.raises(InputError, match="expected devices 0 to"):
         part.link(0, n)
 
@@ -227,4 +233,4 @@ def test_wrong_counts():
     with pytest.raises(InputError, match="local: expected a group of devices, got none"):
         machine.group_link([])
     with pytest.raises(InputError, match="local: expected devices 0 to 3, got -1"):
-        machine.level_between([0, -1])
+        machine.group_link([0, -1])

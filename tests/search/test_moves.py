@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from pcg.evaluate import evaluate_shards, evaluate_whole, meaning
-from pcg.graph import Graph
+from pcg.graph import Graph, Node
 from pcg.models import build_model
 from pcg.models.mlp import mlp
 from pcg.ring import PrimeField
+from pcg.tensor import ParallelTensor
 from pcg.text import parse_graph
 from search.moves import Keys, Moves
 from substitutions.store import Library, load_library
@@ -64,10 +65,13 @@ def test_a_library_without_rules_makes_no_move() -> None:
 
 
 def test_only_what_is_allowed_is_made(library: Library) -> None:
-    whole = Moves(library.concrete(small_mlp()), DEVICES, allow=lambda node: node.types[0].is_whole)
-    for graph, _ in whole.applications(small_mlp()):
+    def whole(node: Node) -> bool:
+        return node.types[0] == ParallelTensor.whole(node.types[0].shape)
+
+    moves = Moves(library.concrete(small_mlp()), DEVICES, allow=whole)
+    for graph, _ in moves.applications(small_mlp()):
         for node in graph.nodes:
-            assert node.is_leaf or node.is_parallel or node.types[0].is_whole
+            assert node.is_leaf or node.is_parallel or whole(node)
 
 
 def test_options_cut_each_dimension_by_every_degree_that_fits(moves: Moves) -> None:

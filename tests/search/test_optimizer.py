@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pcg.check import check_graph
+from pcg.errors import NegativeAnswer
 from pcg.evaluate import evaluate_shards, evaluate_whole, meaning
 from pcg.graph import Graph
-from pcg.machine import load_machine
+from pcg.machine import Machine, load_machine
 from pcg.models import build_model
 from pcg.models.mlp import mlp
 from pcg.plan import Plan, load_plan, save_plan
@@ -124,3 +125,36 @@ def test_one_optimizer_for_graphs_of_different_ranks(library: Library) -> None:
         plan = both.optimize("graph", graph).plan
         assert plan.graph.digest == alone.graph.digest
         assert plan.derivation == alone.derivation
+
+
+def with_memory(machine: Machine, memory: int) -> Machine:
+    device = machine.device.model_copy(update={"memory_bytes": memory})
+    return machine.model_copy(update={"device": device})
+
+
+def test_a_plan_that_does_not_fit_is_refused_with_what_it_misses_by(library: Library) -> None:
+    machine = with_memory(load_machine("local").with_devices(2), 1_000_000)
+    graph = build_model("mlp-tiny", None, 2)
+    with pytest.raises(NegativeAnswer, match=r"does not fit local: .* misses by 0\.0\d GB"):
+        Optimizer(machine, library, Settings(budget=60, final_budget=20)).optimize("m", graph)
+
+
+def test_a_slower_plan_that_fits_is_preferred(library: Library) -> None:
+    machine = load_machine("local").with_devices(2)
+    graph = build_model("mlp-tiny", None, 2)
+    free = Optimizer(machine, library).optimize("mlp-tiny", graph).plan.estimates
+    tight = with_memory(machine, free.peak_memory_bytes - 1)
+    found = Optimizer(tight, library).optimize("mlp-tiny", graph).plan.estimates
+    assert found.peak_memory_bytes < free.peak_memory_bytes
+    assert found.step_seconds >= free.step_seconds
+
+
+def test_one_device_runs_branches_one_after_the_other() -> None:
+    """Whatever the machine: a plan that uses more devices is no plan for one."""
+    text = "x = input[512, 512]\nw = weight[512, 512]\nv = weight[512, 512]\n"
+    branches = "sum_loss(relu(matmul(x, w))), sum_loss(gelu(matmul(x, v)))"
+    graph, machine = parse_graph(f"{text}return {branches}"), load_machine("summit")
+    plan = Optimizer(machine, Library((), "none")).optimize("branches", graph).plan
+    alone = Optimizer(machine.with_devices(1), Library((), "none")).optimize("branches", graph).plan
+    assert plan.estimates.step_seconds < alone.estimates.step_seconds
+    assert plan.estimates.one_device_seconds == pytest.approx(alone.estimates.step_seconds)

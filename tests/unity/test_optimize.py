@@ -101,6 +101,27 @@ def test_a_pipeline_takes_no_options_of_other_planners(
     assert str(result.exception) == f"{option[0]}: not for --planner pipeline"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ("--engine", "backtracking", "--mode", "parallel"),
+            "--mode: expected --engine strategies",
+        ),
+        (("--engine", "backtracking", "--allow", "data"), "--allow: expected --engine strategies"),
+        (("--threshold", "1.5"), "--threshold: expected --engine backtracking with it"),
+        (("--planner", "zero", "--mode", "algebra"), "--mode: not for --planner zero"),
+        (("--planner", "expert", "--mode", "parallel"), "--mode: not for --planner expert"),
+    ],
+)
+def test_an_option_that_would_be_left_aside_is_refused(
+    arguments: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    result = optimize("mlp-tiny", *arguments, "-o", str(tmp_path / "plan.json"))
+    assert str(result.exception).startswith(says)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_unknown_planner_is_refused_with_those_there_are(tmp_path: Path) -> None:
     result = optimize("mlp-mnist", "--planner", "gpipe", "-o", str(tmp_path / "plan.json"))
     assert "expected one of joint, data-parallel" in str(result.exception)
@@ -172,6 +193,15 @@ def test_a_model_from_a_file_is_planned_with_what_has_no_equation(tmp_path: Path
         (("mlp-tiny", "--machine", "none.toml"), "at level[0].count: expected greater than or"),
         (("mlp-tiny", "--rules", "missing.json"), "missing.json: no such file"),
         (("mlp-tiny", "-o", "no/such/folder/plan.json"), "its folder does not exist"),
+        (("mlp-tiny", "-o", "."), ".: is a folder, expected a file to write"),
+        (("mlp-tiny", "--trace", "."), ".: is a folder, expected a file to write"),
+        (("mlp-tiny", "--budget", "nan"), "optimize: invalid value for '--budget'"),
+        (("mlp-tiny", "--budget", "x"), "optimize: invalid value for '--budget'"),
+        (("mlp-tiny", "--budget", "-1"), "optimize: invalid value for '--budget'"),
+        (("mlp-tiny", "--threshold", "nan"), "optimize: invalid value for '--threshold'"),
+        (("mlp-tiny", "--batch", "x"), "optimize: invalid value for '--batch'"),
+        (("mlp-tiny", "--nodes", "100000"), "local: expected at most 65536 devices to plan for"),
+        (("--devices", "2"), "optimize: missing argument"),
     ],
 )
 def test_wrong_input_is_one_line(

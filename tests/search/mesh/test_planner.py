@@ -132,6 +132,18 @@ def test_only_what_is_allowed_is_cut(dimension, others):
     assert cuts.isdisjoint(others)
 
 
+@pytest.mark.parametrize("allowed", [{Dimension.MODEL}, {Dimension.MODEL, Dimension.REDUCTION}])
+def test_plans_are_compared_with_data_parallelism_even_where_that_is_not_allowed(allowed):
+    machine, library = load_machine("local").with_devices(2), load_library()
+    graph = build_model("mlp-tiny", None, machine.devices)
+    plain = MeshPlanner(machine, library, mode=Mode.PARALLEL).plan("mlp-tiny", graph)
+    found = MeshPlanner(machine, library, mode=Mode.PARALLEL, dimensions=frozenset(allowed)).plan(
+        "mlp-tiny", graph
+    )
+    assert found.data_parallel_seconds == plain.data_parallel_seconds
+    assert found.plan.estimates.step_seconds > plain.plan.estimates.step_seconds
+
+
 def test_what_does_not_divide_by_three_is_cut_by_two_on_fewer_devices():
     text = SMALL["perceptron"].format(b=8192, h=8192, o=8192)
     graph, machine = parse_graph(text), load_machine("summit").with_devices(6)

@@ -12,7 +12,7 @@ import pytest
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph import Graph
 from pcg.machine import Machine, load_machine
-from pcg.plan import Plan, check_plan, load_plan, save_plan
+from pcg.plan import Plan, load_plan, save_plan
 from pcg.schedule import schedule
 from pcg.text import parse_graph
 from runtime.lower import Lowering
@@ -131,7 +131,6 @@ def planned(library):
 
 
 def test_a_plan_is_a_pipeline_on_groups_of_devices(planned):
-    assert not check_plan(planned)
     found = planned.pipeline
     assert found is not None
     assert found.stages > 1
