@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,9 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from pcg.errors import InputError, UnityError, one_line
 from pcg.files import FileModel, read_json, write_text_atomic
 from runtime.collectives import World
+from runtime.job import AgreedError
 from runtime.recipe import Recipe
+from runtime.rendezvous import identity
 from runtime.shards import SafeReader, Shard, ShardLoader, ShardSaver
 
 T = TypeVar("T")
@@ -69,6 +72,8 @@ class Manifest(FileModel):
     """How often weights had been updated: finished training steps."""
     seed: int
     recipe: Recipe
+    run: str = ""
+    """The identity of the run that wrote it."""
     delayed: bool = False
     """Whether it has the weights of one update before as well (PipeDream-2BW)."""
     loss_scale: ScaleRecord | None = None
@@ -79,8 +84,8 @@ class Manifest(FileModel):
     """BLAKE2b of all else in it."""
 
     def own_digest(self) -> str:
-        """What ``digest`` has to be."""
-        content = self.model_dump_json(exclude={"digest"})
+        """What ``digest`` has to be. Fields that the file does not have are newer than it."""
+        content = self.model_dump_json(exclude={"digest"}, exclude_unset=True)
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
@@ -119,11 +124,25 @@ def save(
     return path
 
 
+def begin(world: World, folder: Path, *, resume: bool) -> tuple[str, bool]:
+    """The identity of this run, and whether it goes on from the checkpoints of a folder: because
+    it is asked to (``resume``), or because an earlier start of it wrote them. All ranks call
+    together, and rank 0 decides.
+
+    Raises AgreedError where others' checkpoints are there, or none can be written.
+    """
+    decided = _decided(folder, resume) if world.rank == 0 else ("", False, "")
+    run, goes_on, problem = world.gather(decided)[0]
+    if problem:
+        raise AgreedError(str(folder), problem)
+    return run, goes_on
+
+
 def find(world: World, folder: Path, warn: Warn) -> Kept | None:
     """The newest checkpoint of a folder that is whole, None where there is none at all. All ranks
     call together. ``warn`` is told of damaged ones that are passed over.
 
-    Raises InputError where all are damaged.
+    Raises AgreedError where all are damaged.
     """
     names = world.gather([path.name for path in _paths(folder)])[0]
     problem = ""
@@ -136,14 +155,14 @@ def find(world: World, folder: Path, warn: Warn) -> Kept | None:
         else:
             return Kept(path, manifests[world.rank])
     if problem:
-        raise InputError(str(folder), f"no checkpoint is whole; {problem}")
+        raise AgreedError(str(folder), f"no checkpoint is whole; {problem}")
     return None
 
 
 def load(world: World, kept: Kept, shards: Iterable[Shard]) -> None:
     """Fill blocks from a checkpoint, whatever blocks it has. All ranks call together.
 
-    Raises InputError for a tensor that is not in it, or has another shape.
+    Raises AgreedError for a tensor that is not in it, or has another shape.
     """
     where = str(kept.path)
     # DCP wants to know whether to talk to other ranks.
@@ -153,12 +172,7 @@ def load(world: World, kept: Kept, shards: Iterable[Shard]) -> None:
             reader, planner = SafeReader(kept.path), ShardLoader(shards, where)
             dcp_load({}, storage_reader=reader, planner=planner, no_dist=alone)
     except CheckpointException as error:
-        raise InputError(where, _reason(error).removeprefix(f"{where}: ")) from error
-
-
-def contains_any(folder: Path) -> bool:
-    """Whether a folder has checkpoints."""
-    return bool(_paths(folder))
+        raise AgreedError(where, _reason(error).removeprefix(f"{where}: ")) from error
 
 
 def newest_manifest(path: Path) -> Kept:
@@ -203,6 +217,36 @@ def _of_rank(world: World) -> str:
     return f"rank {world.rank}: " if world.size > 1 else ""
 
 
+def _decided(folder: Path, resume: bool) -> tuple[str, bool, str]:
+    """The identity of this run, whether it goes on, and what speaks against either."""
+    try:
+        _try_to_write(folder)
+        known = [_run_of(path) for path in _paths(folder)]
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return "", False, f"cannot write checkpoints: {reason[:1].lower()}{reason[1:]}"
+    run = identity()
+    goes_on = resume or run in known
+    wanted = goes_on or not known
+    problem = "" if wanted else "has checkpoints already, expected --resume or another folder"
+    return run, goes_on, problem
+
+
+def _try_to_write(folder: Path) -> None:
+    """Make a folder if it is not there, and a file in it that goes at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(b"\0")
+
+
+def _run_of(path: Path) -> str | None:
+    """The identity of the run that wrote a checkpoint, if that can be read."""
+    try:
+        return read_json(path / MANIFEST, Manifest).run or None
+    except InputError:
+        return None
+
+
 def _prepare(folder: Path, part: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for pattern in (f"{_WRITING}*", f"{_REPLACED}*"):
@@ -230,7 +274,9 @@ def _record(path: Path) -> FileRecord:
 
 
 def _publish(part: Path, path: Path, manifest: Manifest) -> None:
-    signed = manifest.model_copy(update={"digest": manifest.own_digest()})
+    # Read again, for then all fields count as set.
+    whole = Manifest.model_validate_json(manifest.model_dump_json())
+    signed = whole.model_copy(update={"digest": whole.own_digest()})
     write_text_atomic(part / MANIFEST, signed.model_dump_json(indent=1) + "\n")
     _sync(part)
     replaced = path.with_name(f"{_REPLACED}{path.name}")

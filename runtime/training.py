@@ -10,14 +10,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pcg.errors import InputError, one_line
+from pcg.errors import one_line
 from pcg.plan import Plan
 from runtime import checkpoint
 from runtime.checkpoint import CheckpointError, Kept, Manifest, ScaleRecord
 from runtime.collectives import World
 from runtime.executor import Executor, StepResult, Update
-from runtime.faults import Requests, restarts, stop_requests
-from runtime.job import Checkpoints, Mark, Observer, Options, Step
+from runtime.faults import Requests, stop_requests
+from runtime.job import AgreedError, Checkpoints, Mark, Observer, Options, Step
 from runtime.lower import Lowering
 from runtime.optimizer import Updater
 from runtime.plain import fill
@@ -40,6 +40,8 @@ class Training:
         self._lowering, self._options, self._world = lowering, options, world
         self._program: Program = lowering.program(world.rank)
         self._executor = executor
+        self._run = ""
+        """What tells the run from others, where it keeps checkpoints."""
         self.timeline: tuple[tuple[Mark, ...], ...] = ()
         """What each rank did in the last step, where that was recorded."""
         trained = self._program.trained
@@ -105,10 +107,8 @@ class Training:
     def _begin(self, kept: Checkpoints) -> None:
         """Go on from the newest checkpoint that is whole, where that is wanted."""
         folder = Path(kept.folder)
-        if not kept.resume and not restarts():
-            if any(self._world.gather(checkpoint.contains_any(folder))):
-                problem = "has checkpoints already, expected --resume or another folder"
-                raise InputError(kept.folder, problem)
+        self._run, goes_on = checkpoint.begin(self._world, folder, resume=kept.resume)
+        if not goes_on:
             return
         found = checkpoint.find(self._world, folder, self._tell)
         if found is None:
@@ -127,22 +127,27 @@ class Training:
 
     def _check(self, found: Kept) -> None:
         """Refuse a checkpoint of something else; tell of what the run does otherwise."""
-        manifest, recipe, where = found.manifest, self._options.recipe, str(found.path)
-        if manifest.graph != self._lowering.plan.model.digest:
-            problem = f"is of {manifest.model} with another graph than the plan's model"
-            raise InputError(where, problem)
-        if manifest.updates > self._options.steps:
-            problem = f"is of step {manifest.updates}, expected --steps {manifest.updates} or more"
-            raise InputError(where, problem)
-        before = manifest.recipe
-        if before.states != recipe.states:
-            problem = f"has the states of {before.optimizer} with momentum {before.momentum}"
-            raise InputError(where, f"{problem}, expected the same optimizer")
-        changes = before.differences(recipe)
+        manifest, where = found.manifest, str(found.path)
+        for problem in self._world.gather(self._problem(manifest)):
+            if problem:
+                raise AgreedError(where, problem)
+        changes = manifest.recipe.differences(self._options.recipe)
         if manifest.seed != self._options.seed:
             changes.append(f"--seed {self._options.seed} instead of {manifest.seed}")
         if changes:
             self._tell(f"{where}: going on with {', '.join(changes)}")
+
+    def _problem(self, manifest: Manifest) -> str:
+        """What keeps this run from going on from a checkpoint, if anything."""
+        if manifest.graph != self._lowering.plan.model.digest:
+            return f"is of {manifest.model} with another graph than the plan's model"
+        if manifest.updates > self._options.steps:
+            return f"is of step {manifest.updates}, expected --steps {manifest.updates} or more"
+        before = manifest.recipe
+        if before.states != self._options.recipe.states:
+            kind = f"{before.optimizer} with momentum {before.momentum}"
+            return f"has the states of {kind}, expected the same optimizer"
+        return ""
 
     def _stop(self, kept: Checkpoints, requests: Requests, number: int) -> None:
         path = self._save(kept)
@@ -173,6 +178,7 @@ class Training:
             updates=self._updater.updates,
             seed=options.seed,
             recipe=options.recipe,
+            run=self._run,
             delayed=is_delayed(plan),
             loss_scale=None if scale is None else ScaleRecord(**asdict(scale)),
             parameters=parameters,

@@ -90,11 +90,13 @@ def options(steps, every, *more):
     return ("--steps", str(steps), "--every", str(every), "--timeout", "60", *more)
 
 
-def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_path):
+@pytest.mark.parametrize("launcher", [(), (*TORCHRUN, "2", "--max-restarts", "1")])
+def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_path, launcher):
     plan = write("columns", 2)
     every = 8
     given = options(40, every, *RECIPES["adam"])
-    disturbed = Disturbed(plan, tmp_path / "disturbed", (*given, "--max-restarts", "1"))
+    own = given if launcher else (*given, "--max-restarts", "1")
+    disturbed = Disturbed(plan, tmp_path / "disturbed", own, launcher)
     disturbed.wait_for_step(20)
     disturbed.kill_worker(1)
     alone = Course(tmp_path / "alone")
@@ -106,6 +108,19 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_pa
     repeated = len(disturbed.steps()) - 40
     assert repeated <= every
     assert disturbed.is_gone()
+
+
+def test_a_restart_is_no_consent_to_go_on_with_another_run(write, tmp_path):
+    plan = write("columns", 1)
+    old = Course(tmp_path / "run")
+    assert run_here(*old.arguments(plan, *options(3, 100))).status == 0
+    launcher = (*TORCHRUN, "1", "--max-restarts", "1")
+    again = Disturbed(plan, tmp_path / "run", options(6, 100), launcher)
+    status, _, err = again.finish()
+    assert status != 0
+    line = f"{again.checkpoints}: has checkpoints already, expected --resume or another folder"
+    assert err.count(f"unity: error: {line}") == 2
+    assert [number for number, _ in again.steps()] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ["rows", "slices"])

@@ -7,9 +7,11 @@ import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from by_hand import make_plan
 
 from pcg.errors import InputError
@@ -18,7 +20,7 @@ from pcg.text import parse_graph
 from runtime.checkpoint import CheckpointError, Manifest, ScaleRecord, newest_manifest
 from runtime.collectives import World
 from runtime.data import Synthetic
-from runtime.job import Checkpoints, Options
+from runtime.job import AgreedError, Checkpoints, Options
 from runtime.lower import Lowering
 from runtime.plain import state_dict, write_state_dict
 from runtime.recipe import Recipe
@@ -190,6 +192,39 @@ def test_a_full_disk_costs_the_checkpoint_alone(plan, tmp_path, monkeypatch, cap
 def test_other_checkpoints_are_not_mixed_in(plan, folder):
     with pytest.raises(InputError, match="has checkpoints already, expected --resume"):
         train(plan, folder, 6)
+
+
+@pytest.fixture
+def torchrun(monkeypatch):
+    """Starts a store as torchrun does for a run, with the id that it gives all by default."""
+    make: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+    stores: list[Any] = []
+
+    def begin():
+        stores.append(make("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(stores[-1].port))
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+
+    return begin
+
+
+@pytest.mark.parametrize("count", ["0", "1"])
+def test_a_restarted_run_goes_on_and_no_other(plan, tmp_path, torchrun, monkeypatch, count):
+    """Whatever is counted: each node's torchrun counts for itself."""
+    torchrun()
+    train(plan, tmp_path, 2)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
+    assert [s.number for s in train(plan, tmp_path, 4).steps] == [3, 4]
+    torchrun()
+    before = names(tmp_path)
+    for _ in range(2):
+        with pytest.raises(AgreedError, match="has checkpoints already, expected --resume"):
+            train(plan, tmp_path, 6)
+    assert names(tmp_path) == before
+    assert [s.number for s in train(plan, tmp_path, 5, resume=True).steps] == [5]
+    assert [s.number for s in train(plan, tmp_path, 6).steps] == [6]
 
 
 @pytest.mark.parametrize(
