@@ -56,6 +56,8 @@ class Step:
     number: int
     loss: float
     seconds: float
+    left_out: int = 0
+    """Updates that were left out before this one, for the loss was multiplied with too much."""
 
 
 @dataclass(frozen=True)

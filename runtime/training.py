@@ -44,6 +44,12 @@ class Training:
         """What tells the run from others, where it keeps checkpoints."""
         self.timeline: tuple[tuple[Mark, ...], ...] = ()
         """What each rank did in the last step, where that was recorded."""
+        self._begun = 0, 0
+        """The updates and the batches that an earlier run had behind it."""
+        self._newest: tuple[int, Path] | None = None
+        """The last checkpoint that was read or written, and its updates."""
+        self._passed_over: tuple[int, ...] = ()
+        """The steps of damaged checkpoints, until there is one to take their place."""
         trained = self._program.trained
         self._updater = Updater(
             {weight.register: executor.weights[weight.register] for weight in trained},
@@ -62,41 +68,60 @@ class Training:
             fill(self._executor.weights, self._program.weights, plan.naming, given)
             self._renew_older()
         if (kept := self._options.checkpoints) is None:
-            return tuple(self._steps(observe))
+            return tuple(step for step in self._steps(observe) if step)
         steps: list[Step] = []
         self._begin(kept)
         with stop_requests(self._world) as requests:
             for step in self._steps(observe):
-                steps.append(step)
                 if self._world.stops:
-                    self._stop(kept, requests, step.number)
+                    self._stop(kept, requests)
+                if step is None:
+                    continue
+                steps.append(step)
                 if step.number % kept.every == 0 and step.number != self._options.steps:
                     self._save_or_warn(kept)
             if steps:
                 self._save(kept)
         return tuple(steps)
 
-    def _steps(self, observe: Observer) -> Iterator[Step]:
-        parts = self._options.recipe.accumulate
+    def _steps(self, observe: Observer) -> Iterator[Step | None]:
+        """Every step as it ends; None for an update that is left out, after which the same
+        batches are taken again."""
+        left_out = 0
         while (number := self._updater.updates) < self._options.steps:
             self._world.step = number + 1
-            loss = seconds = 0.0
-            for part in range(parts):
-                # Gradients are exchanged once a step: with those of its last batch.
-                update = self._updater.update if part == parts - 1 else None
-                batch = self._batch(number * parts + part, update)
-                is_shown = self._options.timeline and number + 1 == self._options.steps
-                result = self._recorded(batch) if is_shown and update else batch()
-                loss, seconds = loss + result.loss / parts, seconds + result.seconds
-            step = Step(number + 1, loss, seconds)
+            loss, seconds = self._taken(number)
+            if self._updater.updates == number:
+                left_out += 1
+                yield None
+                continue
+            step, left_out = Step(number + 1, loss, seconds, left_out), 0
             if self._world.rank == 0:
                 observe(step)
             yield step
 
+    def _taken(self, updates: int) -> tuple[float, float]:
+        """Take the batches of the step after so many; its loss and seconds."""
+        parts, first = self._options.recipe.accumulate, self._batches(updates)
+        is_shown = self._options.timeline and updates + 1 == self._options.steps
+        loss = seconds = 0.0
+        for part in range(parts):
+            # Gradients are exchanged once a step: with those of its last batch.
+            update = self._updater.update if part == parts - 1 else None
+            batch = self._batch(first + part, update)
+            result = self._recorded(batch) if is_shown and update else batch()
+            loss, seconds = loss + result.loss / parts, seconds + result.seconds
+        return loss, seconds
+
+    def _batches(self, updates: int) -> int:
+        """How many batches so many updates take, those of earlier runs with their own number."""
+        before, batches = self._begun
+        return batches + (updates - before) * self._options.recipe.accumulate
+
     def _batch(self, number: int, update: Update | None) -> Callable[[], StepResult]:
         """What takes a batch."""
-        count = self._options.steps * self._options.recipe.accumulate
-        return partial(self._executor.step, number, update, more=number + 1 < count)
+        more = number + 1 < self._batches(self._options.steps)
+        return partial(self._executor.step, number, update, more=more)
 
     def _recorded(self, batch: Callable[[], StepResult]) -> StepResult:
         results: list[StepResult] = []
@@ -115,7 +140,12 @@ class Training:
             self._tell(f"{folder}: no checkpoint yet, starting at step 1")
             return
         self._check(found)
-        self._updater.restore(found.manifest.updates)
+        updates, batches = found.manifest.updates, found.manifest.batches
+        self._updater.restore(updates)
+        if batches is None:
+            batches = updates * found.manifest.recipe.accumulate
+        self._begun, self._newest = (updates, batches), (updates, found.path)
+        self._passed_over = found.passed_over
         if (scale := found.manifest.loss_scale) and self._executor.loss_scale:
             self._executor.loss_scale.value = scale.value
             self._executor.loss_scale.good_steps = scale.good_steps
@@ -123,7 +153,7 @@ class Training:
         checkpoint.load(self._world, found, weights)
         if not found.manifest.delayed:
             self._renew_older()
-        self._tell(f"{found.path}: going on with step {found.manifest.updates + 1}")
+        self._tell(f"{found.path}: going on with step {updates + 1}")
 
     def _check(self, found: Kept) -> None:
         """Refuse a checkpoint of something else; tell of what the run does otherwise."""
@@ -149,9 +179,13 @@ class Training:
             return f"has the states of {kind}, expected the same optimizer"
         return ""
 
-    def _stop(self, kept: Checkpoints, requests: Requests, number: int) -> None:
-        path = self._save(kept)
-        raise requests.stopped(f"after step {number}, checkpoint {path}")
+    def _stop(self, kept: Checkpoints, requests: Requests) -> None:
+        updates = self._updater.updates
+        before, path = self._newest or (None, None)
+        # Nothing may be new where the last update was left out.
+        if path is None or before != updates:
+            path = self._save(kept)
+        raise requests.stopped(f"after step {updates}, checkpoint {path}")
 
     def _save_or_warn(self, kept: Checkpoints) -> None:
         """Train on without a checkpoint that could not be written: those before are still there."""
@@ -162,7 +196,7 @@ class Training:
 
     def _save(self, kept: Checkpoints) -> Path:
         shards = (*self._shards(), *self._older())
-        folder, options = Path(kept.folder), self._options
+        folder, options, updates = Path(kept.folder), self._options, self._updater.updates
         plan = self._lowering.plan
         leaves = {w.leaf.name: w.leaf for w in self._program.weights}
         scale = self._executor.loss_scale
@@ -175,7 +209,8 @@ class Training:
         manifest = Manifest(
             model=plan.model_name,
             graph=plan.model.digest,
-            updates=self._updater.updates,
+            updates=updates,
+            batches=self._batches(updates),
             seed=options.seed,
             recipe=options.recipe,
             run=self._run,
@@ -183,7 +218,9 @@ class Training:
             loss_scale=None if scale is None else ScaleRecord(**asdict(scale)),
             parameters=parameters,
         )
-        return checkpoint.save(self._world, folder, shards, manifest, kept.keep)
+        path = checkpoint.save(self._world, folder, shards, manifest, kept.keep, self._passed_over)
+        self._newest, self._passed_over = (updates, path), ()
+        return path
 
     def _shards(self) -> Iterator[Shard]:
         """Weights and states that this rank holds, by the names and shapes of the module."""

@@ -172,6 +172,40 @@ def test_a_hung_peer_ends_the_run_with_rank_step_and_communication(write, tmp_pa
     assert no_worker_is_left()
 
 
+STUCK = """
+import os, threading, torch
+import runtime.shards
+
+class Samples:
+    def __len__(self):
+        return 1200
+
+    def __getitem__(self, index):
+        return {{"x": torch.ones(8)}}
+
+if os.environ.get("RANK") == "1":
+    runtime.shards.{planner}.create_local_plan = lambda self: threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("planner", ["ShardSaver", "ShardLoader"])
+def test_a_peer_that_is_lost_in_a_checkpoint(write, tmp_path, planner):
+    (tmp_path / "data.py").write_text(STUCK.format(planner=planner))
+    data = ("--data", f"{tmp_path / 'data.py'}:Samples", "--resume", "--timeout")
+    course, step = Course(tmp_path / "run"), 2
+    if planner == "ShardLoader":
+        alone = course.arguments(write("rows", 1), "--steps", "2", *data, "60")
+        assert run_here(*alone).status == 0
+        step = 0
+    run = run_here(*course.arguments(write("rows", 2), "--steps", "3", "--every", "2", *data, "3"))
+    assert run.status == 2
+    (line,) = [line for line in run.err.splitlines() if line.startswith("unity: error: ")]
+    path = course.checkpoints / "step-00000002"
+    place = f"rank 0: step {step}: " if step else "rank 0: "
+    assert line.startswith(f"unity: error: {place}checkpoint {path}: Timed out")
+    assert no_worker_is_left()
+
+
 @pytest.mark.soak
 def test_thirty_kills_at_random_moments(write, tmp_path):
     """Over plans and optimizers, each run with kills at any time: while it starts, in a step, in a
