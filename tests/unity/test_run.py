@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,39 +18,19 @@ import pytest
 from by_hand import make_plan
 from commands import no_worker_is_left, run_here
 from disturbed import MARK, marked
+from run_plans import MODEL, PARALLEL, refused, write_plan, write_plan_of
 
 from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.opaque import TensorType, opaque
 from pcg.plan import save_plan
 from pcg.text import parse_graph
-from runtime.collectives import World
-from runtime.job import AgreedError
-from runtime.precision import LossScale
 from substitutions.store import load_library
 from unity.cli import run_app
 from unity.planners import planner_of
 from unity.run import app
 
 ROOT = Path(__file__).parents[2]
-
-MODEL = """
-x = input[8, 12]
-w1 = weight[12, 16]
-w2 = weight[16, 8]
-y = matmul(relu(matmul(x, w1)), w2)
-return mean_loss(multiply(y, y)), y
-"""
-
-PARALLEL = """
-x = input[8, 12]
-w1 = weight[12, 16]
-w2 = weight[16, 8]
-h = {function}(matmul(replicate(x, degree={n}), partition(w1, dim=1, degree={n})))
-y = reduce(matmul(h, partition(w2, dim=0, degree={n})), degree={n})
-return mean_loss(multiply(y, y)), y
-"""
-
 
 TOP = opaque(
     "aten.topk.default(x0, 4)",
@@ -77,17 +56,6 @@ best = {TOP.name}(replicate(h, degree=2))
 y = combine(matmul(best, partition(w2, dim=1, degree=2)), dim=1, degree=2)
 return mean_loss(multiply(y, y)), y
 """
-
-
-def write_plan(folder, devices, function="relu"):
-    text = PARALLEL.format(n=devices, function=function) if devices > 1 else MODEL
-    return write_plan_of(folder, devices, MODEL, text)
-
-
-def write_plan_of(folder, devices, model, text):
-    path = folder / "plan.json"
-    save_plan(make_plan(parse_graph(model), parse_graph(text), devices, {}), path)
-    return path
 
 
 def started(*arguments, mark=None, env=()):
@@ -120,16 +88,6 @@ def short_folder():
     """For temporary files that a killed process leaves; sockets among them need short names."""
     with TemporaryDirectory() as folder:
         yield folder
-
-
-def refused(capsys, *arguments):
-    """The one line and the exit status of a command that fails in this process."""
-    with pytest.raises(SystemExit) as caught:
-        run_app(app, "run", [str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert len(captured.err.splitlines()) == 1
-    return caught.value.code, captured.err.strip()
 
 
 @pytest.mark.distributed
@@ -277,36 +235,6 @@ def test_a_plan_for_gpus_that_are_not_there(tmp_path, capsys, monkeypatch):
     assert refused(capsys, path) == (2, expected)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_processes_of_torchrun_without_gpus(tmp_path, capsys, monkeypatch, rank):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    path = write_plan(tmp_path, 2)
-    path.write_text(path.read_text().replace('"cpu"', '"gpu"'))
-    for name, value in {"RANK": rank, "LOCAL_RANK": rank}.items():
-        monkeypatch.setenv(name, str(value))
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "2")
-    with pytest.raises(SystemExit) as caught:
-        run_app(app, "run", [str(path)])
-    assert caught.value.code == 2
-    line = "unity: error: machine: the plan needs 2 GPUs, this computer has 0\n"
-    assert capsys.readouterr().err == (line if rank == 0 else "")
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_wrong_number_of_processes(tmp_path, capsys, monkeypatch, rank):
-    """All ranks end, and one of them says why."""
-    path = write_plan(tmp_path, 2)
-    variables = {"RANK": rank, "WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, str(value))
-    with pytest.raises(SystemExit) as caught:
-        run_app(app, "run", [str(path)])
-    expected = f"unity: error: {path}: expected 2 processes, one a device, got 3\n"
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == (expected if rank == 0 else "")
-
-
 @pytest.mark.distributed
 def test_a_plan_that_takes_more_memory_than_there_is(tmp_path):
     large = PARALLEL.replace("16", "1000000000000").format(n=2, function="relu")
@@ -316,134 +244,6 @@ def test_a_plan_that_takes_more_memory_than_there_is(tmp_path):
     (line,) = run.err.splitlines()
     assert re.match(rf"unity: error: {plan}: cpu: rank [01] is out of memory: .*allocate", line)
     assert no_worker_is_left()
-
-
-@pytest.fixture
-def second_rank(monkeypatch):
-    """This process as the second that torchrun started, on this or on another computer."""
-
-    def become(local):
-        variables = {"RANK": 1, "LOCAL_RANK": local, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1"}
-        for name, value in variables.items():
-            monkeypatch.setenv(name, str(value))
-
-        @contextmanager
-        def opened(kind, timeout):
-            yield World(1, 2)
-
-        monkeypatch.setattr("runtime.worker.open_world", opened)
-
-    return become
-
-
-def test_what_one_rank_alone_lacks_it_says(tmp_path, capsys, second_rank):
-    large = PARALLEL.replace("16", "1000000000000").format(n=2, function="relu")
-    plan = write_plan_of(tmp_path, 2, MODEL.replace("16", "1000000000000"), large)
-    second_rank(1)
-    status, line = refused(capsys, plan)
-    assert status == 2
-    assert line.startswith(f"unity: error: {plan}: cpu: rank 1 is out of memory: ")
-
-
-@pytest.mark.parametrize("local", [0, 1])
-def test_what_a_computer_lacks_its_first_process_says(tmp_path, capsys, second_rank, local):
-    second_rank(local)
-    path = tmp_path / "plan.json"
-    with pytest.raises(SystemExit) as caught:
-        run_app(app, "run", [str(path)])
-    assert caught.value.code == 2
-    expected = f"unity: error: {path}: no such file (expected a JSON file)\n"
-    assert capsys.readouterr().err == (expected if local == 0 else "")
-
-
-def test_what_all_ranks_agree_upon_the_first_says(tmp_path, capsys, second_rank, monkeypatch):
-    def train(*given):
-        raise AgreedError("folder", "has checkpoints already")
-
-    second_rank(0)
-    monkeypatch.setattr("runtime.worker.train", train)
-    with pytest.raises(SystemExit) as caught:
-        run_app(app, "run", [str(write_plan(tmp_path, 2))])
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("is_json", [False, True])
-def test_a_check_where_no_steps_are_left(tmp_path, capsys, is_json):
-    given = [str(write_plan(tmp_path, 1)), "--check", "--checkpoint", str(tmp_path / "kept")]
-    for more in ([], ["--resume", *(["--json"] if is_json else [])]):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            run_app(app, "run", [*given, *more])
-        assert caught.value.code == 0
-    out = capsys.readouterr().out
-    if is_json:
-        found = json.loads(out)["check"]
-        assert found["passes"]
-        assert [(c["kind"], c["name"]) for c in found["comparisons"]] == [
-            ("weight", "w1"),
-            ("weight", "w2"),
-        ]
-    else:
-        assert "no steps were left to do, so that weights alone are compared" in out
-        assert "agrees with one process" in out
-
-
-def lines_of_progress(text):
-    return [line for line in text.splitlines() if line.startswith("unity: step ")]
-
-
-def test_off_a_terminal_some_steps_are_told_of(tmp_path, capsys):
-    plan, log = write_plan(tmp_path, 1), tmp_path / "log"
-    for more in ("--precision=fp16", "--json"):
-        with pytest.raises(SystemExit) as caught:
-            run_app(app, "run", [str(plan), "--steps", "25", "--losses", str(log), more])
-        assert caught.value.code == 0
-        lines = lines_of_progress(capsys.readouterr().err)
-        if more == "--json":
-            assert lines == []
-            continue
-        told = [re.match(r"unity: step (\d+) of 25: loss \S+, \S+ s \((.*)\)", x) for x in lines]
-        assert [int(m[1]) for m in told if m] == [3, 5, 8, 10, 13, 15, 18, 20, 23, 25]
-        assert {m[2] for m in told if m} == {"0.5 s predicted"}
-    steps = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [step["number"] for step in steps] == [*range(1, 26)] * 2
-    assert {step["left_out"] for step in steps} == {0}
-
-
-def test_updates_that_were_left_out_are_counted(tmp_path, capsys, monkeypatch):
-    """A scale of the loss beyond what float32 holds makes all gradients infinite."""
-    monkeypatch.setattr("runtime.executor.LossScale", lambda: LossScale(2.0**127))
-    plan, log = write_plan(tmp_path, 1), tmp_path / "log"
-    with pytest.raises(SystemExit) as caught:
-        run_app(app, "run", [str(plan), "--precision", "fp16", "--losses", str(log)])
-    assert caught.value.code == 0
-    steps = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [step["number"] for step in steps] == [1, 2, 3, 4, 5]
-    count = sum(step["left_out"] for step in steps)
-    assert count > 100
-    assert f"{count} updates left out" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("where", ["open", "write"])
-def test_a_log_that_cannot_be_written(tmp_path, capsys, where):
-    path, problem = {
-        "open": (tmp_path / "none" / "log", "No such file or directory"),
-        "write": (Path("/dev/full"), "No space left on device"),
-    }[where]
-    expected = f"unity: error: {path}: cannot write: {problem}"
-    plan = write_plan(tmp_path, 1)
-    assert refused(capsys, plan, "--json", "--losses", path) == (2, expected)
-
-
-def test_the_log_is_not_blamed_for_others_errors(tmp_path, monkeypatch):
-    def train(*given):
-        raise OSError(5, "of something else")
-
-    monkeypatch.setattr("runtime.worker.train", train)
-    given = [str(write_plan(tmp_path, 1)), "--losses", str(tmp_path / "log")]
-    with pytest.raises(OSError, match="of something else"):
-        run_app(app, "run", given)
 
 
 def test_a_plan_of_another_rule_library_or_machine(tmp_path, capsys):
