@@ -11,9 +11,10 @@ import hashlib
 import os
 import re
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar, cast
@@ -27,7 +28,9 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from pcg.errors import InputError, UnityError, one_line
 from pcg.files import FileModel, read_json, write_text_atomic
 from runtime.collectives import World
+from runtime.job import AgreedError
 from runtime.recipe import Recipe
+from runtime.rendezvous import identity
 from runtime.shards import SafeReader, Shard, ShardLoader, ShardSaver
 
 T = TypeVar("T")
@@ -67,8 +70,12 @@ class Manifest(FileModel):
     """Hash of the model's graph."""
     updates: int
     """How often weights had been updated: finished training steps."""
+    batches: int | None = None
+    """Batches that these took; None where each took as many as the recipe says."""
     seed: int
     recipe: Recipe
+    run: str = ""
+    """The identity of the run that wrote it."""
     delayed: bool = False
     """Whether it has the weights of one update before as well (PipeDream-2BW)."""
     loss_scale: ScaleRecord | None = None
@@ -79,8 +86,8 @@ class Manifest(FileModel):
     """BLAKE2b of all else in it."""
 
     def own_digest(self) -> str:
-        """What ``digest`` has to be."""
-        content = self.model_dump_json(exclude={"digest"})
+        """What ``digest`` has to be. Fields that the file does not have are newer than it."""
+        content = self.model_dump_json(exclude={"digest"}, exclude_unset=True)
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
@@ -90,20 +97,28 @@ class Kept:
 
     path: Path
     manifest: Manifest
+    passed_over: tuple[int, ...] = ()
+    """The steps of later ones, which are damaged."""
 
 
 def save(
-    world: World, folder: Path, shards: Sequence[Shard], manifest: Manifest, keep: int
+    world: World,
+    folder: Path,
+    shards: Sequence[Shard],
+    manifest: Manifest,
+    keep: int,
+    passed_over: Iterable[int] = (),
 ) -> Path:
-    """Write a checkpoint and remove all but the last ``keep``. All ranks call together.
+    """Write a checkpoint and remove all but the last ``keep``, and those of the steps that were
+    ``passed_over``, whose damage makes them none to keep. All ranks call together.
 
     Raises CheckpointError on all of them where one fails; what was there before stays.
     """
-    path = folder / f"step-{manifest.updates:08}"
+    path = _path(folder, manifest.updates)
     part = folder / f"{_WRITING}{path.name}"
     try:
         _together(world, lambda: _prepare(folder, part) if world.rank == 0 else None)
-        with _quiet():
+        with _quiet(), _naming(world, path):
             _dcp_save(world, part, shards)
         found = _together(world, lambda: _records(part, world.rank))
         files = {name: record for records in found for name, record in records.items()}
@@ -114,51 +129,65 @@ def save(
             shutil.rmtree(part, ignore_errors=True)
         raise CheckpointError(f"{path}: {_reason(error)}") from error
     if world.rank == 0:
-        for old in _paths(folder)[keep:]:
+        damaged = [old for step in passed_over if (old := _path(folder, step)) != path]
+        for old in damaged:
+            shutil.rmtree(old, ignore_errors=True)
+        for old in list(_numbered(folder).values())[keep:]:
             shutil.rmtree(old, ignore_errors=True)
     return path
+
+
+def begin(world: World, folder: Path, *, resume: bool) -> tuple[str, bool]:
+    """The identity of this run, and whether it goes on from the checkpoints of a folder: because
+    it is asked to (``resume``), or because an earlier start of it wrote them. All ranks call
+    together, and rank 0 decides.
+
+    Raises AgreedError where others' checkpoints are there, or none can be written.
+    """
+    decided = _decided(folder, resume) if world.rank == 0 else ("", False, "")
+    run, goes_on, problem = world.gather(decided)[0]
+    if problem:
+        raise AgreedError(str(folder), problem)
+    return run, goes_on
 
 
 def find(world: World, folder: Path, warn: Warn) -> Kept | None:
     """The newest checkpoint of a folder that is whole, None where there is none at all. All ranks
     call together. ``warn`` is told of damaged ones that are passed over.
 
-    Raises InputError where all are damaged.
+    Raises AgreedError where all are damaged.
     """
-    names = world.gather([path.name for path in _paths(folder)])[0]
-    problem = ""
-    for path in (folder / name for name in names):
+    names = world.gather({step: path.name for step, path in _numbered(folder).items()})[0]
+    problem, passed_over = "", list[int]()
+    for step, name in names.items():
+        path = folder / name
         try:
             manifests = _together(world, lambda path=path: _verified(path, world))
         except _AnyFailed as error:
             problem = f"{path}: damaged: {_reason(error)}"
             warn(f"{problem}; taking the one before")
+            passed_over.append(step)
         else:
-            return Kept(path, manifests[world.rank])
+            return Kept(path, manifests[world.rank], tuple(passed_over))
     if problem:
-        raise InputError(str(folder), f"no checkpoint is whole; {problem}")
+        raise AgreedError(str(folder), f"no checkpoint is whole; {problem}")
     return None
 
 
 def load(world: World, kept: Kept, shards: Iterable[Shard]) -> None:
     """Fill blocks from a checkpoint, whatever blocks it has. All ranks call together.
 
-    Raises InputError for a tensor that is not in it, or has another shape.
+    Raises AgreedError for a tensor that is not in it, or has another shape.
     """
     where = str(kept.path)
     # DCP wants to know whether to talk to other ranks.
     alone = world.size == 1
     try:
-        with _quiet():
+        with _quiet(), _naming(world, kept.path):
             reader, planner = SafeReader(kept.path), ShardLoader(shards, where)
             dcp_load({}, storage_reader=reader, planner=planner, no_dist=alone)
     except CheckpointException as error:
-        raise InputError(where, _reason(error).removeprefix(f"{where}: ")) from error
-
-
-def contains_any(folder: Path) -> bool:
-    """Whether a folder has checkpoints."""
-    return bool(_paths(folder))
+        raise AgreedError(where, _reason(error).removeprefix(f"{where}: ")) from error
 
 
 def newest_manifest(path: Path) -> Kept:
@@ -203,11 +232,46 @@ def _of_rank(world: World) -> str:
     return f"rank {world.rank}: " if world.size > 1 else ""
 
 
+def _decided(folder: Path, resume: bool) -> tuple[str, bool, str]:
+    """The identity of this run, whether it goes on, and what speaks against either."""
+    try:
+        _try_to_write(folder)
+        known = [_run_of(path) for path in _numbered(folder).values()]
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return "", False, f"cannot write checkpoints: {reason[:1].lower()}{reason[1:]}"
+    run = identity()
+    goes_on = resume or run in known
+    wanted = goes_on or not known
+    problem = "" if wanted else "has checkpoints already, expected --resume or another folder"
+    return run, goes_on, problem
+
+
+def _try_to_write(folder: Path) -> None:
+    """Make a folder if it is not there, and a file in it that goes at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(b"\0")
+
+
+def _run_of(path: Path) -> str | None:
+    """The identity of the run that wrote a checkpoint, if that can be read."""
+    try:
+        return read_json(path / MANIFEST, Manifest).run or None
+    except InputError:
+        return None
+
+
 def _prepare(folder: Path, part: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for pattern in (f"{_WRITING}*", f"{_REPLACED}*"):
-        for left in folder.glob(pattern):
+    for left in folder.glob(f"{_WRITING}*"):
+        shutil.rmtree(left)
+    for left in folder.glob(f"{_REPLACED}*"):
+        replacement = left.with_name(left.name.removeprefix(_REPLACED))
+        if replacement.exists():
             shutil.rmtree(left)
+        else:
+            left.rename(replacement)
     part.mkdir()
 
 
@@ -230,7 +294,9 @@ def _record(path: Path) -> FileRecord:
 
 
 def _publish(part: Path, path: Path, manifest: Manifest) -> None:
-    signed = manifest.model_copy(update={"digest": manifest.own_digest()})
+    # Read again, for then all fields count as set.
+    whole = Manifest.model_validate_json(manifest.model_dump_json())
+    signed = whole.model_copy(update={"digest": whole.own_digest()})
     write_text_atomic(part / MANIFEST, signed.model_dump_json(indent=1) + "\n")
     _sync(part)
     replaced = path.with_name(f"{_REPLACED}{path.name}")
@@ -250,12 +316,19 @@ def _sync(folder: Path) -> None:
         os.close(opened)
 
 
-def _paths(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, the newest first."""
-    if not folder.is_dir():
-        return []
-    numbered = [(int(m[1]), p) for p in folder.iterdir() if (m := _NAME.fullmatch(p.name))]
-    return [path for _, path in sorted(numbered, reverse=True)]
+def _numbered(folder: Path) -> dict[int, Path]:
+    """The checkpoints of a folder by their steps, the newest first; among them one that had to make
+    way, where the process died before another took its place."""
+    found: dict[int, Path] = {}
+    # What made way comes first in order, so that what took its place counts.
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if matched := _NAME.fullmatch(path.name.removeprefix(_REPLACED)):
+            found[int(matched[1])] = path
+    return dict(sorted(found.items(), reverse=True))
+
+
+def _path(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08}"
 
 
 def _verified(path: Path, world: World) -> Manifest:
@@ -281,6 +354,12 @@ def _reason(error: BaseException) -> str:
     if isinstance(first, InputError):
         return str(first)
     return one_line(f"rank {rank}: {type(first).__name__}: {first}")
+
+
+def _naming(world: World, path: Path) -> AbstractContextManager[object]:
+    """Name a checkpoint where another rank is lost, of which DCP's own communication tells in its
+    own words."""
+    return world._reporting(f"checkpoint {path}")  # pyright: ignore[reportPrivateUsage]
 
 
 @contextmanager

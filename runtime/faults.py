@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Generator
@@ -60,8 +59,3 @@ def stop_requests(world: World) -> Generator[Requests]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def restarts() -> int:
-    """How often torchrun has started this worker anew."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

@@ -6,10 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pcg.errors import InputError
 from runtime.recipe import Recipe
 
 PrecisionName = Literal["float32", "float64", "bf16", "fp16"]
 """Number formats: of everything, or of computations beside float32 weights."""
+
+
+class AgreedError(InputError):
+    """Unusable input that all ranks of a run know of, so that one of them reports it."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class Step:
     number: int
     loss: float
     seconds: float
+    left_out: int = 0
+    """Updates that were left out before this one, for the loss was multiplied with too much."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ _TCP_STORE: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 _PREFIX_STORE: Any = dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 _POLL = 0.01
 """Seconds between looks at the store."""
+_LIMIT = timedelta(seconds=60)
+"""For an answer of the store, which is there already."""
 
 
 class Store(Protocol):
@@ -32,6 +34,8 @@ class Store(Protocol):
 
     def check(self, keys: list[str], /) -> bool: ...
 
+    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes: ...
+
 
 def own_store(rank: int, size: int, timeout: timedelta) -> Any:
     """A part of torchrun's store (one of torch's) for this start alone; None where each start has
@@ -41,9 +45,30 @@ def own_store(rank: int, size: int, timeout: timedelta) -> Any:
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store: Any = _TCP_STORE(address, port, size, is_master=False, timeout=timeout)
+    store = _agent_store(timeout)
     return _PREFIX_STORE(agree(store, rank, size, timeout), store)
+
+
+def identity() -> str:
+    """What tells a run from all others and is the same for all its starts; for rank 0 to ask.
+
+    It is kept in torchrun's store, which lasts as long as the run: the id that torchrun gives a run
+    may be that of another one, and its count of restarts differs from node to node. Where each
+    start has its own store, or none, it counts as a run of its own.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return uuid4().hex
+    return kept_identity(_agent_store(_LIMIT), os.environ.get("TORCHELASTIC_RUN_ID", ""))
+
+
+def kept_identity(store: Store, run_id: str) -> str:
+    """The identity that a store has for the run of an id, a new one where it has none."""
+    return store.compare_set(f"unity/run/{run_id}", "", uuid4().hex).decode()
+
+
+def _agent_store(timeout: timedelta) -> Any:
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return _TCP_STORE(address, port, is_master=False, timeout=timeout)
 
 
 def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:

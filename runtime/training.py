@@ -10,14 +10,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pcg.errors import InputError, one_line
+from pcg.errors import one_line
 from pcg.plan import Plan
 from runtime import checkpoint
 from runtime.checkpoint import CheckpointError, Kept, Manifest, ScaleRecord
 from runtime.collectives import World
 from runtime.executor import Executor, StepResult, Update
-from runtime.faults import Requests, restarts, stop_requests
-from runtime.job import Checkpoints, Mark, Observer, Options, Step
+from runtime.faults import Requests, stop_requests
+from runtime.job import AgreedError, Checkpoints, Mark, Observer, Options, Step
 from runtime.lower import Lowering
 from runtime.optimizer import Updater
 from runtime.plain import fill
@@ -40,8 +40,16 @@ class Training:
         self._lowering, self._options, self._world = lowering, options, world
         self._program: Program = lowering.program(world.rank)
         self._executor = executor
+        self._run = ""
+        """What tells the run from others, where it keeps checkpoints."""
         self.timeline: tuple[tuple[Mark, ...], ...] = ()
         """What each rank did in the last step, where that was recorded."""
+        self._begun = 0, 0
+        """The updates and the batches that an earlier run had behind it."""
+        self._newest: tuple[int, Path] | None = None
+        """The last checkpoint that was read or written, and its updates."""
+        self._passed_over: tuple[int, ...] = ()
+        """The steps of damaged checkpoints, until there is one to take their place."""
         trained = self._program.trained
         self._updater = Updater(
             {weight.register: executor.weights[weight.register] for weight in trained},
@@ -60,41 +68,60 @@ class Training:
             fill(self._executor.weights, self._program.weights, plan.naming, given)
             self._renew_older()
         if (kept := self._options.checkpoints) is None:
-            return tuple(self._steps(observe))
+            return tuple(step for step in self._steps(observe) if step)
         steps: list[Step] = []
         self._begin(kept)
         with stop_requests(self._world) as requests:
             for step in self._steps(observe):
-                steps.append(step)
                 if self._world.stops:
-                    self._stop(kept, requests, step.number)
+                    self._stop(kept, requests)
+                if step is None:
+                    continue
+                steps.append(step)
                 if step.number % kept.every == 0 and step.number != self._options.steps:
                     self._save_or_warn(kept)
             if steps:
                 self._save(kept)
         return tuple(steps)
 
-    def _steps(self, observe: Observer) -> Iterator[Step]:
-        parts = self._options.recipe.accumulate
+    def _steps(self, observe: Observer) -> Iterator[Step | None]:
+        """Every step as it ends; None for an update that is left out, after which the same
+        batches are taken again."""
+        left_out = 0
         while (number := self._updater.updates) < self._options.steps:
             self._world.step = number + 1
-            loss = seconds = 0.0
-            for part in range(parts):
-                # Gradients are exchanged once a step: with those of its last batch.
-                update = self._updater.update if part == parts - 1 else None
-                batch = self._batch(number * parts + part, update)
-                is_shown = self._options.timeline and number + 1 == self._options.steps
-                result = self._recorded(batch) if is_shown and update else batch()
-                loss, seconds = loss + result.loss / parts, seconds + result.seconds
-            step = Step(number + 1, loss, seconds)
+            loss, seconds = self._taken(number)
+            if self._updater.updates == number:
+                left_out += 1
+                yield None
+                continue
+            step, left_out = Step(number + 1, loss, seconds, left_out), 0
             if self._world.rank == 0:
                 observe(step)
             yield step
 
+    def _taken(self, updates: int) -> tuple[float, float]:
+        """Take the batches of the step after so many; its loss and seconds."""
+        parts, first = self._options.recipe.accumulate, self._batches(updates)
+        is_shown = self._options.timeline and updates + 1 == self._options.steps
+        loss = seconds = 0.0
+        for part in range(parts):
+            # Gradients are exchanged once a step: with those of its last batch.
+            update = self._updater.update if part == parts - 1 else None
+            batch = self._batch(first + part, update)
+            result = self._recorded(batch) if is_shown and update else batch()
+            loss, seconds = loss + result.loss / parts, seconds + result.seconds
+        return loss, seconds
+
+    def _batches(self, updates: int) -> int:
+        """How many batches so many updates take, those of earlier runs with their own number."""
+        before, batches = self._begun
+        return batches + (updates - before) * self._options.recipe.accumulate
+
     def _batch(self, number: int, update: Update | None) -> Callable[[], StepResult]:
         """What takes a batch."""
-        count = self._options.steps * self._options.recipe.accumulate
-        return partial(self._executor.step, number, update, more=number + 1 < count)
+        more = number + 1 < self._batches(self._options.steps)
+        return partial(self._executor.step, number, update, more=more)
 
     def _recorded(self, batch: Callable[[], StepResult]) -> StepResult:
         results: list[StepResult] = []
@@ -105,17 +132,20 @@ class Training:
     def _begin(self, kept: Checkpoints) -> None:
         """Go on from the newest checkpoint that is whole, where that is wanted."""
         folder = Path(kept.folder)
-        if not kept.resume and not restarts():
-            if any(self._world.gather(checkpoint.contains_any(folder))):
-                problem = "has checkpoints already, expected --resume or another folder"
-                raise InputError(kept.folder, problem)
+        self._run, goes_on = checkpoint.begin(self._world, folder, resume=kept.resume)
+        if not goes_on:
             return
         found = checkpoint.find(self._world, folder, self._tell)
         if found is None:
             self._tell(f"{folder}: no checkpoint yet, starting at step 1")
             return
         self._check(found)
-        self._updater.restore(found.manifest.updates)
+        updates, batches = found.manifest.updates, found.manifest.batches
+        self._updater.restore(updates)
+        if batches is None:
+            batches = updates * found.manifest.recipe.accumulate
+        self._begun, self._newest = (updates, batches), (updates, found.path)
+        self._passed_over = found.passed_over
         if (scale := found.manifest.loss_scale) and self._executor.loss_scale:
             self._executor.loss_scale.value = scale.value
             self._executor.loss_scale.good_steps = scale.good_steps
@@ -123,30 +153,39 @@ class Training:
         checkpoint.load(self._world, found, weights)
         if not found.manifest.delayed:
             self._renew_older()
-        self._tell(f"{found.path}: going on with step {found.manifest.updates + 1}")
+        self._tell(f"{found.path}: going on with step {updates + 1}")
 
     def _check(self, found: Kept) -> None:
         """Refuse a checkpoint of something else; tell of what the run does otherwise."""
-        manifest, recipe, where = found.manifest, self._options.recipe, str(found.path)
-        if manifest.graph != self._lowering.plan.model.digest:
-            problem = f"is of {manifest.model} with another graph than the plan's model"
-            raise InputError(where, problem)
-        if manifest.updates > self._options.steps:
-            problem = f"is of step {manifest.updates}, expected --steps {manifest.updates} or more"
-            raise InputError(where, problem)
-        before = manifest.recipe
-        if before.states != recipe.states:
-            problem = f"has the states of {before.optimizer} with momentum {before.momentum}"
-            raise InputError(where, f"{problem}, expected the same optimizer")
-        changes = before.differences(recipe)
+        manifest, where = found.manifest, str(found.path)
+        for problem in self._world.gather(self._problem(manifest)):
+            if problem:
+                raise AgreedError(where, problem)
+        changes = manifest.recipe.differences(self._options.recipe)
         if manifest.seed != self._options.seed:
             changes.append(f"--seed {self._options.seed} instead of {manifest.seed}")
         if changes:
             self._tell(f"{where}: going on with {', '.join(changes)}")
 
-    def _stop(self, kept: Checkpoints, requests: Requests, number: int) -> None:
-        path = self._save(kept)
-        raise requests.stopped(f"after step {number}, checkpoint {path}")
+    def _problem(self, manifest: Manifest) -> str:
+        """What keeps this run from going on from a checkpoint, if anything."""
+        if manifest.graph != self._lowering.plan.model.digest:
+            return f"is of {manifest.model} with another graph than the plan's model"
+        if manifest.updates > self._options.steps:
+            return f"is of step {manifest.updates}, expected --steps {manifest.updates} or more"
+        before = manifest.recipe
+        if before.states != self._options.recipe.states:
+            kind = f"{before.optimizer} with momentum {before.momentum}"
+            return f"has the states of {kind}, expected the same optimizer"
+        return ""
+
+    def _stop(self, kept: Checkpoints, requests: Requests) -> None:
+        updates = self._updater.updates
+        before, path = self._newest or (None, None)
+        # Nothing may be new where the last update was left out.
+        if path is None or before != updates:
+            path = self._save(kept)
+        raise requests.stopped(f"after step {updates}, checkpoint {path}")
 
     def _save_or_warn(self, kept: Checkpoints) -> None:
         """Train on without a checkpoint that could not be written: those before are still there."""
@@ -157,7 +196,7 @@ class Training:
 
     def _save(self, kept: Checkpoints) -> Path:
         shards = (*self._shards(), *self._older())
-        folder, options = Path(kept.folder), self._options
+        folder, options, updates = Path(kept.folder), self._options, self._updater.updates
         plan = self._lowering.plan
         leaves = {w.leaf.name: w.leaf for w in self._program.weights}
         scale = self._executor.loss_scale
@@ -170,14 +209,18 @@ class Training:
         manifest = Manifest(
             model=plan.model_name,
             graph=plan.model.digest,
-            updates=self._updater.updates,
+            updates=updates,
+            batches=self._batches(updates),
             seed=options.seed,
             recipe=options.recipe,
+            run=self._run,
             delayed=is_delayed(plan),
             loss_scale=None if scale is None else ScaleRecord(**asdict(scale)),
             parameters=parameters,
         )
-        return checkpoint.save(self._world, folder, shards, manifest, kept.keep)
+        path = checkpoint.save(self._world, folder, shards, manifest, kept.keep, self._passed_over)
+        self._newest, self._passed_over = (updates, path), ()
+        return path
 
     def _shards(self) -> Iterator[Shard]:
         """Weights and states that this rank holds, by the names and shapes of the module."""

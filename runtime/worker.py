@@ -19,7 +19,7 @@ from runtime.collectives import World, environment, open_world
 from runtime.data import initial_weight
 from runtime.dataset import make_source
 from runtime.executor import Executor
-from runtime.job import Observer, Options, Report
+from runtime.job import Observer, Options, Report, Step
 from runtime.lower import Lowering
 from runtime.training import Training, is_delayed
 
@@ -32,14 +32,19 @@ def train(
     ``timeout``: seconds that a communication may take. ``observe`` is called on rank 0, which
     alone gets a report. Raises InputError when there are not as many ranks as the plan has devices.
     """
-    _, ranks = environment() or (0, 1)
-    if ranks != plan.machine.devices:
-        problem = f"expected {plan.machine.devices} processes, one a device, got {ranks}"
-        raise InputError(where, problem)
+    check_ranks(plan, where)
     lowering = Lowering(plan, where)
     share_cores()
     with open_world(plan.machine.kind, timeout) as world, _memory(world, where), _compiler():
         return run_plan(lowering, options, world, observe)
+
+
+def check_ranks(plan: Plan, where: str) -> None:
+    """Raise InputError when there are not as many ranks as a plan has devices."""
+    _, ranks = environment() or (0, 1)
+    if ranks != plan.machine.devices:
+        problem = f"expected {plan.machine.devices} processes, one a device, got {ranks}"
+        raise InputError(where, problem)
 
 
 @contextmanager
@@ -83,21 +88,21 @@ def run_plan(
     report = Report(steps, batches=recipe.accumulate, timeline=training.timeline)
     if not options.check:
         return report if world.rank == 0 else None
-    outcome = _collect(lowering, executor, world.rank, tuple(step.loss for step in steps))
+    outcome = _collect(lowering, executor, world.rank, steps)
     if world.rank != 0:
         return None
     delayed = is_delayed(plan)
     expected = train_alone(plan.model, options, source, world.device, delayed=delayed)
-    # A run that was resumed has the last steps' losses only.
-    expected = replace(expected, losses=expected.losses[options.steps - len(steps) :])
+    # A run that was resumed has the last steps' losses only, and without steps no outputs.
+    losses = expected.losses[options.steps - len(steps) :]
+    expected = replace(expected, losses=losses, outputs=expected.outputs if steps else ())
     found = compare(expected, _with_unused(outcome, plan, seed))
     return replace(report, comparisons=found)
 
 
-def _collect(
-    lowering: Lowering, executor: Executor, rank: int, losses: tuple[float, ...]
-) -> Outcome:
-    """Bring all outputs and weights to rank 0, whole, every copy. Other ranks get no tensors."""
+def _collect(lowering: Lowering, executor: Executor, rank: int, steps: tuple[Step, ...]) -> Outcome:
+    """Bring all outputs, where there were steps, and weights to rank 0, whole, every copy. Other
+    ranks get no tensors."""
 
     def copies(slot: Slot, *, weight: bool = False) -> tuple[Tensor, ...]:
         found: list[Tensor] = []
@@ -107,10 +112,10 @@ def _collect(
             found += [] if whole is None else [whole]
         return tuple(found)
 
-    outputs = tuple(copies(slot) for slot in lowering.schedule.outputs)
+    outputs = tuple(copies(slot) for slot in lowering.schedule.outputs if steps)
     homes = sorted(lowering.schedule.homes, key=_name)
     weights = {_name(node): copies(lowering.home(node), weight=True) for node in homes}
-    return Outcome(losses, outputs, weights)
+    return Outcome(tuple(step.loss for step in steps), outputs, weights)
 
 
 def _with_unused(outcome: Outcome, plan: Plan, seed: int) -> Outcome:

@@ -105,6 +105,8 @@ def _measured(machine: Machine, formats: Sequence[DType], devices: int | None) -
         import torch
 
         here = min(here, torch.cuda.device_count())
+        if not here:
+            raise InputError("machine", f"{machine.name} has GPUs, this computer has none")
     count = here if devices is None else devices
     if not 1 <= count <= here:
         where = "--devices" if devices is not None else "machine"

@@ -85,13 +85,16 @@ def print_report(plan: Plan, report: Report) -> None:
     console.print(losses)
     predicted, measured = plan.estimates.step_seconds, report.step_seconds
     if measured is None:
-        console.print("no steps were left to do")
+        compared = ", so that weights alone are compared" if report.comparisons else ""
+        console.print(f"no steps were left to do{compared}")
     else:
         console.print(
             f"seconds a step: predicted {predicted:.4g}, measured {measured:.4g} (median),"
             f" {_throughput(plan, report):.4g} samples a second",
             soft_wrap=True,
         )
+    if left_out := sum(step.left_out for step in report.steps):
+        console.print(f"{left_out} updates left out until the scale of the loss fitted fp16")
     if report.comparisons:
         console.print(_check_table(report))
         verdict = "agrees" if report.passes else "does not agree"
@@ -110,7 +113,7 @@ def _check_table(report: Report) -> Table:
     """The worst loss, and every output and weight."""
     table = Table("quantity", "largest error", "relative", "", title="against one process")
     losses = [c for c in report.comparisons if c.kind == "loss"]
-    rows = [max(losses, key=lambda c: (not c.passes, c.relative))]
+    rows = sorted(losses, key=lambda c: (c.passes, -c.relative))[:1]
     rows += [c for c in report.comparisons if c.kind != "loss"]
     for c in rows:
         name = f"loss, {len(losses)} steps" if c.kind == "loss" else f"{c.kind} {c.name}"

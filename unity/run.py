@@ -22,7 +22,7 @@ from rich.progress import Progress, TextColumn
 from pcg.errors import InputError, NegativeAnswer
 from pcg.plan import Plan, load_plan
 from pcg.user import load_operators
-from runtime.job import Observer, Options, Step
+from runtime.job import AgreedError, Observer, Options, Step
 from runtime.launch import check_computer, launch, start_server
 from runtime.lower import Lowering
 from unity.cli import command_of, new_app, run_app
@@ -33,6 +33,9 @@ from unity.run_arguments import Arguments
 
 MAX_PROGRAMS = 8
 """Programs that are shown; other ranks' differ in their regions and peers only."""
+
+PARTS = 10
+"""Lines of progress where the standard error is no terminal."""
 
 GRACE = 60
 """Seconds for the last step and its checkpoint, once told to stop."""
@@ -68,13 +71,13 @@ app.command()(command_of(Arguments, run))
 
 
 @contextmanager
-def _first_complains(among: str = "RANK") -> Generator[None]:
-    """Let rank 0 alone report what all ranks find wrong, or the first of each computer what those
-    on it do (``among`` is LOCAL_RANK)."""
+def _first_complains() -> Generator[None]:
+    """Let the first process of each computer alone report what all of them there find wrong: with
+    the command, its files, or the computer."""
     try:
         yield
     except InputError as error:
-        if os.environ.get(among, "0") != "0":
+        if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) != "0":
             sys.exit(error.exit_status)
         raise
 
@@ -99,15 +102,7 @@ def _start(job: Job, lowering: Lowering) -> None:
     """Work as one of torchrun's processes, or start processes of our own."""
     machine, restarts = lowering.plan.machine, job.arguments.max_restarts
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        with _first_complains("LOCAL_RANK"):
-            check_computer(machine.kind, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        try:
-            work(job)
-        except InputError as error:
-            # What rank 0 finds wrong with the plan as well.
-            if os.environ["RANK"] != "0" and error.where.startswith(job.arguments.plan):
-                sys.exit(error.exit_status)
-            raise
+        _work_among_ranks(job, lowering.plan)
         return
     check_computer(machine.kind, machine.devices)
     if machine.devices == 1 and not restarts:
@@ -115,6 +110,22 @@ def _start(job: Job, lowering: Lowering) -> None:
         return
     grace = 5 if job.options.checkpoints is None else GRACE
     launch(work, (job,), machine.devices, restarts=restarts, grace=grace)
+
+
+def _work_among_ranks(job: Job, plan: Plan) -> None:
+    """Work as one of torchrun's processes. What is wrong with this one alone, it reports."""
+    # Here because the command, which starts processes of its own, can do without torch for long.
+    from runtime.worker import check_ranks
+
+    with _first_complains():
+        check_computer(plan.machine.kind, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        check_ranks(plan, job.arguments.plan)
+    try:
+        work(job)
+    except AgreedError as error:
+        if not _is_first():
+            sys.exit(error.exit_status)
+        raise
 
 
 def work(job: Job) -> None:
@@ -126,7 +137,7 @@ def work(job: Job) -> None:
     if asked.operators is not None:
         load_operators(asked.operators)  # which `run` has checked
     plan = load_plan(asked.plan)
-    with _observed(job, batch_of(plan) * job.options.recipe.accumulate) as observe:
+    with _observed(job, plan) as observe:
         report = train(plan, job.options, asked.timeout, observe, asked.plan)
     if report is None:
         return
@@ -143,27 +154,45 @@ def work(job: Job) -> None:
 
 
 @contextmanager
-def _observed(job: Job, samples: int) -> Generator[Observer]:
-    """Show every step on a terminal, and add it to the log; ``samples`` of a step."""
+def _observed(job: Job, plan: Plan) -> Generator[Observer]:
+    """Show every step on a terminal, else some as lines, and add all to the log."""
     is_first = _is_first()
+    is_shown = is_first and not job.arguments.as_json
+    steps, samples = job.options.steps, batch_of(plan) * job.options.recipe.accumulate
+    tell = _lines(steps, plan) if is_shown and not sys.stderr.isatty() else None
     with (
         Progress(
             *Progress.get_default_columns(),
             TextColumn("loss {task.fields[loss]} {task.fields[speed]}"),
             console=Console(stderr=True),
             transient=True,
-            disable=job.arguments.as_json or not is_first or not sys.stderr.isatty(),
+            disable=not is_shown or tell is not None,
         ) as progress,
         _appending(job.arguments.log if is_first else None) as write,
     ):
-        bar = progress.add_task("training", total=job.options.steps, loss="", speed="")
+        bar = progress.add_task("training", total=steps, loss="", speed="")
 
         def observe(step: Step) -> None:
             speed = f"{step.seconds:.3g} s a step, {samples / step.seconds:.4g} samples/s"
             progress.update(bar, completed=step.number, loss=f"{step.loss:.6g}", speed=speed)
             write(step)
+            if tell is not None:
+                tell(step)
 
         yield observe
+
+
+def _lines(steps: int, plan: Plan) -> Observer:
+    """What prints a line of ``PARTS`` steps, evenly chosen, and of the last one."""
+    predicted = f"{plan.estimates.step_seconds:.3g} s predicted"
+
+    def tell(step: Step) -> None:
+        if step.number * PARTS // steps == (step.number - 1) * PARTS // steps:
+            return
+        text = f"step {step.number} of {steps}: loss {step.loss:.6g}, {step.seconds:.3g} s"
+        print(f"unity: {text} ({predicted})", file=sys.stderr, flush=True)
+
+    return tell
 
 
 @contextmanager
@@ -172,14 +201,26 @@ def _appending(path: str | None) -> Generator[Observer]:
     if path is None:
         yield lambda step: None
         return
+    with _writing(path):
+        file = Path(path).open("a")  # noqa: SIM115  # closed below, whose errors are the file's
+
+    def write(step: Step) -> None:
+        with _writing(path):
+            file.write(json.dumps(asdict(step)) + "\n")
+            file.flush()
+
     try:
-        with Path(path).open("a") as file:
+        yield write
+    finally:
+        with _writing(path):
+            file.close()
 
-            def write(step: Step) -> None:
-                file.write(json.dumps(asdict(step)) + "\n")
-                file.flush()
 
-            yield write
+@contextmanager
+def _writing(path: str) -> Generator[None]:
+    """Say in a line that a file cannot be written; other errors are none of its own."""
+    try:
+        yield
     except OSError as error:
         raise InputError(path, f"cannot write: {error.strerror}") from error
 

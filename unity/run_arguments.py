@@ -187,6 +187,7 @@ class Arguments:
         kind, momentum = self._optimizer(of_plan)
         decay = 0.01 if kind == "adamw" else 0.0
         constant = self.schedule == ScheduleChoice.constant
+        decay_steps = 1 if constant else max(self.steps - self.warmup, 1)
         return Recipe(
             optimizer=kind,
             rate=self.lr,
@@ -201,7 +202,7 @@ class Arguments:
             accumulate=self.accumulate,
             schedule=self.schedule.value,
             warmup=self.warmup,
-            decay=self.decay_steps or (1 if constant else max(self.steps - self.warmup, 1)),
+            decay=decay_steps if self.decay_steps is None else self.decay_steps,
             gamma=self.gamma,
             floor=self.floor,
         )

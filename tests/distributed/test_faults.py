@@ -90,11 +90,13 @@ def options(steps, every, *more):
     return ("--steps", str(steps), "--every", str(every), "--timeout", "60", *more)
 
 
-def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_path):
+@pytest.mark.parametrize("launcher", [(), (*TORCHRUN, "2", "--max-restarts", "1")])
+def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_path, launcher):
     plan = write("columns", 2)
     every = 8
     given = options(40, every, *RECIPES["adam"])
-    disturbed = Disturbed(plan, tmp_path / "disturbed", (*given, "--max-restarts", "1"))
+    own = given if launcher else (*given, "--max-restarts", "1")
+    disturbed = Disturbed(plan, tmp_path / "disturbed", own, launcher)
     disturbed.wait_for_step(20)
     disturbed.kill_worker(1)
     alone = Course(tmp_path / "alone")
@@ -106,6 +108,19 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_pa
     repeated = len(disturbed.steps()) - 40
     assert repeated <= every
     assert disturbed.is_gone()
+
+
+def test_a_restart_is_no_consent_to_go_on_with_another_run(write, tmp_path):
+    plan = write("columns", 1)
+    old = Course(tmp_path / "run")
+    assert run_here(*old.arguments(plan, *options(3, 100))).status == 0
+    launcher = (*TORCHRUN, "1", "--max-restarts", "1")
+    again = Disturbed(plan, tmp_path / "run", options(6, 100), launcher)
+    status, _, err = again.finish()
+    assert status != 0
+    line = f"{again.checkpoints}: has checkpoints already, expected --resume or another folder"
+    assert err.count(f"unity: error: {line}") == 2
+    assert [number for number, _ in again.steps()] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ["rows", "slices"])
@@ -154,6 +169,40 @@ def test_a_hung_peer_ends_the_run_with_rank_step_and_communication(write, tmp_pa
         r"unity: error: rank 0: step 4: (messages with|\w+ over) .*1.*: Timed out", line
     )
     assert [number for number, _ in course.steps()] == [1, 2, 3]
+    assert no_worker_is_left()
+
+
+STUCK = """
+import os, threading, torch
+import runtime.shards
+
+class Samples:
+    def __len__(self):
+        return 1200
+
+    def __getitem__(self, index):
+        return {{"x": torch.ones(8)}}
+
+if os.environ.get("RANK") == "1":
+    runtime.shards.{planner}.create_local_plan = lambda self: threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("planner", ["ShardSaver", "ShardLoader"])
+def test_a_peer_that_is_lost_in_a_checkpoint(write, tmp_path, planner):
+    (tmp_path / "data.py").write_text(STUCK.format(planner=planner))
+    data = ("--data", f"{tmp_path / 'data.py'}:Samples", "--resume", "--timeout")
+    course, step = Course(tmp_path / "run"), 2
+    if planner == "ShardLoader":
+        alone = course.arguments(write("rows", 1), "--steps", "2", *data, "60")
+        assert run_here(*alone).status == 0
+        step = 0
+    run = run_here(*course.arguments(write("rows", 2), "--steps", "3", "--every", "2", *data, "3"))
+    assert run.status == 2
+    (line,) = [line for line in run.err.splitlines() if line.startswith("unity: error: ")]
+    path = course.checkpoints / "step-00000002"
+    place = f"rank 0: step {step}: " if step else "rank 0: "
+    assert line.startswith(f"unity: error: {place}checkpoint {path}: Timed out")
     assert no_worker_is_left()
 
 

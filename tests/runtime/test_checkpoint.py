@@ -7,22 +7,29 @@ import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from by_hand import make_plan
 
 from pcg.errors import InputError
 from pcg.naming import NamingFile, ParameterFile
 from pcg.text import parse_graph
+from runtime import checkpoint
 from runtime.checkpoint import CheckpointError, Manifest, ScaleRecord, newest_manifest
 from runtime.collectives import World
 from runtime.data import Synthetic
-from runtime.job import Checkpoints, Options
+from runtime.executor import Executor
+from runtime.faults import Stopped
+from runtime.job import AgreedError, Checkpoints, Options
 from runtime.lower import Lowering
 from runtime.plain import state_dict, write_state_dict
+from runtime.precision import LossScale
 from runtime.recipe import Recipe
 from runtime.shards import SafeReader
+from runtime.training import Training
 from runtime.worker import run_plan
 
 MODEL = """
@@ -146,7 +153,108 @@ def test_of_damaged_checkpoints_the_one_before_is_taken(plan, folder, capsys, da
     assert "step-00000005: damaged" in first
     assert first.endswith("taking the one before")
     assert second.endswith("step-00000004: going on with step 5")
-    assert names(folder) == ["step-00000004", "step-00000005", "step-00000006"][-3:]
+    assert names(folder) == ["step-00000002", "step-00000004", "step-00000006"]
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_damaged_checkpoints_are_none_to_keep(plan, tmp_path, every):
+    train(plan, tmp_path, 10, every=2, keep=9)
+    for step in (8, 10):
+        flip(tmp_path / f"step-{step:08}" / "__0_0.distcp")
+    train(plan, tmp_path, 6 + every, every=every, keep=1, resume=True)
+    assert names(tmp_path) == [f"step-{6 + every:08}"]
+    assert newest_manifest(tmp_path).manifest.updates == 6 + every
+    assert [s.number for s in train(plan, tmp_path, 11, keep=2, resume=True).steps][-1] == 11
+    # What was damaged once is not taken for it once it has been written again.
+    assert names(tmp_path) == ["step-00000010", "step-00000011"]
+
+
+def test_until_there_is_another_damaged_checkpoints_stay(plan, folder):
+    flip(folder / "step-00000005" / ".metadata")
+    before = names(folder)
+    train(plan, folder, 4, resume=True)
+    assert names(folder) == before
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_checkpoint_that_made_way_for_one_that_never_came(plan, folder, is_left):
+    """The process died between the two renames."""
+    (folder / "step-00000005").rename(folder / ".replaced-step-00000005")
+    if is_left:
+        (folder / ".writing-step-00000005").mkdir()
+    assert newest_manifest(folder).manifest.updates == 5
+    assert [s.number for s in train(plan, folder, 6, keep=9, resume=True).steps] == [6]
+    expected = ["step-00000002", "step-00000004", "step-00000005", "step-00000006"]
+    assert names(folder) == expected
+    assert newest_manifest(folder).manifest.updates == 6
+
+
+def test_a_folder_that_cannot_be_written_is_refused_at_once(plan, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    for folder, problem in (
+        (file, "file exists"),
+        (file / "below", "not a directory"),
+        (Path("/proc/self"), "no such file or directory"),
+    ):
+        seen = []
+        kept = Checkpoints(str(folder))
+        options = Options(3, RECIPES["sgd"], "float64", checkpoints=kept)
+        with pytest.raises(AgreedError) as caught:
+            run_plan(Lowering(plan), options, World(), seen.append)
+        assert str(caught.value) == f"{folder}: cannot write checkpoints: {problem}"
+        assert seen == []
+
+
+def test_more_batches_a_step_begin_where_the_run_before_ended(plan, tmp_path, monkeypatch):
+    taken = []
+    piece = Synthetic.piece
+    monkeypatch.setattr(
+        Synthetic, "piece", lambda *given: (taken.append(given[-1]), piece(*given))[1]
+    )
+    for steps, batches, expected in ((2, 2, [0, 1, 2, 3]), (3, 3, [4, 5, 6]), (5, 1, [7, 8])):
+        taken.clear()
+        recipe = replace(RECIPES["sgd"], accumulate=batches)
+        train(plan, tmp_path, steps, recipe, resume=True)
+        assert taken == expected
+
+
+def too_large(plan, folder, steps, seen=None):
+    """What trains in float16 with a scale of the loss that makes all gradients infinite."""
+    lowering, world = Lowering(plan), World()
+    kept = Checkpoints(str(folder), every=1, resume=True)
+    options = Options(steps, RECIPES["sgd"], "fp16", checkpoints=kept)
+    executor = Executor(lowering.program(0), world, "fp16")
+    executor.loss_scale = LossScale(2.0**127)
+    training = Training(lowering, options, world, executor)
+    return world, lambda: training.run([].append if seen is None else seen.append)
+
+
+def test_an_update_that_is_left_out_is_no_step(plan, tmp_path, monkeypatch):
+    saved = []
+    save = checkpoint.save
+    monkeypatch.setattr(
+        checkpoint, "save", lambda *given: (saved.append(given[3]), save(*given))[1]
+    )
+    seen = []
+    _, run = too_large(plan, tmp_path, 3, seen)
+    steps = run()
+    assert list(steps) == seen
+    assert [step.number for step in steps] == [1, 2, 3]
+    assert steps[0].left_out > 100
+    assert steps[1].left_out == steps[2].left_out == 0
+    assert [manifest.updates for manifest in saved] == [1, 2, 3]
+
+
+def test_told_to_stop_while_updates_are_left_out(plan, tmp_path, monkeypatch):
+    """A checkpoint that is there already is not written again."""
+    train(plan, tmp_path, 2, RECIPES["sgd"])
+    monkeypatch.setattr(checkpoint, "save", None)
+    world, run = too_large(plan, tmp_path, 3)
+    world.asked_to_stop = True
+    path = tmp_path / "step-00000002"
+    with pytest.raises(Stopped, match=f"after step 2, checkpoint {path}"):
+        run()
 
 
 def test_where_all_are_damaged_nothing_is_trained(plan, folder):
@@ -190,6 +298,39 @@ def test_a_full_disk_costs_the_checkpoint_alone(plan, tmp_path, monkeypatch, cap
 def test_other_checkpoints_are_not_mixed_in(plan, folder):
     with pytest.raises(InputError, match="has checkpoints already, expected --resume"):
         train(plan, folder, 6)
+
+
+@pytest.fixture
+def torchrun(monkeypatch):
+    """Starts a store as torchrun does for a run, with the id that it gives all by default."""
+    make: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+    stores: list[Any] = []
+
+    def begin():
+        stores.append(make("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(stores[-1].port))
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+
+    return begin
+
+
+@pytest.mark.parametrize("count", ["0", "1"])
+def test_a_restarted_run_goes_on_and_no_other(plan, tmp_path, torchrun, monkeypatch, count):
+    """Whatever is counted: each node's torchrun counts for itself."""
+    torchrun()
+    train(plan, tmp_path, 2)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
+    assert [s.number for s in train(plan, tmp_path, 4).steps] == [3, 4]
+    torchrun()
+    before = names(tmp_path)
+    for _ in range(2):
+        with pytest.raises(AgreedError, match="has checkpoints already, expected --resume"):
+            train(plan, tmp_path, 6)
+    assert names(tmp_path) == before
+    assert [s.number for s in train(plan, tmp_path, 5, resume=True).steps] == [5]
+    assert [s.number for s in train(plan, tmp_path, 6).steps] == [6]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import pytest
 from by_hand import make_plan
 from commands import no_worker_is_left, run_here
 from disturbed import MARK, marked
+from run_plans import MODEL, PARALLEL, refused, write_plan, write_plan_of
 
 from pcg.machine import load_machine
 from pcg.models import build_model
@@ -30,24 +31,6 @@ from unity.planners import planner_of
 from unity.run import app
 
 ROOT = Path(__file__).parents[2]
-
-MODEL = """
-x = input[8, 12]
-w1 = weight[12, 16]
-w2 = weight[16, 8]
-y = matmul(relu(matmul(x, w1)), w2)
-return mean_loss(multiply(y, y)), y
-"""
-
-PARALLEL = """
-x = input[8, 12]
-w1 = weight[12, 16]
-w2 = weight[16, 8]
-h = {function}(matmul(replicate(x, degree={n}), partition(w1, dim=1, degree={n})))
-y = reduce(matmul(h, partition(w2, dim=0, degree={n})), degree={n})
-return mean_loss(multiply(y, y)), y
-"""
-
 
 TOP = opaque(
     "aten.topk.default(x0, 4)",
@@ -73,17 +56,6 @@ best = {TOP.name}(replicate(h, degree=2))
 y = combine(matmul(best, partition(w2, dim=1, degree=2)), dim=1, degree=2)
 return mean_loss(multiply(y, y)), y
 """
-
-
-def write_plan(folder, devices, function="relu"):
-    text = PARALLEL.format(n=devices, function=function) if devices > 1 else MODEL
-    return write_plan_of(folder, devices, MODEL, text)
-
-
-def write_plan_of(folder, devices, model, text):
-    path = folder / "plan.json"
-    save_plan(make_plan(parse_graph(model), parse_graph(text), devices, {}), path)
-    return path
 
 
 def started(*arguments, mark=None, env=()):
@@ -116,16 +88,6 @@ def short_folder():
     """For temporary files that a killed process leaves; sockets among them need short names."""
     with TemporaryDirectory() as folder:
         yield folder
-
-
-def refused(capsys, *arguments):
-    """The one line and the exit status of a command that fails in this process."""
-    with pytest.raises(SystemExit) as caught:
-        run_app(app, "run", [str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert len(captured.err.splitlines()) == 1
-    return caught.value.code, captured.err.strip()
 
 
 @pytest.mark.distributed
@@ -230,7 +192,8 @@ def test_without_a_compiler(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/nowhere/g++"))
     problem = "no C++ compiler works here, expected one such as g++, or CXX to name it"
     expected = 2, f"unity: error: --compile: {problem}"
-    assert refused(capsys, write_plan(tmp_path, 1), "--compile", "--steps", "2") == expected
+    given = ("--compile", "--steps", "2", "--json")
+    assert refused(capsys, write_plan(tmp_path, 1), *given) == expected
 
 
 def test_a_plan_for_one_device_runs_here(tmp_path, capsys, monkeypatch):
@@ -270,36 +233,6 @@ def test_a_plan_for_gpus_that_are_not_there(tmp_path, capsys, monkeypatch):
     path.write_text(path.read_text().replace('"cpu"', '"gpu"'))
     expected = "unity: error: machine: the plan needs 2 GPUs, this computer has 0"
     assert refused(capsys, path) == (2, expected)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_processes_of_torchrun_without_gpus(tmp_path, capsys, monkeypatch, rank):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    path = write_plan(tmp_path, 2)
-    path.write_text(path.read_text().replace('"cpu"', '"gpu"'))
-    for name, value in {"RANK": rank, "LOCAL_RANK": rank}.items():
-        monkeypatch.setenv(name, str(value))
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "2")
-    with pytest.raises(SystemExit) as caught:
-        run_app(app, "run", [str(path)])
-    assert caught.value.code == 2
-    line = "unity: error: machine: the plan needs 2 GPUs, this computer has 0\n"
-    assert capsys.readouterr().err == (line if rank == 0 else "")
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_wrong_number_of_processes(tmp_path, capsys, monkeypatch, rank):
-    """All ranks end, and one of them says why."""
-    path = write_plan(tmp_path, 2)
-    variables = {"RANK": rank, "WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, str(value))
-    with pytest.raises(SystemExit) as caught:
-        run_app(app, "run", [str(path)])
-    expected = f"unity: error: {path}: expected 2 processes, one a device, got 3\n"
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == (expected if rank == 0 else "")
 
 
 @pytest.mark.distributed
@@ -384,6 +317,11 @@ def test_a_plan_of_a_file_that_has_changed_since(tmp_path, capsys):
     [
         (("--check", "--precision", "bf16"), "--precision: bf16, expected float64"),
         (("--lr", "nan"), "--lr: expected 0 or more, got nan"),
+        (("--decay-steps", "0"), "--decay-steps: expected 1 or more, got 0"),
+        (
+            ("--schedule", "cosine", "--decay-steps", "0"),
+            "--decay-steps: expected 1 or more, got 0",
+        ),
     ],
 )
 def test_options_that_make_no_sense(tmp_path, capsys, arguments, problem):

@@ -1,0 +1,19 @@
+"""`unity profile` as a user meets it."""
+
+from __future__ import annotations
+
+import pytest
+
+from unity.cli import run_app
+from unity.profile import app
+
+
+@pytest.mark.parametrize("devices", [(), ("--devices", "1")])
+def test_a_machine_with_gpus_where_there_are_none(tmp_path, capsys, monkeypatch, devices):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    given = ["--machine", "dgx-a100", "-o", str(tmp_path / "profile.json"), *devices]
+    with pytest.raises(SystemExit) as caught:
+        run_app(app, "profile", given)
+    assert caught.value.code == 2
+    expected = "unity: error: machine: dgx-a100 has GPUs, this computer has none\n"
+    assert capsys.readouterr().err == expected
