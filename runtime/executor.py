@@ -54,7 +54,7 @@ class Executor:
         between communications go through torch.compile."""
         self._program, self._world = program, world
         self._precision = precision(number_format, world.device)
-        world.prepare(program.groups, both_ways=program.pipeline is not None)
+        world.prepare(program.groups)
         self.weights = {
             weight.register: initial_weight(
                 weight.leaf, seed, weight.region, self._precision.dtype

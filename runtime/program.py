@@ -280,12 +280,6 @@ class Program:
     """What follows ``instructions`` where the batch is taken in slices."""
 
     @property
-    def meets_all(self) -> bool:
-        """Whether all ranks meet in a collective, which then has its place among those in which
-        they add up the loss."""
-        return tuple(range(self.ranks)) in self.groups
-
-    @property
     def trained(self) -> tuple[Weight, ...]:
         """The weights that the loss depends on, which a step updates."""
         return tuple(weight for weight in self.weights if weight.register in self.active)

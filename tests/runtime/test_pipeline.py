@@ -76,12 +76,14 @@ def plan_of(model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DE
     return Plan("test", model, graph, views, machine, "", (), estimates, pipeline=pipeline)
 
 
-def trained(plan: Plan, steps: int = 3, batches: int = 1) -> Report:
+def trained(plan: Plan, steps: int = 3, batches: int = 1, *, ordered: bool = False) -> Report:
     lowering = Lowering(plan)
     recipe = Recipe(rate=RATE, accumulate=batches)
     options = Options(steps=steps, recipe=recipe, dtype="float64", check=True)
     report = on_ranks(
-        plan.machine.devices, lambda world: run_plan(lowering, options, world, lambda step: None)
+        plan.machine.devices,
+        lambda world: run_plan(lowering, options, world, lambda step: None),
+        ordered=ordered,
     )[0]
     assert report is not None
     return report
@@ -100,6 +102,23 @@ def trained(plan: Plan, steps: int = 3, batches: int = 1) -> Report:
 )
 def test_1f1b_computes_what_the_model_does(name, slices, stages, library):
     report = trained(planned(name, library, slices, stages, "1f1b"))
+    assert not [c for c in report.comparisons if not c.passes]
+
+
+@pytest.mark.parametrize(
+    ("name", "slices", "stages", "kind"),
+    [
+        ("mlp-mnist", 8, 2, "1f1b"),
+        ("mlp-mnist", 8, 4, "1f1b"),
+        ("mlp-mnist", 8, 4, "2bw"),
+        ("xdl-tiny", 4, 2, "1f1b"),
+        ("tied", 4, 4, "1f1b"),
+        ("tied", 4, 2, "2bw"),
+    ],
+)
+def test_no_group_has_to_do_two_things_at_once(name, slices, stages, kind, library):
+    """Where a group does all that is posted to it in order, as with NCCL."""
+    report = trained(planned(name, library, slices, stages, kind), ordered=True)
     assert not [c for c in report.comparisons if not c.passes]
 
 
