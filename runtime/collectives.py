@@ -23,6 +23,8 @@ Kind = Literal["cpu", "gpu"]
 T = TypeVar("T")
 MARK = "unity: "
 """What names of communication begin with in a profile."""
+PHASE = "unity phase: "
+"""What marks in a profile begin with that a pass begins, forward or backward."""
 Channel = Literal["forward", "backward"]
 """Messages between two ranks keep their order within a channel."""
 
@@ -43,6 +45,7 @@ class _Sent:
     tensors: tuple[Tensor, ...]
     what: str
     batch: int
+    part: int
 
 
 @dataclass
@@ -64,6 +67,8 @@ class World:
     """The training step under way, from 1, for messages; 0 before the first."""
     batch: int = 0
     """The batch that messages belong to: the next one may begin before this one has ended."""
+    part: int = 0
+    """The slice that messages belong to, counted from the first one of the first batch."""
     asked_to_stop: bool = False
     """Whether this rank was told to stop: it tells the others with the next ``total``."""
     stops: bool = False
@@ -150,20 +155,33 @@ class World:
             what = f"messages with {sorted({*outgoing, *incoming})}"
             with self._reporting(what):
                 works = self.network.messages(sent, received, self._channels.get(channel))
-            self._pending.append(_Sent(works, tuple(sent.values()), what, self.batch))
+            self._pending.append(_Sent(works, tuple(sent.values()), what, self.batch, self.part))
         if received:
-            self.settle(self._pending.pop())
+            self._settle([self._pending.pop()])
         return received
 
-    def settle(self, *messages: _Sent) -> None:
-        """Wait until messages have left, by default all of this batch and those before. Until then
-        what they hold must not be changed."""
-        if not messages:
-            messages = tuple(sent for sent in self._pending if sent.batch <= self.batch)
-            self._pending = [sent for sent in self._pending if sent.batch > self.batch]
-        for message in messages:
-            for work in message.works:
-                self._wait(work, message.what)
+    def settle(self) -> None:
+        """Wait until the messages of this batch and those before have left. Until then what they
+        hold must not be changed."""
+        self._settle(sent for sent in self._pending if sent.batch <= self.batch)
+        self._pending = [sent for sent in self._pending if sent.batch > self.batch]
+
+    def begin(self, phase: Channel) -> None:
+        """Let torch's profiler know that a way begins, if it wants to."""
+        if self.marks:
+            with torch.profiler.record_function(f"{PHASE}{phase}"):
+                pass
+
+    @property
+    def held(self) -> int:
+        """How many messages are kept until they have left."""
+        return sum(len(sent.tensors) for sent in self._pending)
+
+    def settle_parts(self, last: int) -> None:
+        """Wait until messages of the slices up to one have left. gloo tells of those that it has
+        sent only where it is asked to wait."""
+        self._settle(sent for sent in self._pending if sent.part <= last)
+        self._pending = [sent for sent in self._pending if sent.part > last]
 
     def total(self, value: float) -> float:
         """The sum of a number over all ranks, in double precision."""
@@ -194,6 +212,11 @@ class World:
             return [value]
         with self._reporting("all_gather of notes"):
             return self.network.notes(value, self.size)
+
+    def _settle(self, messages: Iterable[_Sent]) -> None:
+        for message in messages:
+            for work in message.works:
+                self._wait(work, message.what)
 
     def _wait(self, work: Work | None, what: str) -> None:
         if work is not None:

@@ -6,8 +6,9 @@ communication reaches it in the same order. The backward pass runs the list in r
 gradient of a register is this device's share, and the shares of all copies of a piece add up to
 its gradient (a tensor with c copies and p partials has a gradient with p copies and c partials).
 
-``position`` of an instruction is the number of the schedule's step that it is a part of, the same
-on all ranks.
+``position`` of an instruction is that of the schedule's step that it is a part of, the same on all
+ranks. From the highest position down, steps add to gradients for the last time: of a pipeline those
+of the last slice, then those that join the slices, then those that are done once.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ class Weight:
     region: Region
     group: Group
     position: int = 0
-    """The first step of the schedule that reads it: the last one to add to its gradient."""
+    """The lowest one of the steps that read it: the last one to add to its gradient."""
 
     def __str__(self) -> str:
         shared = f", all_reduce over {_ranks(self.group)}" if len(self.group) > 1 else ""
@@ -235,6 +236,9 @@ class Pipelined:
     """Whether anything but the slices has gradients of the tail, on any rank."""
     is_delayed: bool
     """Whether gradients are of weights one update old (PipeDream-2BW)."""
+    stages: int
+    """How many there are: before any of them takes slice j forward, all have taken slice
+    j - ``stages`` back."""
     runs_on: bool
     """Whether slices of the next batch may begin before all of this one have gone back."""
 

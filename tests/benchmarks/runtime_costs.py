@@ -45,6 +45,8 @@ ROUNDS, WARM = 20, 3
 class OneBatch:
     """The same data in every step, there already, so that making it takes no time."""
 
+    counts = False
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._made: dict[str, Tensor] = {}
