@@ -117,6 +117,7 @@ class Frame:
 
     def forward(self) -> None:
         """Make all registers; those that are not kept for later parts are dropped."""
+        self.shared.world.begin("forward")
         for block in self.blocks:
             if isinstance(block, Stretch):
                 self._run(block)
@@ -128,6 +129,7 @@ class Frame:
 
     def backward(self, done: Callable[[int], None] | None = None) -> None:
         """Take gradients back. ``done`` is told the number of each block that has been."""
+        self.shared.world.begin("backward")
         for number in range(len(self.blocks) - 1, -1, -1):
             block = self.blocks[number]
             if isinstance(block, Stretch):
