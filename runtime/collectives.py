@@ -166,6 +166,11 @@ class World:
         self._settle(sent for sent in self._pending if sent.batch <= self.batch)
         self._pending = [sent for sent in self._pending if sent.batch > self.batch]
 
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def begin(self, phase: Channel) -> None:
         """Let torch's profiler know that a way begins, if it wants to."""
         if self.marks:

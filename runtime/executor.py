@@ -86,7 +86,7 @@ class Executor:
         begins: list[float] = []
 
         def start() -> None:
-            self._synchronize()
+            self._world.synchronize()
             begins.append(perf_counter())
 
         totals: list[Callable[[], float]] = []
@@ -109,7 +109,7 @@ class Executor:
             self._update(update, gradients)
         # Last, because it waits for other ranks, the slowest of which sets the pace.
         (total,) = (wait() for wait in totals)
-        self._synchronize()
+        self._world.synchronize()
         return StepResult(total, perf_counter() - begins[0])
 
     def _update(self, update: Update, gradients: Mapping[str, Tensor]) -> None:
@@ -195,10 +195,6 @@ class Executor:
         for name, value in outputs.items():
             if value.untyped_storage().data_ptr() in kept:
                 outputs[name] = value.clone()
-
-    def _synchronize(self) -> None:
-        if self._world.device.type == "cuda":
-            torch.cuda.synchronize(self._world.device)
 
 
 def _first_readers(blocks: tuple[Block, ...]) -> dict[str, int]:

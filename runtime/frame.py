@@ -20,7 +20,15 @@ from runtime.fuse import Local
 from runtime.kernels import Kernel, prepare
 from runtime.messages import communicate, run_exchange
 from runtime.precision import Precision
-from runtime.program import Alias, Communication, Exchange, Program, Run
+from runtime.program import (
+    Alias,
+    Communication,
+    Exchange,
+    Program,
+    Run,
+    sources,
+    targets,
+)
 from runtime.stretch import (
     Action,
     Block,
@@ -29,8 +37,6 @@ from runtime.stretch import (
     Stretch,
     entering,
     run_stretch,
-    sources,
-    targets,
 )
 
 Compiled = Callable[..., tuple[Tensor, ...]]

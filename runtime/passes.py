@@ -10,8 +10,8 @@ from torch import Tensor
 from runtime.batch import Done, Parts, SlicedBatch, begin_back, results
 from runtime.data import Source
 from runtime.frame import Frame, Machinery
-from runtime.program import Instruction, Load, Pipelined, Program
-from runtime.stretch import Block, blocks_of, sources
+from runtime.program import Instruction, Load, Pipelined, Program, sources
+from runtime.stretch import Block, blocks_of
 
 Known = Callable[[Tensor | None], None]
 """Told this rank's part of the loss, if it has one, as soon as that is known."""

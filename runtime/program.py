@@ -204,6 +204,22 @@ class Alias:
 Instruction = Load | Communication | Run | Alias
 
 
+def sources(instruction: Instruction) -> tuple[str, ...]:
+    """The registers that an instruction reads."""
+    if isinstance(instruction, Load):
+        return ()
+    if isinstance(instruction, Run):
+        return instruction.operands
+    return () if instruction.source is None else (instruction.source,)
+
+
+def targets(instruction: Instruction) -> tuple[str, ...]:
+    """The registers that an instruction makes."""
+    if isinstance(instruction, Run):
+        return instruction.results
+    return () if instruction.target is None else (instruction.target,)
+
+
 @dataclass(frozen=True)
 class Weight:
     """A piece of a weight that lives here, and who else holds it and shares its gradient."""
