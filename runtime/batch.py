@@ -6,7 +6,7 @@ to one batch is here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,8 @@ from runtime.program import Pipelined
 from runtime.stretch import Block
 
 Values = dict[str, Tensor]
+Done = Callable[[int], None]
+"""Told a number in ``Passes.way_back``: blocks from it on have given the weights all gradients."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ class SlicedBatch:
     def forward(self) -> None:
         """Take the next slice forward."""
         part = self.started
+        self._enter(part)
+        # Every stage has taken that slice back by now, and so has received all of it.
+        self._shared.world.settle_parts(self._shared.world.part - self._pipeline.stages)
         if not part:
             self._before.forward()
             self._sums, self._known = self._zeros(), self._gradients_of_joined()
@@ -70,11 +75,12 @@ class SlicedBatch:
         frame.forward()
         self.started += 1
 
-    def backward(self, part: int) -> None:
-        """Take a slice back."""
-        self._frames.pop(part).backward()
+    def backward(self, part: int, done: Done | None = None) -> None:
+        """Take a slice back; ``done``: of the last one."""
+        self._enter(part)
+        self._go_back(self._frames.pop(part), done, len(self._parts.before) + len(self._parts.tail))
 
-    def finish(self) -> Tensor | None:
+    def finish(self, done: Done) -> Tensor | None:
         """Join the slices; this rank's part of the loss."""
         tail = Frame(self._shared, self._parts.tail, self._before, values=self._sums)
         tail.forward()
@@ -82,13 +88,27 @@ class SlicedBatch:
         if self._pipeline.tail_trains:
             begin_back(tail, self._scale)
             tail.values.clear()
-            tail.backward()
+            self._go_back(tail, done, len(self._parts.before))
         return loss
 
-    def go_back(self) -> None:
+    def go_back(self, done: Done) -> None:
         """Take back what was done before the slices."""
         self._before.values.clear()
-        self._before.backward()
+        self._go_back(self._before, done, 0)
+
+    def _go_back(self, frame: Frame, done: Done | None, first: int) -> None:
+        """``first``: the number in ``Passes.way_back`` of the frame's first block."""
+        if done is None:
+            frame.backward()
+            return
+        done(first + len(frame.blocks))
+        frame.backward(lambda number: done(first + number))
+
+    def _enter(self, part: int) -> None:
+        """What is sent from now on is of a slice."""
+        world = self._shared.world
+        world.batch = self.number
+        world.part = self.number * len(self._parts.slices) + part
 
     def _gradients_of_joined(self) -> Values:
         """The tail's gradients of what it joins. It is linear, so zeros do for what is to come."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from pcg.errors import InputError, UnityError
+from runtime.network import Handle, Network, Work
 from runtime.program import Group
 from runtime.rendezvous import own_store
 
@@ -22,35 +23,14 @@ Kind = Literal["cpu", "gpu"]
 T = TypeVar("T")
 MARK = "unity: "
 """What names of communication begin with in a profile."""
+PHASE = "unity phase: "
+"""What marks in a profile begin with that a pass begins, forward or backward."""
 Channel = Literal["forward", "backward"]
 """Messages between two ranks keep their order within a channel."""
 
-TAGS: Mapping[Channel, int] = {"forward": 0, "backward": 1}
-
-Flat = Callable[..., object]
-
-
-def _named(*names: str) -> Flat:
-    """Torch's function that goes by one of these names, the newest first."""
-    return next(getattr(dist, name) for name in names if hasattr(dist, name))
-
-
-def _all_to_all(result: Tensor, own: Tensor, group: dist.ProcessGroup | None) -> object:
-    return dist.all_to_all_single(result, own, group=group)
-
-
-def _reduce_scatter(result: Tensor, own: Tensor, group: dist.ProcessGroup | None) -> object:
-    return _SCATTER(result, own, dist.ReduceOp.SUM, group)
-
-
-_SCATTER = _named("reduce_scatter_single", "reduce_scatter_tensor")
-COLLECTIVES: Mapping[str, Flat] = {
-    "all_gather": _named("all_gather_single", "all_gather_into_tensor"),
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-}
-"""Torch's function of each collective on flat tensors: the result, this rank's own, the group.
-Both gloo and NCCL offer all three."""
+CHANNELS = ("forward", "backward", "total")
+"""What has a group of all ranks to itself, so that none of it waits for another: messages one way
+and the other, and numbers that are added up, which some ranks ask for long before others."""
 
 
 class CommunicationError(UnityError):
@@ -61,10 +41,11 @@ class CommunicationError(UnityError):
 class _Sent:
     """Messages under way, and the tensors that have to stay until they have left."""
 
-    works: list[dist.Work]
+    works: Sequence[Work]
     tensors: tuple[Tensor, ...]
     what: str
     batch: int
+    part: int
 
 
 @dataclass
@@ -74,14 +55,11 @@ class World:
     rank: int = 0
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    _groups: dict[Group, dist.ProcessGroup | None] = field(
-        default_factory=dict[Group, dist.ProcessGroup | None]
-    )
-    """Every group that has been created, by all ranks; None where this one is no member."""
-    _channels: dict[Channel, dist.ProcessGroup] = field(
-        default_factory=dict[Channel, dist.ProcessGroup]
-    )
-    """Groups of all ranks for messages, where the default one does not do."""
+    network: Network = field(default_factory=Network)
+    _groups: dict[Group, Handle] = field(default_factory=dict[Group, Handle])
+    """Every group that has been created, by all ranks; of no use where this one is no member."""
+    _channels: dict[str, Handle] = field(default_factory=dict[str, Handle])
+    """A group for each of ``CHANNELS``; until they are created, the default one."""
     _pending: list[_Sent] = field(default_factory=list[_Sent])
     marks: bool = False
     """Whether communication is named for torch's profiler."""
@@ -89,31 +67,30 @@ class World:
     """The training step under way, from 1, for messages; 0 before the first."""
     batch: int = 0
     """The batch that messages belong to: the next one may begin before this one has ended."""
+    part: int = 0
+    """The slice that messages belong to, counted from the first one of the first batch."""
     asked_to_stop: bool = False
     """Whether this rank was told to stop: it tells the others with the next ``total``."""
     stops: bool = False
     """Whether any rank was told to, as all of them know since the last ``total``."""
 
-    def prepare(self, groups: Iterable[Group], *, both_ways: bool = False) -> None:
+    def prepare(self, groups: Iterable[Group]) -> None:
         """Create the process groups that do not exist yet.
 
         All ranks have to call this with the same groups in the same order: creating a group is
-        itself a collective of all of them. ``both_ways``: whether activations and gradients are
-        under way at the same time; NCCL works off the messages of a group one after the other.
+        itself a collective of all of them.
         """
         everyone = tuple(range(self.size))
         for group in groups:
             if group not in self._groups and len(group) > 1:
                 with self._reporting(f"creating the group {group}"):
                     whole = group == everyone
-                    made = dist.group.WORLD if whole else dist.new_group(list(group))
-                    # A rank that is no member is given a placeholder.
-                    self._groups[group] = made if isinstance(made, dist.ProcessGroup) else None
-        if both_ways and self.size > 1 and self.device.type == "cuda" and not self._channels:
-            with self._reporting("creating a group for gradients"):
-                made = dist.new_group(list(everyone))
-                assert isinstance(made, dist.ProcessGroup), "every rank is a member"
-                self._channels["backward"] = made
+                    made = self.network.everyone if whole else self.network.group(group)
+                    self._groups[group] = made
+        for channel in CHANNELS if self.size > 1 else ():
+            if channel not in self._channels:
+                with self._reporting(f"creating the group of {channel}"):
+                    self._channels[channel] = self.network.group(everyone)
 
     def all_reduce(self, values: Tensor, group: Group) -> Tensor:
         """The sum of the members' tensors. ``group`` has been prepared and holds this rank."""
@@ -128,14 +105,15 @@ class World:
             return _done
         what = f"all_reduce over {group}"
         with self._reporting(what):
-            work = dist.all_reduce(values, group=self._groups[group], async_op=True)
+            work = self.network.all_reduce(values, self._groups[group])
         return lambda: self._wait(work, what)
 
     def all_gather(self, values: Tensor, group: Group) -> Tensor:
         """The members' flat tensors, all of one length, one after the other."""
         found = values.new_empty(len(group) * len(values))
         with self._reporting(f"all_gather over {group}"):
-            COLLECTIVES["all_gather"](found, values.contiguous(), self._groups[group])
+            own, members = values.contiguous(), self._groups[group]
+            self.network.collective("all_gather", found, own, members)
         return found
 
     def reduce_scatter(self, values: Tensor, group: Group) -> Tensor:
@@ -143,7 +121,8 @@ class World:
         members."""
         found = values.new_empty(len(values) // len(group))
         with self._reporting(f"reduce_scatter over {group}"):
-            COLLECTIVES["reduce_scatter"](found, values.contiguous(), self._groups[group])
+            own, members = values.contiguous(), self._groups[group]
+            self.network.collective("reduce_scatter", found, own, members)
         return found
 
     def all_to_all(self, values: Tensor, group: Group) -> Tensor:
@@ -151,7 +130,8 @@ class World:
         member has for this rank, one after the other."""
         found = torch.empty_like(values)
         with self._reporting(f"all_to_all over {group}"):
-            COLLECTIVES["all_to_all"](found, values.contiguous(), self._groups[group])
+            own, members = values.contiguous(), self._groups[group]
+            self.network.collective("all_to_all", found, own, members)
         return found
 
     def exchange(
@@ -171,29 +151,42 @@ class World:
             for peer, length in sorted(incoming.items())
         }
         sent = {peer: values.contiguous() for peer, values in sorted(outgoing.items())}
-        ends = self._channels.get(channel), TAGS[channel]
-        operations = [dist.P2POp(dist.isend, values, peer, *ends) for peer, values in sent.items()]
-        operations += [
-            dist.P2POp(dist.irecv, values, peer, *ends) for peer, values in received.items()
-        ]
-        if operations:
+        if sent or received:
             what = f"messages with {sorted({*outgoing, *incoming})}"
             with self._reporting(what):
-                works = dist.batch_isend_irecv(operations)
-            self._pending.append(_Sent(works, tuple(sent.values()), what, self.batch))
+                works = self.network.messages(sent, received, self._channels.get(channel))
+            self._pending.append(_Sent(works, tuple(sent.values()), what, self.batch, self.part))
         if received:
-            self.settle(self._pending.pop())
+            self._settle([self._pending.pop()])
         return received
 
-    def settle(self, *messages: _Sent) -> None:
-        """Wait until messages have left, by default all of this batch and those before. Until then
-        what they hold must not be changed."""
-        if not messages:
-            messages = tuple(sent for sent in self._pending if sent.batch <= self.batch)
-            self._pending = [sent for sent in self._pending if sent.batch > self.batch]
-        for message in messages:
-            for work in message.works:
-                self._wait(work, message.what)
+    def settle(self) -> None:
+        """Wait until the messages of this batch and those before have left. Until then what they
+        hold must not be changed."""
+        self._settle(sent for sent in self._pending if sent.batch <= self.batch)
+        self._pending = [sent for sent in self._pending if sent.batch > self.batch]
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def begin(self, phase: Channel) -> None:
+        """Let torch's profiler know that a way begins, if it wants to."""
+        if self.marks:
+            with torch.profiler.record_function(f"{PHASE}{phase}"):
+                pass
+
+    @property
+    def held(self) -> int:
+        """How many messages are kept until they have left."""
+        return sum(len(sent.tensors) for sent in self._pending)
+
+    def settle_parts(self, last: int) -> None:
+        """Wait until messages of the slices up to one have left. gloo tells of those that it has
+        sent only where it is asked to wait."""
+        self._settle(sent for sent in self._pending if sent.part <= last)
+        self._pending = [sent for sent in self._pending if sent.part > last]
 
     def total(self, value: float) -> float:
         """The sum of a number over all ranks, in double precision."""
@@ -208,7 +201,7 @@ class World:
         numbers = torch.stack([own, own.new_tensor(float(self.asked_to_stop))])
         what = "all_reduce of a number, such as the loss"
         with self._reporting(what):
-            work = dist.all_reduce(numbers, async_op=True)
+            work = self.network.all_reduce(numbers, self._channels.get("total"))
 
         def total() -> float:
             self._wait(work, what)
@@ -222,12 +215,15 @@ class World:
         """Every rank's value, which has to be one that can be pickled."""
         if self.size == 1:
             return [value]
-        found: list[T | None] = [None] * self.size
         with self._reporting("all_gather of notes"):
-            dist.all_gather_object(found, value)
-        return cast(list[T], found)
+            return self.network.notes(value, self.size)
 
-    def _wait(self, work: dist.Work | None, what: str) -> None:
+    def _settle(self, messages: Iterable[_Sent]) -> None:
+        for message in messages:
+            for work in message.works:
+                self._wait(work, message.what)
+
+    def _wait(self, work: Work | None, what: str) -> None:
         if work is not None:
             with self._reporting(what):
                 work.wait()

@@ -37,6 +37,11 @@ Reals = NDArray[np.float64]
 class Source(Protocol):
     """What gives the inputs of each step."""
 
+    @property
+    def counts(self) -> bool:
+        """Whether to read it is a part of training, and so of the time of a step."""
+        ...
+
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
         """A region of an input in a step, from 0; of any number format."""
         ...
@@ -47,6 +52,11 @@ class Synthetic:
     """Random values that depend on the seed, the input's name and the step."""
 
     seed: int
+
+    @property
+    def counts(self) -> bool:
+        """No: it stands for data that is there."""
+        return False
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
         return input_batch(leaf, self.seed, step, region)

@@ -119,6 +119,10 @@ class UserData:
             raise InputError(where, problem)
         self._step, self._read = -1, dict[int, Any]()
 
+    @property
+    def counts(self) -> bool:
+        return True
+
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
         """As ``runtime.data.Source`` says. Raises InputError for what does not fit the model."""
         if leaf.name.startswith(DRAWN):

@@ -22,8 +22,8 @@ from runtime.sync import GradientSync, buckets
 
 @dataclass(frozen=True)
 class StepResult:
-    """One training step: the loss before its update, and its wall-clock seconds, without the
-    making of synthetic data."""
+    """One training step: the loss before its update, and its wall-clock seconds, with the reading
+    of a user's data and without the making of synthetic data."""
 
     loss: float
     seconds: float
@@ -54,7 +54,7 @@ class Executor:
         between communications go through torch.compile."""
         self._program, self._world = program, world
         self._precision = precision(number_format, world.device)
-        world.prepare(program.groups, both_ways=program.pipeline is not None)
+        world.prepare(program.groups)
         self.weights = {
             weight.register: initial_weight(
                 weight.leaf, seed, weight.region, self._precision.dtype
@@ -65,9 +65,8 @@ class Executor:
         self.loss_scale = LossScale() if self._precision.needs_scale else None
         """What the loss is multiplied with in float16."""
         self._passes = Passes(program, source or Synthetic(seed))
-        self._blocks = self._passes.blocks
-        # Gradients of slices are complete when all slices have been.
-        self._closing = {} if program.pipeline else _first_readers(self._blocks)
+        self._blocks = self._passes.way_back
+        self._closing = _first_readers(self._blocks)
         self._sync = self._make_sync()
         self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
         """The weights of one update before, where gradients are of those."""
@@ -87,7 +86,7 @@ class Executor:
         begins: list[float] = []
 
         def start() -> None:
-            self._synchronize()
+            self._world.synchronize()
             begins.append(perf_counter())
 
         totals: list[Callable[[], float]] = []
@@ -96,7 +95,8 @@ class Executor:
             """Ranks add their parts of the loss up while the way back goes on."""
             totals.append(self._world.start_total(0.0 if loss is None else loss))
 
-        self._block = len(self._blocks)
+        # Until the way back is told of, nothing is complete.
+        self._block = 0
         self._passes.scale = self.loss_scale.value if self.loss_scale else 1.0
         self._updates = update is not None
         following = self._next_version() if more else None
@@ -109,7 +109,7 @@ class Executor:
             self._update(update, gradients)
         # Last, because it waits for other ranks, the slowest of which sets the pace.
         (total,) = (wait() for wait in totals)
-        self._synchronize()
+        self._world.synchronize()
         return StepResult(total, perf_counter() - begins[0])
 
     def _update(self, update: Update, gradients: Mapping[str, Tensor]) -> None:
@@ -182,7 +182,7 @@ class Executor:
         """Communication of gradients keeps its place among that of the program: what a later
         step of the schedule completes is sent before an earlier one communicates."""
         self._block = number
-        if not (self._updates and self._closing and number):
+        if not (self._updates and number):
             return
         if isinstance(following := self._blocks[number - 1], Meeting):
             self._sync.flush(following.position + 1)
@@ -195,10 +195,6 @@ class Executor:
         for name, value in outputs.items():
             if value.untyped_storage().data_ptr() in kept:
                 outputs[name] = value.clone()
-
-    def _synchronize(self) -> None:
-        if self._world.device.type == "cuda":
-            torch.cuda.synchronize(self._world.device)
 
 
 def _first_readers(blocks: tuple[Block, ...]) -> dict[str, int]:

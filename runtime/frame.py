@@ -20,7 +20,15 @@ from runtime.fuse import Local
 from runtime.kernels import Kernel, prepare
 from runtime.messages import communicate, run_exchange
 from runtime.precision import Precision
-from runtime.program import Alias, Communication, Exchange, Program, Run
+from runtime.program import (
+    Alias,
+    Communication,
+    Exchange,
+    Program,
+    Run,
+    sources,
+    targets,
+)
 from runtime.stretch import (
     Action,
     Block,
@@ -29,8 +37,6 @@ from runtime.stretch import (
     Stretch,
     entering,
     run_stretch,
-    sources,
-    targets,
 )
 
 Compiled = Callable[..., tuple[Tensor, ...]]
@@ -117,6 +123,7 @@ class Frame:
 
     def forward(self) -> None:
         """Make all registers; those that are not kept for later parts are dropped."""
+        self.shared.world.begin("forward")
         for block in self.blocks:
             if isinstance(block, Stretch):
                 self._run(block)
@@ -128,6 +135,7 @@ class Frame:
 
     def backward(self, done: Callable[[int], None] | None = None) -> None:
         """Take gradients back. ``done`` is told the number of each block that has been."""
+        self.shared.world.begin("backward")
         for number in range(len(self.blocks) - 1, -1, -1):
             block = self.blocks[number]
             if isinstance(block, Stretch):

@@ -18,7 +18,7 @@ from pcg.operator import Operator
 from pcg.ops.algebra import add, matmul
 from pcg.ops.layout import expand_vector
 from pcg.task import Task
-from runtime.program import Alias, Exchange, Run
+from runtime.program import Alias, Exchange, Run, sources
 
 Local = Run | Alias | Exchange
 
@@ -37,7 +37,7 @@ def fused(instructions: Sequence[Local], later: Iterable[str]) -> tuple[Local, .
     readers = Counter(later)
     makers: dict[str, Run] = {}
     for instruction in instructions:
-        readers.update(_reads(instruction))
+        readers.update(sources(instruction))
         if isinstance(instruction, Run) and not instruction.again:
             makers.update(dict.fromkeys(instruction.results, instruction))
     made: dict[int, Run] = {}
@@ -49,12 +49,6 @@ def fused(instructions: Sequence[Local], later: Iterable[str]) -> tuple[Local, .
             made[id(instruction)] = _together(product, bias, instruction)
             gone |= {id(product), id(bias)}
     return tuple(made.get(id(i), i) for i in instructions if id(i) not in gone)
-
-
-def _reads(instruction: Local) -> tuple[str, ...]:
-    if isinstance(instruction, Run):
-        return instruction.operands
-    return () if instruction.source is None else (instruction.source,)
 
 
 def _parts(total: Run, makers: dict[str, Run], readers: Counter[str]) -> tuple[Run, Run] | None:

@@ -96,7 +96,7 @@ class Lowering:
         """Some steps of the schedule, as one rank takes them with a slice."""
         found: list[Instruction] = []
         for number in numbers:
-            found += self._lower(number, self.schedule.steps[number], rank, part)
+            found += self._lower(self._places[number], self.schedule.steps[number], rank, part)
         return tuple(found)
 
     def _pipelined(self, rank: int) -> Pipelined:
@@ -110,6 +110,7 @@ class Lowering:
             self._part(parts.tail, rank),
             tail_trains(self.schedule, parts, self._active),
             given.schedule == "2bw",
+            given.stages,
             given.schedule == "2bw" and self._stages_are_apart,
         )
 
@@ -203,10 +204,17 @@ class Lowering:
     @cached_property
     def _first_uses(self) -> Mapping[Slot, int]:
         found: dict[Slot, int] = {}
-        for number, step in enumerate(self.schedule.steps):
-            for slot in ends(step)[0]:
-                found.setdefault(slot, number)
+        for number, place in sorted(self._places.items(), key=lambda item: item[1]):
+            for slot in ends(self.schedule.steps[number])[0]:
+                found.setdefault(slot, place)
         return found
+
+    @cached_property
+    def _places(self) -> Mapping[int, int]:
+        """The position of each step, by its number: the last to add to gradients come first."""
+        parts = self._roles
+        order = (*parts.before, *parts.tail, *parts.sliced)
+        return {number: place for place, number in enumerate(order)}
 
     def _weights(self, rank: int) -> Iterable[Weight]:
         for node in sorted(self.schedule.homes, key=lambda node: node.leaf.name):

@@ -250,17 +250,12 @@ def _samples(world: World, call: Call) -> list[float]:
 
 
 def _seconds(world: World, call: Call, times: int) -> float:
-    _synchronize(world)
+    world.synchronize()
     begin = perf_counter()
     for _ in range(times):
         call()
-    _synchronize(world)
+    world.synchronize()
     return (perf_counter() - begin) / times
-
-
-def _synchronize(world: World) -> None:
-    if world.device.type == "cuda":
-        torch.cuda.synchronize(world.device)
 
 
 def _timing(size: float, samples: Sequence[float]) -> Timing:

@@ -91,11 +91,11 @@ def collective(
             return AllReduce(source, target, group, position)
         case "all_gather":
             own = region_of(move.target, rank)
-            places = tuple(_inside(region_of(move.source, member), own) for member in group)
+            places = tuple(inside(region_of(move.source, member), own) for member in group)
             return AllGather(source, target, group, places, position)
         case "reduce_scatter":
             own = region_of(move.source, rank)
-            places = tuple(_inside(region_of(move.target, member), own) for member in group)
+            places = tuple(inside(region_of(move.target, member), own) for member in group)
             return ReduceScatter(source, target, group, places, position)
         case "all_to_all":
             sent = {m.target: _within(move.source, m, rank) for m in _of(move, source=rank)}
@@ -143,10 +143,11 @@ def region_of(layout: Layout, device: int) -> Region:
 
 def _within(layout: Layout, message: Message, device: int) -> Region:
     """A message's region, counted from the first element of a device's piece."""
-    return _inside(message.region, region_of(layout, device))
+    return inside(message.region, region_of(layout, device))
 
 
-def _inside(region: Region, piece: Region) -> Region:
+def inside(region: Region, piece: Region) -> Region:
+    """A region, counted from the first element of a piece."""
     return tuple(
         (start - first, stop - first)
         for (start, stop), (first, _) in zip(region, piece, strict=True)

@@ -7,21 +7,19 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from runtime.batch import Parts, SlicedBatch, begin_back, results
+from runtime.batch import Done, Parts, SlicedBatch, begin_back, results
 from runtime.data import Source
 from runtime.frame import Frame, Machinery
-from runtime.program import Instruction, Load, Pipelined, Program
-from runtime.stretch import Block, blocks_of, sources
+from runtime.program import Instruction, Load, Pipelined, Program, sources
+from runtime.stretch import Block, blocks_of
 
 Known = Callable[[Tensor | None], None]
 """Told this rank's part of the loss, if it has one, as soon as that is known."""
-Done = Callable[[int], None]
-"""Told the number of each block whose way back has been taken."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """Who is told of what in a pass. ``start``: that its data is there."""
+    """Who is told of what in a pass. ``start``: that what its time is of begins."""
 
     start: Callable[[], None]
     loss: Known
@@ -37,6 +35,9 @@ class Passes:
     source: Source
     blocks: tuple[Block, ...] = field(init=False)
     """Those of what is done once, before any slices."""
+    way_back: tuple[Block, ...] = field(init=False)
+    """Those that add to gradients last, in such an order that they go back from the end: what is
+    done once, what joins slices, and the last slice."""
     outputs: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
     """Of the last pass, by register."""
     scale: float = field(init=False, default=1.0)
@@ -49,7 +50,7 @@ class Passes:
         kept = {*program.outputs, *([program.loss] if program.loss else [])}
         pipeline = program.pipeline
         if pipeline is None:
-            self.blocks = blocks_of(program.instructions, frozenset(kept))
+            self.blocks = self.way_back = blocks_of(program.instructions, frozenset(kept))
             return
         later = [i for part in (*pipeline.slices, pipeline.tail) for i in part]
         read = {name for instruction in later for name in sources(instruction)}
@@ -57,6 +58,7 @@ class Passes:
         joined = frozenset(pipeline.joined)
         slices = [blocks_of(part, frozenset(), joined) for part in pipeline.slices]
         self._parts = Parts(self.blocks, slices, blocks_of(pipeline.tail, frozenset(kept)))
+        self.way_back = (*self.blocks, *self._parts.tail, *slices[-1])
 
     def run(
         self, number: int, shared: Machinery, told: Told, following: Machinery | None = None
@@ -64,17 +66,21 @@ class Passes:
         """Take batch ``number``, with the weights of ``shared``. ``following``: those of the next
         batch, if its slices may begin before this one has ended."""
         self.outputs = {}
+        if self.source.counts:
+            told.start()
         if (pipeline := self.program.pipeline) is not None:
             self._run_slices(number, pipeline, shared, told, following)
             return
         frame = Frame(shared, self.blocks)
         frame.values.update(self._loaded(shared, self.program.instructions, number))
-        told.start()
+        if not self.source.counts:
+            told.start()
         frame.forward()
         self.outputs, loss = results(frame)
         told.loss(loss)
         begin_back(frame, self.scale)
         frame.values.clear()
+        told.done(len(self.way_back))
         frame.backward(told.done)
 
     def _run_slices(
@@ -92,8 +98,9 @@ class Passes:
             ahead = self._batch(number + 1, pipeline, following)
         world = shared.world
         world.batch = number
-        told.start()
-        early = self.program.loss is None and not self.program.meets_all
+        if not self.source.counts:
+            told.start()
+        early = self.program.loss is None
         if early:
             # At once, so that ranks with the loss need not wait for the way back of this one.
             told.loss(None)
@@ -103,15 +110,14 @@ class Passes:
                     batch.forward()
                 continue
             if ahead is not None and part + pipeline.lead >= len(pipeline.slices):
-                world.batch = number + 1
                 ahead.forward()
-                world.batch = number
-            batch.backward(part)
-        loss = batch.finish()
+            is_last = part == len(pipeline.slices) - 1
+            batch.backward(part, told.done if is_last else None)
+        loss = batch.finish(told.done)
         self.outputs = dict(batch.outputs)
         if not early:
             told.loss(loss)
-        batch.go_back()
+        batch.go_back(told.done)
         self._under_way = ahead
 
     def _batch(self, number: int, pipeline: Pipelined, shared: Machinery) -> SlicedBatch:

@@ -6,8 +6,9 @@ communication reaches it in the same order. The backward pass runs the list in r
 gradient of a register is this device's share, and the shares of all copies of a piece add up to
 its gradient (a tensor with c copies and p partials has a gradient with p copies and c partials).
 
-``position`` of an instruction is the number of the schedule's step that it is a part of, the same
-on all ranks.
+``position`` of an instruction is that of the schedule's step that it is a part of, the same on all
+ranks. From the highest position down, steps add to gradients for the last time: of a pipeline those
+of the last slice, then those that join the slices, then those that are done once.
 """
 
 from __future__ import annotations
@@ -203,6 +204,22 @@ class Alias:
 Instruction = Load | Communication | Run | Alias
 
 
+def sources(instruction: Instruction) -> tuple[str, ...]:
+    """The registers that an instruction reads."""
+    if isinstance(instruction, Load):
+        return ()
+    if isinstance(instruction, Run):
+        return instruction.operands
+    return () if instruction.source is None else (instruction.source,)
+
+
+def targets(instruction: Instruction) -> tuple[str, ...]:
+    """The registers that an instruction makes."""
+    if isinstance(instruction, Run):
+        return instruction.results
+    return () if instruction.target is None else (instruction.target,)
+
+
 @dataclass(frozen=True)
 class Weight:
     """A piece of a weight that lives here, and who else holds it and shares its gradient."""
@@ -212,7 +229,7 @@ class Weight:
     region: Region
     group: Group
     position: int = 0
-    """The first step of the schedule that reads it: the last one to add to its gradient."""
+    """The lowest one of the steps that read it: the last one to add to its gradient."""
 
     def __str__(self) -> str:
         shared = f", all_reduce over {_ranks(self.group)}" if len(self.group) > 1 else ""
@@ -235,6 +252,9 @@ class Pipelined:
     """Whether anything but the slices has gradients of the tail, on any rank."""
     is_delayed: bool
     """Whether gradients are of weights one update old (PipeDream-2BW)."""
+    stages: int
+    """How many there are: before any of them takes slice j forward, all have taken slice
+    j - ``stages`` back."""
     runs_on: bool
     """Whether slices of the next batch may begin before all of this one have gone back."""
 
@@ -278,12 +298,6 @@ class Program:
     """Every group of a collective in any rank's program, in the same order on all ranks."""
     pipeline: Pipelined | None = None
     """What follows ``instructions`` where the batch is taken in slices."""
-
-    @property
-    def meets_all(self) -> bool:
-        """Whether all ranks meet in a collective, which then has its place among those in which
-        they add up the loss."""
-        return tuple(range(self.ranks)) in self.groups
 
     @property
     def trained(self) -> tuple[Weight, ...]:

@@ -22,6 +22,7 @@ from pcg.schedule import Compute, Load, Move, Schedule, Slot, Step
 from pcg.task import Task
 from pcg.tensor import ParallelTensor
 from pcg.transfer import Region
+from runtime.moves import inside
 from runtime.program import Exchange, Kept, Part
 
 
@@ -148,8 +149,8 @@ def sliced_exchange(source: Slot, target: Slot, rank: int, number: int) -> Excha
     receives: list[Part] = []
     kept: list[Kept] = []
     for sender, receiver, region in _messages(source.layout, target.layout, number):
-        given = _inside(region, source.layout, sender, number)
-        place = _inside(region, target.layout, receiver, number)
+        given = inside(region, global_region(source.layout, sender, number))
+        place = inside(region, global_region(target.layout, receiver, number))
         if rank == sender == receiver:
             kept.append(Kept(given, place))
         elif rank == sender:
@@ -176,11 +177,6 @@ def _messages(source: Layout, target: Layout, number: int) -> Iterable[tuple[int
 def _common(a: Region, b: Region) -> Region | None:
     found = tuple((max(i, k), min(j, m)) for (i, j), (k, m) in zip(a, b, strict=True))
     return found if all(start < stop for start, stop in found) else None
-
-
-def _inside(region: Region, layout: Layout, device: int, number: int) -> Region:
-    piece = global_region(layout, device, number)
-    return tuple((i - k, j - k) for (i, j), (k, _) in zip(region, piece, strict=True))
 
 
 def _check_sliced(step: Step, where: str) -> None:

@@ -16,7 +16,16 @@ from torch import Tensor
 from torch.autograd import Function
 
 from runtime.fuse import Local, fused
-from runtime.program import Alias, Communication, Exchange, Instruction, Load, Run
+from runtime.program import (
+    Alias,
+    Communication,
+    Exchange,
+    Instruction,
+    Load,
+    Run,
+    sources,
+    targets,
+)
 
 Sink = Callable[[Tensor], None]
 """Takes the gradient of a register."""
@@ -97,22 +106,6 @@ def blocks_of(
         later.update(block.reads)
         found.append(block)
     return tuple(reversed(found))
-
-
-def sources(instruction: Instruction) -> tuple[str, ...]:
-    """The registers that an instruction reads."""
-    if isinstance(instruction, Load):
-        return ()
-    if isinstance(instruction, Run):
-        return instruction.operands
-    return () if instruction.source is None else (instruction.source,)
-
-
-def targets(instruction: Instruction) -> tuple[str, ...]:
-    """The registers that an instruction makes."""
-    if isinstance(instruction, Run):
-        return instruction.results
-    return () if instruction.target is None else (instruction.target,)
 
 
 def _is_local(instruction: Instruction) -> bool:

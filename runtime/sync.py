@@ -8,7 +8,7 @@ All ranks start their communication in this order, so none waits for one that wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -29,9 +29,9 @@ class Bucket:
     position: int
 
 
-def buckets(weights: Iterable[Weight], shapes: dict[str, int]) -> tuple[Bucket, ...]:
-    """Weights by the buffers they share, in the order in which these are sent. ``shapes``: bytes of
-    each weight's piece."""
+def buckets(weights: Iterable[Weight], bytes_of: Mapping[str, int]) -> tuple[Bucket, ...]:
+    """Weights by the buffers they share, in the order in which these are sent. ``bytes_of``:
+    each weight's piece, by register."""
     filled: dict[Group, list[list[Weight]]] = {}
     sizes: dict[Group, int] = {}
     for weight in sorted(weights, key=lambda w: (-w.position, w.register)):
@@ -41,7 +41,7 @@ def buckets(weights: Iterable[Weight], shapes: dict[str, int]) -> tuple[Bucket, 
             own.append([])
             sizes[weight.group] = 0
         own[-1].append(weight)
-        sizes[weight.group] += shapes[weight.register]
+        sizes[weight.group] += bytes_of[weight.register]
     found = [
         Bucket(tuple(some), group, min(weight.position for weight in some))
         for group, own in filled.items()

@@ -8,14 +8,14 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from pcg.timeline import COMMUNICATE, COMPUTE
-from runtime.collectives import MARK, World
+from runtime.collectives import MARK, PHASE, World
 from runtime.job import Mark
 
-BACKWARD, UPDATE = "autograd::engine", "Optimizer.step#"
-"""How torch names the way back, and an optimizer's update."""
+UPDATE = "Optimizer.step#"
+"""How torch names an optimizer's update."""
 
 
-def recorded(world: World, step: Callable[[], None]) -> tuple[Mark, ...]:
+def recorded(world: World, step: Callable[[], object]) -> tuple[Mark, ...]:
     """Run a step, and say what this rank did meanwhile. The profiler takes some time itself."""
     activities = [ProfilerActivity.CPU]
     if world.device.type == "cuda":
@@ -36,15 +36,16 @@ def _marks(events: Iterable[Any], *, gpu: bool) -> Iterator[Mark]:
     phase = "forward"
     for found in sorted(events, key=lambda e: e.time_range.start):
         on_gpu, name = not str(found.device_type).endswith("CPU"), str(found.name)
+        if name.startswith(PHASE):
+            phase = name.removeprefix(PHASE)
+            continue
         # gloo's own names are of what has a mark already.
         if gpu != on_gpu or name.startswith("gloo:"):
             continue
         is_mark = name.startswith(MARK)
         if not (on_gpu or is_mark or found.cpu_parent is None):
             continue
-        if BACKWARD in name:
-            phase = "backward"
-        elif UPDATE in name:
+        if UPDATE in name:
             phase = "update"
         communicates = is_mark or "nccl" in name.lower()
         begin, end = found.time_range.start, found.time_range.end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any, TypeVar
@@ -13,43 +13,97 @@ import torch
 from torch import Tensor
 
 from runtime.collectives import World
+from runtime.network import FlatName, Network
 
 T = TypeVar("T")
+MESSAGES = "messages"
+
+
+@dataclass(frozen=True)
+class Members:
+    """A group of ranks: the how manieth that was created, and who is in it."""
+
+    number: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Operation:
+    """What a rank has posted to a group. ``what``: which collective, or messages."""
+
+    what: str
+    rank: int
+    own: Any = None
+    """What it gives to a collective."""
+    sends: dict[int, Tensor] = field(default_factory=dict)
+    receives: dict[int, Tensor] = field(default_factory=dict)
+    """Messages that have not been met yet."""
+    heard: list[Any] | None = None
+    """What the members of a collective gave, by rank."""
+
+    @property
+    def is_done(self) -> bool:
+        if self.what == MESSAGES:
+            return not self.sends and not self.receives
+        return self.heard is not None
 
 
 @dataclass
 class Post:
-    """Queues of messages, by sender, receiver and what they are for.
+    """What ranks have posted, in lanes that are worked off from the front.
 
-    Where all ranks that still work wait for messages, none of which is there, none will ever come:
-    that is a deadlock, found at once, however slow the computer is.
+    ``ordered``: a group has one lane on each rank, as with NCCL, and what is in it begins when all
+    before has ended; a message has ended when it is received. Otherwise, much as with gloo, the
+    collectives of a group have a lane, and so has each pair of ranks; nobody waits for what he
+    sends.
+
+    Where all ranks that still work wait for what has not ended, it never will: that is a deadlock,
+    found at once, however slow the computer is.
     """
 
     working: int
     """Ranks that have not ended."""
-    _queues: dict[Any, deque[Any]] = field(default_factory=lambda: defaultdict(deque))
-    _awaited: set[Any] = field(default_factory=set)
-    """What ranks wait for; each waits for one message at a time."""
+    ordered: bool = False
+    _lanes: dict[Any, deque[Operation]] = field(default_factory=lambda: defaultdict(deque))
+    _awaited: set[Operation] = field(default_factory=set)
+    """What ranks wait for; each waits for one operation at a time."""
     _changed: Condition = field(default_factory=Condition)
 
-    def send(self, key: tuple[Any, ...], what: Any) -> None:
+    def meet(self, what: str, rank: int, group: Members, own: Any) -> Operation:
+        """Post a rank's part of a collective."""
+        made = Operation(what, rank, own)
         with self._changed:
-            self._queues[key].append(what)
-            if key in self._awaited:
-                self._awaited.remove(key)
-                self._changed.notify_all()
+            self._lanes[self._lane(group, rank)].append(made)
+            self._go_on(group)
+        return made
 
-    def receive(self, key: tuple[Any, ...]) -> Any:
+    def exchange(
+        self, rank: int, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], group: Members
+    ) -> list[Operation]:
+        """Post messages; those that are returned can be waited for."""
         with self._changed:
-            queue = self._queues[key]
-            if not queue:
-                self._awaited.add(key)
+            made = [Operation(MESSAGES, rank, sends=dict(sends), receives=dict(receives))]
+            if self.ordered:
+                self._lanes[self._lane(group, rank)].extend(made)
+            else:
+                for peer, values in sends.items():
+                    sent = Operation(MESSAGES, rank, sends={peer: values.clone()})
+                    self._lanes[self._lane(group, rank, rank, peer)].append(sent)
+                made = [Operation(MESSAGES, rank, receives={p: v}) for p, v in receives.items()]
+                for peer, awaited in zip(receives, made, strict=True):
+                    self._lanes[self._lane(group, rank, peer, rank)].append(awaited)
+            self._go_on(group)
+        return made
+
+    def wait(self, operation: Operation) -> None:
+        with self._changed:
+            if not operation.is_done:
+                self._awaited.add(operation)
                 self._tell_deadlock()
-            while not queue:
+            while not operation.is_done:
                 if len(self._awaited) >= self.working:
-                    raise AssertionError(f"no message {key}: all ranks wait")
+                    raise AssertionError(f"no end of {operation.what}: all ranks wait")
                 self._changed.wait()
-            return queue.popleft()
 
     def leave(self) -> None:
         """A rank has ended."""
@@ -59,8 +113,64 @@ class Post:
 
     @property
     def left(self) -> int:
-        """Messages that nobody has asked for."""
-        return sum(map(len, self._queues.values()))
+        """What has not been met."""
+        return sum(map(len, self._lanes.values()))
+
+    def _lane(self, group: Members, rank: int, *ends: int) -> Any:
+        """``ends``: sender and receiver, of a message."""
+        return (group, rank) if self.ordered else (group, rank, *ends)
+
+    def _go_on(self, group: Members) -> None:
+        """Work off what can be, now that there is something new."""
+        lanes = [key for key in self._lanes if key[0] == group]
+        while sum(self._begin(key) for key in lanes):
+            pass
+
+    def _begin(self, key: Any) -> bool:
+        """Try what is in the front of a lane; whether that changed anything."""
+        if (first := self._front(key)) is None:
+            return False
+        if first.what != MESSAGES:
+            return self._meet(key[0], first)
+        changed = False
+        for peer, values in list(first.sends.items()):
+            there = self._lane(key[0], peer, first.rank, peer)
+            other = self._front(there)
+            if other is None or first.rank not in other.receives:
+                continue
+            place = other.receives.pop(first.rank)
+            assert (place.shape, place.dtype) == (values.shape, values.dtype)
+            place.copy_(values)
+            del first.sends[peer]
+            self._end(there)
+            changed = True
+        self._end(key)
+        return changed
+
+    def _meet(self, group: Members, first: Operation) -> bool:
+        """Members meet at what they do together in the same place of the order of all that the
+        group does."""
+        fronts = [self._front(self._lane(group, rank)) for rank in group.ranks]
+        there = [found for found in fronts if found is not None and found.what != MESSAGES]
+        if len(there) < len(fronts):
+            return False
+        assert {found.what for found in there} == {first.what}
+        heard = [found.own for found in there]
+        for found in there:
+            found.heard = heard
+            self._end(self._lane(group, found.rank))
+        return True
+
+    def _front(self, key: Any) -> Operation | None:
+        lane = self._lanes.get(key)
+        return lane[0] if lane else None
+
+    def _end(self, key: Any) -> None:
+        """Remove what is in the front of a lane if it has ended."""
+        if (first := self._front(key)) is not None and first.is_done:
+            self._lanes[key].popleft()
+            self._awaited.discard(first)
+            self._changed.notify_all()
 
     def _tell_deadlock(self) -> None:
         if len(self._awaited) >= self.working:
@@ -68,74 +178,71 @@ class Post:
 
 
 @dataclass
-class ThreadWorld(World):
-    """One rank; what it communicates goes through the post, and collectives add up in the order
-    of ranks."""
+class Pending:
+    """Communication under way. ``end``: what becomes of it when it has been waited for."""
 
-    post: Post = field(default_factory=lambda: Post(1))
-    _counts: dict[Any, int] = field(default_factory=dict)
+    post: Post
+    operation: Operation
+    end: Callable[[list[Any]], object] = lambda _: None
 
-    def prepare(self, groups, *, both_ways=False) -> None:
-        """Groups need nothing here."""
-
-    def start_all_reduce(self, values: Tensor, group) -> Callable[[], None]:
-        key = self._tell("all_reduce", group, values)
-
-        def wait() -> None:
-            values.copy_(torch.stack(self._hear(key)).sum(0))
-
-        return wait
-
-    def all_gather(self, values: Tensor, group) -> Tensor:
-        return torch.cat(self._hear(self._tell("all_gather", group, values)))
-
-    def reduce_scatter(self, values: Tensor, group) -> Tensor:
-        heard = self._hear(self._tell("reduce_scatter", group, values))
-        return torch.stack([v.chunk(len(group))[group.index(self.rank)] for v in heard]).sum(0)
-
-    def all_to_all(self, values: Tensor, group) -> Tensor:
-        heard = self._hear(self._tell("all_to_all", group, values))
-        return torch.cat([v.chunk(len(group))[group.index(self.rank)] for v in heard])
-
-    def exchange(self, outgoing, incoming, dtype, channel="forward") -> dict[int, Tensor]:
-        for peer, values in outgoing.items():
-            self.post.send((self.rank, peer, channel), values.clone())
-        received = {peer: self.post.receive((peer, self.rank, channel)) for peer in incoming}
-        for peer, values in received.items():
-            assert (len(values), values.dtype) == (incoming[peer], dtype)
-        return received
-
-    def start_total(self, value: Tensor | float) -> Callable[[], float]:
-        number = torch.as_tensor(value, dtype=torch.float64)
-        key = self._tell("total", tuple(range(self.size)), number)
-        return lambda: torch.stack(self._hear(key)).sum().item()
-
-    def gather(self, value: Any) -> list[Any]:
-        everyone = range(self.size)
-        for peer in everyone:
-            self.post.send((self.rank, peer, "note"), value)
-        return [self.post.receive((peer, self.rank, "note")) for peer in everyone]
-
-    def _tell(self, what: str, group, values: Tensor) -> tuple[Any, ...]:
-        """Give all members a copy. Members meet at what they do together in the same place of the
-        order of all that the group does, as with gloo and NCCL."""
-        number = self._counts[group] = self._counts.get(group, 0) + 1
-        for peer in group:
-            self.post.send((self.rank, peer, group, number, what), values.clone())
-        return group, number, what
-
-    def _hear(self, key: tuple[Any, ...]) -> list[Tensor]:
-        return [self.post.receive((peer, self.rank, *key)) for peer in key[0]]
+    def wait(self) -> None:
+        self.post.wait(self.operation)
+        self.end(self.operation.heard or [])
 
 
-def on_ranks(size: int, work: Callable[[ThreadWorld], T]) -> list[T]:
-    """What every rank's work returns, by rank; all work at the same time. Demands that every
-    message is received."""
-    post, found, errors = Post(size), {}, []
+class ThreadNetwork(Network):
+    """One rank's, by the post; collectives add up in the order of ranks."""
+
+    def __init__(self, rank: int, size: int, post: Post) -> None:
+        self._rank, self._post = rank, post
+        self.everyone = Members(0, tuple(range(size)))
+        self._created = 0
+
+    def group(self, ranks: Sequence[int]) -> Members:
+        # All ranks create the same groups in the same order.
+        self._created += 1
+        return Members(self._created, tuple(ranks))
+
+    def all_reduce(self, values: Tensor, group) -> Pending:
+        def end(heard: list[Any]) -> None:
+            values.copy_(torch.stack(heard).sum(0))
+
+        return self._meet("all_reduce", values, group, end)
+
+    def collective(self, name: FlatName, found: Tensor, own: Tensor, group) -> None:
+        def end(heard: list[Tensor]) -> None:
+            if name == "all_gather":
+                found.copy_(torch.cat(heard))
+                return
+            place = group.ranks.index(self._rank)
+            parts = [values.chunk(len(heard))[place] for values in heard]
+            found.copy_(torch.stack(parts).sum(0) if name == "reduce_scatter" else torch.cat(parts))
+
+        self._meet(name, own, group, end).wait()
+
+    def messages(self, sent, received, group) -> list[Pending]:
+        made = self._post.exchange(self._rank, sent, received, group or self.everyone)
+        return [Pending(self._post, operation) for operation in made]
+
+    def notes(self, value: Any, size: int) -> list[Any]:
+        found: list[Any] = []
+        self._meet("notes", value, None, found.extend).wait()
+        return found
+
+    def _meet(self, what: str, own: Any, group: Members | None, end) -> Pending:
+        given = own.clone() if isinstance(own, Tensor) else own
+        made = self._post.meet(what, self._rank, group or self.everyone, given)
+        return Pending(self._post, made, end)
+
+
+def on_ranks(size: int, work: Callable[[World], T], *, ordered: bool = False) -> list[T]:
+    """What every rank's work returns, by rank; all work at the same time. ``ordered``: as with
+    NCCL. Demands that every message is received."""
+    post, found, errors = Post(size, ordered), {}, []
 
     def run(rank: int) -> None:
         try:
-            found[rank] = work(ThreadWorld(rank, size, post=post))
+            found[rank] = work(World(rank, size, network=ThreadNetwork(rank, size, post)))
         except BaseException:
             errors.append(f"rank {rank}: {traceback.format_exc()}")
         finally:

@@ -16,7 +16,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
@@ -45,6 +44,8 @@ ROUNDS, WARM = 20, 3
 class OneBatch:
     """The same data in every step, there already, so that making it takes no time."""
 
+    counts = False
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._made: dict[str, Tensor] = {}
@@ -58,9 +59,13 @@ class OneBatch:
 
 def plan_step(world: World, samples: int):
     """A step by the data-parallel plan."""
+    return steps_of(data_parallel(world, samples), world)
+
+
+def data_parallel(world: World, samples: int) -> Plan:
     machine = load_machine("local").with_devices(world.size)
     planner = MeshPlanner(machine, load_library(), "data-parallel")
-    return steps_of(planner.plan("mlp", mlp(samples, WIDTHS)).plan, world)
+    return planner.plan("mlp", mlp(samples, WIDTHS)).plan
 
 
 def steps_of(plan: Plan, world: World, *, compiles: bool = False):
@@ -158,15 +163,14 @@ def rank_main(rank: int, ranks: int, store: str) -> None:
 
 
 def peak_bytes(make) -> int:
-    """What is resident at the peak of some steps, beyond what is before they are made ready."""
+    """By how much more is resident at the peak of some steps than before weights are made."""
     status, forget = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    step = make()
     before = _field(status, "VmRSS")
     forget.write_text("5")  # which resets the peak
+    step = make()
     for _ in range(WARM):
         step()
-    weights = 4 * sum(a * b for a, b in pairwise(WIDTHS))
-    return _field(status, "VmHWM") - before + weights
+    return _field(status, "VmHWM") - before
 
 
 def _field(status: Path, name: str) -> int:
@@ -187,12 +191,13 @@ def main() -> None:
             print(json.dumps(compiled(model, kind, int(batch))))
         case ["peak", what]:
             torch.set_num_threads(1)
-            make = (
-                (lambda: plan_step(World(), SAMPLES))
-                if what == "plan"
-                else (lambda: module_step(SAMPLES))
-            )
-            print(json.dumps({"bytes": peak_bytes(make)}))
+            # Both processes have planned before, so that they begin alike.
+            plan = data_parallel(World(), SAMPLES)
+            makes = {
+                "plan": lambda: steps_of(plan, World()),
+                "module": lambda: module_step(SAMPLES),
+            }
+            print(json.dumps({"bytes": peak_bytes(makes[what])}))
         case _:
             sys.exit(__doc__)
 

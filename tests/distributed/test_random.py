@@ -205,10 +205,13 @@ def views_of(draw, graph: Graph) -> dict[str, MachineView]:
 
 
 def agrees(plan: Plan, steps: int = 2) -> None:
-    """Training by a plan does what training on one process does."""
+    """Training by a plan does what training on one process does, also where a group does all in
+    order, as with NCCL."""
     lowering = Lowering(plan)
     options = Options(steps=steps, recipe=Recipe(rate=0.1), dtype="float64", check=True)
-    report = on_ranks(RANKS, lambda world: run_plan(lowering, options, world, lambda _: None))[0]
+    report = on_ranks(
+        RANKS, lambda world: run_plan(lowering, options, world, lambda _: None), ordered=True
+    )[0]
     assert report is not None
     assert not [c for c in report.comparisons if not c.passes]
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from by_hand import make_plan
 from torch.utils.data import TensorDataset
 
 from pcg.errors import InputError
 from pcg.graph import Leaf
 from pcg.naming import NamingFile
+from pcg.pipeline import PipelineFile
 from pcg.tensor import ParallelTensor
+from pcg.text import parse_graph
+from runtime import executor
+from runtime.collectives import World
 from runtime.data import Synthetic
 from runtime.dataset import UserData, make_source
+from runtime.lower import Lowering
 
 BATCH = 4
 
@@ -171,3 +179,41 @@ def test_names_of_no_dataset(tmp_path, monkeypatch, name, problem):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=f"^--data {name}: {problem}"):
         make_source(name, [X, Y], NAMING, 0)
+
+
+MODEL = "x = input[8, 6]\nw = weight[6, 4]\nreturn mean_loss(matmul(x, w))"
+SLICED = """
+x = input[8, 6]
+w = weight[6, 4]
+return mean_loss(batch(matmul(pipeline(x, dim=0, degree=2), w), dim=0, degree=2))
+"""
+
+
+@pytest.mark.parametrize(("graph", "pieces"), [(MODEL, 1), (SLICED, 2)])
+@pytest.mark.parametrize("counts", [False, True])
+def test_reading_counts_where_the_data_are_a_users(graph, pieces, counts, monkeypatch):
+    """By a clock that nothing but reading moves."""
+    clock = [0.0]
+    monkeypatch.setattr(executor, "perf_counter", lambda: clock[0])
+
+    class Slow:
+        def __init__(self):
+            self.counts = counts
+
+        def piece(self, leaf, region, step):
+            clock[0] += 0.25
+            return torch.ones([stop - start for start, stop in region])
+
+    plan = make_plan(parse_graph(MODEL), parse_graph(graph), 1, {})
+    if pieces > 1:
+        pipeline = PipelineFile(stages=1, micro_batches=pieces, schedule="1f1b")
+        plan = replace(plan, pipeline=pipeline)
+    trained = executor.Executor(Lowering(plan).program(0), World(), source=Slow())
+    for number in range(2):
+        found = trained.step(number, lambda gradients: None)
+        assert found.seconds == (0.25 * pieces if counts else 0.0)
+
+
+def test_only_a_users_data_count():
+    assert user_data(samples(9)).counts
+    assert not Synthetic(0).counts

@@ -52,7 +52,10 @@ def moved(move: Transfer, values: dict[int, torch.Tensor], *, back: bool = False
     found = instructions(move)
     target = move.source if back else move.target
 
+    known = pattern(move)
+
     def work(world):
+        world.prepare(known[1] if known else ())
         instruction = found[world.rank]
         if instruction is None:
             return None

@@ -18,6 +18,7 @@ from pcg.pipeline import PipelineFile
 from pcg.plan import EstimatesFile, Plan, machine_record
 from pcg.text import parse_graph
 from pcg.view import MachineView
+from runtime import sync
 from runtime.check import evaluate
 from runtime.collectives import World
 from runtime.data import initial_weight, input_batch
@@ -76,12 +77,14 @@ def plan_of(model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DE
     return Plan("test", model, graph, views, machine, "", (), estimates, pipeline=pipeline)
 
 
-def trained(plan: Plan, steps: int = 3, batches: int = 1) -> Report:
+def trained(plan: Plan, steps: int = 3, batches: int = 1, *, ordered: bool = False) -> Report:
     lowering = Lowering(plan)
     recipe = Recipe(rate=RATE, accumulate=batches)
     options = Options(steps=steps, recipe=recipe, dtype="float64", check=True)
     report = on_ranks(
-        plan.machine.devices, lambda world: run_plan(lowering, options, world, lambda step: None)
+        plan.machine.devices,
+        lambda world: run_plan(lowering, options, world, lambda step: None),
+        ordered=ordered,
     )[0]
     assert report is not None
     return report
@@ -101,6 +104,109 @@ def trained(plan: Plan, steps: int = 3, batches: int = 1) -> Report:
 def test_1f1b_computes_what_the_model_does(name, slices, stages, library):
     report = trained(planned(name, library, slices, stages, "1f1b"))
     assert not [c for c in report.comparisons if not c.passes]
+
+
+@pytest.mark.parametrize(
+    ("name", "slices", "stages", "kind"),
+    [
+        ("mlp-mnist", 8, 2, "1f1b"),
+        ("mlp-mnist", 8, 4, "1f1b"),
+        ("mlp-mnist", 8, 4, "2bw"),
+        ("xdl-tiny", 4, 2, "1f1b"),
+        ("tied", 4, 4, "1f1b"),
+        ("tied", 4, 2, "2bw"),
+    ],
+)
+def test_no_group_has_to_do_two_things_at_once(name, slices, stages, kind, library, monkeypatch):
+    """Where a group does all that is posted to it in order, as with NCCL; every gradient is sent
+    when it is complete."""
+    monkeypatch.setattr(sync, "FIRST_BYTES", 1)
+    monkeypatch.setattr(sync, "BUCKET_BYTES", 1)
+    report = trained(planned(name, library, slices, stages, kind), ordered=True)
+    assert not [c for c in report.comparisons if not c.passes]
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "2bw"])
+def test_what_is_sent_is_not_held_until_the_batch_ends(kind, library):
+    def most(slices: int) -> list[int]:
+        lowering = Lowering(planned("mlp-mnist", library, slices, 2, kind))
+
+        def work(world):
+            held: list[int] = []
+            exchange = world.exchange
+
+            def noted(*given):
+                found = exchange(*given)
+                held.append(world.held)
+                return found
+
+            world.exchange = noted
+            executor = Executor(lowering.program(world.rank), world, "float64")
+            for step in range(3):
+                executor.step(step, lambda gradients: None, more=step < 2)
+            return max(held, default=0)
+
+        return on_ranks(DEVICES, work)
+
+    assert most(8) == most(4)
+
+
+TWO_STAGES = """
+x = input[8, 12]
+w = weight[12, 6]
+v = weight[6, 6]
+u = weight[6, 4]
+p = partition(pipeline(x, dim=0, degree=2), dim=0, degree=2)
+h = relu(matmul(p, replicate(w, degree=2)))
+y = matmul(relu(matmul(h, replicate(v, degree=2))), replicate(u, degree=2))
+return sum_loss(combine(batch(y, dim=0, degree=2), dim=0, degree=2))
+"""
+THEIR_MODEL = """
+x = input[8, 12]
+w = weight[12, 6]
+v = weight[6, 6]
+u = weight[6, 4]
+return sum_loss(matmul(relu(matmul(relu(matmul(x, w)), v)), u))
+"""
+
+
+def two_stages(kind: Kind) -> Plan:
+    """Two devices each, of which either has half of the samples."""
+    graph = parse_graph(TWO_STAGES)
+    nodes = [n for n in graph.nodes if not n.is_leaf and not n.is_parallel]
+    views = {n: MachineView.packed(0 if i < 2 else 2, grid(n)) for i, n in enumerate(nodes)}
+    return plan_of(parse_graph(THEIR_MODEL), graph, views, 2, 2, kind)
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "2bw"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_gradients_are_added_up_while_the_last_slice_goes_back(kind, ordered, monkeypatch):
+    monkeypatch.setattr(sync, "FIRST_BYTES", 1)
+    monkeypatch.setattr(sync, "BUCKET_BYTES", 1)
+    plan = two_stages(kind)
+    lowering = Lowering(plan)
+
+    def work(world):
+        events: list[str] = []
+        exchange, start = world.exchange, world.start_all_reduce
+
+        def exchanged(outgoing, incoming, dtype, channel="forward"):
+            events.append(channel)
+            return exchange(outgoing, incoming, dtype, channel)
+
+        def started(values, group):
+            events.append("sum")
+            return start(values, group)
+
+        world.exchange, world.start_all_reduce = exchanged, started
+        executor = Executor(lowering.program(world.rank), world, "float64")
+        executor.step(0, lambda gradients: None)
+        return " ".join(events)
+
+    # The gradients of u and v are there before that of h is sent, for the last time.
+    for events in on_ranks(DEVICES, work, ordered=ordered)[2:]:
+        assert "backward sum sum backward" in events
+    assert not [c for c in trained(plan, ordered=ordered).comparisons if not c.passes]
 
 
 def delayed_gradients(graph: Graph, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:

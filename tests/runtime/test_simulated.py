@@ -38,3 +38,43 @@ def test_a_slow_rank_is_waited_for():
         return world.total(1.0)
 
     assert on_ranks(3, work) == [3.0] * 3
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_messages_and_sums_have_groups_of_their_own(ordered):
+    """A rank may wait for the sum of a number after the others have gone on."""
+
+    def work(world):
+        world.prepare([(0, 1)])
+        if world.rank == 0:
+            total = world.start_total(1.0)
+            world.exchange({1: torch.ones(3)}, {}, torch.float32)
+            world.exchange({}, {1: 3}, torch.float32, "backward")
+            world.settle()
+            return total()
+        world.exchange({0: torch.ones(3)}, {}, torch.float32, "backward")
+        world.exchange({}, {0: 3}, torch.float32)
+        world.settle()
+        return world.total(1.0)
+
+    assert on_ranks(2, work, ordered=ordered) == [2.0, 2.0]
+
+
+def test_one_group_does_in_order_what_is_posted_to_it():
+    """A rank that sends before it sums, and one that sums before it receives."""
+
+    def work(world):
+        both = [
+            lambda: world.exchange(*ends[world.rank], torch.float32),
+            lambda: totals.append(world.start_total(1.0)),
+        ]
+        ends = [({1: torch.ones(3)}, {}), ({}, {0: 3})]
+        totals = []
+        # Nothing is prepared, so that there is the default group alone.
+        for call in both if world.rank else both[::-1]:
+            call()
+        return totals[0]()
+
+    assert on_ranks(2, work) == [2.0, 2.0]
+    with pytest.raises(AssertionError, match="all ranks wait"):
+        on_ranks(2, work, ordered=True)

@@ -51,6 +51,7 @@ def synced(world, order) -> tuple[dict[str, list[float]], list[str]]:
     """Gradients that are complete in an order, and which of them were asked for."""
     weights = [weight("a", 2), weight("b", 1), weight("alone", 1, (world.rank,)), weight("c", 0)]
     taken: list[str] = []
+    world.prepare([GROUP])
 
     def take(register: str) -> torch.Tensor:
         taken.append(register)

@@ -1,0 +1,85 @@
+"""What a run asks of torch.distributed, and how that is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+
+Handle = Any
+"""What a network knows a group of ranks by: a process group, or None for the default one."""
+Flat = Callable[..., object]
+FlatName = Literal["all_gather", "reduce_scatter", "all_to_all"]
+
+
+class Work(Protocol):
+    """Communication under way."""
+
+    def wait(self) -> object: ...
+
+
+def _named(*names: str) -> Flat:
+    """Torch's function that goes by one of these names, the newest first."""
+    return next(getattr(dist, name) for name in names if hasattr(dist, name))
+
+
+def _all_to_all(result: Tensor, own: Tensor, group: Handle) -> object:
+    return dist.all_to_all_single(result, own, group=group)
+
+
+def _reduce_scatter(result: Tensor, own: Tensor, group: Handle) -> object:
+    return _SCATTER(result, own, dist.ReduceOp.SUM, group)
+
+
+_SCATTER = _named("reduce_scatter_single", "reduce_scatter_tensor")
+COLLECTIVES: Mapping[FlatName, Flat] = {
+    "all_gather": _named("all_gather_single", "all_gather_into_tensor"),
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+}
+"""Torch's function of each collective on flat tensors: the result, this rank's own, the group.
+Both gloo and NCCL offer all three."""
+
+
+class Network:
+    """torch.distributed, with gloo or NCCL.
+
+    With NCCL a group has one stream: what a rank posts to it, messages as well as collectives,
+    begins when all that this rank posted to it before has ended, which takes its peers too.
+    """
+
+    everyone: Handle = None
+    """The group of all ranks that is there from the beginning."""
+
+    def group(self, ranks: Sequence[int]) -> Handle:
+        """A new group, which all ranks of the run have to create together; of no use to a rank
+        that is no member."""
+        made = dist.new_group(list(ranks))
+        # A rank that is no member is given a placeholder.
+        return made if isinstance(made, dist.ProcessGroup) else None
+
+    def all_reduce(self, values: Tensor, group: Handle) -> Work | None:
+        """Begin to replace a tensor by the sum of the members'."""
+        return dist.all_reduce(values, group=group, async_op=True)
+
+    def collective(self, name: FlatName, found: Tensor, own: Tensor, group: Handle) -> None:
+        """A collective on flat tensors, from ``own`` to ``found``."""
+        COLLECTIVES[name](found, own, group)
+
+    def messages(
+        self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor], group: Handle
+    ) -> Sequence[Work]:
+        """Begin to send to some ranks and receive from some, all at once."""
+        operations = [dist.P2POp(dist.isend, values, peer, group) for peer, values in sent.items()]
+        operations += [
+            dist.P2POp(dist.irecv, values, peer, group) for peer, values in received.items()
+        ]
+        return dist.batch_isend_irecv(operations)
+
+    def notes(self, value: Any, size: int) -> list[Any]:
+        """Every rank's value, which has to be one that can be pickled."""
+        found: list[Any] = [None] * size
+        dist.all_gather_object(found, value)
+        return found
