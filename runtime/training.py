@@ -125,8 +125,11 @@ class Training:
             self._executor.loss_scale.good_steps = scale.good_steps
         weights = (*self._shards(), *(self._older() if found.manifest.delayed else ()))
         known = found.manifest.parameters
-        running = (s for name, s in self._executor.running.shards() if name in known)
-        checkpoint.load(self._world, found, (*weights, *running))
+        running = dict(self._executor.running.shards())
+        there = (shard for name, shard in running.items() if name in known)
+        checkpoint.load(self._world, found, (*weights, *there))
+        if running and not running.keys() <= known.keys():
+            self._tell(f"{found.path}: has no running statistics, they begin anew")
         if not found.manifest.delayed:
             self._renew_older()
         self._tell(f"{found.path}: going on with step {found.manifest.updates + 1}")

@@ -188,3 +188,37 @@ def test_a_checkpoint_loads_into_the_module_which_then_evaluates_alike(kind, lib
         assert_close(state[name], tensor)
     x = torch.rand(INPUTS[kind], dtype=torch.float64)
     assert_close(again.eval()(x)[0], module.eval()(x)[0])
+
+
+def test_what_a_plan_does_not_compute_keeps_its_values_and_is_named(library, tmp_path, capsys):
+    plan = whole(Rows, library)
+    first, *others = plan.statistics
+    assert first.mean == ("norm.running_mean",)
+    plan = replace(plan, statistics=(first.model_copy(update={"at": None}), *others))
+    started(Rows, tmp_path)
+    state = run(plan, tmp_path / "run", 1, str(tmp_path / "initial.pt"))
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "warning: running statistics norm.running_mean: not followed" in told
+    before = torch.load(tmp_path / "initial.pt")
+    assert torch.equal(state["norm.running_mean"], before["norm.running_mean"])
+    assert not torch.equal(state["plain.running_mean"], before["plain.running_mean"])
+
+
+def test_a_checkpoint_from_before_there_were_any_goes_on(library, tmp_path, capsys):
+    plan = whole(Rows, library)
+    started(Rows, tmp_path)
+    run(replace(plan, statistics=()), tmp_path / "run", 1, str(tmp_path / "initial.pt"))
+    state = run(plan, tmp_path / "run", 2, None, resume=True)
+    assert "has no running statistics, they begin anew" in capsys.readouterr().err
+    assert state["norm.num_batches_tracked"] == 1
+
+
+def test_they_are_kept_in_full_in_shorter_formats(library):
+    plan = whole(Images, library)
+    (wanted,) = kept(plan, options_of(1))
+    for number_format in ("float32", "bf16"):
+        executor = Executor(Lowering(plan).program(0), World(), number_format)
+        executor.step(0, lambda gradients: None)
+        for name, tensor in executor.running.tensors.items():
+            assert tensor.dtype in (torch.float32, torch.int64)
+            torch.testing.assert_close(tensor.double(), wanted[name].double(), rtol=0.02, atol=0.02)
