@@ -23,6 +23,7 @@ from pcg.graph import Graph, Leaf, Node
 from pcg.machine import Machine
 from pcg.naming import NamingFile
 from pcg.pipeline import PipelineFile, misfit
+from pcg.statistics import RunningFile, problems
 from pcg.text import node_names, parse_graph, print_graph
 from pcg.training import Optimizer
 from pcg.view import MachineView
@@ -151,6 +152,7 @@ class PlanFile(FileModel):
     hashes: dict[str, str]
     """Of each part of the file as it was written, by its place (``altered_parts``)."""
     naming: NamingFile | None = None
+    statistics: Annotated[tuple[RunningFile, ...] | None, Field(strict=False)] = None
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,8 @@ class Plan:
     """The operators whose results are not kept for the backward pass but computed again."""
     pipeline: PipelineFile | None = None
     naming: NamingFile = field(default_factory=NamingFile)
+    statistics: tuple[RunningFile, ...] = ()
+    """What batch norms of the module keep of the batches that they have seen."""
 
 
 def machine_record(machine: Machine) -> MachineFile:
@@ -212,6 +216,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         estimates=plan.estimates,
         hashes={},
         naming=plan.naming,
+        statistics=plan.statistics or None,
     )
     write_plan(content.model_copy(update={"hashes": part_hashes(content)}), path)
 
@@ -290,6 +295,9 @@ def plan_of(content: PlanFile, where: str) -> Plan:
     pipeline = content.decisions.pipeline
     if pipeline and (problem := misfit(pipeline, graph, views, content.machine.devices)):
         raise InputError(f"{where}: decisions.pipeline", problem)
+    statistics = content.statistics or ()
+    for number, problem in problems(statistics, model, graph):
+        raise InputError(f"{where}: statistics[{number}]", problem)
     return Plan(
         content.model.name,
         model,
@@ -303,6 +311,7 @@ def plan_of(content: PlanFile, where: str) -> Plan:
         _recomputed(graph, content, where),
         pipeline,
         content.naming or NamingFile(),
+        statistics,
     )
 
 

@@ -80,7 +80,7 @@ class Manifest(FileModel):
     """Whether it has the weights of one update before as well (PipeDream-2BW)."""
     loss_scale: ScaleRecord | None = None
     parameters: dict[str, tuple[str, ...]]
-    """Every parameter in it, with its further names in the module."""
+    """Every parameter and running statistic in it, with its further names in the module."""
     files: dict[str, FileRecord] = Field(default_factory=dict[str, FileRecord])
     digest: str = ""
     """BLAKE2b of all else in it."""

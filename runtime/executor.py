@@ -16,6 +16,7 @@ from runtime.messages import run_exchange
 from runtime.passes import Passes, Told
 from runtime.precision import LossScale, PrecisionName, precision
 from runtime.program import Exchange, Program
+from runtime.statistics import RunningStatistics
 from runtime.stretch import Block, Meeting
 from runtime.sync import GradientSync, buckets
 
@@ -55,6 +56,7 @@ class Executor:
         self._program, self._world = program, world
         self._precision = precision(number_format, world.device)
         world.prepare(program.groups)
+        self.running = RunningStatistics(program.running, world, self._precision.dtype)
         self.weights = {
             weight.register: initial_weight(
                 weight.leaf, seed, weight.region, self._precision.dtype
@@ -104,6 +106,7 @@ class Executor:
         self._passes.run(number, self._versions[self._reads], told, following)
         gradients = self._sync.finish() if self._updates else {}
         self._world.settle()
+        self.running.update(self._passes.outputs)
         self._keep_outputs()
         if update is not None:
             self._update(update, gradients)

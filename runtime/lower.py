@@ -42,6 +42,7 @@ from runtime.slices import (
     sliced_task,
     tail_trains,
 )
+from runtime.watch import Watch, running, watches
 
 EXACT_IN_FLOAT32 = 1 << 24
 """Whole numbers up to this are exact in float32, in which ids travel like all else."""
@@ -79,24 +80,39 @@ class Lowering:
         parts = self._roles
         held = self.loss.layout.by_device.get(rank)
         counts = held is not None and self.loss.layout.holders[held][0] == rank
+        kept = tuple(running(self.plan, self._watches, rank, self._names))
+        pieces = [found.piece for found in kept if found.piece is not None]
+        taken = {
+            name: (stop - start,)
+            for piece in pieces
+            for name in piece.registers
+            for start, stop in (piece.channels,)
+        }
         return Program(
             rank,
             self.ranks,
             self._part(parts.before, rank),
-            {self._name(s): _shape(s, rank) for s in self._slots if _holds(s, rank)},
+            {self._name(s): _shape(s, rank) for s in self._slots if _holds(s, rank)} | taken,
             frozenset(self._name(slot) for slot in self._active if _holds(slot, rank)),
             tuple(self._weights(rank)),
             self._name(self.loss) if counts else None,
-            tuple(self._name(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
+            (
+                *(self._name(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
+                *taken,
+            ),
             self._groups,
             self._pipelined(rank) if parts.sliced else None,
+            kept,
         )
 
     def _part(self, numbers: Iterable[int], rank: int, part: int = 0) -> tuple[Instruction, ...]:
         """Some steps of the schedule, as one rank takes them with a slice."""
         found: list[Instruction] = []
         for number in numbers:
-            found += self._lower(self._places[number], self.schedule.steps[number], rank, part)
+            lowered = self._lower(self._places[number], self.schedule.steps[number], rank, part)
+            for watch in self._watched.get(number, ()):
+                lowered = watch.added(lowered, rank, self._name(watch.slot))
+            found += lowered
         return tuple(found)
 
     def _pipelined(self, rank: int) -> Pipelined:
@@ -127,6 +143,18 @@ class Lowering:
 
     def register(self, slot: Slot) -> str:
         return self._name(slot)
+
+    @cached_property
+    def _watches(self) -> Mapping[str, Watch]:
+        return watches(self.plan, self.schedule)
+
+    @cached_property
+    def _watched(self) -> Mapping[int, tuple[Watch, ...]]:
+        """By step of the schedule, what statistics are taken of there."""
+        found: dict[int, tuple[Watch, ...]] = {}
+        for watch in dict.fromkeys(self._watches.values()):
+            found[watch.number] = (*found.get(watch.number, ()), watch)
+        return found
 
     @cached_property
     def _roles(self) -> Roles:

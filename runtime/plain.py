@@ -19,6 +19,7 @@ from runtime.collectives import World
 from runtime.messages import cut
 from runtime.program import Weight
 from runtime.shards import SafeReader, Shard
+from runtime.statistics import RunningStatistics
 
 PREFIX = "model."
 """Of weights among the tensors of a checkpoint; the rest are the optimizer's."""
@@ -56,11 +57,17 @@ def write_state_dict(state: Mapping[str, Tensor], path: Path) -> None:
 
 
 def fill(
-    weights: Mapping[str, Tensor], pieces: Iterable[Weight], naming: NamingFile, path: str
+    weights: Mapping[str, Tensor],
+    pieces: Iterable[Weight],
+    naming: NamingFile,
+    path: str,
+    running: RunningStatistics,
 ) -> None:
-    """Give the pieces of weights, by register, the values of a plain state dict. Of the file only
-    these are read. Raises InputError for a file that is wrong or lacks a parameter."""
+    """Give the pieces of weights, by register, and running statistics the values of a plain state
+    dict. Of the file only these are read. Raises InputError for a file that is wrong or lacks a
+    parameter."""
     state = _read(path)
+    running.fill(state)
     for piece in pieces:
         parameter = naming.parameter(piece.leaf.name)
         name = next((n for n in parameter.names if n in state), None)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from pcg.graph import Leaf
 from pcg.operator import Call
+from pcg.statistics import RunningFile
 from pcg.task import Task
 from pcg.transfer import Region
 
@@ -237,6 +238,27 @@ class Weight:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """A rank's part of the statistics of a tensor: registers with the mean and unbiased variance of
+    some channels, of which the rank has ``count`` elements each."""
+
+    registers: tuple[str, str]
+    channels: tuple[int, int]
+    count: int
+
+
+@dataclass(frozen=True)
+class Running:
+    """Running statistics of the module. ``shape``: of what is normed; ``is_known``: whether any
+    rank computes that, and ``piece`` what this one adds."""
+
+    record: RunningFile
+    shape: tuple[int, ...]
+    is_known: bool
+    piece: Piece | None
+
+
+@dataclass(frozen=True)
 class Pipelined:
     """What a rank does with slices of the batch, one after the other."""
 
@@ -293,11 +315,14 @@ class Program:
     """The register of the loss, or of this rank's part of it, where it counts: on the first
     holder of each piece. There its gradient starts at 1, and at 0 everywhere else."""
     outputs: tuple[str, ...]
-    """The registers that hold pieces of the graph's outputs, kept when a step has ended."""
+    """The registers that hold pieces of the graph's outputs, and statistics: kept when a step has
+    ended."""
     groups: tuple[Group, ...]
     """Every group of a collective in any rank's program, in the same order on all ranks."""
     pipeline: Pipelined | None = None
     """What follows ``instructions`` where the batch is taken in slices."""
+    running: tuple[Running, ...] = ()
+    """What the module's batch norms keep, in the order in which they do."""
 
     @property
     def trained(self) -> tuple[Weight, ...]:

@@ -171,7 +171,7 @@ _CONTENTS = frozenset(
         ("torch.serialization", "_get_layout"),
         ("pathlib", "PosixPath"),
         ("pathlib._local", "PosixPath"),
-        *(("torch", name) for name in ("float64", "float32", "bfloat16", "float16")),
+        *(("torch", name) for name in ("float64", "float32", "bfloat16", "float16", "int64")),
     }
 )
 

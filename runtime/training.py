@@ -63,9 +63,13 @@ class Training:
 
         Raises Stopped where a signal ended it sooner.
         """
+        if lost := self._executor.running.lost:
+            problem = "not followed, the plan does not compute what they are of"
+            self._tell(f"warning: running statistics {', '.join(lost)}: {problem}")
         if (given := self._options.initial) is not None:
             plan = self._lowering.plan
-            fill(self._executor.weights, self._program.weights, plan.naming, given)
+            executor, running = self._executor, self._executor.running
+            fill(executor.weights, self._program.weights, plan.naming, given, running)
             self._renew_older()
         if (kept := self._options.checkpoints) is None:
             return tuple(step for step in self._steps(observe) if step)
@@ -150,7 +154,12 @@ class Training:
             self._executor.loss_scale.value = scale.value
             self._executor.loss_scale.good_steps = scale.good_steps
         weights = (*self._shards(), *(self._older() if found.manifest.delayed else ()))
-        checkpoint.load(self._world, found, weights)
+        known = found.manifest.parameters
+        running = dict(self._executor.running.shards())
+        there = (shard for name, shard in running.items() if name in known)
+        checkpoint.load(self._world, found, (*weights, *there))
+        if running and not running.keys() <= known.keys():
+            self._tell(f"{found.path}: has no running statistics, they begin anew")
         if not found.manifest.delayed:
             self._renew_older()
         self._tell(f"{found.path}: going on with step {updates + 1}")
@@ -195,7 +204,8 @@ class Training:
             self._tell(f"warning: no checkpoint: {error}")
 
     def _save(self, kept: Checkpoints) -> Path:
-        shards = (*self._shards(), *self._older())
+        running = (shard for _, shard in self._executor.running.shards())
+        shards = (*self._shards(), *self._older(), *running)
         folder, options, updates = Path(kept.folder), self._options, self._updater.updates
         plan = self._lowering.plan
         leaves = {w.leaf.name: w.leaf for w in self._program.weights}
@@ -205,7 +215,7 @@ class Training:
             parameter.names[0]: parameter.names[1:]
             for name in sorted({name for names in known for name in names})
             for parameter in (plan.naming.parameter(name),)
-        }
+        } | {first: names[1:] for first, names in self._executor.running.names.items()}
         manifest = Manifest(
             model=plan.model_name,
             graph=plan.model.digest,

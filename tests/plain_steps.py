@@ -32,6 +32,8 @@ class Stepped:
 
     losses: list[float]
     pieces: list[Piece]
+    running: dict[str, Tensor]
+    """Running statistics of batch norms, by their names in the module."""
 
 
 def stepped(lowering: Lowering, world: World) -> Stepped:
@@ -50,15 +52,16 @@ def stepped(lowering: Lowering, world: World) -> Stepped:
         Piece(w.leaf.name, w.region, executor.weights[w.register], last.get(w.register))
         for w in program.weights
     ]
-    return Stepped(losses, pieces)
+    return Stepped(losses, pieces, executor.running.tensors)
 
 
 def save(found: Stepped, path: str) -> None:
     """Write it as plain tensors, which another process reads by ``load``."""
     pieces = [(p.leaf, p.region, p.weight, p.gradient) for p in found.pieces]
-    torch.save((found.losses, pieces), path)
+    running = {name: tensor.clone() for name, tensor in found.running.items()}
+    torch.save((found.losses, pieces, running), path)
 
 
 def load(path: str) -> Stepped:
-    losses, pieces = torch.load(path, weights_only=True)
-    return Stepped(losses, [Piece(*piece) for piece in pieces])
+    losses, pieces, running = torch.load(path, weights_only=True)
+    return Stepped(losses, [Piece(*piece) for piece in pieces], running)

@@ -12,6 +12,7 @@ from pcg.capture.export import ancestors, export, returned
 from pcg.capture.fallback import kept_whole
 from pcg.capture.leaves import Leaves, Weight
 from pcg.capture.random import DROPOUT, dropped
+from pcg.capture.statistics import NORMS, check_momentum, running_statistics
 from pcg.capture.table import TABLE
 from pcg.check import check_graph
 from pcg.errors import InputError, OperatorError
@@ -19,6 +20,8 @@ from pcg.graph import Graph, Value
 from pcg.lazy import torch
 from pcg.naming import NamingFile, ParameterFile
 from pcg.opaque import Opaque, opaque_nodes
+from pcg.statistics import RunningFile
+from pcg.text import node_names
 
 if TYPE_CHECKING:
     from torch import fx
@@ -38,6 +41,8 @@ class Captured:
     buffers: Mapping[str, str]
     """By the name of an input of the graph: the buffer, or constant of the module, that feeds it.
     Statistics that a batch norm keeps for later are none, as training does not read them."""
+    statistics: tuple[RunningFile, ...] = ()
+    """Those."""
 
     @property
     def naming(self) -> NamingFile:
@@ -56,6 +61,7 @@ class Captured:
 
 
 Known = Value | tuple[Value, ...]
+"""None for statistics that one batch norm hands on to the next, which does not read them."""
 
 
 def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Captured:
@@ -65,6 +71,7 @@ def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Ca
     InputError, naming ``where``, for a module that cannot be exported, draws random numbers, or
     is no training graph.
     """
+    check_momentum(module, where)
     program = export(module, inputs, TABLE.keys(), where)
     signature = program.graph_signature
     outputs = [node for node in returned(program) if node.name in signature.user_outputs]
@@ -82,7 +89,15 @@ def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Ca
     read = {node.leaf.name for node in graph.leaves}
     buffers = {name: origin for name, origin in leaves.buffers.items() if name in read}
     inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
-    return Captured(graph, leaves.weights, inputs_read, buffers)
+    names = node_names(graph)
+
+    def name(node: fx.Node) -> str:
+        value = walk.value(node)
+        return names[value.node][value.port]
+
+    normed = (node for node in program.graph.nodes if node in live)
+    statistics = running_statistics(module, signature, normed, _given, name)
+    return Captured(graph, leaves.weights, inputs_read, buffers, statistics)
 
 
 @dataclass
@@ -123,10 +138,12 @@ class _Walk:
                 pass
         return kept_whole(node, self.value, self.where)
 
-    def _picked(self, source: Any, at: Any) -> Value:
+    def _picked(self, source: Any, at: Any) -> Known:
         found = self.known[source]
         if isinstance(found, Value):
             found = (found,)
+        if at >= len(found) and str(source.target) in NORMS:
+            return ()
         if at >= len(found):
             raise InputError(self.where, f"{source.target}: result {at} cannot be captured")
         return found[at]
@@ -140,7 +157,9 @@ class _Walk:
     def _argument(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [self._argument(part) for part in value]
-        return self.value(value) if isinstance(value, torch.fx.Node) else value
+        if not isinstance(value, torch.fx.Node):
+            return value
+        return self.value(value) if self.known[value] else None
 
 
 def _given(node: fx.Node) -> dict[str, Any]:

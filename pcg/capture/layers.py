@@ -11,7 +11,7 @@ from pcg.capture.shapes import broadcast, narrowed, reshaped, shape_of, spread, 
 from pcg.graph import Value, apply
 from pcg.operator import Call
 from pcg.ops import algebra, attention, layers, norms, reductions
-from pcg.ops.constants import position_ids
+from pcg.ops.constants import ones1, position_ids
 from pcg.ops.elementwise import rsqrt, shift
 from pcg.ops.layout import expand_vector, permute
 
@@ -75,8 +75,12 @@ def _batch_norm(call: AtenCall) -> Value:
     """By the statistics of the batch. Those that torch keeps of earlier ones have no part in it."""
     if not call.arguments["training"]:
         return _normed_by_statistics(call)
-    operator = norms.batch_norm(eps=call.number("eps"))
-    return apply(operator, call.value("input"), call.value("weight"), call.value("bias"))
+    x, weight, bias = (call.maybe(name) for name in ("input", "weight", "bias"))
+    assert x is not None, "torch always gives it"
+    ones = apply(ones1(size0=shape_of(x)[1]))
+    weight = ones if weight is None else weight
+    bias = scaled(ones, 0.0) if bias is None else bias
+    return apply(norms.batch_norm(eps=call.number("eps")), x, weight, bias)
 
 
 def _normed_by_statistics(call: AtenCall) -> Value:

@@ -15,8 +15,23 @@ if TYPE_CHECKING:
 
 def _batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """torch.nn.functional.batch_norm without its refusal of a single value a channel."""
+    return norm_with(x, weight, bias, None, None, eps)
+
+
+def norm_with(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """The same; what statistics are given become those of ``x``, the variance the unbiased one."""
+    # Torch takes no shorter weights, such as constants are in a run in double precision.
+    wide = torch.promote_types(x.dtype, weight.dtype)
+    weight, bias = weight.to(wide), bias.to(wide)
     cudnn = torch.backends.cudnn.enabled
-    return torch.batch_norm(x, weight, bias, None, None, True, 0.0, eps, cudnn)
+    return torch.batch_norm(x, weight, bias, mean, variance, True, 1.0, eps, cudnn)
 
 
 # By the statistics of the whole batch, as in training.

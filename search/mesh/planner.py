@@ -191,7 +191,11 @@ class MeshPlanner:
         """What strategies come to that may not be used themselves, on all devices."""
         if trial.engine.cost.machine != self.machine:
             return ()
-        apart = replace(trial, judge=lambda made: tuple(self._judged(trial.engine, made)))
+
+        def judge(made: Simulated) -> Candidates:
+            return tuple(self._judged(trial.engine, made))
+
+        apart = replace(trial, judge=judge)
         return next(apart.choices(0.0, allowed.mask, brief=True)).judged[:1]
 
     def _masked(self, graph: Graph, mask: Allowed) -> Allowed:

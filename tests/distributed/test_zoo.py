@@ -6,7 +6,7 @@ trained in double precision. Ranks are threads of one process; for all plans the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from pcg.plan import Plan
 from runtime.data import initial_weight, input_batch
 from runtime.lower import Lowering
 from runtime.precision import in_float64
+from substitutions.locate import located
 from substitutions.store import load_library
 from unity.planners import NAMES, planner_of
 
@@ -36,11 +37,13 @@ SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Trained:
-    """Losses of all steps; weights after them, and gradients of the last one, by leaf."""
+    """Losses of all steps; weights after them, and gradients of the last one, by leaf; and what
+    batch norms have kept, by name."""
 
     losses: tuple[float, ...]
     weights: dict[str, torch.Tensor]
     gradients: dict[str, torch.Tensor]
+    running: dict[str, torch.Tensor]
 
 
 def fed(captured: Captured, example, step: int):
@@ -83,21 +86,22 @@ def module_trained(name: str, batch: int, *, delayed: bool) -> Trained:
             before = now
             now = {leaf: now[leaf] - RATE * gradient for leaf, gradient in gradients.items()}
             used = before if delayed else now
-    return Trained(tuple(losses), now, {leaf: g.clone() for leaf, g in gradients.items()})
+    last = {leaf: g.clone() for leaf, g in gradients.items()}
+    return Trained(tuple(losses), now, last, dict(module.named_buffers()))
 
 
 def planned(name: str, planner: str, devices: int) -> Plan:
     """A planner's plan; skips where it has none."""
     # Six devices a node, or eight.
     machine = load_machine("dgx-a100" if devices % 3 else "summit").with_devices(devices)
-    graph = capture_model(name, batch_of(name, devices), 1).graph
+    captured = capture_model(name, batch_of(name, devices), 1)
+    library, optimizer = load_library(), MODELS[name].optimizer
     try:
-        library, optimizer = load_library(), MODELS[name].optimizer
-        return (
-            planner_of(planner, machine, library, SECONDS, optimizer, None).plan(name, graph).plan
-        )
+        chosen = planner_of(planner, machine, library, SECONDS, optimizer, None)
+        plan = chosen.plan(name, captured.graph).plan
     except NegativeAnswer as none:
         pytest.skip(str(none))
+    return replace(plan, statistics=located(captured.statistics, plan, library.rules))
 
 
 def batch_of(name: str, devices: int) -> int:
@@ -112,6 +116,9 @@ def check(plan: Plan, found: list[Stepped]) -> None:
     assert len(found) == devices
     assert {piece.leaf for rank in found for piece in rank.pieces} == wanted.weights.keys()
     for rank in found:
+        for name, running in rank.running.items():
+            torch.testing.assert_close(running, wanted.running[name], rtol=NEAR, atol=NEAR)
+        assert rank.running.keys() >= {n for n in wanted.running if "running" in n}
         assert rank.losses == pytest.approx(wanted.losses, rel=NEAR, abs=NEAR)
         for piece in rank.pieces:
             part = tuple(slice(*span) for span in piece.region)

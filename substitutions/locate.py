@@ -1,0 +1,52 @@
+"""Where the steps of a plan have left values of its model's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pcg.graph import Graph, Value
+from pcg.plan import Plan
+from pcg.statistics import RunningFile, named_values
+from pcg.text import node_names
+from substitutions.audit.errors import Refused
+from substitutions.audit.forms import concrete
+from substitutions.audit.replay import Follower
+from substitutions.audit.values import Values
+from substitutions.rule import Rule
+
+
+def located(
+    records: Sequence[RunningFile], plan: Plan, library: Sequence[Rule]
+) -> tuple[RunningFile, ...]:
+    """The records of a model's running statistics, each with the tensor of the plan's graph that is
+    normed there, where the plan computes it. ``library``: the rules that the plan was made by."""
+    if not records:
+        return ()
+    known = named_values(plan.model)
+    names = node_names(plan.graph)
+    found: list[RunningFile] = []
+    images = _images(plan, [known[record.value] for record in records], library)
+    for record, image in zip(records, images, strict=True):
+        while image.node.is_parallel:
+            image = image.node.inputs[0]  # which means the same, however it lies
+        made = names.get(image.node)
+        at = None if made is None else made[image.port]
+        found.append(record.model_copy(update={"at": at}))
+    return tuple(found)
+
+
+def _images(plan: Plan, values: Sequence[Value], library: Sequence[Rule]) -> tuple[Value, ...]:
+    """What values of the model have become. They count as outputs on the way, so that each is
+    followed whether or not anything reads it in the end."""
+    by_name = {rule.name: rule for rule in library}
+    forms: dict[str, Rule] = {}
+    followed = Follower(Values(Graph((*plan.model.outputs, *values))))
+    try:
+        for number, step in enumerate(plan.derivation):
+            if step.rule not in forms:
+                forms[step.rule] = concrete(step.applied, by_name)
+            followed.step(number, step, forms[step.rule])
+    except Refused:
+        # An audit says why; here the values are just not found.
+        return tuple(values)
+    return followed.values.graph().outputs[len(plan.model.outputs) :]
