@@ -37,13 +37,17 @@ class Digits:
     """The devices of a machine as digits; ``primes`` lists their bases, slowest first."""
 
     machine: Machine
+    turned: bool = False
+    """Whether the digits within a node are in the other order: six devices as 3 pairs, not as 2
+    sockets of 3. Groups along them are then not all alike, and are priced as the first is."""
     primes: tuple[int, ...] = field(init=False)
     strides: tuple[int, ...] = field(init=False)
     """How many devices a step of each digit is."""
     _pairs: dict[int, Pairs] = field(init=False, default_factory=dict[int, Pairs])
 
     def __post_init__(self) -> None:
-        self.primes = _primes(self.machine)
+        primes = _primes(self.machine)
+        self.primes = _turned(primes, self.machine) if self.turned else primes
         self.strides = tuple(prod(self.primes[i + 1 :]) for i in range(len(self.primes)))
 
     def __len__(self) -> int:
@@ -99,6 +103,15 @@ def _primes(machine: Machine) -> tuple[int, ...]:
         else:
             break
     return (*_factors(rest), *found)
+
+
+def _turned(primes: tuple[int, ...], machine: Machine) -> tuple[int, ...]:
+    """The primes with those within a node in the other order, where whole nodes take part."""
+    inside = min(machine.devices_per_node, machine.devices)
+    for first in range(len(primes)):
+        if prod(primes[first:]) == inside:
+            return primes[:first] + primes[first:][::-1]
+    return primes
 
 
 def _factors(number: int) -> list[int]:

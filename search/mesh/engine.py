@@ -94,6 +94,8 @@ class Engine:
     cost: CostModel
     cuts: Cuts
     most: int = MOST
+    turned: bool = False
+    """Whether devices are numbered by digits that are turned within a node."""
     digits: Digits = field(init=False)
     _transfers: Transfers = field(init=False)
     _spaces: dict[Kind, Space] = field(init=False, default_factory=dict[Kind, Space])
@@ -110,7 +112,7 @@ class Engine:
     """How often the price of an operator or edge was known from one that is alike."""
 
     def __post_init__(self) -> None:
-        self.digits = Digits(self.cost.machine)
+        self.digits = Digits(self.cost.machine, self.turned)
         self._transfers = Transfers(self.digits)
 
     # -- choosing -----------------------------------------------------------------------------

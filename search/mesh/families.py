@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from pcg.graph import Graph
 from search.mesh.allow import (
@@ -14,6 +15,7 @@ from search.mesh.allow import (
     has_tables,
     tensor_parallel,
 )
+from search.mesh.digits import Digits
 from search.mesh.engine import Engine
 
 
@@ -73,6 +75,15 @@ def _tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
         inner += 1
 
 
+def _other_tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    """Tensor parallelism of degrees that only digits which are turned have innermost, such as 2 of
+    the 6 devices of a node."""
+    usual, primes = Digits(engine.cost.machine).primes, engine.digits.primes
+    inner = [n for n in range(1, len(primes)) if prod(primes[-n:]) != prod(usual[-n:])]
+    for count in inner:
+        yield Strategies("tensor parallelism", tensor_parallel(graph, len(primes), count))
+
+
 PLANNERS: Mapping[str, Family] = {
     "joint": _joint,
     "data-parallel": _data,
@@ -80,3 +91,5 @@ PLANNERS: Mapping[str, Family] = {
     "expert": _expert,
     "megatron": _megatron,
 }
+TURNED: Mapping[str, Family] = {"joint": _other_tensor, "megatron": _other_tensor}
+"""What planners try with digits that are turned, in addition."""

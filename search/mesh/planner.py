@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
@@ -18,8 +18,9 @@ from search.lives import worth_remaking
 from search.memory import peak_memory
 from search.mesh.allow import Allowed, Dimension, along, both
 from search.mesh.cuts import Cuts
+from search.mesh.digits import Digits
 from search.mesh.engine import Engine
-from search.mesh.families import PLANNERS, Strategies
+from search.mesh.families import PLANNERS, TURNED, Family, Strategies
 from search.mesh.finish import does_not_fit, finished, memory_limit
 from search.mesh.found import Candidate, Candidates, PricedTrial, Search
 from search.mesh.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
@@ -36,8 +37,9 @@ TRIES = 32
 PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
 
-_Kept = tuple[int, bool, tuple[Rule, ...]]
-"""What an engine is kept for: so many devices, whether it cuts windows, and rules."""
+_Kept = tuple[int, bool, bool, tuple[Rule, ...]]
+"""What an engine is kept for: so many devices, whether it cuts windows, whether digits are turned,
+and rules."""
 
 
 def fewer(machine: Machine) -> list[int]:
@@ -138,6 +140,17 @@ class MeshPlanner:
             again = self._phases.timed("rewriting", lambda: self._rewritten(search.base))
             if again is not None:
                 self._try(self._trial(again, cost, search), search)
+        self._with_digits_turned(search)
+
+    def _with_digits_turned(self, search: Search) -> None:
+        """Try all graphs with the digits within a node in the other order, if there is one."""
+        is_other = Digits(self.machine).primes != Digits(self.machine, turned=True).primes
+        if self.family not in TURNED or self.mode is Mode.ALGEBRA or not is_other:
+            return
+        for trial in tuple(search.trials):
+            variant = Variant(trial.graph, trial.before)
+            turned = self._trial(variant, trial.engine.cost, search, turned=True)
+            self._try(turned, search, TURNED)
 
     def _on_fewer_devices(self, search: Search) -> None:
         """Try all graphs on the first devices alone, and on fewer yet where that is faster: what
@@ -164,13 +177,16 @@ class MeshPlanner:
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, optimizer=self.optimizer, speed=self.speed)
 
-    def _try(self, trial: PricedTrial, search: Search) -> None:
+    def _try(
+        self, trial: PricedTrial, search: Search, families: Mapping[str, Family] = PLANNERS
+    ) -> None:
         """Try all strategies of the family on one graph."""
-        search.trials.append(trial)
+        if families is PLANNERS:
+            search.trials.append(trial)
         if search.known < inf and trial.at_best > search.known:
             return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
-        for allowed in PLANNERS[family](trial.graph, trial.engine):
+        for allowed in families[family](trial.graph, trial.engine):
             if allowed.last and search.saves_nothing():
                 continue
             self.teller.works_on(allowed.name)
@@ -202,12 +218,12 @@ class MeshPlanner:
         """What a family may use, of the dimensions that are allowed."""
         return mask if self.dimensions is None else both(mask, along(graph, self.dimensions))
 
-    def _engine(self, graph: Graph, cost: CostModel) -> Engine:
+    def _engine(self, graph: Graph, cost: CostModel, turned: bool) -> Engine:
         """The engine for a graph; graphs of the same rules share what it learns."""
         windows = self._cuts_windows(graph, cost.machine.devices)
-        key = cost.machine.devices, windows, self.library.concrete(graph)
+        key = cost.machine.devices, windows, turned, self.library.concrete(graph)
         if key not in self._engines:
-            self._engines[key] = Engine(cost, Cuts(key[-1], windows=windows))
+            self._engines[key] = Engine(cost, Cuts(key[-1], windows=windows), turned=turned)
         return self._engines[key]
 
     def _cuts_windows(self, graph: Graph, devices: int) -> bool:
@@ -218,8 +234,10 @@ class MeshPlanner:
         inputs = [node.leaf for node in graph.leaves if node.leaf.kind == "input"]
         return any(leaf.type.shape[0] % devices for leaf in inputs if leaf.type and leaf.rank)
 
-    def _trial(self, variant: Variant, cost: CostModel, search: Search) -> PricedTrial:
-        engine = self._phases.timed("rules", lambda: self._engine(variant.graph, cost))
+    def _trial(
+        self, variant: Variant, cost: CostModel, search: Search, *, turned: bool = False
+    ) -> PricedTrial:
+        engine = self._phases.timed("rules", lambda: self._engine(variant.graph, cost, turned))
 
         def judge(made: Simulated) -> Candidates:
             found = tuple(self._judged(engine, made))

@@ -34,6 +34,14 @@ def test_digits_follow_the_levels_of_a_machine(name, nodes, primes):
     assert prod(primes) == digits.machine.devices
 
 
+@pytest.mark.parametrize(
+    ("name", "nodes", "primes"),
+    [("summit", 1, (3, 2)), ("summit", 4, (2, 2, 3, 2)), ("dgx-a100", 3, (3, 2, 2, 2))],
+)
+def test_digits_may_be_turned_within_a_node(name, nodes, primes):
+    assert Digits(load_machine(name).with_nodes(nodes), turned=True).primes == primes
+
+
 def test_devices_that_are_no_whole_units_are_digits_too():
     digits = Digits(load_machine("summit").with_devices(4))
     assert prod(digits.primes) == 4

@@ -26,12 +26,12 @@ from pcg.text import parse_graph
 from search.collectives import BUCKET
 from search.cost import CostModel
 from search.derivation import Derivation
-from search.describe import rows
+from search.describe import cut_text, rows
 from search.memory import peak_memory
-from search.mesh.allow import Dimension, everything
+from search.mesh.allow import Dimension, batch_axes, everything
 from search.mesh.cuts import Cuts
 from search.mesh.engine import Choice, Engine
-from search.mesh.families import PLANNERS
+from search.mesh.families import PLANNERS, TURNED
 from search.mesh.overlap import Trial
 from search.mesh.planner import MeshPlanner, fewer
 from search.mesh.variants import Mode
@@ -142,6 +142,21 @@ def test_plans_are_compared_with_data_parallelism_even_where_that_is_not_allowed
     )
     assert found.data_parallel_seconds == plain.data_parallel_seconds
     assert found.plan.estimates.step_seconds > plain.plan.estimates.step_seconds
+
+
+def test_tensor_parallelism_has_the_degrees_that_a_node_has():
+    """Two of the six devices of a node share a product; three such pairs share the samples."""
+    graph = parse_graph(SMALL["perceptron"].format(b=96, h=384, o=768))
+    cost = CostModel(load_machine("summit").with_devices(6))
+    usual = Engine(cost, Cuts(load_library().concrete(graph)))
+    assert not list(TURNED["megatron"](graph, usual))
+    engine = replace(usual, turned=True)
+    (pairs,) = TURNED["megatron"](graph, engine)
+    cut = engine.cut(engine.choose(graph, allowed=pairs.mask))
+    products = [node for node in cut.views if node.name == "matmul"]
+    words = {cut_text(node, cut.views[node], batch_axes(cut.graph).get(node)) for node in products}
+    assert words <= {"data 3 x model 2", "data 3 x reduction 2"}
+    assert_same(graph, cut.graph, by_equation)
 
 
 def test_what_does_not_divide_by_three_is_cut_by_two_on_fewer_devices():
