@@ -36,7 +36,9 @@ from substitutions.audit.sources import (
     check_machine,
     check_model,
     check_naming,
+    check_statistics,
 )
+from substitutions.locate import located
 from substitutions.rule import Rule
 from substitutions.store import CERTIFICATES, default_path, load_library
 from unity.cli import new_app, run_app
@@ -104,7 +106,7 @@ def audit(
             _check_proofs(found, used, certificates or _beside(rules), solver or ["z3"])
         _check_machine(found, machine)
         if name is not None:
-            _check_model(found, name, again())
+            _check_model(found, name, again(), rules)
     if not proofs:
         found.skipped.append("the proofs of the rules (--no-proofs)")
     if not capture:
@@ -169,8 +171,9 @@ def _check_machine(found: Audit, machine: str | None) -> None:
     found.done.append(f"the machine, {found.plan.machine.devices} x {found.plan.machine.name}")
 
 
-def _check_model(found: Audit, name: str, again: Captured) -> None:
-    """Check the graph that the plan begins with and, if it is that of the model, its names."""
+def _check_model(found: Audit, name: str, again: Captured, rules: Path | None) -> None:
+    """Check the graph that the plan begins with and, if it is that of the model, its names and of
+    what running statistics are kept."""
     other = list(check_model(found.plan, name, again))
     found.findings += other
     found.done.append(f"the model, captured again from {name}")
@@ -179,6 +182,10 @@ def _check_model(found: Audit, name: str, again: Captured) -> None:
     elif not other:
         found.findings += check_naming(found.plan, name, again)
         found.done.append("what its parameters, inputs and buffers are called")
+        expected = located(again.statistics, found.plan, load_library(rules).rules)
+        found.findings += check_statistics(found.plan, name, expected)
+        if expected:
+            found.done.append(f"of what {len(expected)} batch norms keep running statistics")
 
 
 def _undetermined(plan: Plan) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from pcg.errors import InputError
 from pcg.graph import Graph
@@ -11,6 +12,7 @@ from pcg.machine import Machine
 from pcg.models import capture_model
 from pcg.naming import NamingFile
 from pcg.plan import MachineFile, Plan, machine_record
+from pcg.statistics import RunningFile
 from pcg.text import print_graph
 from substitutions.audit.errors import Finding
 from substitutions.store import Library
@@ -47,6 +49,8 @@ class Captured:
     lines: tuple[str, ...]
     naming: NamingFile
     """What its leaves are called in the module."""
+    statistics: tuple[RunningFile, ...] = ()
+    """The running statistics that the module keeps."""
 
 
 def captured(name: str, batch: int | None, devices: int) -> Captured:
@@ -54,7 +58,7 @@ def captured(name: str, batch: int | None, devices: int) -> Captured:
     such model."""
     found = capture_model(name, batch, devices)
     lines = tuple(print_graph(found.graph).splitlines())
-    return Captured(found.graph.digest, lines, found.naming)
+    return Captured(found.graph.digest, lines, found.naming, found.statistics)
 
 
 def check_model(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:
@@ -78,6 +82,23 @@ def check_naming(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:
             problem = f"{found}, expected {expected} as {name} is captured"
             yield Finding(f"naming.{place}", problem)
             return
+
+
+def check_statistics(plan: Plan, name: str, expected: Sequence[RunningFile]) -> Iterator[Finding]:
+    """That running statistics are of the tensors that the module's batch norms norm, as they lie
+    in the plan's graph: the first that are not."""
+    for number, pair in enumerate(zip_longest(plan.statistics, expected)):
+        here, there = (None if one is None else one.model_dump() for one in pair)
+        if here is None or there is None:
+            said, wanted = ("nothing" if one is None else "a record" for one in (here, there))
+            problem = f"{said}, expected {wanted} as {name} is captured"
+            yield Finding(f"statistics[{number}]", problem)
+            return
+        for part, found in here.items():
+            if found != there[part]:
+                problem = f"{found}, expected {there[part]} as {name} is captured"
+                yield Finding(f"statistics[{number}].{part}", problem)
+                return
 
 
 def _places(naming: NamingFile) -> dict[str, str]:

@@ -20,6 +20,7 @@ from pcg.plan import PlanFile, part_hashes, save_plan
 from pcg.text import parse_graph
 from search.mesh.families import PLANNERS
 from search.mesh.planner import MeshPlanner
+from substitutions.locate import located
 from substitutions.store import Library, default_path, load_library
 from unity.__main__ import main
 from unity.audit import app
@@ -197,6 +198,49 @@ def test_weights_go_under_their_own_names(plan: Path, change: Callable[[Content]
     result = audit(str(plan), "--no-proofs", "--jobs", "1")
     assert isinstance(result.exception, NegativeAnswer)
     assert re.search(f"{re.escape(str(plan))}: {says}", result.stdout), result.stdout
+
+
+@pytest.fixture(scope="module")
+def normed(tmp_path_factory: pytest.TempPathFactory, library: Library) -> Path:
+    """A plan of a model with batch norms."""
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    machine = load_machine("local").with_devices(2)
+    captured = capture_model("resnext50-tiny", None, 2)
+    planner = MeshPlanner(machine, library, "data-parallel")
+    plan = replace(planner.plan("resnext50-tiny", captured.graph).plan, naming=captured.naming)
+    statistics = located(captured.statistics, plan, library.rules)
+    save_plan(replace(plan, statistics=statistics), path)
+    return path
+
+
+def means_swapped(content: Content) -> None:
+    first, second, *_ = content["statistics"]
+    first["mean"], second["mean"] = second["mean"], first["mean"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (means_swapped, r"statistics\[0\].mean: .*, expected .*running_mean"),
+        (lambda c: c["statistics"][1].update(momentum=0.5), r"statistics\[1\].momentum: 0.5, exp"),
+        (lambda c: c["statistics"][1].update(at=None), r"statistics\[1\].at: None, expected t\d+"),
+        (lambda c: c["statistics"].pop(), r"statistics\[\d+\]: nothing, expected a record"),
+    ],
+)  # fmt: skip
+def test_running_statistics_are_of_what_is_normed(
+    normed: Path, tmp_path: Path, change: Callable[[Content], None], says: str
+):
+    plan = Path(shutil.copy(normed, tmp_path / "plan.json"))
+    altered(plan, change)
+    result = audit(str(plan), "--no-proofs", "--jobs", "1")
+    assert isinstance(result.exception, NegativeAnswer)
+    assert re.search(f"{re.escape(str(plan))}: {says}", result.stdout), result.stdout
+
+
+def test_a_plan_with_running_statistics_follows(normed: Path):
+    result = audit(str(normed), "--no-proofs", "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert "batch norms keep running statistics" in result.stdout
 
 
 def test_what_a_plan_says_nothing_of_is_not_checked(plan: Path):
