@@ -301,7 +301,7 @@ def open_world(kind: Kind, timeout: float) -> Generator[World]:
             world_size=size,
         )
     try:
-        yield World(rank, size, device)
+        yield World(rank, size, device, network=Network(limit))
     finally:
         dist.destroy_process_group()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 import torch.distributed as dist
@@ -53,10 +54,15 @@ class Network:
     everyone: Handle = None
     """The group of all ranks that is there from the beginning."""
 
+    def __init__(self, timeout: timedelta | None = None) -> None:
+        """``timeout``: how long communication in further groups may take; by default half an hour
+        as torch has it, whatever that of the first group is."""
+        self._timeout = timeout
+
     def group(self, ranks: Sequence[int]) -> Handle:
         """A new group, which all ranks of the run have to create together; of no use to a rank
         that is no member."""
-        made = dist.new_group(list(ranks))
+        made = dist.new_group(list(ranks), timeout=self._timeout)
         # A rank that is no member is given a placeholder.
         return made if isinstance(made, dist.ProcessGroup) else None
 
