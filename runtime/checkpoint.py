@@ -359,7 +359,7 @@ def _reason(error: BaseException) -> str:
 def _naming(world: World, path: Path) -> AbstractContextManager[object]:
     """Name a checkpoint where another rank is lost, of which DCP's own communication tells in its
     own words."""
-    return world._reporting(f"checkpoint {path}")  # pyright: ignore[reportPrivateUsage]
+    return world.reporting(f"checkpoint {path}")
 
 
 @contextmanager

@@ -83,13 +83,13 @@ class World:
         everyone = tuple(range(self.size))
         for group in groups:
             if group not in self._groups and len(group) > 1:
-                with self._reporting(f"creating the group {group}"):
+                with self.reporting(f"creating the group {group}"):
                     whole = group == everyone
                     made = self.network.everyone if whole else self.network.group(group)
                     self._groups[group] = made
         for channel in CHANNELS if self.size > 1 else ():
             if channel not in self._channels:
-                with self._reporting(f"creating the group of {channel}"):
+                with self.reporting(f"creating the group of {channel}"):
                     self._channels[channel] = self.network.group(everyone)
 
     def all_reduce(self, values: Tensor, group: Group) -> Tensor:
@@ -104,14 +104,14 @@ class World:
         if len(group) == 1:
             return _done
         what = f"all_reduce over {group}"
-        with self._reporting(what):
+        with self.reporting(what):
             work = self.network.all_reduce(values, self._groups[group])
         return lambda: self._wait(work, what)
 
     def all_gather(self, values: Tensor, group: Group) -> Tensor:
         """The members' flat tensors, all of one length, one after the other."""
         found = values.new_empty(len(group) * len(values))
-        with self._reporting(f"all_gather over {group}"):
+        with self.reporting(f"all_gather over {group}"):
             own, members = values.contiguous(), self._groups[group]
             self.network.collective("all_gather", found, own, members)
         return found
@@ -120,7 +120,7 @@ class World:
         """This rank's part of the sum of the members' flat tensors, cut in as many as there are
         members."""
         found = values.new_empty(len(values) // len(group))
-        with self._reporting(f"reduce_scatter over {group}"):
+        with self.reporting(f"reduce_scatter over {group}"):
             own, members = values.contiguous(), self._groups[group]
             self.network.collective("reduce_scatter", found, own, members)
         return found
@@ -129,7 +129,7 @@ class World:
         """Of flat tensors that are cut in as many parts as there are members, the part that each
         member has for this rank, one after the other."""
         found = torch.empty_like(values)
-        with self._reporting(f"all_to_all over {group}"):
+        with self.reporting(f"all_to_all over {group}"):
             own, members = values.contiguous(), self._groups[group]
             self.network.collective("all_to_all", found, own, members)
         return found
@@ -153,7 +153,7 @@ class World:
         sent = {peer: values.contiguous() for peer, values in sorted(outgoing.items())}
         if sent or received:
             what = f"messages with {sorted({*outgoing, *incoming})}"
-            with self._reporting(what):
+            with self.reporting(what):
                 works = self.network.messages(sent, received, self._channels.get(channel))
             self._pending.append(_Sent(works, tuple(sent.values()), what, self.batch, self.part))
         if received:
@@ -200,7 +200,7 @@ class World:
             return own.item
         numbers = torch.stack([own, own.new_tensor(float(self.asked_to_stop))])
         what = "all_reduce of a number, such as the loss"
-        with self._reporting(what):
+        with self.reporting(what):
             work = self.network.all_reduce(numbers, self._channels.get("total"))
 
         def total() -> float:
@@ -215,8 +215,13 @@ class World:
         """Every rank's value, which has to be one that can be pickled."""
         if self.size == 1:
             return [value]
-        with self._reporting("all_gather of notes"):
+        with self.reporting("all_gather of notes"):
             return self.network.notes(value, self.size)
+
+    def reporting(self, what: str) -> AbstractContextManager[object]:
+        """Name rank, step and what was under way where communication fails."""
+        where = f"rank {self.rank}" + (f": step {self.step}" if self.step else "")
+        return _marked(where, what) if self.marks else _reported(where, what)
 
     def _settle(self, messages: Iterable[_Sent]) -> None:
         for message in messages:
@@ -225,12 +230,8 @@ class World:
 
     def _wait(self, work: Work | None, what: str) -> None:
         if work is not None:
-            with self._reporting(what):
+            with self.reporting(what):
                 work.wait()
-
-    def _reporting(self, what: str) -> AbstractContextManager[object]:
-        where = f"rank {self.rank}" + (f": step {self.step}" if self.step else "")
-        return _marked(where, what) if self.marks else _reported(where, what)
 
 
 @contextmanager
