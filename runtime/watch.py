@@ -11,9 +11,9 @@ from pcg.schedule import Compute, Schedule, Slot
 from pcg.statistics import named_values
 from pcg.task import Task
 from runtime.moves import region_of
+from runtime.norms import NORM, STATISTICS
 from runtime.program import Instruction, Piece, Run, Running
 from runtime.slices import ends
-from runtime.statistics import NORM, STATISTICS
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from run_plans import MODEL, PARALLEL, refused, write_plan, write_plan_of
 
 from runtime.collectives import World
 from runtime.job import AgreedError
+from runtime.network import Network
 from runtime.precision import LossScale
 from unity.cli import run_app
 from unity.run import app
@@ -47,6 +48,13 @@ def test_the_wrong_number_of_processes(tmp_path, capsys, monkeypatch, rank):
     assert capsys.readouterr().err == (expected if rank == 0 else "")
 
 
+class Unconnected(Network):
+    """A network of which a process has met no other."""
+
+    def group(self, ranks):
+        return None
+
+
 @pytest.fixture
 def second_rank(monkeypatch):
     """This process as the second that torchrun started, on this or on another computer."""
@@ -58,7 +66,7 @@ def second_rank(monkeypatch):
 
         @contextmanager
         def opened(kind, timeout):
-            yield World(1, 2)
+            yield World(1, 2, network=Unconnected())
 
         monkeypatch.setattr("runtime.worker.open_world", opened)
 

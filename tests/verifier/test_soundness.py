@@ -76,6 +76,9 @@ def _mutated(side: Side, random: Random) -> Side:
         return rebuild(side, {Value(node): value})
     if kind == 1:
         leaves = [Value(leaf) for leaf in Graph(side).leaves]
+        if not leaves:
+            # All of it is constants, which an earlier change may have left.
+            return side
         return rebuild(side, {random.choice(leaves): random.choice(leaves)})
     change = (_swap_operands, _change_attribute, _change_operator, _double)[kind - 2]
     return rebuild(side, {Value(node): Value(change(node, random))})
