@@ -89,6 +89,19 @@ class Moves:
             for rule in self._by_root.get((node.name, node.types[0].rank), ()):
                 yield from self._apply(graph, rule, node)
 
+    def spans(self, graph: Graph) -> list[frozenset[Node]]:
+        """The operators that each rule matches, where they are several."""
+        found: list[frozenset[Node]] = []
+        for node in graph.nodes:
+            rules = () if node.is_leaf else self._by_root.get((node.name, node.types[0].rank), ())
+            for match in (match for rule in rules for match in matches_at(rule, node, graph)):
+                ends = frozenset(match.values.values())
+                inside = topological((value.node for value in match.outputs), ends)
+                span = frozenset(one for one in inside if not one.is_leaf)
+                if len(span) > 1:
+                    found.append(span)
+        return found
+
     def _apply(self, graph: Graph, rule: Rule, node: Node) -> Iterator[tuple[Graph, Applied]]:
         for match in matches_at(rule, node, graph):
             for free in self._choices(rule):

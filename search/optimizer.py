@@ -112,7 +112,7 @@ class Optimizer:
         graph.check()
         self._use_rules(graph)
         self._price_whole(graph)
-        pieces = parts(graph, self.settings.part)
+        pieces = parts(graph, self.settings.part, self._moves.spans(graph))
         best, derivation = self._chain(graph, pieces)
         self.teller.works_on("the whole")
         space = Space(best, self._moves, self._keys, self.settings.growth)

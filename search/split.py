@@ -1,4 +1,4 @@
-"""Splitting a graph at post-dominators (Unity, section 5.3).
+"""Splitting a graph at post-dominators where the fewest rules cross (Unity, section 5.3).
 
 A cut is a value through which everything before it reaches everything after it. A part between two
 cuts is searched with the crossing tensors in every useful partitioning; a crossing tensor is a
@@ -15,6 +15,8 @@ from itertools import pairwise
 from pcg.graph import Graph, Leaf, Node, Value, rebuild
 from search.moves import Option
 
+Span = frozenset[Node]
+"""The operators that a rule matches."""
 CROSSING = "crossing"
 """The name of the leaf that stands for the tensor before a part."""
 
@@ -93,13 +95,21 @@ def cuts(graph: Graph) -> list[Value]:
     return found[::-1]
 
 
-def parts(graph: Graph, size: int) -> list[Part]:
-    """Parts of at least ``size`` operators, the last perhaps smaller."""
+def parts(graph: Graph, size: int, spans: Sequence[Span] = ()) -> list[Part]:
+    """Parts of ``size`` operators and less than twice as many where that can be, the last perhaps
+    smaller, cut where the fewest of the rules that match cross. ``spans``: what these match."""
     chosen: list[Value] = []
-    for value in cuts(graph):
+    left = cuts(graph)
+    while left:
         last = chosen[-1] if chosen else None
-        if Part(last, value, ()).operators >= size:
-            chosen.append(value)
+        sized = [(Part(last, value, ()).operators, value) for value in left]
+        near = [value for operators, value in sized if size <= operators < 2 * size]
+        far = [value for operators, value in sized if operators >= size]
+        if not far:
+            break
+        best = min(near, key=lambda value: rules_across(value, spans)) if near else far[0]
+        chosen.append(best)
+        left = left[left.index(best) + 1 :]
     if chosen and Part(chosen[-1], None, tuple(enumerate(graph.outputs))).operators < 1:
         chosen.pop()
     ends = [None, *chosen, None]
@@ -113,6 +123,12 @@ def parts(graph: Graph, size: int) -> list[Part]:
         )
         result.append(Part(first, last, outputs))
     return result
+
+
+def rules_across(value: Value, spans: Sequence[Span]) -> int:
+    """How many rules that match are lost by a cut: those with operators on both sides."""
+    inside = _inside(value)
+    return sum(bool(span & inside) and not span <= inside for span in spans)
 
 
 def _inside(value: Value) -> frozenset[Node]:

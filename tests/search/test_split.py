@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import graphs
@@ -10,9 +12,10 @@ from pcg.graph import Graph
 from pcg.models.mlp import mlp
 from pcg.text import node_names, parse_graph
 from search.backtrack import Found
-from search.moves import Option
-from search.split import Part, cuts, parts, renamed, shape_key
+from search.moves import Moves, Option
+from search.split import Part, Span, cuts, parts, renamed, rules_across, shape_key
 from search.stitch import Leg, stitch
+from substitutions.store import load_library
 
 
 def whole(part: Part) -> Option | None:
@@ -62,6 +65,21 @@ def test_parts_have_the_size_asked_for() -> None:
     assert all(part.operators >= 3 for part in found[:-1])
     assert found[0].before is None
     assert found[-1].after is None
+
+
+def test_cuts_are_where_the_fewest_rules_cross() -> None:
+    """A product and its ReLU may be fused, so that they are not cut apart."""
+    graph = mlp(4, (4,) * 9)
+    moves = Moves(load_library().concrete(graph), 2)
+    spans = moves.spans(graph)
+    assert {"matmul", "relu"} in [{node.name for node in span} for span in spans]
+
+    def across(given: Sequence[Span]) -> int:
+        bounds = [part.after for part in parts(graph, 3, given)]
+        return sum(rules_across(value, spans) for value in bounds if value is not None)
+
+    assert across(()) > 0
+    assert across(spans) == 0
 
 
 def test_blocks_that_differ_in_names_alone_have_one_shape() -> None:
