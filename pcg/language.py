@@ -19,8 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 
+from pcg.arithmetic import (
+    compared,
+    final,
+    guards_of,
+    number,
+    otherwise,
+    plus,
+    reciprocal,
+    times,
+)
 from pcg.equation import (
     Dimension,
     Equation,
@@ -35,7 +44,6 @@ from pcg.expr import (
     Access,
     Add,
     Apply,
-    Const,
     Expr,
     Guard,
     IndexValue,
@@ -95,7 +103,7 @@ class Reader:
             raise EquationError("nested too deeply") from None
         if self.at != len(self.tokens):
             raise EquationError(f"unexpected {self._peek()!r}")
-        return _final(result)
+        return final(result)
 
     def index(self, tokens: tuple[str, ...], scope: tuple[str, ...] = ()) -> Poly:
         """The whole of ``tokens`` as an index."""
@@ -128,13 +136,13 @@ class Reader:
         guards = self._condition()
         self._expect("else")
         other = self._ternary()
-        return Add((Mul((*guards, _final(value))), *_otherwise(guards, _final(other))))
+        return Add((Mul((*guards, final(value))), *otherwise(guards, final(other))))
 
     def _condition(self) -> tuple[Guard, ...]:
         """Comparisons of indices, joined by ``and``."""
-        guards = _guards(self._comparison())
+        guards = guards_of(self._comparison())
         while self._accept("and"):
-            guards += _guards(self._comparison())
+            guards += guards_of(self._comparison())
         return guards
 
     def _comparison(self) -> Expr:
@@ -143,29 +151,29 @@ class Reader:
         found: list[Expr] = []
         while operator := self._accept("<", "<=", ">", ">=", "=="):
             right = self._additive()
-            found.append(_compared(operator, left, right))
+            found.append(compared(operator, left, right))
             left = right
         if not found:
             return left
-        return found[0] if len(found) == 1 else Mul(tuple(g for f in found for g in _guards(f)))
+        return found[0] if len(found) == 1 else Mul(tuple(g for f in found for g in guards_of(f)))
 
     def _additive(self) -> Expr:
         value = self._product()
         while operator := self._accept("+", "-"):
             right = self._product()
-            value = _plus(value, right if operator == "+" else _times(_number(-1), right))
+            value = plus(value, right if operator == "+" else times(number(-1), right))
         return value
 
     def _product(self) -> Expr:
         value = self._unary()
         while operator := self._accept("*", "/"):
             right = self._unary()
-            value = _times(value, right if operator == "*" else _reciprocal(right))
+            value = times(value, right if operator == "*" else reciprocal(right))
         return value
 
     def _unary(self) -> Expr:
         if self._accept("-"):
-            return _times(_number(-1), self._unary())
+            return times(number(-1), self._unary())
         following = self.tokens[self.at + 1 : self.at + 2]
         if self._peek() == "sum" or (self._peek() == "max" and following != ("(",)):
             return self._reduction(self._next())
@@ -180,7 +188,7 @@ class Reader:
         if kind == "max" and self._accept("where"):
             guards = tuple(guard.index for guard in self._condition())
         self._expect(":")
-        body = _final(self._ternary())
+        body = final(self._ternary())
         del self.scope[mark:]
         for name, size in reversed(binders):
             body = Sum(name, size, body) if kind == "sum" else Max(name, size, guards, body)
@@ -225,7 +233,7 @@ class Reader:
     def _atom(self) -> Expr:
         token = self._next()
         if token.isdigit():
-            return _number(int(token))
+            return number(int(token))
         if token == "(":
             value = self._ternary()
             self._expect(")")
@@ -259,9 +267,9 @@ class Reader:
         if name not in FUNCTIONS:
             raise EquationError(f"unknown function {name!r}")
         self._expect("(")
-        args = [_final(self._ternary())]
+        args = [final(self._ternary())]
         while self._accept(","):
-            args.append(_final(self._ternary()))
+            args.append(final(self._ternary()))
         self._expect(")")
         if len(args) != FUNCTIONS[name].arity:
             raise EquationError(f"{name} takes {FUNCTIONS[name].arity} values, got {len(args)}")
@@ -312,77 +320,6 @@ class Reader:
             rename_binders(body, lambda var: f"{var}.{self.inlined}"),
             dict(zip(parameters, index, strict=True)),
         )
-
-
-def _compared(operator: str, left: Expr, right: Expr) -> Expr:
-    """A comparison of indices as guards; ``==`` may compare values."""
-    if not (isinstance(left, IndexValue) and isinstance(right, IndexValue)):
-        if operator != "==":
-            raise EquationError(f"{operator} compares indices, not values")
-        return Apply("eq", (_final(left), _final(right)))
-    difference = left.index - right.index
-    match operator:
-        case "<":
-            return Guard(-difference - 1)
-        case "<=":
-            return Guard(-difference)
-        case ">":
-            return Guard(difference - 1)
-        case ">=":
-            return Guard(difference)
-        case _:
-            return Mul((Guard(difference), Guard(-difference)))
-
-
-def _guards(condition: Expr) -> tuple[Guard, ...]:
-    """The guards that a condition is made of."""
-    parts = condition.factors if isinstance(condition, Mul) else (condition,)
-    guards = tuple(part for part in parts if isinstance(part, Guard))
-    if len(guards) < len(parts):
-        raise EquationError("a condition compares two indices with <, <=, >, >= or ==")
-    return guards
-
-
-def _otherwise(guards: tuple[Guard, ...], other: Expr) -> tuple[Expr, ...]:
-    """``other`` where not all guards hold, as one term for the first that does not."""
-    return tuple(Mul((*guards[:i], guard.negated(), other)) for i, guard in enumerate(guards))
-
-
-def _number(value: int) -> Expr:
-    return IndexValue(Poly.of(value))
-
-
-def _plus(left: Expr, right: Expr) -> Expr:
-    if isinstance(left, IndexValue) and isinstance(right, IndexValue):
-        return IndexValue(left.index + right.index)
-    return Add((_final(left), _final(right)))
-
-
-def _times(left: Expr, right: Expr) -> Expr:
-    if isinstance(left, IndexValue) and isinstance(right, IndexValue):
-        return IndexValue(left.index * right.index)
-    return Mul((_final(left), _final(right)))
-
-
-def _reciprocal(value: Expr) -> Expr:
-    """1/value; of a product of sizes, the product of their reciprocals."""
-    if not isinstance(value, IndexValue):
-        return Apply("recip", (_final(value),))
-    if (constant := value.index.constant) is not None:
-        if constant == 0:
-            raise EquationError("division by zero")
-        return Const(Fraction(1, constant))
-    if len(value.index.terms) == 1:
-        (monomial, coefficient) = value.index.terms[0]
-        parts = [Apply("recip", (IndexValue(Poly.of(symbol)),)) for symbol in monomial]
-        return Mul((Const(Fraction(1, coefficient)), *parts))
-    return Apply("recip", (value,))
-
-
-def _final(value: Expr) -> Expr:
-    if isinstance(value, IndexValue) and (constant := value.index.constant) is not None:
-        return Const(Fraction(constant))
-    return value
 
 
 def expand(

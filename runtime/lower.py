@@ -7,17 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pcg import schedule as steps
-from pcg.errors import InputError
-from pcg.graph import Graph, Leaf, Node
+from pcg.graph import Node
 from pcg.layout import Layout, Piece, tasks
-from pcg.operator import Call
 from pcg.pipeline import turns
 from pcg.plan import Plan
-from pcg.poly import Poly
 from pcg.schedule import Schedule, Slot
 from pcg.tensor import ParallelTensor
 from pcg.text import node_names
 from pcg.transfer import Transfer, transfer
+from runtime.executable import check_devices, check_leaves, check_types, concrete
 from runtime.moves import collective, exchange, pattern, region_of
 from runtime.program import (
     Alias,
@@ -44,9 +42,6 @@ from runtime.slices import (
 )
 from runtime.watch import Watch, running, watches
 
-EXACT_IN_FLOAT32 = 1 << 24
-"""Whole numbers up to this are exact in float32, in which ids travel like all else."""
-
 
 @dataclass(frozen=True)
 class Lowering:
@@ -60,12 +55,12 @@ class Lowering:
     schedule: Schedule = field(init=False)
 
     def __post_init__(self) -> None:
-        _check_types(self.plan, self.where)
-        _check_leaves(self.plan, self.where)
+        check_types(self.plan, self.where)
+        check_leaves(self.plan, self.where)
         made = steps.schedule(self.plan.graph, self.plan.views)
         made = explicit(made, self.plan.graph.outputs)
         object.__setattr__(self, "schedule", _with_loss_in_parts(made))
-        _check_devices(self._slots, self.ranks, self.where)
+        check_devices(self._slots, self.ranks, self.where)
 
     @property
     def ranks(self) -> int:
@@ -297,7 +292,7 @@ class Lowering:
         task = next((task for device, task in tasks(step.node, step.view) if device == rank), None)
         if task is None:
             return
-        call = _concrete(step.node.operator_call, self.where)
+        call = concrete(step.node.operator_call, self.where)
         yield Run(
             call,
             replace(sliced_task(step.node, task, part), attributes=call.values),
@@ -354,57 +349,3 @@ def _shape(slot: Slot, rank: int) -> tuple[int, ...]:
 
 def _holds(slot: Slot, rank: int) -> bool:
     return rank in slot.layout.by_device
-
-
-def _concrete(call: Call, where: str) -> Call:
-    """The call with numbers for attributes. Raises InputError for an attribute that is none."""
-    attributes = tuple(
-        (name, value.constant if isinstance(value, Poly) else value)
-        for name, value in call.attributes
-    )
-    for name, value in attributes:
-        if value is None:
-            problem = f"attribute {name} is {call.values[name]}, expected a number"
-            raise InputError(where, f"{call.name}: {problem}")
-    return Call(call.operator, tuple((n, v) for n, v in attributes if v is not None))
-
-
-def _check_types(plan: Plan, where: str) -> None:
-    for node in plan.graph.nodes:
-        slices = (cut for output in node.types for cut in output.degrees.slices)
-        if plan.pipeline is None and any(cut > 1 for cut in slices):
-            problem = "slices in time, expected decisions.pipeline to say how they run"
-            raise InputError(where, f"{node.name}: {problem}")
-        if node.is_leaf and node.types[0].degrees.partials > 1:
-            problem = "stored as partial sums, expected a leaf without partials="
-            raise InputError(where, f"{node.leaf.name}: {problem}")
-    if (loss := plan.graph.outputs[0].type).elements != 1:
-        raise InputError(where, f"the first output is {loss}, expected the loss, one number")
-
-
-def _check_leaves(plan: Plan, where: str) -> None:
-    """Each leaf is one of the model's, so that both can be given the same data."""
-    known = _leaves(plan.model)
-    for name, leaf in _leaves(plan.graph).items():
-        other = known.get(name)
-        if other is None or _identity(other) != _identity(leaf):
-            wrote = "no such leaf" if other is None else str(other)
-            raise InputError(where, f"the plan reads {leaf}, the model has {wrote}")
-        if leaf.below is not None and leaf.below > EXACT_IN_FLOAT32:
-            problem = f"integers below {leaf.below}, expected {EXACT_IN_FLOAT32} at most"
-            raise InputError(where, f"{name}: {problem}")
-
-
-def _leaves(graph: Graph) -> dict[str, Leaf]:
-    return {node.leaf.name: node.leaf for node in graph.leaves}
-
-
-def _identity(leaf: Leaf) -> tuple[object, ...]:
-    return leaf.kind, leaf.type.shape if leaf.type else None, leaf.below
-
-
-def _check_devices(slots: Iterable[Slot], ranks: int, where: str) -> None:
-    for slot in slots:
-        if max(slot.layout.devices) >= ranks:
-            problem = f"{slot.layout.type} takes {len(slot.layout.pieces)} devices"
-            raise InputError(where, f"{slot.value.node.name}: {problem}, the machine has {ranks}")

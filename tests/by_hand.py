@@ -28,6 +28,11 @@ def make_plan(model: Graph, graph: Graph, devices: int, views: Views) -> Plan:
         assert covers(packed, node)
         chosen[node] = packed
     assert not left, f"no such operators: {left}"
+    return plan_with(model, graph, chosen, devices)
+
+
+def plan_with(model: Graph, graph: Graph, views: Mapping[Node, MachineView], devices: int) -> Plan:
+    """A plan on the local machine with these views."""
     machine = machine_record(load_machine("local").with_devices(devices))
     estimates = EstimatesFile(
         step_seconds=0.5,
@@ -35,4 +40,4 @@ def make_plan(model: Graph, graph: Graph, devices: int, views: Views) -> Plan:
         communication_elements=0,
         peak_memory_bytes=0,
     )
-    return Plan("test", model, graph, chosen, machine, "", (), estimates)
+    return Plan("test", model, graph, views, machine, "", (), estimates)

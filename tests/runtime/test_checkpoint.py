@@ -1,10 +1,7 @@
-"""Checkpoints of runs on one device: what they hold, how runs go on from them, and damage."""
+"""Checkpoints of runs on one device: what they hold, and how runs go on from them."""
 
 from __future__ import annotations
 
-import os
-import pickle
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from by_hand import make_plan
+from checkpoints import MODEL, RECIPES, names, plan_of, train
 
 from pcg.errors import InputError
-from pcg.naming import NamingFile, ParameterFile
-from pcg.text import parse_graph
 from runtime import checkpoint
-from runtime.checkpoint import CheckpointError, Manifest, ScaleRecord, newest_manifest
+from runtime.checkpoint import Manifest, ScaleRecord, newest_manifest
 from runtime.collectives import World
 from runtime.data import Synthetic
 from runtime.executor import Executor
@@ -28,50 +23,13 @@ from runtime.lower import Lowering
 from runtime.plain import state_dict, write_state_dict
 from runtime.precision import LossScale
 from runtime.recipe import Recipe
-from runtime.shards import SafeReader
 from runtime.training import Training
 from runtime.worker import run_plan
-
-MODEL = """
-x = input[8, 6]
-w1 = weight[6, 5]
-w2 = weight[5, 4]
-y = matmul(relu(matmul(x, w1)), w2)
-return mean_loss(multiply(y, y)), y
-"""
-RECIPES = {
-    "sgd": Recipe(rate=0.1),
-    "momentum": Recipe(rate=0.1, momentum=0.9, schedule="cosine", decay=10, warmup=2),
-    "adam": Recipe(optimizer="adam", rate=0.1, clip=0.1, accumulate=2),
-}
-NAMING = NamingFile(
-    parameters={
-        "w1": ParameterFile(names=("first.weight", "tied.weight"), transposed=True),
-        "w2": ParameterFile(names=("second",)),
-    }
-)
-
-
-def plan_of(text):
-    graph = parse_graph(text)
-    return replace(make_plan(graph, graph, 1, {}), model_name="small", naming=NAMING)
 
 
 @pytest.fixture(scope="module")
 def plan():
     return plan_of(MODEL)
-
-
-def train(plan, folder, steps, recipe=RECIPES["adam"], every=2, keep=3, resume=False, **options):
-    kept = Checkpoints(str(folder), every, keep, resume)
-    given = Options(steps, recipe, "float64", checkpoints=kept, **options)
-    report = run_plan(Lowering(plan), given, World(), lambda step: None)
-    assert report is not None
-    return report
-
-
-def names(folder):
-    return sorted(path.name for path in Path(folder).iterdir())
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -117,76 +75,6 @@ def test_weights_have_the_names_and_shapes_of_the_module(plan, tmp_path):
     (x,) = [node.leaf for node in plan.model.leaves if node.leaf.name == "x"]
     batch = Synthetic(5).piece(x, ((0, 8), (0, 6)), 0)
     assert seen[0].loss == pytest.approx(net(batch).item(), rel=1e-12)
-
-
-@pytest.fixture(scope="module")
-def trained(plan, tmp_path_factory):
-    """A folder with checkpoints of steps 2, 4 and 5, not to be changed."""
-    folder = tmp_path_factory.mktemp("trained")
-    train(plan, folder, 5)
-    return folder
-
-
-@pytest.fixture
-def folder(trained, tmp_path):
-    return Path(shutil.copytree(trained, tmp_path / "copy"))
-
-
-def flip(path):
-    """Change one byte in the middle of a file."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def cut_short(path):
-    path.write_bytes(path.read_bytes()[:-3])
-
-
-@pytest.mark.parametrize("damage", [flip, cut_short, Path.unlink])
-@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "checkpoint.json"])
-def test_of_damaged_checkpoints_the_one_before_is_taken(plan, folder, capsys, damage, name):
-    damage(folder / "step-00000005" / name)
-    report = train(plan, folder, 6, resume=True)
-    assert [step.number for step in report.steps] == [5, 6]
-    first, second = capsys.readouterr().err.splitlines()
-    assert "step-00000005: damaged" in first
-    assert first.endswith("taking the one before")
-    assert second.endswith("step-00000004: going on with step 5")
-    assert names(folder) == ["step-00000002", "step-00000004", "step-00000006"]
-
-
-@pytest.mark.parametrize("every", [1, 2, 3])
-def test_damaged_checkpoints_are_none_to_keep(plan, tmp_path, every):
-    train(plan, tmp_path, 10, every=2, keep=9)
-    for step in (8, 10):
-        flip(tmp_path / f"step-{step:08}" / "__0_0.distcp")
-    train(plan, tmp_path, 6 + every, every=every, keep=1, resume=True)
-    assert names(tmp_path) == [f"step-{6 + every:08}"]
-    assert newest_manifest(tmp_path).manifest.updates == 6 + every
-    assert [s.number for s in train(plan, tmp_path, 11, keep=2, resume=True).steps][-1] == 11
-    # What was damaged once is not taken for it once it has been written again.
-    assert names(tmp_path) == ["step-00000010", "step-00000011"]
-
-
-def test_until_there_is_another_damaged_checkpoints_stay(plan, folder):
-    flip(folder / "step-00000005" / ".metadata")
-    before = names(folder)
-    train(plan, folder, 4, resume=True)
-    assert names(folder) == before
-
-
-@pytest.mark.parametrize("is_left", [False, True])
-def test_a_checkpoint_that_made_way_for_one_that_never_came(plan, folder, is_left):
-    """The process died between the two renames."""
-    (folder / "step-00000005").rename(folder / ".replaced-step-00000005")
-    if is_left:
-        (folder / ".writing-step-00000005").mkdir()
-    assert newest_manifest(folder).manifest.updates == 5
-    assert [s.number for s in train(plan, folder, 6, keep=9, resume=True).steps] == [6]
-    expected = ["step-00000002", "step-00000004", "step-00000005", "step-00000006"]
-    assert names(folder) == expected
-    assert newest_manifest(folder).manifest.updates == 6
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_once(plan, tmp_path):
@@ -257,44 +145,6 @@ def test_told_to_stop_while_updates_are_left_out(plan, tmp_path, monkeypatch):
         run()
 
 
-def test_where_all_are_damaged_nothing_is_trained(plan, folder):
-    for path in folder.iterdir():
-        (path / "__0_0.distcp").unlink()
-    with pytest.raises(InputError, match=r"no checkpoint is whole; .*step-00000002: damaged"):
-        train(plan, folder, 6, resume=True)
-
-
-def test_a_checkpoint_cut_off_while_written_does_not_count(plan, folder, capsys):
-    (folder / "step-00000005").rename(folder / ".writing-step-00000005")
-    report = train(plan, folder, 5, resume=True)
-    assert [step.number for step in report.steps] == [5]
-    assert names(folder) == ["step-00000002", "step-00000004", "step-00000005"]
-    assert "damaged" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("fails", ["fsync", "rename"])
-def test_a_full_disk_costs_the_checkpoint_alone(plan, tmp_path, monkeypatch, capsys, fails):
-    train(plan, tmp_path, 2)
-    calls = []
-
-    def full(*_):
-        calls.append(1)
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full) if fails == "fsync" else patched.setattr(
-            Path, "rename", full
-        )
-        with pytest.raises(CheckpointError, match="No space left on device"):
-            train(plan, tmp_path, 5, resume=True)
-    assert len(calls) >= 2
-    warned = capsys.readouterr().err
-    assert "unity: warning: no checkpoint: " in warned
-    assert "step-00000004: " in warned
-    assert names(tmp_path) == ["step-00000002"]
-    assert [s.number for s in train(plan, tmp_path, 3, resume=True).steps] == [3]
-
-
 def test_other_checkpoints_are_not_mixed_in(plan, folder):
     with pytest.raises(InputError, match="has checkpoints already, expected --resume"):
         train(plan, folder, 6)
@@ -350,17 +200,6 @@ def test_what_is_done_otherwise_is_said(plan, folder, capsys):
     recipe = replace(RECIPES["adam"], rate=0.2)
     train(plan, folder, 6, recipe, resume=True, seed=1)
     assert "going on with --lr 0.2 instead of 0.1, --seed 1 instead of 0" in capsys.readouterr().err
-
-
-def test_a_table_of_contents_runs_nothing(folder):
-    class Evil:
-        def __reduce__(self):
-            return os.getpid, ()
-
-    path = folder / "step-00000005"
-    (path / ".metadata").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(pickle.UnpicklingError, match=r"names (posix|nt)\.getpid"):
-        SafeReader(path).read_metadata()
 
 
 @pytest.mark.parametrize(

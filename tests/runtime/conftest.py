@@ -1,0 +1,23 @@
+"""A folder with checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from checkpoints import MODEL, plan_of, train
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Checkpoints of steps 2, 4 and 5, not to be changed."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(plan_of(MODEL), folder, 5)
+    return folder
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    """The same, to be changed."""
+    return Path(shutil.copytree(trained, tmp_path / "copy"))
