@@ -14,6 +14,7 @@ from pcg.poly import Poly
 from pcg.schedule import PLACING, trace
 from pcg.tensor import ParallelTensor
 from search.derivation import Applied
+from substitutions.anchors import Anchors, Root
 from substitutions.match import Match, anchor, build, matches_at, rewrite
 from substitutions.rule import Rule, operators_in
 
@@ -23,8 +24,6 @@ so rules that use these are left aside, and so are those about halos."""
 
 
 Allow = Callable[[Node], bool]
-Root = tuple[str, int]
-"""An operator by name, and the rank of its first output."""
 
 
 def anything(node: Node) -> bool:
@@ -64,9 +63,9 @@ class Moves:
         self._allow = allow
         self._degrees = [k for k in range(2, devices + 1) if devices % k == 0]
         self._devices = devices
-        self._by_root: dict[Root, list[Rule]] = defaultdict(list)
         self._identities: list[Rule] = []
-        self._shortening: dict[Root, list[Rule]] = defaultdict(list)
+        computing: dict[Root, list[Rule]] = defaultdict(list)
+        shortening: dict[Root, list[Rule]] = defaultdict(list)
         for rule in (r for both in rules for r in (both, both.reversed)):
             if not is_usable(rule):
                 continue
@@ -75,26 +74,23 @@ class Moves:
                 if rule.only_moves and len(rule.left) == 1:
                     self._identities.append(rule)
             elif not rule.only_moves:
-                self._by_root[first.name, first.ranks[0]].append(rule)
+                computing[first.name, first.ranks[0]].append(rule)
             elif operators_in(rule.right) < operators_in(rule.left):
                 # Chains of parallel operators are one transfer, however long: rules between them
                 # change no cost, and serve to tidy up.
-                self._shortening[first.name, first.ranks[0]].append(rule)
+                shortening[first.name, first.ranks[0]].append(rule)
+        self._computing, self._shortening = Anchors(computing), Anchors(shortening)
 
     def applications(self, graph: Graph) -> Iterator[tuple[Graph, Applied]]:
         """Every graph that one rule makes of this one, and what was done."""
         for node in graph.nodes:
-            if node.is_leaf:
-                continue
-            for rule in self._by_root.get((node.name, node.types[0].rank), ()):
-                yield from self._apply(graph, rule, node)
+            yield from self._apply(self._computing, graph, node)
 
     def spans(self, graph: Graph) -> list[frozenset[Node]]:
         """The operators that each rule matches, where they are several."""
         found: list[frozenset[Node]] = []
         for node in graph.nodes:
-            rules = () if node.is_leaf else self._by_root.get((node.name, node.types[0].rank), ())
-            for match in (match for rule in rules for match in matches_at(rule, node, graph)):
+            for _, match in self._computing.matches(node, graph):
                 ends = frozenset(match.values.values())
                 inside = topological((value.node for value in match.outputs), ends)
                 span = frozenset(one for one in inside if not one.is_leaf)
@@ -102,8 +98,10 @@ class Moves:
                     found.append(span)
         return found
 
-    def _apply(self, graph: Graph, rule: Rule, node: Node) -> Iterator[tuple[Graph, Applied]]:
-        for match in matches_at(rule, node, graph):
+    def _apply(
+        self, anchors: Anchors, graph: Graph, node: Node
+    ) -> Iterator[tuple[Graph, Applied]]:
+        for rule, match in anchors.matches(node, graph):
             for free in self._choices(rule):
                 outputs = build(rule, match, free)
                 if outputs is None or outputs == match.outputs:
@@ -137,10 +135,9 @@ class Moves:
     def _shorter(self, graph: Graph) -> tuple[Graph, Applied] | None:
         for node in graph.nodes:
             if node.is_parallel:
-                for rule in self._shortening.get((node.name, node.types[0].rank), ()):
-                    for found in self._apply(graph, rule, node):
-                        if len(found[0].nodes) < len(graph.nodes):
-                            return found
+                for found in self._apply(self._shortening, graph, node):
+                    if len(found[0].nodes) < len(graph.nodes):
+                        return found
         return None
 
     def options(self, value: Value) -> tuple[Option, ...]:

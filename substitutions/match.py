@@ -32,7 +32,7 @@ class Match:
     outputs: tuple[Value, ...]
 
 
-class _Binding(NamedTuple):
+class Binding(NamedTuple):
     """What is bound so far. ``equations``: attributes that are sums or products of symbols, with
     what they have to be."""
 
@@ -58,20 +58,37 @@ def matches_at(rule: Rule, node: Node, graph: Graph) -> Iterator[Match]:
     Several outputs are found where each shares an input with one before; what replaces them is
     never made of what it replaces.
     """
-    first = anchor(rule)
-    pattern = rule.left[first]
+    for bound in anchored(rule, node):
+        yield from completed(rule, node, bound, graph)
+
+
+def anchored(rule: Rule, node: Node) -> Iterator[Binding]:
+    """What is bound where a rule is anchored at an operator: a part of its matches that depends on
+    what the operator computes from, as many operators deep as the rule, and on nothing else."""
+    pattern = rule.left[anchor(rule)]
     if isinstance(pattern.node.call, Leaf):
         if len(rule.left) == 1:
-            yield from _whole_values(pattern.node.call, node)
+            for port, held in enumerate(node.types):
+                if held.rank == pattern.node.call.rank:
+                    yield Binding({pattern.node.call.name: node.value(port)}, {}, ())
         return
     if node.is_leaf or node.name != pattern.node.name:
         return
+    yield from _match(pattern, node.value(pattern.port), Binding({}, {}, ()))
+
+
+def completed(rule: Rule, node: Node, bound: Binding, graph: Graph) -> Iterator[Match]:
+    """The matches in a graph that begin with what is bound at ``node``."""
+    first = anchor(rule)
+    pattern = rule.left[first]
+    if isinstance(pattern.node.call, Leaf):
+        yield Match(bound.values, {}, (bound.values[pattern.node.call.name],))
+        return
     host = node.value(pattern.port)
-    for bound in _match(pattern, host, _Binding({}, {}, ())):
-        for outputs, found in _others(rule.left, {first: host}, bound, graph):
-            symbols = _solved(found)
-            if symbols is not None and (len(outputs) == 1 or _are_apart(rule, outputs, found)):
-                yield Match(found.values, symbols, outputs)
+    for outputs, found in _others(rule.left, {first: host}, bound, graph):
+        symbols = _solved(found)
+        if symbols is not None and (len(outputs) == 1 or _are_apart(rule, outputs, found)):
+            yield Match(found.values, symbols, outputs)
 
 
 def could_match(rule: Rule, node: Node) -> bool:
@@ -83,7 +100,7 @@ def could_match(rule: Rule, node: Node) -> bool:
     pattern = rule.left[anchor(rule)]
     if pattern.node.is_leaf or node.is_leaf or pattern.node.name != node.name:
         return pattern.node.is_leaf
-    if _bind(pattern.node.operator_call, node.operator_call, _Binding({}, {}, ())) is None:
+    if _bind(pattern.node.operator_call, node.operator_call, Binding({}, {}, ())) is None:
         return False
     found = [None if value.node.is_leaf else value.node.name for value in node.inputs]
     wanted = [None if value.node.is_leaf else value.node.name for value in pattern.node.inputs]
@@ -94,16 +111,9 @@ def could_match(rule: Rule, node: Node) -> bool:
     )
 
 
-def _whole_values(pattern: Leaf, node: Node) -> Iterator[Match]:
-    for port in range(len(node.types)):
-        value = node.value(port)
-        if value.type.rank == pattern.rank:
-            yield Match({pattern.name: value}, {}, (value,))
-
-
 def _others(
-    patterns: tuple[Value, ...], found: dict[int, Value], bound: _Binding, graph: Graph
-) -> Iterator[tuple[tuple[Value, ...], _Binding]]:
+    patterns: tuple[Value, ...], found: dict[int, Value], bound: Binding, graph: Graph
+) -> Iterator[tuple[tuple[Value, ...], Binding]]:
     """The further outputs, each looked for among the users of an input that is known."""
     missing = [i for i in range(len(patterns)) if i not in found]
     if not missing:
@@ -120,7 +130,7 @@ def _others(
 
 
 def _candidates(
-    patterns: tuple[Value, ...], i: int, found: dict[int, Value], bound: _Binding, graph: Graph
+    patterns: tuple[Value, ...], i: int, found: dict[int, Value], bound: Binding, graph: Graph
 ) -> list[Value] | None:
     """What an output may be; None as long as nothing that it reads is known."""
     pattern = patterns[i]
@@ -151,7 +161,7 @@ def _path(pattern: Node, values: Mapping[str, Value]) -> tuple[Node, ...] | None
     return None
 
 
-def _are_apart(rule: Rule, outputs: tuple[Value, ...], bound: _Binding) -> bool:
+def _are_apart(rule: Rule, outputs: tuple[Value, ...], bound: Binding) -> bool:
     """Whether different outputs of a rule are different values, of which no input is made."""
     if len(set(outputs)) < len(set(rule.left)):
         return False
@@ -162,7 +172,7 @@ def _are_apart(rule: Rule, outputs: tuple[Value, ...], bound: _Binding) -> bool:
     return replaced.isdisjoint(topological(value.node for value in bound.values.values()))
 
 
-def _match(pattern: Value, host: Value, bound: _Binding) -> Iterator[_Binding]:
+def _match(pattern: Value, host: Value, bound: Binding) -> Iterator[Binding]:
     if isinstance(pattern.node.call, Leaf):
         name = pattern.node.call.name
         known = bound.values.get(name)
@@ -184,8 +194,8 @@ def _match(pattern: Value, host: Value, bound: _Binding) -> Iterator[_Binding]:
 
 
 def _operands(
-    patterns: tuple[Value, ...], hosts: tuple[Value, ...], bound: _Binding
-) -> Iterator[_Binding]:
+    patterns: tuple[Value, ...], hosts: tuple[Value, ...], bound: Binding
+) -> Iterator[Binding]:
     if not patterns:
         yield bound
         return
@@ -193,7 +203,7 @@ def _operands(
         yield from _operands(patterns[1:], hosts[1:], found)
 
 
-def _bind(pattern: Call, host: Call, bound: _Binding) -> _Binding | None:
+def _bind(pattern: Call, host: Call, bound: Binding) -> Binding | None:
     """Match attributes: a symbol is bound, sums and products of symbols are solved for later."""
     if len(pattern.attributes) != len(host.attributes):
         return None  # only one of them states a halo
@@ -211,7 +221,7 @@ def _bind(pattern: Call, host: Call, bound: _Binding) -> _Binding | None:
     return bound._replace(symbols=symbols, equations=equations)
 
 
-def _solved(bound: _Binding) -> Mapping[str, Attribute] | None:
+def _solved(bound: Binding) -> Mapping[str, Attribute] | None:
     """The values of all symbols, or None where an attribute is not what the rule says."""
     if not bound.equations:
         return bound.symbols
