@@ -98,9 +98,7 @@ class Moves:
                     found.append(span)
         return found
 
-    def _apply(
-        self, anchors: Anchors, graph: Graph, node: Node
-    ) -> Iterator[tuple[Graph, Applied]]:
+    def _apply(self, anchors: Anchors, graph: Graph, node: Node) -> Iterator[tuple[Graph, Applied]]:
         for rule, match in anchors.matches(node, graph):
             for free in self._choices(rule):
                 outputs = build(rule, match, free)
