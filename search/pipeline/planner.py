@@ -214,7 +214,7 @@ def _interrupted(found: Iterator[T], known: list[T], is_enough: Callable[[], boo
     Raises KeyboardInterrupt where what is known by then is not enough."""
     try:
         for one in found:
-            known.append(one)  # noqa: PERF402  # what was found stays where this is interrupted
+            known.append(one)  # what was found stays where this is interrupted
     except KeyboardInterrupt:
         if not is_enough():
             raise
