@@ -1,9 +1,12 @@
-"""Where the steps of a plan have left values of its model's graph."""
+"""What a plan has to know of the module: its names, and where the steps of the plan have left what
+its batch norms norm."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from pcg.capture import Captured
 from pcg.graph import Graph, Value
 from pcg.plan import Plan
 from pcg.statistics import RunningFile, named_values
@@ -13,6 +16,14 @@ from substitutions.audit.forms import concrete
 from substitutions.audit.replay import Follower
 from substitutions.audit.values import Values
 from substitutions.rule import Rule
+
+
+def of_module(plan: Plan, captured: Captured, library: Sequence[Rule]) -> Plan:
+    """A plan of a captured module's graph, with the names of the module's parameters and its
+    running statistics, so that it can be trained, saved and exported as the module. ``library``:
+    the rules that the plan was made by."""
+    statistics = located(captured.statistics, plan, library)
+    return replace(plan, naming=captured.naming, statistics=statistics)
 
 
 def located(

@@ -37,7 +37,7 @@ from search.planned import Planned
 from search.progress import Progress, Status, Teller, silent
 from search.trace import simulate_plan
 from search.views import load_views
-from substitutions.locate import located
+from substitutions.locate import of_module
 from substitutions.store import load_library
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
@@ -174,10 +174,8 @@ def optimize(
             search = Optimizer(target, library, limits, teller=Teller(show), speed=speed)
             found = search.planned(model, graph)
     # A profile is about the figures: it makes no other machine.
-    record = machine_record(known)
-    statistics = located(captured.statistics, found.plan, library.rules)
-    naming = captured.naming
-    save_plan(replace(found.plan, machine=record, naming=naming, statistics=statistics), out)
+    made_for = replace(found.plan, machine=machine_record(known))
+    save_plan(of_module(made_for, captured, library.rules), out)
     if trace is not None:
         save_trace(simulate_plan(found.plan, target, speed), trace)
     if as_json:

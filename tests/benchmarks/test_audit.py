@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -14,6 +13,7 @@ from pcg.machine import load_machine
 from pcg.models import capture_model
 from pcg.plan import save_plan
 from search.describe import pipeline_text
+from substitutions.locate import of_module
 from substitutions.store import load_library
 from unity.audit import app
 from unity.planners import planner_of
@@ -28,9 +28,10 @@ MODELS = ("mlp", "dlrm", "xdl", "candle-uno", "bert-large", "resnext50", "incept
 def test_audit(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine = load_machine("summit").with_nodes(32)
     captured = capture_model(model, None, machine.devices)
-    planner = planner_of("joint", machine, load_library(), 600.0, "sgd", None)
-    plan, path = planner.plan(model, captured.graph).plan, tmp_path / "p.json"
-    save_plan(replace(plan, naming=captured.naming), path)
+    library, path = load_library(), tmp_path / "p.json"
+    planner = planner_of("joint", machine, library, 600.0, "sgd", None)
+    plan = planner.plan(model, captured.graph).plan
+    save_plan(of_module(plan, captured, library.rules), path)
     start = perf_counter()
     result = CliRunner().invoke(app, [str(path), "--json"])
     seconds = perf_counter() - start

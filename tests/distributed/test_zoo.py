@@ -6,7 +6,7 @@ trained in double precision. Ranks are threads of one process; for all plans the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,7 @@ from pcg.plan import Plan
 from runtime.data import initial_weight, input_batch
 from runtime.lower import Lowering
 from runtime.precision import in_float64
-from substitutions.locate import located
+from substitutions.locate import of_module
 from substitutions.store import load_library
 from unity.planners import NAMES, planner_of
 
@@ -101,7 +101,7 @@ def planned(name: str, planner: str, devices: int) -> Plan:
         plan = chosen.plan(name, captured.graph).plan
     except NegativeAnswer as none:
         pytest.skip(str(none))
-    return replace(plan, statistics=located(captured.statistics, plan, library.rules))
+    return of_module(plan, captured, library.rules)
 
 
 def batch_of(name: str, devices: int) -> int:

@@ -30,7 +30,7 @@ from search.mesh.cuts import Cuts
 from search.mesh.engine import Engine
 from search.mesh.rewrites import Limits
 from search.mesh.variants import Mode, variants
-from substitutions.locate import located
+from substitutions.locate import of_module
 from substitutions.store import load_library
 
 BATCH, STEPS, RATE, NEAR = 8, 3, 0.1, 1e-9
@@ -82,9 +82,7 @@ def captured_of(kind):
 def plan_of(kind, graph, steps, devices, library):
     captured = captured_of(kind)
     plan = make_plan(captured.graph, graph, devices, {})
-    plan = replace(plan, naming=captured.naming, derivation=tuple(steps))
-    found = located(captured.statistics, plan, library.rules)
-    return replace(plan, statistics=found)
+    return of_module(replace(plan, derivation=tuple(steps)), captured, library.rules)
 
 
 def plans(kind, library):

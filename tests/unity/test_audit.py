@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from pcg.plan import PlanFile, part_hashes, save_plan
 from pcg.text import parse_graph
 from search.mesh.families import PLANNERS
 from search.mesh.planner import MeshPlanner
-from substitutions.locate import located
+from substitutions.locate import of_module
 from substitutions.store import Library, default_path, load_library
 from unity.__main__ import main
 from unity.audit import app
@@ -57,7 +56,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, library: Library) -> Path:
     machine = load_machine("local").with_devices(2)
     captured = capture_model("mlp-tiny", None, 2)
     plan = MeshPlanner(machine, library).plan("mlp-tiny", captured.graph).plan
-    save_plan(replace(plan, naming=captured.naming), path)
+    save_plan(of_module(plan, captured, library.rules), path)
     return path
 
 
@@ -207,9 +206,8 @@ def normed(tmp_path_factory: pytest.TempPathFactory, library: Library) -> Path:
     machine = load_machine("local").with_devices(2)
     captured = capture_model("resnext50-tiny", None, 2)
     planner = MeshPlanner(machine, library, "data-parallel")
-    plan = replace(planner.plan("resnext50-tiny", captured.graph).plan, naming=captured.naming)
-    statistics = located(captured.statistics, plan, library.rules)
-    save_plan(replace(plan, statistics=statistics), path)
+    plan = planner.plan("resnext50-tiny", captured.graph).plan
+    save_plan(of_module(plan, captured, library.rules), path)
     return path
 
 
