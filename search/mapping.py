@@ -33,10 +33,12 @@ MAX_SPLITS = 8
 
 @dataclass(frozen=True)
 class Mapped:
-    """A view for every compute operator and join, and the seconds of a step with them."""
+    """A view for every compute operator and join, and the seconds of a step with them. ``sync``:
+    those of them at the end in which gradients are exchanged and nothing else is done."""
 
     views: Mapping[Node, MachineView]
     seconds: float
+    sync: float
 
 
 class Mapper:
@@ -75,7 +77,8 @@ class Mapper:
             reading.node: self._tables.views[number]
             for reading, number in zip(net.readings, numbers, strict=True)
         }
-        return Mapped(views, price(program, self._devices).step_seconds), side_by_side
+        step = price(program, self._devices)
+        return Mapped(views, step.step_seconds, step.sync), side_by_side
 
 
 Outer = Mapping[int, Range]

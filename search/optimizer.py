@@ -2,7 +2,9 @@
 
 The graph is split at post-dominators; each part is searched by backtracking for every way in which
 the tensors before and after it may be cut, priced by the best machine views; dynamic programming
-along the chain of parts picks the cuts. The stitched graph is searched once more as a whole.
+along the chain of parts picks the cuts. How much of a part's exchange of gradients is hidden by the
+way back of the parts before it only the whole tells: so the chain is asked several times, with more
+or less of it counted. The best of the stitched graphs is searched once more as a whole.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from substitutions.store import Library
 
 _ENDS: tuple[planned.Stop, ...] = "interrupted", "time", "budget", "exhausted"
 """Why the searches of parts ended; the first of these is why the whole did."""
+SYNC_COUNTED = (1.0, 0.5, 0.0)
+"""How much of the exchange of gradients at the end of a part counts."""
 NO_FIT = 1e9
 """Seconds, more than a step takes: what a plan that needs all memory of a device and no more would
 count as, if it did not fit. So what does not fit is never preferred, and of that what needs less
@@ -97,9 +101,10 @@ class Optimizer:
         self._rules: tuple[Rule, ...] = ()
         self._moves = Moves((), self.machine.devices, self.allow)
         self._keys = Keys()
-        self._prices: dict[int, float] = {}
+        self._prices: dict[int, tuple[float, float]] = {}
+        """Of graphs of parts: seconds without the exchange of gradients at the end, and these."""
         self._whole_prices: dict[int, float] = {}
-        self._solved: dict[tuple[str, str | None], Found] = {}
+        self._solved: dict[tuple[str, str | None, float], Found] = {}
         self._spaces: dict[str, Space] = {}
         self._candidates = 0
         self._stops: set[planned.Stop] = set()
@@ -113,7 +118,7 @@ class Optimizer:
         self._use_rules(graph)
         self._price_whole(graph)
         pieces = parts(graph, self.settings.part, self._moves.spans(graph))
-        best, derivation = self._chain(graph, pieces)
+        best, derivation = self._stitched(graph, pieces)
         self.teller.works_on("the whole")
         space = Space(best, self._moves, self._keys, self.settings.growth)
         final = self._backtrack(space, self._price_whole, self.settings.final_budget)
@@ -153,13 +158,16 @@ class Optimizer:
         stop = min(self._stops, key=_ENDS.index)
         return Report(pieces, len(self._spaces), self._candidates, stop, seconds)
 
-    def _price(self, graph: Graph) -> float:
+    def _price(self, graph: Graph, counted: float) -> float:
+        """The price of a graph of a part. ``counted``: see ``SYNC_COUNTED``."""
         key = self._keys.of(graph)
         if key not in self._prices:
             mapped = self._mapper.best(graph)
-            self._prices[key] = inf if mapped is None else mapped.seconds
+            found = (inf, 0.0) if mapped is None else (mapped.seconds - mapped.sync, mapped.sync)
+            self._prices[key] = found
             self.teller.priced()
-        return self._prices[key]
+        rest, sync = self._prices[key]
+        return rest + counted * sync
 
     def _price_whole(self, graph: Graph) -> float:
         """The price of a graph of the whole model, which has to fit (``NO_FIT``)."""
@@ -197,7 +205,18 @@ class Optimizer:
             self._deadline = -inf
         return found
 
-    def _chain(self, graph: Graph, pieces: Sequence[Part]) -> tuple[Graph, Derivation]:
+    def _stitched(self, graph: Graph, pieces: Sequence[Part]) -> tuple[Graph, Derivation]:
+        """The fastest graph that is stitched of the best of its parts, and how it was derived."""
+        best, derivation = graph, Derivation.start(graph)
+        for counted in SYNC_COUNTED:
+            stitched, steps = stitch(graph, self._chain(graph, pieces, counted))
+            if self._price_whole(stitched) < self._price_whole(best):
+                best, derivation = stitched, steps
+            if perf_counter() >= self._deadline:
+                break
+        return best, derivation
+
+    def _chain(self, graph: Graph, pieces: Sequence[Part], counted: float) -> Sequence[Leg]:
         """Dynamic programming over how tensors cross from part to part."""
         enter: list[Option | None] = [None]
         costs = {0: 0.0}
@@ -209,18 +228,12 @@ class Optimizer:
             new_trails: dict[int, list[Leg]] = {}
             for j, out in enumerate(leave):
                 for i, cost in costs.items():
-                    leg = self._solve(part, enter[i], out)
+                    leg = self._solve(part, enter[i], out, counted)
                     if cost + leg.found.seconds < new_costs.get(j, inf):
                         new_costs[j] = cost + leg.found.seconds
                         new_trails[j] = [*trails[i], leg]
             costs, trails, enter = new_costs, new_trails, leave
-        trail = trails[min(costs, key=lambda i: costs[i])] if costs else []
-        if not trail:
-            return graph, Derivation.start(graph)
-        stitched, derivation = stitch(graph, trail)
-        if self._price_whole(stitched) >= self._price_whole(graph):
-            return graph, Derivation.start(graph)
-        return stitched, derivation
+        return trails[min(costs, key=lambda i: costs[i])] if costs else []
 
     def _ways(self, value: Value | None, graph: Graph) -> list[Option | None]:
         """How a tensor may cross from part to part. What the graph returns is left whole: it is
@@ -230,21 +243,23 @@ class Optimizer:
         options = self._moves.options(value)
         return [*(options[:1] if value in graph.outputs else options)]
 
-    def _solve(self, part: Part, enter: Option | None, leave: Option | None) -> Leg:
+    def _solve(self, part: Part, enter: Option | None, leave: Option | None, counted: float) -> Leg:
         """The best of a part; parts that differ only in names are solved once."""
         whole = Option(part.after.type, (), (), ()) if part.after is not None else None
         start = part.graph(enter, whole)
         shape, names = shape_key(start)
-        key = (shape, None if leave is None else str(leave.type))
+        key = (shape, None if leave is None else str(leave.type), counted)
         if key not in self._solved:
             space = self._spaces.get(shape)
             if space is None:
                 named = renamed(start, names)
                 space = Space(named, self._moves, self._keys, self.settings.growth)
                 self._spaces[shape] = space
-            self._solved[key] = self._backtrack(
-                space, lambda graph: self._price(_leaving(graph, leave)), self.settings.budget
-            )
+
+            def price(graph: Graph) -> float:
+                return self._price(_leaving(graph, leave), counted)
+
+            self._solved[key] = self._backtrack(space, price, self.settings.budget)
         return Leg(part, enter, leave, names, self._solved[key])
 
 

@@ -17,6 +17,7 @@ from search.mesh.allow import (
 )
 from search.mesh.digits import Digits
 from search.mesh.engine import Engine
+from search.mesh.megatron import columns_then_rows
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Strategies:
     data_parallel: bool = False
     brief: bool = True
     """Whether few ways to overlap communication are tried."""
+    by_hand: bool = False
+    """Whether there is nothing to choose, so that it is known beforehand what is promised."""
     in_parts: bool = False
     """Whether weights are kept in parts, on all devices."""
     last: bool = False
@@ -71,8 +74,19 @@ def _tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     inside = engine.cost.machine.devices_per_node
     count, inner = len(engine.digits), 1
     while inner <= count and engine.digits.strides[count - inner] < inside:
+        yield from _columns_then_rows(graph, engine, range(count - inner, count))
         yield Strategies("tensor parallelism", tensor_parallel(graph, count, inner))
         inner += 1
+    # Across nodes, so that the exchange of large gradients stays within some.
+    for outer in range(1, count):
+        if prod(engine.digits.primes[:outer]) <= inside:
+            yield from _columns_then_rows(graph, engine, range(outer))
+
+
+def _columns_then_rows(graph: Graph, engine: Engine, digits: range) -> Iterator[Strategies]:
+    mask = columns_then_rows(graph, digits, engine.space)
+    if mask is not None:
+        yield Strategies("columns, then rows", mask, by_hand=True)
 
 
 def _other_tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
@@ -81,6 +95,7 @@ def _other_tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     usual, primes = Digits(engine.cost.machine).primes, engine.digits.primes
     inner = [n for n in range(1, len(primes)) if prod(primes[-n:]) != prod(usual[-n:])]
     for count in inner:
+        yield from _columns_then_rows(graph, engine, range(len(primes) - count, len(primes)))
         yield Strategies("tensor parallelism", tensor_parallel(graph, len(primes), count))
 
 

@@ -127,6 +127,10 @@ class Trial(Generic[Judged]):
         before plans are simulated."""
         return self._at_best(self._choice(0.0, everything, AT_BEST))
 
+    def promised(self, allowed: Allowed) -> float:
+        """Seconds of a step by restricted strategies, where nearly all communication is hidden."""
+        return self._choice(0.0, allowed, AT_BEST).seconds
+
     def work_at_best(self) -> float:
         """Those seconds times the devices that are used: about what must be done, on however many
         devices."""

@@ -189,6 +189,8 @@ class MeshPlanner:
         for allowed in families[family](trial.graph, trial.engine):
             if allowed.last and search.saves_nothing():
                 continue
+            if allowed.by_hand and trial.promised(allowed.mask) > search.known:
+                continue
             self.teller.works_on(allowed.name)
             if allowed.data_parallel and not self._cuts_data:
                 search.data_parallel += self._to_compare(trial, allowed)

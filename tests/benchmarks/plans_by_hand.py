@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import inf
 
+from pcg.errors import OperatorError
 from pcg.graph import Graph, Value, apply, leaf
+from pcg.machine import Machine
+from pcg.models.mlp import MlpSize
 from pcg.ops.algebra import add, matmul, multiply, relu, scale
 from pcg.ops.layers import mean_loss
 from pcg.ops.parallel import combine, partition, reduce, replicate
+from search.cost import CostModel
+from search.mapping import Mapper
 
 
-def data_times_tensor(batch: int, widths: tuple[int, ...], data: int, tensor: int) -> Graph:
+def best_by_hand(machine: Machine, size: MlpSize, batch: int) -> tuple[float, str]:
+    """Seconds of the best data x tensor plan of all degrees, and its name."""
+    mapper = Mapper(machine, CostModel(machine))
+    best, name = inf, "none"
+    for data in (d for d in range(1, machine.devices + 1) if machine.devices % d == 0):
+        tensor = machine.devices // data
+        graph = data_times_tensor(batch, size, data, tensor)
+        try:
+            graph.check()
+        except OperatorError:
+            continue  # the degree does not divide a size
+        mapped = mapper.best(graph)
+        if mapped is not None and mapped.seconds < best:
+            best, name = mapped.seconds, f"data {data} x tensor {tensor}"
+    return best, name
+
+
+def data_times_tensor(batch: int, size: MlpSize, data: int, tensor: int) -> Graph:
     """``data`` copies of the model, each cut ``tensor`` ways: columns of one layer, rows of the
     next, as Megatron does."""
+    widths = size.widths
     value = _cut(leaf("input", "x", (batch, widths[0])), 0, data)
     columns = True
     for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
@@ -27,10 +51,15 @@ def data_times_tensor(batch: int, widths: tuple[int, ...], data: int, tensor: in
         columns = not columns
     if not columns and tensor > 1:
         value = apply(combine(dim=1, degree=tensor), value)
+    shown = (_joined(value, data),) if size.prediction else ()
     target = _cut(leaf("input", "target", (batch, widths[-1])), 0, data)
     error = apply(add(), value, apply(scale(factor=-1.0), target))
     loss = _sum(apply(mean_loss(), apply(multiply(), error, error)), data)
-    return Graph((loss,))
+    return Graph((loss, *shown))
+
+
+def _joined(value: Value, degree: int) -> Value:
+    return value if degree == 1 else apply(combine(dim=0, degree=degree), value)
 
 
 def _cut(value: Value, dim: int, degree: int) -> Value:

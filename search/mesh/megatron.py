@@ -1,0 +1,92 @@
+"""Data x tensor parallelism as it is written by hand for transformers and perceptrons.
+
+A product with weights whose operand is whole is cut by columns of the weights; what follows works
+on its part, until a product cuts its weights by rows and leaves partial sums (Shoeybi et al.,
+Megatron-LM, 2019, section 3). So every second product communicates, where a search that adds up
+seconds sees no difference to half as much after each, which holds up the exchange of gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
+
+import numpy as np
+
+from pcg.graph import Graph, Node, Value
+from pcg.kind import kind_of
+from pcg.local import Axis
+from search.mesh.allow import UNUSED, Allowed, Mask, batch_axes, closed, everything
+from search.mesh.strategies import COPY, Space
+
+
+def columns_then_rows(
+    graph: Graph, digits: Collection[int], space_of: Callable[[Node], Space]
+) -> Allowed | None:
+    """Products with weights cut along some digits, the batch along all others: one strategy an
+    operator, but of those that compute from weights alone. None where no product can be cut so,
+    and where operators such as batch norms mix the samples."""
+    if closed(graph):
+        return None
+    batch = batch_axes(graph)
+    masks: dict[Node, Mask] = {}
+    is_cut = False
+    for node, name in _cuts(graph).items():
+        space = space_of(node)
+        names = [axis.name for axis in space.axes]
+        samples = [names.index(batch[node])] if batch.get(node) in names else UNUSED
+        tensor = [digit in digits for digit in range(space.codes.shape[1])]
+        data = np.isin(space.codes[:, np.invert(tensor)], samples).all(axis=1)
+        for place in (names.index(name) if name in names else COPY, COPY):
+            mask = data & (space.codes[:, tensor] == place).all(axis=1)
+            if mask.any():
+                masks[node] = mask
+                is_cut |= place != COPY
+                break
+
+    def allowed(node: Node, space: Space) -> Mask:
+        return masks[node] if node in masks else everything(node, space)
+
+    return allowed if is_cut else None
+
+
+def _cuts(graph: Graph) -> Mapping[Node, str | None]:
+    """By operator that reads more than weights, the index that is cut besides that of samples."""
+    batch = batch_axes(graph)
+    constant = {node.value() for node in graph.leaves if node.leaf.kind == "weight"}
+    cut: dict[Value, int] = {}
+    found: dict[Node, str | None] = {}
+    for node in graph.nodes:
+        if node.is_leaf:
+            continue
+        outputs = [node.value(port) for port in range(len(node.types))]
+        if constant.issuperset(node.inputs):
+            constant.update(outputs)
+            continue
+        typing = node.operator_call.typing(tuple(value.rank for value in node.inputs))
+        axes = [axis for axis in typing.axes if axis.name != batch.get(node)]
+        ways = chain(_followed(node, axes, cut), _by_columns(node, axes, constant))
+        chosen = next(ways, None)
+        found[node] = None if chosen is None else chosen.name
+        dims = (None,) * len(outputs) if chosen is None else chosen.outputs
+        cut.update((v, dim) for v, dim in zip(outputs, dims, strict=True) if dim is not None)
+    return found
+
+
+def _followed(node: Node, axes: Sequence[Axis], cut: Mapping[Value, int]) -> Iterator[Axis]:
+    """The indices along which operands are cut already."""
+    for axis in axes:
+        pairs = zip(axis.operands, node.inputs, strict=True)
+        if any(dim is not None and dim == cut.get(value) for dim, value in pairs):
+            yield axis
+
+
+def _by_columns(node: Node, axes: Sequence[Axis], constant: Collection[Value]) -> Iterator[Axis]:
+    """The indices of a product that its weights have, and nothing else that it reads."""
+    if kind_of(node) != "contraction":
+        return
+    for axis in axes:
+        weights = [value in constant for value in node.inputs]
+        reads = [dim is not None for dim in axis.operands]
+        if reads == weights and axis.outputs[0] is not None:
+            yield axis
