@@ -9,7 +9,7 @@ or less of it counted. The best of the stitched graphs is searched once more as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
@@ -30,7 +30,7 @@ from search.memory import peak_memory
 from search.mesh.engine import Cut
 from search.mesh.finish import does_not_fit, finished, memory_limit
 from search.moves import Allow, Keys, Moves, Option, anything, is_usable
-from search.progress import Teller
+from search.progress import Phases, Teller
 from search.split import Part, parts, renamed, shape_key
 from search.stitch import Leg, stitch
 from substitutions.rule import Rule
@@ -64,14 +64,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """What the search did: parts, different parts and ways to enter them, candidates priced, why
-    it stopped."""
+    """What the search did: parts, different parts and ways to enter them, candidates priced, how
+    often a price was known from before, why it stopped, and seconds, in all and by phase."""
 
     parts: int
     distinct_parts: int
     candidates: int
+    known: int
     stop: planned.Stop
     seconds: float
+    phases: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ class Optimizer:
         self._whole_prices: dict[int, float] = {}
         self._solved: dict[tuple[str, str | None, float], Found] = {}
         self._spaces: dict[str, Space] = {}
-        self._candidates = 0
+        self._phases = Phases()
+        self._priced = self._known = 0
         self._stops: set[planned.Stop] = set()
         self._deadline = inf
 
@@ -114,8 +117,9 @@ class Optimizer:
         """The fastest plan found for a model. Raises NegativeAnswer where none fits."""
         start = perf_counter()
         self._deadline = start + self.settings.seconds
+        self._phases, self._priced, self._known, self._stops = Phases(), 0, 0, set()
         graph.check()
-        self._use_rules(graph)
+        self._phases.timed("rules", lambda: self._use_rules(graph))
         self._price_whole(graph)
         pieces = parts(graph, self.settings.part, self._moves.spans(graph))
         best, derivation = self._stitched(graph, pieces)
@@ -141,9 +145,9 @@ class Optimizer:
     def planned(self, name: str, graph: Graph) -> planned.Planned:
         """What ``optimize`` finds, reported as all planners do."""
         found = self.optimize(name, graph)
-        priced = found.report.candidates
-        report = planned.Report(priced, priced, found.report.stop, {})
-        return planned.Planned(found.plan, report, found.report.seconds)
+        did = found.report
+        report = planned.Report(did.candidates, did.candidates, did.stop, did.phases, did.known)
+        return planned.Planned(found.plan, report, did.seconds)
 
     def _use_rules(self, graph: Graph) -> None:
         """Take the rules that concern a graph; what was learnt with others is forgotten."""
@@ -156,16 +160,25 @@ class Optimizer:
 
     def _report(self, pieces: int, seconds: float) -> Report:
         stop = min(self._stops, key=_ENDS.index)
-        return Report(pieces, len(self._spaces), self._candidates, stop, seconds)
+        phases = self._phases.seconds
+        # What is neither of the others goes to rules that are applied.
+        phases["rewriting"] = max(0.0, seconds - sum(phases.values()))
+        return Report(pieces, len(self._spaces), self._priced, self._known, stop, seconds, phases)
+
+    def _mapped(self, graph: Graph) -> Mapped | None:
+        self._priced += 1
+        return self._phases.timed("pricing", lambda: self._mapper.best(graph))
 
     def _price(self, graph: Graph, counted: float) -> float:
         """The price of a graph of a part. ``counted``: see ``SYNC_COUNTED``."""
         key = self._keys.of(graph)
         if key not in self._prices:
-            mapped = self._mapper.best(graph)
+            mapped = self._mapped(graph)
             found = (inf, 0.0) if mapped is None else (mapped.seconds - mapped.sync, mapped.sync)
             self._prices[key] = found
             self.teller.priced()
+        else:
+            self._known += 1
         rest, sync = self._prices[key]
         return rest + counted * sync
 
@@ -173,10 +186,12 @@ class Optimizer:
         """The price of a graph of the whole model, which has to fit (``NO_FIT``)."""
         key = self._keys.of(graph)
         if key not in self._whole_prices:
-            mapped = self._mapper.best(graph)
+            mapped = self._mapped(graph)
             price = inf if mapped is None else self._fitting(graph, mapped)
             self._whole_prices[key] = price
             self.teller.priced(price if price < NO_FIT else inf)
+        else:
+            self._known += 1
         return self._whole_prices[key]
 
     def _fitting(self, graph: Graph, mapped: Mapped) -> float:
@@ -199,7 +214,6 @@ class Optimizer:
             observe=self.observe,
             seed=self.settings.seed,
         )
-        self._candidates += found.candidates
         self._stops.add(found.stop)
         if found.stop == "interrupted":
             self._deadline = -inf

@@ -19,6 +19,7 @@ from pcg.plan import Plan, load_plan, save_plan
 from pcg.ring import PrimeField
 from pcg.schedule import schedule
 from pcg.text import parse_graph
+from search import optimizer
 from search.cost import CostModel
 from search.optimizer import Optimizer, Settings
 from search.simulate import simulate
@@ -97,6 +98,33 @@ def test_a_search_is_deterministic(library: Library) -> None:
     assert runs[0].graph.digest == runs[1].graph.digest
     assert runs[0].views == runs[1].views
     assert runs[0].derivation == runs[1].derivation
+
+
+def test_what_the_search_did_is_told(library: Library) -> None:
+    search = Optimizer(load_machine("local"), library, Settings(budget=60, final_budget=20))
+    first, again = (search.planned("mlp", mlp(64, (64, 64, 64))) for _ in range(2))
+    assert first.report.strategies > 50
+    assert first.report.known > 0
+    assert first.report.phases.keys() == {"rules", "pricing", "rewriting"}
+    assert sum(first.report.phases.values()) == pytest.approx(first.seconds)
+    # The second time everything is known.
+    assert again.report.strategies == 0
+    assert again.plan == first.plan
+
+
+def test_exchanges_that_the_whole_hides_count_less(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data parallelism exchanges each part's gradients while the parts before it go back."""
+    machine, graph = load_machine("local"), mlp(1024, (256, 256, 256))
+
+    def seconds() -> float:
+        found = Optimizer(machine, library, Settings(final_budget=20)).optimize("mlp", graph)
+        return found.plan.estimates.step_seconds
+
+    hidden = seconds()
+    monkeypatch.setattr(optimizer, "SYNC_COUNTED", (1.0,))
+    assert hidden < 0.95 * seconds()
 
 
 def test_a_plan_survives_its_file(library: Library, tmp_path: object) -> None:
