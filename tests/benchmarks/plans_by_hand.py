@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 from math import inf
 
 from pcg.errors import OperatorError
@@ -16,12 +16,15 @@ from search.cost import CostModel
 from search.mapping import Mapper
 
 
-def best_by_hand(machine: Machine, size: MlpSize, batch: int) -> tuple[float, str]:
-    """Seconds of the best data x tensor plan of all degrees, and its name."""
+def best_by_hand(machine: Machine, size: MlpSize, batch: int, *, on_all: bool) -> tuple[float, str]:
+    """Seconds of the best data x tensor plan of all degrees, and its name. ``on_all``: of those
+    that use all devices."""
     mapper = Mapper(machine, CostModel(machine))
     best, name = inf, "none"
-    for data in (d for d in range(1, machine.devices + 1) if machine.devices % d == 0):
-        tensor = machine.devices // data
+    degrees = [d for d in range(1, machine.devices + 1) if machine.devices % d == 0]
+    for data, tensor in product(degrees, repeat=2):
+        if machine.devices % (data * tensor) or (on_all and machine.devices != data * tensor):
+            continue
         graph = data_times_tensor(batch, size, data, tensor)
         try:
             graph.check()

@@ -34,7 +34,8 @@ def test_plans_against_the_best_by_hand(model: str, preset: str) -> None:
     machine, library = load_machine(preset).with_nodes(1), load_library()
     graph = build_model(model, None, machine.devices)
     batch = MODELS[model].batch_per_device * machine.devices
-    by_hand, name = best_by_hand(machine, SIZES[model], batch)
+    by_hand, name = best_by_hand(machine, SIZES[model], batch, on_all=False)
+    on_all, _ = best_by_hand(machine, SIZES[model], batch, on_all=True)
     print(f"\n{model} on {machine.devices} x {preset}: the best by hand is {name}", end="")
     megatron = MeshPlanner(machine, library, "megatron").plan(model, graph)
     joint = MeshPlanner(machine, library).plan(model, graph)
@@ -44,5 +45,7 @@ def test_plans_against_the_best_by_hand(model: str, preset: str) -> None:
         times = by_hand / found.plan.estimates.step_seconds
         print(f"; {planner} {times:.3f} times as fast ({found.seconds:.1f} s)", end="")
     print()
-    assert joint.plan.estimates.step_seconds <= megatron.plan.estimates.step_seconds <= by_hand
+    # Megatron's plans use all devices.
+    assert megatron.plan.estimates.step_seconds <= on_all
+    assert joint.plan.estimates.step_seconds <= min(by_hand, megatron.plan.estimates.step_seconds)
     assert backtracking.plan.estimates.step_seconds <= BACKTRACKING * by_hand

@@ -77,7 +77,7 @@ def test_no_plan_by_hand_is_faster(preset, devices, width, batch):
     machine, size = load_machine(preset), MlpSize((width,) * 7)
     nodes = max(1, devices // machine.devices_per_node)
     machine = machine.with_nodes(nodes).with_devices(devices)
-    by_hand, _ = best_by_hand(machine, size, batch)
+    by_hand, _ = best_by_hand(machine, size, batch, on_all=True)
     planner = MeshPlanner(machine, load_library(), "megatron")
     found = planner.plan("mlp", mlp(batch, size.widths)).plan
     assert found.estimates.step_seconds <= by_hand
