@@ -2,37 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import prod
 
 from pcg.graph import Graph, Node, Value
 from pcg.schedule import trace
+from pcg.view import MachineView
 from search.derivation import Applied, Scribe
 from search.mesh.cuts import Cuts
 from search.mesh.strategies import Space, passes
+
+
+@dataclass(frozen=True)
+class CutNode:
+    """An operator that was cut: what its outputs have become, the operator itself, its view, and
+    the rules that did it, each with the values that are others since but mean the same."""
+
+    outer: tuple[Value, ...]
+    inner: Node
+    view: MachineView
+    steps: tuple[tuple[Applied, Mapping[Value, Value]], ...]
+
+    def write(self, scribe: Scribe) -> None:
+        """Note how it came about."""
+        for applied, same in self.steps:
+            scribe.write(applied)
+            scribe.rename(same)
 
 
 @dataclass
 class Cutting:
     """``outer``: what the operator's outputs have become; ``inner``: the operator itself."""
 
-    scribe: Scribe
     outer: list[Value]
     inner: Node
+    steps: list[tuple[Applied, Mapping[Value, Value]]] = field(
+        default_factory=list[tuple[Applied, Mapping[Value, Value]]]
+    )
+    """See ``CutNode``."""
 
     def apply(self, found: Applied | None) -> None:
         """Go on with what a rule made of the operator."""
         assert found is not None
-        self.scribe.write(found)
         replaced = found.replaced
         wider = list(Graph(tuple(self.outer)).replace(replaced).outputs)
         # Unless it was itself replaced, a value that is made of others than before stays
         # the same one.
         pairs = zip(self.outer, wider, strict=True)
-        self.scribe.rename({a: b for a, b in pairs if a not in replaced})
+        self.steps.append((found, {a: b for a, b in pairs if a not in replaced}))
         self.outer = wider
         self.inner = trace(found.made[0])[0].node
+
+    def done(self, view: MachineView) -> CutNode:
+        """What was made, to run on these devices."""
+        return CutNode(tuple(self.outer), self.inner, view, tuple(self.steps))
 
     def let_pass(self, cuts: Cuts, carriers: Iterable[int], degree: int) -> bool:
         """Reduce so many partial sums after the operator, not before, if that is what is done last

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
@@ -21,7 +21,7 @@ from search.lives import kept_positions
 from search.mesh.allow import Allowed, Mask, everything
 from search.mesh.costs import Duties, OwnCosts, lengths, own_costs
 from search.mesh.cuts import Cuts, applied
-from search.mesh.cutting import Cutting, in_order
+from search.mesh.cutting import CutNode, Cutting, in_order
 from search.mesh.digits import Digits, Seconds
 from search.mesh.edges import Transfers
 from search.mesh.factors import Factor, Pairs, Places, least, restricted
@@ -330,9 +330,16 @@ class Engine:
 
     # -- building -----------------------------------------------------------------------------
 
-    def cut(self, choice: Choice, before: Derivation | None = None) -> Cut:
+    def cut(
+        self,
+        choice: Choice,
+        before: Derivation | None = None,
+        known: MutableMapping[object, CutNode] | None = None,
+    ) -> Cut:
         """The graph in which every operator is cut as chosen, one rule application an index.
-        ``before``: what led to the graph of the choice, if that is no model's."""
+        ``before``: what led to the graph of the choice, if that is no model's. ``known``: operators
+        that were cut before, which is added to."""
+        known = {} if known is None else known
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
         scribe = Scribe.after(before or Derivation.start(choice.graph))
@@ -343,8 +350,13 @@ class Engine:
             made = Node(node.call, tuple(new[value] for value in node.inputs))
             scribe.rename({node.value(p): made.value(p) for p in range(len(node.types))})
             codes, start = choice.codes[node], choice.starts.get(node, 0)
-            found = self._cut_node(node, made, codes, views, scribe, start)
-            new.update({node.value(port): value for port, value in enumerate(found)})
+            key = self.kind(node), made, codes, start
+            if key not in known:
+                known[key] = self.cut_node(node, made, codes, start)
+            found = known[key]
+            found.write(scribe)
+            views[found.inner] = found.view
+            new.update({node.value(port): value for port, value in enumerate(found.outer)})
         placed = Placed(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
         if choice.in_parts:
             weights = {leaf.leaf.name for leaf in choice.graph.leaves}
@@ -352,17 +364,11 @@ class Engine:
             placed = in_parts(placed, weights, devices, self.cuts.parting, scribe)
         return Cut(placed.graph, placed.views, tuple(scribe.steps))
 
-    def _cut_node(
-        self,
-        whole: Node,
-        node: Node,
-        codes: tuple[int, ...],
-        views: dict[Node, MachineView],
-        scribe: Scribe,
-        start: int = 0,
-    ) -> tuple[Value, ...]:
+    def cut_node(self, whole: Node, node: Node, codes: tuple[int, ...], start: int = 0) -> CutNode:
+        """An operator of a whole graph, as it reads what is cut already, by one of its strategies
+        on devices from ``start`` on."""
         own, rules = self.space(whole), self.cuts.of(whole)
-        made = Cutting(scribe, [node.value(port) for port in range(len(node.types))], node)
+        made = Cutting([node.value(port) for port in range(len(node.types))], node)
         for place in in_order(own, codes):
             axis, mine = own.axes[place], zip(self.digits.primes, codes, strict=True)
             degree = prod(prime for prime, code in mine if code == place)
@@ -372,9 +378,7 @@ class Engine:
             carriers = [i for i, at in enumerate(axis.operands) if at is not None]
             if not made.let_pass(self.cuts, carriers, degree):
                 codes = tuple(COPY if code == place else code for code in codes)
-        places = self._places(made.inner, own, codes)
-        views[made.inner] = view(codes, places, self.digits, start)
-        return tuple(made.outer)
+        return made.done(view(codes, self._places(made.inner, own, codes), self.digits, start))
 
     def _places(self, node: Node, own: Space, codes: Sequence[int]) -> list[int]:
         """For each axis of the task grid, its place in the space."""

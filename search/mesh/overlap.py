@@ -23,6 +23,7 @@ from pcg.schedule import Schedule, schedule
 from search.cost import gradients
 from search.derivation import Derivation
 from search.mesh.allow import Allowed, everything
+from search.mesh.cutting import CutNode
 from search.mesh.digits import Seconds
 from search.mesh.engine import ALL, Choice, Cut, Engine, Exposed
 from search.mesh.spread import Spread, put, sides
@@ -95,6 +96,8 @@ class Trial(Generic[Judged]):
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
     _seconds: dict[object, float] = field(init=False, default_factory=dict[object, float])
     """Of choices that were simulated, but neither judged nor kept."""
+    _cut: dict[object, CutNode] = field(init=False, default_factory=dict[object, CutNode])
+    """Operators of a small graph, as they were cut."""
 
     def choices(
         self, price: float, allowed: Allowed, *, brief: bool = False
@@ -306,7 +309,9 @@ class Trial(Generic[Judged]):
 
     def _made(self, choice: Choice) -> Simulated:
         cost = self.engine.cost
-        cut = self.phases.timed("building", lambda: self.engine.cut(choice, self.before))
+        # Of a small graph there are many plans, most of which differ in an operator or two.
+        known = self._cut if self.is_small else None
+        cut = self.phases.timed("building", lambda: self.engine.cut(choice, self.before, known))
         steps = self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
         done = self.phases.timed(
             "simulating", lambda: run(tasks(program(steps, cost)), cost.machine.devices)

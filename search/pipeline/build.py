@@ -30,15 +30,6 @@ class _Cutter(Engine):
         assert self.batches is not None
         return self.batches.space(node)
 
-    def placed(
-        self, whole: Node, node: Node, codes: tuple[int, ...], scribe: Scribe
-    ) -> tuple[tuple[Value, ...], Node, MachineView]:
-        """The outputs of an operator that is cut, itself, and its view within the group."""
-        views: dict[Node, MachineView] = {}
-        outputs = self._cut_node(whole, node, codes, views, scribe)
-        ((inner, view),) = views.items()
-        return outputs, inner, view
-
 
 def build(batches: MicroBatches, chosen: Chosen, bounds: Sequence[int]) -> Cut:
     """The graph in which the operators between two bounds run as one stage on a group of devices of
@@ -80,10 +71,11 @@ class _Builder:
         outer = tuple(made.value(port) for port in range(len(node.types)))
         if node in self.batches.streams.axes and self.batches.slices > 1:
             outer, made = self._sliced(node, made)
-        outputs, inner, view = self._cutter.placed(node, made, codes, self._scribe)
-        found = self._replaced(outer, dict(zip(_ports(made), outputs, strict=True)))
+        cut = self._cutter.cut_node(node, made, codes)
+        cut.write(self._scribe)
+        found = self._replaced(outer, dict(zip(_ports(made), cut.outer, strict=True)))
         self._new.update({node.value(port): value for port, value in enumerate(found)})
-        return inner, view
+        return cut.inner, cut.view
 
     def _sliced(self, whole: Node, node: Node) -> tuple[tuple[Value, ...], Node]:
         """The outputs of an operator in slices, and the operator on slices itself."""

@@ -30,6 +30,7 @@ from search.describe import cut_text, rows
 from search.memory import peak_memory
 from search.mesh.allow import Allowed, Dimension, batch_axes, everything
 from search.mesh.cuts import Cuts
+from search.mesh.cutting import CutNode
 from search.mesh.engine import Choice, Engine
 from search.mesh.families import PLANNERS, TURNED
 from search.mesh.overlap import Trial
@@ -163,6 +164,25 @@ def products_cut(graph: Graph, engine: Engine, mask: Allowed) -> list[str]:
     batch = batch_axes(cut.graph)
     products = [node for node in cut.graph.nodes if node.name in ("matmul", "batched_matmul")]
     return [cut_text(node, cut.views[node], batch.get(node)) for node in products]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_operators_that_were_cut_before_are_cut_alike(name):
+    """Whatever choices they were in: the graph, its views and how it came about are the same."""
+    graph = parse_graph(SMALL[name].format(b=8, h=12, o=24))
+    engine = engine_of(load_machine("summit").with_devices(6), graph)
+    known: dict[object, CutNode] = {}
+    random, cut = Random(0), 0
+    for _ in range(30):
+        codes = {
+            node: tuple(random.choice(engine.space(node).codes.tolist()))
+            for node in graph.nodes
+            if not node.is_leaf
+        }
+        choice = Choice(graph, codes, 0.0)
+        assert engine.cut(choice, known=known) == engine.cut(choice)
+        cut += len(codes)
+    assert len(known) < cut
 
 
 def test_what_does_not_divide_by_three_is_cut_by_two_on_fewer_devices():
