@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from pcg.graph import Node, Value
+from pcg.graph import Node
 from pcg.halo import typing_of
 from pcg.layout import grid
 from pcg.plan import Application, Plan
 from pcg.schedule import trace
 from pcg.text import node_names
 from pcg.view import MachineView
-from search.mesh.allow import Dimension, batch_axes, dimension_of
+from search.mesh.allow import Dimension, batch_axes, dimension_of, is_weight
 
 MOST_WAYS = 4
 """So many ways to cut are told at most, of all that a plan has."""
@@ -72,7 +72,7 @@ def overall(plan: Plan) -> str:
     """How the operators that read weights are cut, the most common way first, such as ``data 24 x
     model 8 in 96 of 97 operators with weights, whole in 1``; all operators where none do."""
     nodes = [node for node in plan.graph.nodes if node in plan.views]
-    weighted = [node for node in nodes if any(_is_weight(v) for v in node.inputs)]
+    weighted = [node for node in nodes if any(is_weight(v) for v in node.inputs)]
     batch = batch_axes(plan.graph)
     counted = weighted or nodes
     cuts = Counter(cut_text(node, plan.views[node], batch.get(node)) for node in counted)
@@ -81,11 +81,6 @@ def overall(plan: Plan) -> str:
     words = [f"{first} in {times} of {len(counted)} {what}"]
     words += [f"{cut} in {times}" for cut, times in rest[: MOST_WAYS - 1]]
     return ", ".join([*words, "..."] if len(rest) >= MOST_WAYS else words)
-
-
-def _is_weight(value: Value) -> bool:
-    source = trace(value)[0].node
-    return source.is_leaf and source.leaf.kind == "weight"
 
 
 def pipeline_text(plan: Plan) -> str | None:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
+from typing import TypeVar
 
 from pcg import training
 from pcg.errors import NegativeAnswer
 from pcg.graph import Graph, Value
 from pcg.machine import Machine
 from pcg.plan import Plan
-from pcg.schedule import schedule
+from pcg.schedule import Schedule, schedule
 from search import planned
 from search.backtrack import Found, Observer, Space, backtrack
 from search.cost import CostModel
@@ -35,6 +36,8 @@ from search.split import Part, parts, renamed, shape_key
 from search.stitch import Leg, stitch
 from substitutions.rule import Rule
 from substitutions.store import Library
+
+T = TypeVar("T")
 
 _ENDS: tuple[planned.Stop, ...] = "interrupted", "time", "budget", "exhausted"
 """Why the searches of parts ended; the first of these is why the whole did."""
@@ -104,7 +107,7 @@ class Optimizer:
         self._moves = Moves((), self.machine.devices, self.allow)
         self._keys = Keys()
         self._prices: dict[int, tuple[float, float]] = {}
-        """Of graphs of parts: seconds without the exchange of gradients at the end, and these."""
+        """Of graphs of parts (``_in_two``)."""
         self._whole_prices: dict[int, float] = {}
         self._solved: dict[tuple[str, str | None, float], Found] = {}
         self._spaces: dict[str, Space] = {}
@@ -131,7 +134,7 @@ class Optimizer:
         if mapped is None:
             raise NegativeAnswer(f"{name} does not fit {self.machine.name}")
         steps = schedule(tidy, mapped.views)
-        memory, limit = self._memory(tidy, mapped), memory_limit(self.machine, mapped.views)
+        memory, limit = self._memory(steps), memory_limit(self.machine, mapped.views)
         if memory > limit:
             raise does_not_fit(name, self.machine, memory - limit)
         scribe = Scribe.after(derivation)
@@ -165,43 +168,45 @@ class Optimizer:
         phases["rewriting"] = max(0.0, seconds - sum(phases.values()))
         return Report(pieces, len(self._spaces), self._priced, self._known, stop, seconds, phases)
 
-    def _mapped(self, graph: Graph) -> Mapped | None:
+    def _once(
+        self, known: dict[int, T], graph: Graph, price: Callable[[Graph, Mapped | None], T]
+    ) -> T:
+        """The price of a graph with its best views, which is remembered in ``known``."""
+        key = self._keys.of(graph)
+        if key in known:
+            self._known += 1
+            return known[key]
         self._priced += 1
-        return self._phases.timed("pricing", lambda: self._mapper.best(graph))
+        mapped = self._phases.timed("pricing", lambda: self._mapper.best(graph))
+        return known.setdefault(key, price(graph, mapped))
 
     def _price(self, graph: Graph, counted: float) -> float:
         """The price of a graph of a part. ``counted``: see ``SYNC_COUNTED``."""
-        key = self._keys.of(graph)
-        if key not in self._prices:
-            mapped = self._mapped(graph)
-            found = (inf, 0.0) if mapped is None else (mapped.seconds - mapped.sync, mapped.sync)
-            self._prices[key] = found
-            self.teller.priced()
-        else:
-            self._known += 1
-        rest, sync = self._prices[key]
+        rest, sync = self._once(self._prices, graph, self._in_two)
         return rest + counted * sync
 
     def _price_whole(self, graph: Graph) -> float:
         """The price of a graph of the whole model, which has to fit (``NO_FIT``)."""
-        key = self._keys.of(graph)
-        if key not in self._whole_prices:
-            mapped = self._mapped(graph)
-            price = inf if mapped is None else self._fitting(graph, mapped)
-            self._whole_prices[key] = price
-            self.teller.priced(price if price < NO_FIT else inf)
-        else:
-            self._known += 1
-        return self._whole_prices[key]
+        return self._once(self._whole_prices, graph, self._fitting)
 
-    def _fitting(self, graph: Graph, mapped: Mapped) -> float:
+    def _in_two(self, graph: Graph, mapped: Mapped | None) -> tuple[float, float]:
+        """Seconds without the exchange of gradients at the end, and these."""
+        self.teller.priced()
+        return (inf, 0.0) if mapped is None else (mapped.seconds - mapped.sync, mapped.sync)
+
+    def _fitting(self, graph: Graph, mapped: Mapped | None) -> float:
         """Seconds of a step, or what stands for a plan that does not fit."""
-        memory, limit = self._memory(graph, mapped), memory_limit(self.machine, mapped.views)
+        seconds = inf if mapped is None else self._where_it_fits(graph, mapped)
+        self.teller.priced(seconds if seconds < NO_FIT else inf)
+        return seconds
+
+    def _where_it_fits(self, graph: Graph, mapped: Mapped) -> float:
+        memory = self._memory(schedule(graph, mapped.views))
+        limit = memory_limit(self.machine, mapped.views)
         return mapped.seconds if memory <= limit else NO_FIT * memory / limit
 
-    def _memory(self, graph: Graph, mapped: Mapped) -> int:
+    def _memory(self, steps: Schedule) -> int:
         """Bytes on the fullest device."""
-        steps = schedule(graph, mapped.views)
         return peak_memory(steps, self._cost.itemsize, self._cost.optimizer).total
 
     def _backtrack(self, space: Space, price: Callable[[Graph], float], budget: int) -> Found:

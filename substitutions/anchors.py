@@ -21,7 +21,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class _Known:
-    """What is bound where a rule is anchored, with places for values."""
+    """What is bound where a rule is anchored, with places for values, which would keep graphs."""
 
     rule: Rule
     bound: Binding
@@ -93,7 +93,7 @@ def _anchored(rules: Sequence[Rule], nodes: Sequence[Node]) -> Iterator[_Known]:
     for rule in rules:
         for bound in anchored(rule, nodes[0]):
             places = {name: (numbers[v.node], v.port) for name, v in bound.values.items()}
-            yield _Known(rule, bound, places)
+            yield _Known(rule, bound._replace(values={}), places)
 
 
 def _depth(pattern: Value) -> int:

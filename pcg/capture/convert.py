@@ -61,7 +61,7 @@ class Captured:
 
 
 Known = Value | tuple[Value, ...]
-"""None for statistics that one batch norm hands on to the next, which does not read them."""
+"""Empty for statistics that one batch norm hands on to the next, which does not read them."""
 
 
 def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Captured:

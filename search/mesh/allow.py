@@ -128,6 +128,12 @@ def closed(graph: Graph) -> list[Node]:
     return found
 
 
+def is_weight(value: Value) -> bool:
+    """Whether a value is a weight, however it is cut and moved."""
+    source = trace(value)[0].node
+    return source.is_leaf and source.leaf.kind == "weight"
+
+
 class Dimension(StrEnum):
     """What an index of an operator runs over."""
 
@@ -169,10 +175,8 @@ def dimension_of(node: Node, axis: Axis, batch: str | None) -> Dimension:
     if axis.name == batch:
         return Dimension.DATA
     image = any(v.rank == 4 for v in node.inputs) and axis.operands[0] in (2, 3)
-    sources = ((i, trace(v)[0].node) for i, v in enumerate(node.inputs))
-    leaves = ((i, source) for i, source in sources if source.is_leaf)
-    weights = [i for i, leaf in leaves if leaf.leaf.kind == "weight"]
-    if image and all(axis.operands[i] is None for i in weights):
+    weights = (dim for dim, v in zip(axis.operands, node.inputs, strict=True) if is_weight(v))
+    if image and all(dim is None for dim in weights):
         return Dimension.SPATIAL
     if all(dim is None for dim in axis.outputs):
         return Dimension.REDUCTION

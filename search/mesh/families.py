@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -17,7 +17,7 @@ from search.mesh.allow import (
 )
 from search.mesh.digits import Digits
 from search.mesh.engine import Engine
-from search.mesh.megatron import columns_then_rows
+from search.mesh.megatron import ColumnsThenRows
 
 
 @dataclass(frozen=True)
@@ -65,26 +65,34 @@ def _expert(graph: Graph, engine: Engine) -> Iterator[Strategies]:
 
 
 def _megatron(graph: Graph, engine: Engine) -> Iterator[Strategies]:
-    """Data parallelism, alone or with tensor parallelism within a node."""
+    """Data parallelism, alone or with tensor parallelism: within a node, or by hand across."""
     yield from _data(graph, engine)
     yield from _tensor(graph, engine)
 
 
 def _tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     inside = engine.cost.machine.devices_per_node
-    count, inner = len(engine.digits), 1
-    while inner <= count and engine.digits.strides[count - inner] < inside:
-        yield from _columns_then_rows(graph, engine, range(count - inner, count))
-        yield Strategies("tensor parallelism", tensor_parallel(graph, count, inner))
-        inner += 1
-    # Across nodes, so that the exchange of large gradients stays within some.
-    for outer in range(1, count):
-        if prod(engine.digits.primes[:outer]) <= inside:
-            yield from _columns_then_rows(graph, engine, range(outer))
+    count = len(engine.digits)
+    inner = [n for n in range(1, count + 1) if engine.digits.strides[count - n] < inside]
+    # Across nodes as well, so that the exchange of large gradients stays within some.
+    outer = [n for n in range(1, count) if prod(engine.digits.primes[:n]) <= inside]
+    yield from _of_degrees(graph, engine, inner, outer)
 
 
-def _columns_then_rows(graph: Graph, engine: Engine, digits: range) -> Iterator[Strategies]:
-    mask = columns_then_rows(graph, digits, engine.space)
+def _of_degrees(
+    graph: Graph, engine: Engine, inner: Sequence[int], outer: Sequence[int] = ()
+) -> Iterator[Strategies]:
+    """Tensor parallelism along so many of the innermost digits, as by hand and as it is best, and
+    by hand along so many of the outermost."""
+    count, hand = len(engine.digits), ColumnsThenRows(graph, engine.space)
+    for n in inner:
+        yield from _by_hand(hand.along(range(count - n, count)))
+        yield Strategies("tensor parallelism", tensor_parallel(graph, count, n))
+    for n in outer:
+        yield from _by_hand(hand.along(range(n)))
+
+
+def _by_hand(mask: Allowed | None) -> Iterator[Strategies]:
     if mask is not None:
         yield Strategies("columns, then rows", mask, by_hand=True)
 
@@ -94,9 +102,7 @@ def _other_tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     the 6 devices of a node."""
     usual, primes = Digits(engine.cost.machine).primes, engine.digits.primes
     inner = [n for n in range(1, len(primes)) if prod(primes[-n:]) != prod(usual[-n:])]
-    for count in inner:
-        yield from _columns_then_rows(graph, engine, range(len(primes) - count, len(primes)))
-        yield Strategies("tensor parallelism", tensor_parallel(graph, len(primes), count))
+    yield from _of_degrees(graph, engine, inner)
 
 
 PLANNERS: Mapping[str, Family] = {

@@ -9,6 +9,7 @@ seconds sees no difference to half as much after each, which holds up the exchan
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -20,39 +21,51 @@ from search.mesh.allow import UNUSED, Allowed, Mask, batch_axes, closed, everyth
 from search.mesh.strategies import COPY, Space
 
 
-def columns_then_rows(
-    graph: Graph, digits: Collection[int], space_of: Callable[[Node], Space]
-) -> Allowed | None:
-    """Products with weights cut along some digits, the batch along all others: one strategy an
-    operator, but of those that compute from weights alone. None where no product can be cut so,
-    and where operators such as batch norms mix the samples."""
-    if closed(graph):
-        return None
-    batch = batch_axes(graph)
-    masks: dict[Node, Mask] = {}
-    is_cut = False
-    for node, name in _cuts(graph).items():
-        space = space_of(node)
-        names = [axis.name for axis in space.axes]
-        samples = [names.index(batch[node])] if batch.get(node) in names else UNUSED
-        tensor = [digit in digits for digit in range(space.codes.shape[1])]
-        data = np.isin(space.codes[:, np.invert(tensor)], samples).all(axis=1)
-        for place in (names.index(name) if name in names else COPY, COPY):
-            mask = data & (space.codes[:, tensor] == place).all(axis=1)
-            if mask.any():
-                masks[node] = mask
-                is_cut |= place != COPY
-                break
+class ColumnsThenRows:
+    """What data x tensor parallelism cuts in a graph; nothing where operators such as batch norms
+    mix the samples. ``space_of``: the strategies of an operator."""
 
-    def allowed(node: Node, space: Space) -> Mask:
-        return masks[node] if node in masks else everything(node, space)
+    def __init__(self, graph: Graph, space_of: Callable[[Node], Space]) -> None:
+        self._batch, self._space_of = batch_axes(graph), space_of
+        self._cuts = {} if closed(graph) else _cuts(graph, self._batch)
 
-    return allowed if is_cut else None
+    def along(self, digits: Collection[int]) -> Allowed | None:
+        """Products with weights cut along some digits, the batch along all others: one strategy an
+        operator, but of those that compute from weights alone. None where no product can be cut
+        so."""
+        masks: dict[Node, Mask] = {}
+        is_cut = False
+        for node, name in self._cuts.items():
+            found = _mask(self._space_of(node), digits, self._batch.get(node), name)
+            if found is not None:
+                masks[node], along = found
+                is_cut |= along
+        return partial(_allowed, masks) if is_cut else None
 
 
-def _cuts(graph: Graph) -> Mapping[Node, str | None]:
-    """By operator that reads more than weights, the index that is cut besides that of samples."""
-    batch = batch_axes(graph)
+def _allowed(masks: Mapping[Node, Mask], node: Node, space: Space) -> Mask:
+    return masks[node] if node in masks else everything(node, space)
+
+
+def _mask(
+    space: Space, digits: Collection[int], samples: str | None, name: str | None
+) -> tuple[Mask, bool] | None:
+    """The strategies of an operator that cut the index of samples along other digits, and one named
+    along some, or else no other; and which of both. None where there are none."""
+    names = [axis.name for axis in space.axes]
+    tensor = [digit in digits for digit in range(space.codes.shape[1])]
+    places = [names.index(samples)] if samples in names else UNUSED
+    data = np.isin(space.codes[:, np.invert(tensor)], places).all(axis=1)
+    for place in (names.index(name) if name in names else COPY, COPY):
+        mask = data & (space.codes[:, tensor] == place).all(axis=1)
+        if mask.any():
+            return mask, place != COPY
+    return None
+
+
+def _cuts(graph: Graph, batch: Mapping[Node, str]) -> Mapping[Node, str | None]:
+    """By operator that reads more than weights, the index that is cut besides that of samples,
+    ``batch``."""
     constant = {node.value() for node in graph.leaves if node.leaf.kind == "weight"}
     cut: dict[Value, int] = {}
     found: dict[Node, str | None] = {}

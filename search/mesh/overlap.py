@@ -9,7 +9,7 @@ counted as far as it was exposed in the fastest plan so far. Each answer is simu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -154,11 +154,8 @@ class Trial(Generic[Judged]):
 
     def _least_path(self) -> float:
         """Seconds of the operators of a path, each at its fastest: no step is faster."""
-        ends: dict[Node, float] = {}
-        for node, seconds in self.engine.computing(self.graph).items():
-            before = max((ends[v.node] for v in node.inputs if v.node in ends), default=0.0)
-            ends[node] = before + float(seconds.min())
-        return max(ends.values(), default=0.0)
+        computing = self.engine.computing(self.graph)
+        return _longest((node, float(seconds.min())) for node, seconds in computing.items())
 
     def _uncut(self, choice: Choice) -> Choice:
         """Everything on one device."""
@@ -270,13 +267,13 @@ class Trial(Generic[Judged]):
     ) -> float:
         """Seconds that a step takes at least with other strategies of some operators: what waits
         for each other computes for so long."""
-        ends: dict[Node, float] = {}
-        for node, codes in choice.codes.items():
+
+        def seconds(node: Node, codes: tuple[int, ...]) -> float:
             at = changed[node] if node in changed else self.engine.space(node).place(codes)
             assert at is not None
-            before = max((ends[v.node] for v in node.inputs if v.node in ends), default=0.0)
-            ends[node] = before + float(computing[node][at])
-        return max(ends.values(), default=0.0)
+            return float(computing[node][at])
+
+        return _longest((node, seconds(node, codes)) for node, codes in choice.codes.items())
 
     def in_parts(self, tried: Tried[Judged]) -> Tried[Judged]:
         """The same strategies with weights kept in parts."""
@@ -317,6 +314,16 @@ class Trial(Generic[Judged]):
             "simulating", lambda: run(tasks(program(steps, cost)), cost.machine.devices)
         )
         return Simulated(choice, cut, steps, done)
+
+
+def _longest(seconds: Iterable[tuple[Node, float]]) -> float:
+    """Of all ways through a graph, the longest one's sum. ``seconds``: of each operator, operands
+    before their users."""
+    ends: dict[Node, float] = {}
+    for node, own in seconds:
+        before = max((ends[v.node] for v in node.inputs if v.node in ends), default=0.0)
+        ends[node] = before + own
+    return max(ends.values(), default=0.0)
 
 
 def _key(choice: Choice) -> object:

@@ -16,7 +16,7 @@ from search.describe import cut_text
 from search.mesh.allow import batch_axes
 from search.mesh.cuts import Cuts
 from search.mesh.engine import Cut, Engine
-from search.mesh.megatron import columns_then_rows
+from search.mesh.megatron import ColumnsThenRows
 from search.mesh.planner import MeshPlanner
 from substitutions.store import load_library
 
@@ -27,7 +27,7 @@ def cut_by_hand(graph: Graph, digits: range = range(1, 2)) -> Cut | None:
     """A graph on 2 x 2 devices."""
     machine = load_machine("dgx-a100").with_devices(4)
     engine = Engine(CostModel(machine), Cuts(load_library().concrete(graph)))
-    mask = columns_then_rows(graph, digits, engine.space)
+    mask = ColumnsThenRows(graph, engine.space).along(digits)
     return None if mask is None else engine.cut(engine.choose(graph, allowed=mask))
 
 
