@@ -10,6 +10,7 @@ by which values they are taken over, however often.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,16 +19,23 @@ from itertools import permutations, product
 from math import factorial, lcm, prod
 
 from pcg.normal import Division, Element, Factor, Function, NormalForm, Number, Symbol, Term
-from pcg.poly import Poly
+from pcg.poly import Poly, Variable
 from verifier.trusted import smt
 from verifier.trusted.cases import Case, any_of, solve
 from verifier.trusted.errors import Unproved
 from verifier.trusted.guards import SureGuards
-from verifier.trusted.keys import key_of_term
+from verifier.trusted.keys import Key, key_of_term
 from verifier.trusted.meaning import Digit
 from verifier.trusted.simplify import Simplifier
 from verifier.trusted.steps import Searching, Steps
-from verifier.trusted.templates import Ranges, Templates, bound_in, case_split, split_everywhere
+from verifier.trusted.templates import (
+    Head,
+    Ranges,
+    Templates,
+    bound_in,
+    case_split,
+    split_everywhere,
+)
 
 MAX_ORDERS = 720
 """Ways to order the factors of a term that read the same tensor."""
@@ -54,8 +62,13 @@ class Proof:
 class Reading:
     """What a factor reads: a tensor, function or number, at coordinates."""
 
-    head: str
+    head: Head
     coordinates: tuple[Poly, ...]
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Sorts the factors of a term."""
+        return str(self.head), *map(str, self.coordinates)
 
 
 @dataclass
@@ -144,13 +157,13 @@ class Prover:
 
     def _equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
         for heads, (lefts, rights) in self._grouped(left, right, free).items():
-            self._try_orders(lefts, rights, self._same_totals, " * ".join(heads))
+            self._try_orders(lefts, rights, self._same_totals, " * ".join(map(str, heads)))
 
     def _grouped(
         self, left: Sequence[Term], right: Sequence[Term], free: frozenset[str]
-    ) -> dict[tuple[str, ...], tuple[list[_Read], list[_Read]]]:
+    ) -> dict[tuple[Head, ...], tuple[list[_Read], list[_Read]]]:
         """The terms of both sides by what they read."""
-        groups: dict[tuple[str, ...], tuple[list[_Read], list[_Read]]] = {}
+        groups: dict[tuple[Head, ...], tuple[list[_Read], list[_Read]]] = {}
         for side, terms in enumerate((left, right)):
             for term in case_split(terms, free):
                 read = self._read(term, free)
@@ -161,18 +174,18 @@ class Prover:
         bound = free | bound_in(term)
         readings = sorted(
             (self._reading(factor, bound) for factor in term.factors),
-            key=lambda r: (r.head, tuple(map(str, r.coordinates))),
+            key=lambda reading: reading.order,
         )
         return _Read(term, tuple(readings))
 
     def _reading(self, factor: Factor, bound: frozenset[str]) -> Reading:
         match factor:
             case Element(tensor, index):
-                return Reading(tensor, index)
+                return Reading(Head("element", tensor), index)
             case Number(index):
-                return Reading("#", (index,))
+                return Reading(Head("number"), (index,))
             case Symbol(name):
-                return Reading(f"${name}", ())
+                return Reading(Head("symbol", name), ())
             case Function():
                 return Reading(*self.templates.abstract(factor, bound))
 
@@ -214,7 +227,8 @@ class Prover:
         key = (division.index, division.size)
         if key not in self._divisions:
             number = len(self._divisions)
-            self._divisions[key] = Division(f"quotient {number}", f"rest {number}", *key)
+            names = Variable(f"%quotient {number}"), Variable(f"%rest {number}")
+            self._divisions[key] = Division(*names, *key)
         return self._divisions[key]
 
     def _same_totals(self, left: Sequence[Case], right: Sequence[Case]) -> smt.Formula:
@@ -276,8 +290,8 @@ class Prover:
             self._try_orders(lefts, rights, self._same_values, f"max of {heads[0]}")
 
 
-def _keys(reads: Sequence[_Read]) -> list[str]:
-    return sorted(key_of_term(read.term) for read in reads)
+def _keys(reads: Sequence[_Read]) -> Counter[Key]:
+    return Counter(key_of_term(read.term) for read in reads)
 
 
 def _values(function: Function) -> list[Term]:
@@ -294,7 +308,7 @@ class _Read:
     readings: tuple[Reading, ...]
 
     @property
-    def heads(self) -> tuple[str, ...]:
+    def heads(self) -> tuple[Head, ...]:
         return tuple(r.head for r in self.readings)
 
     @property

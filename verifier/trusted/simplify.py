@@ -17,7 +17,7 @@ from pcg.normal import (
     substitute_term,
 )
 from pcg.poly import Poly, product
-from verifier.trusted.keys import key, key_of_argument, key_of_term
+from verifier.trusted.keys import Key, key, key_of_argument, key_of_term
 
 ONE: NormalForm = (Term(Fraction(1)),)
 IsSize = Callable[[Poly], bool]
@@ -40,7 +40,7 @@ class Simplifier:
 
     def simplify(self, form: NormalForm) -> NormalForm:
         """The same value with equal terms as one, and functions taken apart by the laws."""
-        merged: dict[str, Term] = {}
+        merged: dict[Key, Term] = {}
         for term in (result for part in form for result in self._term(part)):
             unit = replace(term, coefficient=Fraction(1))
             known = merged.get(name := key_of_term(unit), replace(unit, coefficient=Fraction(0)))
@@ -191,7 +191,7 @@ class Simplifier:
     def _greatest(self, args: Iterable[Argument]) -> NormalForm:
         """A maximum of maxima is one maximum; that of one value is the value; 0 is no greater
         than what is not negative."""
-        flat: dict[str, Argument] = {}
+        flat: dict[Key, Argument] = {}
         for argument in args:
             inner = _alone(argument.form, "max")
             parts = [argument] if inner is None else [_nested(argument, a) for a in inner.args]
@@ -211,7 +211,7 @@ class Simplifier:
         contents = {common.coefficient for common, _ in parts}
         content = contents.pop() if len(contents) == 1 else Fraction(1)
         keys = [{key(f) for f in common.factors} for common, _ in parts]
-        every = keys[0].intersection(*keys) if keys else set[str]()
+        every = keys[0].intersection(*keys) if keys else set[Key]()
         shared = {key(f): f for common, _ in parts[:1] for f in common.factors if key(f) in every}
         left = tuple(
             replace(a, form=tuple(_without(t, shared, content) for t in a.form)) for a in args
@@ -254,7 +254,7 @@ class Simplifier:
 
     def _cancelled(self, term: Term) -> Term:
         """Exponentials of the same value as one, and sizes without their reciprocals."""
-        powers: dict[str, tuple[Term, Fraction]] = {}
+        powers: dict[Key, tuple[Term, Fraction]] = {}
         others: list[Factor] = []
         for factor in term.factors:
             if isinstance(factor, Function) and _is_exp(factor):
@@ -335,7 +335,7 @@ def _split_size(size: Poly) -> tuple[int, list[Poly]]:
     return number, [Poly.of(symbol) for symbol in symbols]
 
 
-def _without(term: Term, shared: Mapping[str, Factor], content: Fraction) -> Term:
+def _without(term: Term, shared: Mapping[Key, Factor], content: Fraction) -> Term:
     left = dict(shared)
     factors = [f for f in term.factors if left.pop(key(f), None) is None]
     return replace(term, coefficient=term.coefficient / content, factors=tuple(factors))
