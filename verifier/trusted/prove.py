@@ -11,7 +11,7 @@ by which values they are taken over, however often.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
@@ -22,6 +22,7 @@ from pcg.normal import Division, Element, Factor, Function, NormalForm, Number, 
 from pcg.poly import Poly, Variable
 from verifier.trusted import smt
 from verifier.trusted.cases import Case, any_of, solve
+from verifier.trusted.domain import Domain, Part, as_value, has_partial
 from verifier.trusted.errors import Unproved
 from verifier.trusted.guards import SureGuards
 from verifier.trusted.keys import Key, key_of_term
@@ -122,11 +123,52 @@ class Prover:
 
     def equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
         """Prove two values equal; ``free`` are the index variables outside. Raises Unproved."""
-        simplify = Simplifier(self._is_size, self._is_index).simplify
+        simplifier = Simplifier(self._is_size, self._is_index)
         sure = SureGuards(self._range_of, self._is_natural)
-        left, right = (sure.dropped(side) for side in (left, right))
-        left, right = (simplify(split_everywhere(side, free)) for side in (left, right))
-        self._equal(left, right, free)
+        left, right = (split_everywhere(sure.dropped(side), free) for side in (left, right))
+        self._equal(simplifier.simplify(left), simplifier.simplify(right), free)
+        if has_partial(left) or has_partial(right):
+            self._same_domain(Domain(simplifier), left, right, free)
+
+    def _same_domain(
+        self, domain: Domain, left: NormalForm, right: NormalForm, free: frozenset[str]
+    ) -> None:
+        """Prove that two values are undefined at the same places. Raises Unproved."""
+        lefts, rights = (_distinct(domain.parts(side)) for side in (left, right))
+        if lefts.keys() == rights.keys():
+            return
+        sides = [[part for part in s.values() if self._may_fail(part)] for s in (lefts, rights)]
+        last = Unproved("where it is undefined")
+        for way in self.steps.options(("alone", "along")):
+            mark = len(self.obligations)
+            terms = [[part.term(along=way == "along") for part in side] for side in sides]
+            try:
+                for heads, (own, others) in self._grouped(terms[0], terms[1], free).items():
+                    what = f"where {heads[0]} is undefined"
+                    self._try_orders(own, others, self._same_values, what)
+            except Unproved as error:
+                last = error
+                del self.obligations[mark:]
+            else:
+                return
+        raise last
+
+    def _may_fail(self, part: Part) -> bool:
+        """Whether a part is not known to be a number: a maximum is if it is over something."""
+        if part.function.name != "max":
+            return True
+        for way in self.steps.options(("over something", "over nothing")):
+            if way == "over nothing":
+                break
+            try:
+                over = [Term(Fraction(1), a.binders, a.guards) for a in part.function.args]
+                some = any_of(solve(term, (), self._name) for term in over)
+                read = smt.conjunction(smt.at_least(guard, 0) for guard in part.scope.guards)
+                self._discharge(smt.disjunction((smt.negation(read), some)), "a maximum")
+            except Unproved:
+                continue
+            return False
+        return True
 
     def _is_natural(self, symbol: str) -> bool:
         """Whether a symbol is known to be at least 0."""
@@ -294,12 +336,13 @@ def _keys(reads: Sequence[_Read]) -> Counter[Key]:
     return Counter(key_of_term(read.term) for read in reads)
 
 
+def _distinct(parts: Iterable[Part]) -> dict[Key, Part]:
+    return {key_of_term(part.term(along=False)): part for part in parts}
+
+
 def _values(function: Function) -> list[Term]:
     """The arguments of a maximum, each as the one factor of a term."""
-    return [
-        Term(Fraction(1), a.binders, a.guards, (Function.of("value", a.form),))
-        for a in function.args
-    ]
+    return [Term(Fraction(1), a.binders, a.guards, (as_value(a.form),)) for a in function.args]
 
 
 @dataclass(frozen=True)

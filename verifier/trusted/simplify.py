@@ -113,7 +113,7 @@ class Simplifier:
                 return one_factor(Function(function.name, args))
 
     def _exponential(self, term: Term) -> NormalForm:
-        inner = _alone((replace(term, coefficient=abs(term.coefficient)),), "log")
+        inner = alone((replace(term, coefficient=abs(term.coefficient)),), "log")
         if inner is None or not self.is_positive(inner.args[0].form):
             return one_factor(Function.of("exp", (term,)))
         form = inner.args[0].form
@@ -123,7 +123,7 @@ class Simplifier:
         common, rest = self._common(form)
         if rest == ONE:
             return self._inverse(common)
-        inner = _alone(rest, "recip")
+        inner = alone(rest, "recip")
         if inner is not None and self.is_positive(inner.args[0].form):
             left = inner.args[0].form
         else:
@@ -159,7 +159,7 @@ class Simplifier:
             number: NormalForm = (Term(common.coefficient),)
             found.append(Term(Fraction(1), factors=(Function.of("log", number),)))
         sign = Fraction(1)
-        if inner := _alone(rest, "recip"):
+        if inner := alone(rest, "recip"):
             rest, sign = inner.args[0].form, -sign
         if rest != ONE:
             found.append(Term(sign, factors=(Function.of("log", rest),)))
@@ -193,7 +193,7 @@ class Simplifier:
         than what is not negative."""
         flat: dict[Key, Argument] = {}
         for argument in args:
-            inner = _alone(argument.form, "max")
+            inner = alone(argument.form, "max")
             parts = [argument] if inner is None else [_nested(argument, a) for a in inner.args]
             for part in parts:
                 flat.setdefault(key_of_argument(part), part)
@@ -306,7 +306,7 @@ def _nested(outer: Argument, inner: Argument) -> Argument:
     return Argument(inner.form, binders, guards)
 
 
-def _alone(form: NormalForm, name: str) -> Function | None:
+def alone(form: NormalForm, name: str) -> Function | None:
     """The function that a value is, if it is just that."""
     if len(form) != 1 or form != (Term(Fraction(1), factors=form[0].factors),):
         return None
