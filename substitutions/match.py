@@ -19,7 +19,7 @@ from pcg.graph import Graph, Leaf, Node, Value, topological
 from pcg.operator import Call
 from pcg.operator import Value as Attribute
 from pcg.poly import Poly
-from substitutions.requirements import hold
+from substitutions.requirements import hold, not_natural
 from substitutions.rule import Rule, unknown_of
 
 
@@ -287,7 +287,7 @@ def _sizes(values: Mapping[str, Value]) -> dict[str, int]:
 def build(rule: Rule, match: Match, free: Mapping[str, int]) -> tuple[Value, ...] | None:
     """The right side at a match, with values for the free symbols; None if it does not apply."""
     numbers = {**_sizes(match.values), **_numbers(match.symbols), **free}
-    if not hold(rule.requirements, numbers):
+    if not hold(rule.requirements, numbers) or not_natural(rule.naturals, numbers) is not None:
         return None
     try:
         outputs = tuple(_instantiate(rule.right, match.values, numbers))

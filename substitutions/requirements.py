@@ -7,7 +7,7 @@ they are; each side is a sum of products of whole numbers, symbols and sizes of 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pcg.errors import InputError
 from pcg.poly import Poly, product
@@ -66,6 +66,16 @@ def moved(equations: Sequence[SizeEquation], group: Group, count: int) -> tuple[
         before = sum(n == name and d < dim for n, d in group)
         sizes[input_size(name, dim)] = Poly.of(input_size(name, dim + (count - 1) * before))
     return tuple((left.substitute(sizes), right.substitute(sizes)) for left, right in equations)
+
+
+def not_natural(values: Iterable[Poly], numbers: Mapping[str, int | float]) -> Poly | None:
+    """The first value that is no whole number of at least 0; None if all are."""
+    for value in values:
+        given = [numbers.get(symbol) for symbol in value.symbols]
+        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in given)
+        if not whole or value.evaluate({s: int(numbers[s]) for s in value.symbols}) < 0:
+            return value
+    return None
 
 
 def hold(equations: Sequence[SizeEquation], numbers: Mapping[str, int | float]) -> bool:

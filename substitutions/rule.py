@@ -31,7 +31,7 @@ from substitutions.requirements import (
 )
 from substitutions.statement import statement
 from verifier.trusted.runs import Group, all_widened
-from verifier.trusted.sizes import SizeEquation
+from verifier.trusted.sizes import SizeEquation, input_size
 
 Family = Literal["algebra", "cut", "move", "decomposition"]
 """Which part of the generator finds a rule: identities of operators, cuts of one operator, chains
@@ -83,6 +83,10 @@ class Rule:
             raise InputError(f"rule {self.name}", f"input {name} of rank {rank} is not stated")
         if self.requires:
             self._check_requirements()
+        sizes = {input_size(name, dim) for name, rank in self.inputs for dim in range(rank)}
+        given = {s for p in _polynomials((*self.left, *self.right)) for s in p.symbols}
+        if unknown := sorted(s for s in given - sizes if s.startswith("|")):
+            raise InputError(f"rule {self.name}", f"{unknown[0]} is no size of an input")
 
     def _check_requirements(self) -> None:
         where = f"rule {self.name}"
@@ -105,6 +109,12 @@ class Rule:
     def requirements(self) -> tuple[SizeEquation, ...]:
         """``requires``, as equations."""
         return tuple(parse_requirement(text) for text in self.requires)
+
+    @cached_property
+    def naturals(self) -> tuple[Poly, ...]:
+        """What the proof takes for whole numbers of at least 0: the attributes that are sizes or
+        degrees, and each symbol in them."""
+        return tuple(natural_attributes((*self.left, *self.right)))
 
     @cached_property
     def text(self) -> str:
@@ -265,6 +275,18 @@ def unknown_of(value: Poly, known: Mapping[str, object]) -> str | None:
     (symbol,) = missing
     terms = [monomial for monomial, _ in value.terms if symbol in monomial]
     return symbol if len(terms) == 1 and terms[0].count(symbol) == 1 else None
+
+
+def natural_attributes(values: tuple[Value, ...]) -> dict[Poly, None]:
+    """The symbolic attributes that are no reals, and the symbols in them."""
+    found: dict[Poly, None] = {}
+    for node in Graph(values).nodes:
+        if isinstance(node.call, Call):
+            for name, value in node.call.attributes:
+                if isinstance(value, Poly) and name not in node.call.operator.reals:
+                    found[value] = None
+                    found.update({Poly.of(symbol): None for symbol in sorted(value.symbols)})
+    return found
 
 
 def _polynomials(values: tuple[Value, ...]) -> list[Poly]:

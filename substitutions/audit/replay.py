@@ -14,6 +14,7 @@ from substitutions.audit.errors import Finding, Refused
 from substitutions.audit.forms import concrete
 from substitutions.audit.place import Place, evaluated, numbers
 from substitutions.audit.values import Item, Port, Values, draft
+from substitutions.requirements import not_natural
 from substitutions.rule import Rule, attribute_symbols, variables
 
 
@@ -68,6 +69,9 @@ class Follower:
         for pattern, port in zip(rule.left, old, strict=True):
             place.check(pattern, port)
         self._check_requirements(rule, known)
+        if (wrong := not_natural(rule.naturals, known)) is not None:
+            found = evaluated(wrong, known)
+            raise Refused(f"{wrong} is {found}, expected a whole number of at least 0")
         _check_apart(rule, old, inputs)
         made, new = _made(rule, inputs, known)
         for before, after in zip(old, new, strict=True):

@@ -1,0 +1,96 @@
+"""No random rule is proved that an evaluator which shares no code with the project refutes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import oracle
+import pytest
+from random_rules import SYMBOLS, Maker
+
+from pcg.errors import InputError
+from pcg.text import parse_values
+from verifier import decide as deciding
+from verifier.decide import Verdict
+
+RANKS = {"x": 2, "y": 2, "z": 2}
+SHAPES = ((1, 2, 3), (2, 2, 2), (1, 1, 1), (6, 4, 2), (4, 6, 4))
+"""Among sizes of few values, dimensions are equal often enough for products to have types."""
+
+
+def worlds(rng: random.Random) -> Iterator[tuple[dict[str, oracle.Tensor], dict[str, float]]]:
+    """Inputs and symbols at many shapes; elements are often 0, negative, or equal."""
+    for number in range(60):
+        sizes = SHAPES[number % len(SHAPES)]
+        seed = np.random.default_rng(number)
+        inputs: dict[str, oracle.Tensor] = {}
+        same = rng.choice(sizes), rng.choice(sizes)
+        for name in RANKS:
+            shape = same if number % 2 else (rng.choice(sizes), rng.choice(sizes))
+            values = seed.integers(-2, 4, shape) / 2 if number % 3 else seed.uniform(0.1, 2, shape)
+            inputs[name] = oracle.Tensor.whole(values)
+        symbols: dict[str, float] = {s: rng.randint(0, 3) for s in SYMBOLS}
+        yield inputs, {**symbols, "d": rng.choice((2, 3)), "c": rng.choice((-1.5, 0.0, 2.0))}
+
+
+def disagreement(left: str, right: str) -> Mapping[str, object] | None:
+    """Inputs on which both sides have a value, and not the same."""
+    for inputs, symbols in worlds(random.Random(len(left))):
+        try:
+            values = [oracle.read(side, inputs, symbols) for side in (left, right)]
+        except oracle.NoMeaning:
+            continue
+        if not oracle.agree(*values):
+            return {**{n: t.meaning.tolist() for n, t in inputs.items()}, **symbols}
+    return None
+
+
+def proved(left: str, right: str) -> bool:
+    try:
+        sides = [parse_values(side, RANKS, side) for side in (left, right)]
+    except InputError:
+        return False
+    return deciding.decide(*sides).verdict is Verdict.PROVED
+
+
+@pytest.fixture(autouse=True)
+def _without_replay(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    """The proof alone decides."""
+    monkeypatch.setattr(deciding, "replay", lambda *_args, **_options: None)
+
+
+def judge(seeds: range) -> int:
+    """Check the rules that are proved; how many they are."""
+    count = 0
+    for seed in seeds:
+        left, right = Maker(seed).rule()
+        if proved(left, right):
+            count += left != right
+            assert disagreement(left, right) is None, f"{seed}: {left} == {right}"
+    return count
+
+
+def test_the_oracle_tells_what_is_false():
+    assert disagreement("subtract(x, y)", "subtract(y, x)")
+    assert disagreement("subtract(log(x), log(x))", "subtract(x, x)")
+    assert disagreement("relu(scale(x, factor=c))", "scale(relu(x), factor=c)")
+    assert disagreement(
+        "slice(x, axis=0, start=n, size=m)", "slice(x, axis=0, start=n + 1, size=m)"
+    )
+    assert disagreement("matmul(x, y)", "matmul(y, x)")
+    assert not disagreement("matmul(add(x, y), z)", "add(matmul(x, z), matmul(y, z))")
+    summed = "matmul(partition(x, dim=1, degree=d), partition(y, dim=0, degree=d))"
+    assert not disagreement("matmul(x, y)", f"reduce({summed}, degree=d)")
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_nothing_false_is_proved(part: int):
+    """500 rules, of which a good part is proved."""
+    assert judge(range(125 * part, 125 * (part + 1))) > 15
+
+
+@pytest.mark.soak
+def test_nothing_false_is_proved_of_many():
+    assert judge(range(1000, 11000)) > 1000
