@@ -215,16 +215,8 @@ def replicate(x: Tensor, degree: int) -> Tensor:
 
 def reduce(x: Tensor, degree: int) -> Tensor:
     need(degree >= 2 and len(x.parts) % degree == 0)
-    groups = (
-        itertools.batched(x.parts, degree)
-        if hasattr(itertools, "batched")
-        else _runs(x.parts, degree)
-    )
-    return replace(x, parts=tuple(np.sum(np.stack(tuple(g)), axis=0) for g in groups))
-
-
-def _runs(parts: tuple[Array, ...], length: int) -> list[tuple[Array, ...]]:
-    return [parts[i : i + length] for i in range(0, len(parts), length)]
+    groups = [x.parts[i : i + degree] for i in range(0, len(x.parts), degree)]
+    return replace(x, parts=tuple(np.sum(np.stack(group), axis=0) for group in groups))
 
 
 def join(x: Tensor, y: Tensor) -> Tensor:

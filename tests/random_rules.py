@@ -31,6 +31,9 @@ class Term:
         return f"{self.name}({', '.join(parts)})"
 
 
+LOG = Term("log", (Term("y"),))
+
+
 class Maker:
     """Makes rules; every choice is drawn from ``seed``."""
 
@@ -116,11 +119,8 @@ class Maker:
             case "matmul":
                 turned = (Term("transpose", (v,), "dim0=0, dim1=1") for v in (b, a))
                 ways += [Term("transpose", (Term("matmul", tuple(turned)),), "dim0=0, dim1=1")] * 2
-                cut = (
-                    Term("partition", (a,), "dim=1, degree=d"),
-                    Term("partition", (b,), "dim=0, degree=d"),
-                )
-                ways += [Term("reduce", (Term("matmul", cut),), "degree=d")] * 3
+                cut = (Term("partition", (v,), f"dim={d}, degree=d") for v, d in ((a, 1), (b, 0)))
+                ways += [Term("reduce", (Term("matmul", tuple(cut)),), "degree=d")] * 3
             case "scale" | "negate" | "transpose" | "relu" | "exp" if a.name == "add":
                 parts = tuple(Term(term.name, (v,), term.attributes) for v in a.operands)
                 ways += [Term("add", parts)] * 4
