@@ -52,7 +52,7 @@ def proved(left: str, right: str) -> bool:
         sides = [parse_values(side, RANKS, side) for side in (left, right)]
     except InputError:
         return False
-    return deciding.decide(*sides).verdict is Verdict.PROVED
+    return deciding.decide(sides[0], sides[1]).verdict is Verdict.PROVED
 
 
 @pytest.fixture(autouse=True)
