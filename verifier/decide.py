@@ -27,14 +27,7 @@ from verifier.trusted.errors import TooLarge, Undecided, Unproved, Unsolvable
 from verifier.trusted.expansion import obligations
 from verifier.trusted.local import prove_typing
 from verifier.trusted.prove import Proof
-from verifier.trusted.sizes import (
-    SizeEquation,
-    Sizes,
-    different_ranks,
-    input_size,
-    pair_sizes,
-    unknown_symbol,
-)
+from verifier.trusted.sizes import SizeEquation, Sizes, different_ranks, input_size, pair_sizes
 from verifier.trusted.steps import Searching
 
 
@@ -139,8 +132,6 @@ def _sizes(
     leaves = {node.leaf for node in Graph((*left, *right)).leaves}
     if len(leaves) > len({leaf.name for leaf in leaves}):
         raise _Stop(Decision(Verdict.ILL_TYPED, "an input has two ranks"))
-    if (unknown := unknown_symbol(left, right, equal)) is not None:
-        raise _Stop(Decision(Verdict.ILL_TYPED, f"{unknown} is no size of an input"))
     for side, outputs in (("left", left), ("right", right)):
         try:
             alone = Sizes.where(equal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from fractions import Fraction
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from pcg.normal import Element, Function, NormalForm, Number, Term
 from pcg.operator import Operator
 from pcg.ops import OPERATORS
-from pcg.poly import Poly
+from pcg.ops.stand_ins import STAND_INS
+from pcg.poly import Poly, Variable
+from pcg.template import EquationError
 from pcg.text import parse_values
 from verifier.decide import Decision, Verdict, decide
 from verifier.trusted import meaning, smt
@@ -273,3 +276,83 @@ def test_a_script_declares_and_quotes_what_it_uses():
     found = smt.model(smt.script([smt.is_zero(R * 2 - 6)]))
     assert found == {"i": 3}
     assert smt.model(smt.script([smt.is_zero(R * 2 - 5)])) is None
+
+
+# Names of a rule's own, and values that are undefined
+
+
+OWN_NAMES = ("o0", "u0", "u1", "h0", "sigma", "partials", "quotient", "rest", "k", "i", "x", "a0")
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+def test_no_symbol_is_taken_for_one_that_a_proof_makes_up(name: str):
+    """Positions that differ are different, whatever the symbols are called."""
+
+    def side(start: int) -> str:
+        return f"relu(slice(x, axis=0, start={name} + {start}, size=h))"
+
+    assert check(side(1000), side(1000), x=1).verdict is Verdict.PROVED
+    assert check(side(1000), side(1001), x=1).verdict is not Verdict.PROVED
+    scaled = f"scale({side(1)}, factor=7.0)"
+    assert check(side(1), scaled, x=1).verdict is not Verdict.PROVED
+
+
+def test_variables_are_no_strings():
+    made = Variable("%o0")
+    assert made != "%o0"
+    assert "%o0" != made  # noqa: SIM300 - both orders of comparison are meant
+    known: dict[str, int] = {made: 1}
+    assert known.get("%o0") is None
+    assert Poly.of(made) != Poly.of("%o0")
+    assert pickle.loads(pickle.dumps(made)) is made
+    assert made is Variable("%o0")
+
+
+def test_names_of_indices_in_a_run_are_taken():
+    with pytest.raises(EquationError, match="one of the indices in a"):
+        Operator("captured", "x[a..., n] -> out[a..., n] = sum a1 < |n|: x[a..., a1]")
+
+
+EMPTY = Operator("empty", "x[i, j] -> out[i] = max k < n: x[i, k]", ("n",))
+RATIO = Operator(
+    "ratio", "x[i, j] -> out[i] = exp(max k < n: x[i, k]) / exp(max k < n: x[i, k])", ("n",)
+)
+ROW = Operator("row", "x[i, j] -> out[i] = exp(max k < |j|: x[i, k]) / exp(max k < |j|: x[i, k])")
+ONES = Operator("ones", "x[i, j] -> out[i] = 1")
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("subtract(log(x), log(x))", "scale(x, factor=0.0)"),
+        ("scale(log(x), factor=0.0)", "scale(x, factor=0.0)"),
+        ("multiply(x, reciprocal(x))", "add(ones(y), scale(x, factor=0.0))"),
+        ("exp(log(x))", "x"),
+        ("subtract(sqrt(x), sqrt(x))", "scale(x, factor=0.0)"),
+        ("subtract(pointwise(x), pointwise(x))", "scale(x, factor=0.0)"),
+        ("subtract(to_float16(x), to_float16(x))", "scale(x, factor=0.0)"),
+        ("ratio(y, n=n)", "ones(y)"),
+        ("scale(empty(y, n=n), factor=0.0)", "scale(ones(y), factor=0.0)"),
+    ],
+)
+def test_what_is_undefined_stays_so(left: str, right: str):
+    operators = (EMPTY, RATIO, ONES, *STAND_INS.values())
+    assert check(left, left, *operators, x=1, y=2).verdict is Verdict.PROVED
+    assert check(left, right, *operators, x=1, y=2).verdict is not Verdict.PROVED
+    assert check(right, left, *operators, x=1, y=2).verdict is not Verdict.PROVED
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("log(exp(x))", "x"),
+        ("log(log(exp(exp(x))))", "x"),
+        ("reciprocal(scale(x, factor=2.0))", "scale(reciprocal(x), factor=0.5)"),
+        ("multiply(exp(x), reciprocal(exp(x)))", "exp(scale(x, factor=0.0))"),
+        ("row(y)", "ones(y)"),
+        ("slice(log(x), axis=0, start=s, size=h)", "slice(log(x), axis=0, start=s, size=h)"),
+        ("log(concat(x, z, axis=0))", "concat(log(x), log(z), axis=0)"),
+    ],
+)
+def test_what_is_defined_in_both_is_proved(left: str, right: str):
+    assert check(left, right, ROW, ONES, x=1, y=2, z=1).verdict is Verdict.PROVED

@@ -235,27 +235,11 @@ def different_ranks(left: Sequence[Value], right: Sequence[Value]) -> str:
     return ""
 
 
-def unknown_symbol(
-    left: Sequence[Value], right: Sequence[Value], equal: Sequence[SizeEquation]
-) -> str | None:
-    """A symbol that stands for nothing: a size, ``|...|``, of no input, or a symbol that only
-    equations of sizes have. What such a symbol is would be anyone's choice."""
-    nodes = Graph((*left, *right)).nodes
-    inputs = {input_size(n.leaf.name, d) for n in nodes if n.is_leaf for d in range(n.leaf.rank)}
-    given = [v for n in nodes if not n.is_leaf for v in n.operator_call.values.values()]
-    used = {symbol for value in given if isinstance(value, Poly) for symbol in value.symbols}
-    unknown = {symbol for symbol in used if symbol.startswith("|")}
-    unknown |= {symbol for sides in equal for side in sides for symbol in side.symbols} - used
-    return min(unknown - inputs, default=None)
-
-
 def pair_sizes(
     left: Sequence[Value], right: Sequence[Value], equal: Sequence[SizeEquation]
 ) -> tuple[Sizes, tuple[str, ...]]:
     """The sizes of two sides whose outputs have equal shapes, and what the right side asks of them
     beyond the left. Raises Unsolvable, Undecided, and OperatorError where a side has no shape."""
-    if (unknown := unknown_symbol(left, right, equal)) is not None:
-        raise Unsolvable(f"{unknown} is no size of an input")
     sizes = Sizes.where(equal)
     sizes.visit_all(left)
     before, held = frozenset(sizes.solved), len(sizes.least)
