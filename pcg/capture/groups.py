@@ -12,7 +12,7 @@ cuts the batch into G pieces, and each norm has to be met by that cut.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -70,7 +70,7 @@ def _is_ghost(node: Node) -> bool:
     return not node.is_leaf and node.operator_call.operator == ghost_batch_norm
 
 
-def _made(node: Node, read: list[_Samples], groups: int) -> list[_Samples]:
+def _made(node: Node, read: Sequence[_Samples], groups: int) -> list[_Samples]:
     """What the results of an operator have of the samples. ``read``: what its operands have."""
     count = len(node.types)
     if all(one is None for one in read):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -112,7 +112,7 @@ def test_they_are_those_of_distributed_data_parallel(devices, library, tmp_path,
         if plan.machine.devices == 4:
             steps = request.getfixturevalue("ranks").steps(plan)
         else:
-            steps = on_ranks(plan.machine.devices, lambda world: stepped(Lowering(plan), world))
+            steps = on_ranks(plan.machine.devices, partial(stepped, Lowering(plan)))
         assert_same(plan, steps, wanted)
 
 
