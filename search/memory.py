@@ -3,8 +3,8 @@
 Weights, what the optimizer keeps of them, and the buffers in which several devices add gradients up
 are there for the whole step; all other tensors come and go (``search.lives``). What counts is the
 fullest device at its fullest time. Exact are the bytes of tensors that the runtime holds, but for
-those of a single operator under way (``tests/runtime/test_peak.py``); workspaces of kernels, what
-libraries of communication take for themselves, and what an allocator loses are left out.
+those of a single operator under way (``tests/distributed/test_peak.py``); workspaces of kernels,
+what libraries of communication take for themselves, and what an allocator loses are left out.
 """
 
 from __future__ import annotations

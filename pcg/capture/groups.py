@@ -59,9 +59,9 @@ def check_samples(graph: Graph, inputs: Collection[str], groups: int, where: str
             raise InputError(where, problem)
         read = [known[value] for value in node.inputs]
         if _is_ghost(node) and read[0] != 0:
-            rows = node.inputs[0].type
-            problem = f"a batch norm of {rows}, whose first dimension is not the samples in order"
-            raise InputError(where, f"{problem}: it cannot take them in {groups} groups")
+            problem = "whose first dimension is not known to be the samples in order"
+            what = f"a batch norm of {node.inputs[0].type}, {problem}"
+            raise InputError(where, f"{what}: it cannot take them in {groups} groups")
         for port, made in enumerate(_made(node, read, groups)):
             known[node.value(port)] = made
 
