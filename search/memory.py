@@ -68,7 +68,7 @@ def peak_memory(
     at = (activations + growing).argmax(axis=0)
     every = np.arange(devices)
     kinds = (parameters, grads + growing[at, every], states, activations[at, every])
-    device = int(sum(kinds).argmax())
+    device = int(np.stack(kinds).sum(axis=0).argmax())
     return Memory(device, *(int(kind[device]) for kind in kinds))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Final, Literal
 
 from pcg.errors import InputError, OperatorError
 from pcg.graph import Graph, Node, Value, apply
@@ -26,9 +26,11 @@ from pcg.tensor import ParallelTensor
 OPAQUE = "batch_norm"
 """What is in the names of torch's batch norms."""
 
-_Samples = int | Literal["mixed"] | None
+_Mixed = Literal["mixed"]
+_Samples = int | _Mixed | None
 """The dimension of a value that is the samples, outermost; or that it depends on them otherwise,
 or not at all."""
+MIXED: Final = "mixed"
 
 
 def in_groups(found: Value, groups: int, where: str) -> Value:
@@ -57,7 +59,7 @@ def check_samples(graph: Graph, inputs: Collection[str], groups: int, where: str
         if isinstance(operator, Opaque) and OPAQUE in operator.target:
             problem = f"{operator.target} has no equation, so that it cannot take groups of samples"
             raise InputError(where, problem)
-        read = [known[value] for value in node.inputs]
+        read: list[_Samples] = [known[value] for value in node.inputs]
         if _is_ghost(node) and read[0] != 0:
             problem = "whose first dimension is not known to be the samples in order"
             what = f"a batch norm of {node.inputs[0].type}, {problem}"
@@ -75,10 +77,11 @@ def _made(node: Node, read: Sequence[_Samples], groups: int) -> list[_Samples]:
     count = len(node.types)
     if all(one is None for one in read):
         return [None] * count
-    if "mixed" in read:
-        return ["mixed"] * count
+    mixed: list[_Samples] = [MIXED] * count
+    if MIXED in read:
+        return mixed
     dims = [one if isinstance(one, int) else None for one in read]
-    return next(_cut(node, dims, groups), ["mixed"] * count)
+    return next(_cut(node, dims, groups), mixed)
 
 
 def _cut(node: Node, read: list[int | None], groups: int) -> Iterator[list[_Samples]]:
@@ -93,7 +96,7 @@ def _cut(node: Node, read: list[int | None], groups: int) -> Iterator[list[_Samp
             infer(call, [_divided(x, dim, groups) for x, dim in operands])
         except OperatorError:
             continue
-        yield ["mixed" if dim is None else dim for dim in axis.outputs]
+        yield [MIXED if dim is None else dim for dim in axis.outputs]
 
 
 def _divided(whole: ParallelTensor, dim: int | None, degree: int) -> ParallelTensor:
