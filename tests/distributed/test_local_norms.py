@@ -14,11 +14,16 @@ from simulated import on_ranks
 
 from pcg.capture import capture
 from pcg.machine import load_machine
+from pcg.ops.norms import ghost_batch_norm
 from pcg.plan import load_plan, save_plan
+from pcg.statistics import RunningFile, named_values
+from pcg.text import parse_graph
 from runtime.collectives import World
 from runtime.data import input_batch
 from runtime.executor import Executor
+from runtime.kernels import run_equation, run_whole, whole_task
 from runtime.lower import Lowering
+from runtime.norms import FIRST_STATISTICS, GROUP_NORM
 from search.mesh.planner import MeshPlanner
 from substitutions.locate import of_module
 from substitutions.store import load_library
@@ -125,14 +130,51 @@ def test_the_data_parallel_plan_exchanges_gradients_alone(library):
     assert "ghost_batch_norm" in {node.name for node in plan.graph.nodes}
 
 
-def test_statistics_of_what_no_norm_reads_directly(library):
-    """Where a plan takes a batch norm apart, the first group's rows are read once more."""
-    plan = alone(4, library)
-    (record, *_), found = plan.statistics, {}
-    for at in (record.at, None):
-        lowering = Lowering(replace(plan, statistics=(record.model_copy(update={"at": at}),)))
-        executor = Executor(lowering.program(0), World(), "float64")
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_statistics_are_those_of_the_first_group(groups):
+    """By kernel and by equation, from the norm itself and of what no norm reads as it is."""
+    torch.manual_seed(0)
+    x = torch.randn(8, 3, 2, 5, dtype=torch.float64)
+    weight, bias = torch.randn(2, 3, dtype=torch.float64)
+    first = x[: 8 // groups].transpose(0, 1).flatten(1)
+    wanted = first.mean(1), first.var(1)
+    normed, called = GROUP_NORM(groups=groups, eps=0.1), FIRST_STATISTICS(rows=8 // groups)
+    for call, given in ((normed, (x, weight, bias)), (called, (x,))):
+        for run in (run_whole, by_equation):
+            torch.testing.assert_close(run(call, given)[-2:], wanted)
+    ours = run_whole(ghost_batch_norm(groups=groups, eps=0.1), (x, weight, bias))
+    torch.testing.assert_close(run_whole(normed, (x, weight, bias))[:1], ours)
+
+
+def by_equation(call, tensors):
+    task = whole_task(call, [tuple(tensor.shape) for tensor in tensors])
+    return run_equation(call, task, tensors, [(0,) * tensor.dim() for tensor in tensors])
+
+
+def test_a_tensor_that_no_norm_reads_is_read_once_more():
+    """Where rules have taken a norm apart: the rows of its first group, on who holds them."""
+    model = parse_graph(
+        "x = input[8, 3]\nw = weight[3]\nb = weight[3]\n"
+        "return mean_loss(ghost_batch_norm(sigmoid(x), w, b, groups=2, eps=0.1))"
+    )
+    graph = parse_graph(
+        "x = input[8/4, 3]\nw = weight[3]\nb = weight[3]\n"
+        "y = combine(sigmoid(x), dim=0, degree=4)\n"
+        "return mean_loss(ghost_batch_norm(scale(y, factor=1.0), w, b, groups=2, eps=0.1))"
+    )
+    names = {value: name for name, value in named_values(model).items()}
+    (value,) = (names[node.inputs[0]] for node in model.nodes if node.name == "ghost_batch_norm")
+    (at,) = (n for n, v in named_values(graph).items() if v.node.name == "sigmoid")
+    kept = RunningFile(value=value, at=at, mean=("m",), variance=("v",), momentum=1.0)
+    plan = replace(make_plan(model, graph, 4, {}), statistics=(kept,), norm_groups=2)
+
+    def work(world):
+        executor = Executor(Lowering(plan).program(world.rank), world, "float64")
         executor.step(0, lambda _: None)
-        found[at] = executor.running.tensors
-    assert found[None]["first.running_mean"].eq(0).all()
-    assert not found[record.at]["first.running_mean"].eq(0).all()
+        return executor.running.tensors
+
+    (leaf,) = [node.leaf for node in model.leaves if node.leaf.kind == "input"]
+    first = input_batch(leaf, 0, 0)[:4].sigmoid()
+    for found in on_ranks(4, work):
+        torch.testing.assert_close(found["m"], first.mean(0))
+        torch.testing.assert_close(found["v"], first.var(0))
