@@ -23,7 +23,7 @@ from pcg.graph import Graph, Leaf, Node
 from pcg.machine import Machine
 from pcg.naming import NamingFile
 from pcg.pipeline import PipelineFile, misfit
-from pcg.statistics import RunningFile, problems
+from pcg.statistics import RunningFile, groups_of, problems
 from pcg.text import node_names, parse_graph, print_graph
 from pcg.training import Optimizer
 from pcg.view import MachineView
@@ -153,6 +153,9 @@ class PlanFile(FileModel):
     """Of each part of the file as it was written, by its place (``altered_parts``)."""
     naming: NamingFile | None = None
     statistics: Annotated[tuple[RunningFile, ...] | None, Field(strict=False)] = None
+    norm_groups: Annotated[int, Field(ge=2, le=1 << 20)] | None = None
+    """In how many groups of samples the model's batch norms take their statistics; by default in
+    one, the whole batch."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,9 @@ class Plan:
     naming: NamingFile = field(default_factory=NamingFile)
     statistics: tuple[RunningFile, ...] = ()
     """What batch norms of the module keep of the batches that they have seen."""
+    norm_groups: int = 1
+    """In how many groups of samples batch norms of the model take their statistics, each by itself;
+    what they keep is that of the first."""
 
 
 def machine_record(machine: Machine) -> MachineFile:
@@ -217,6 +223,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         hashes={},
         naming=plan.naming,
         statistics=plan.statistics or None,
+        norm_groups=plan.norm_groups if plan.norm_groups > 1 else None,
     )
     write_plan(content.model_copy(update={"hashes": part_hashes(content)}), path)
 
@@ -295,8 +302,9 @@ def plan_of(content: PlanFile, where: str) -> Plan:
     pipeline = content.decisions.pipeline
     if pipeline and (problem := misfit(pipeline, graph, views, content.machine.devices)):
         raise InputError(f"{where}: decisions.pipeline", problem)
+    groups = _norm_groups(content, model, where)
     statistics = content.statistics or ()
-    for number, problem in problems(statistics, model, graph):
+    for number, problem in problems(statistics, model, graph, groups):
         raise InputError(f"{where}: statistics[{number}]", problem)
     return Plan(
         content.model.name,
@@ -312,7 +320,19 @@ def plan_of(content: PlanFile, where: str) -> Plan:
         pipeline,
         content.naming or NamingFile(),
         statistics,
+        groups,
     )
+
+
+def _norm_groups(content: PlanFile, model: Graph, where: str) -> int:
+    """What the file says of the model's batch norms, if that is so."""
+    groups = content.norm_groups or 1
+    found = groups_of(model)
+    if groups > 1 and found != {groups}:
+        there = " and ".join(map(str, sorted(found))) or "no groups"
+        problem = f"{groups}, batch norms of model.graph take {there}"
+        raise InputError(f"{where}: norm_groups", problem)
+    return groups
 
 
 def _derivation(decisions: DecisionsFile, where: str) -> tuple[Application, ...]:

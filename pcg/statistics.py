@@ -12,6 +12,7 @@ from pydantic import Field
 
 from pcg.files import FileModel
 from pcg.graph import Graph, Value
+from pcg.ops.norms import ghost_batch_norm
 from pcg.text import node_names
 
 Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
@@ -42,15 +43,27 @@ def named_values(graph: Graph) -> dict[str, Value]:
     }
 
 
+def groups_of(graph: Graph) -> set[int]:
+    """In how many groups the batch norms of a graph that do so take their samples."""
+    return {
+        node.operator_call.integer("groups")
+        for node in graph.nodes
+        if not node.is_leaf and node.operator_call.operator == ghost_batch_norm
+    }
+
+
 def problems(
-    records: Sequence[RunningFile], model: Graph, graph: Graph
+    records: Sequence[RunningFile], model: Graph, graph: Graph, groups: int = 1
 ) -> Iterator[tuple[int, str]]:
-    """What is wrong with the records of a plan, each with the record's number."""
+    """What is wrong with the records of a plan, each with the record's number. ``groups``: of the
+    samples of what is normed."""
     normed, planned = named_values(model), named_values(graph)
     for number, record in enumerate(records):
         value = normed.get(record.value)
         if value is None or value.rank < 2:
             yield number, f"value {record.value}: no tensor of the model with channels"
+        elif value.type.shape[0] % groups:
+            yield number, f"value {record.value}: not {groups} equal groups of samples"
         elif record.at is not None and record.at not in planned:
             yield number, f"at {record.at}: no such tensor in the plan's graph"
         elif record.at is not None and planned[record.at].type.shape != value.type.shape:

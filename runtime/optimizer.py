@@ -54,7 +54,7 @@ class Updater:
         factor = self._shortening(gradients)
         for name, weight in self._weights.items():
             gradient = gradients[name]
-            weight.grad = gradient if factor is None else gradient * factor
+            weight.grad = gradient if factor is None else gradient.mul_(factor)
         self._optimizer.step()
         for weight in self._weights.values():
             weight.grad = None

@@ -249,7 +249,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Running:
-    """Running statistics of the module. ``shape``: of what is normed; ``is_known``: whether any
+    """Running statistics of the module. ``shape``: of what they are of, which is what is normed or,
+    of groups of samples, the first one; ``is_known``: whether any
     rank computes that, and ``piece`` what this one adds."""
 
     record: RunningFile

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pcg.ops.norms import batch_norm
+from pcg.operator import Operator
+from pcg.ops.norms import batch_norm, ghost_batch_norm
 from pcg.plan import Plan
 from pcg.schedule import Compute, Schedule, Slot
 from pcg.statistics import named_values
 from pcg.task import Task
 from runtime.moves import region_of
-from runtime.norms import NORM, STATISTICS
+from runtime.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
 from runtime.program import Instruction, Piece, Run, Running
 from runtime.slices import ends
 
@@ -19,22 +20,35 @@ from runtime.slices import ends
 @dataclass(frozen=True)
 class Watch:
     """A tensor of which statistics are taken, where it lies in step ``number`` of the schedule.
-    ``is_normed``: whether the step is a batch norm of it, and not the one that makes it."""
+    ``is_normed``: whether the step is a batch norm of it, and not the one that makes it.
+
+    Of samples in ``groups`` the statistics are the first one's, as DistributedDataParallel keeps
+    those of its first rank, whose buffers it sends to all others before they have a use.
+    """
 
     slot: Slot
     number: int
     is_normed: bool
+    groups: int = 1
 
     def piece(self, rank: int, name: str) -> Piece | None:
         """The part of a rank: each block counts where it is held first."""
         held = self.slot.layout.by_device.get(rank)
         if held is None or self.slot.layout.holders[held][0] != rank:
             return None
-        (first, last), channels, *others = region_of(self.slot.layout, rank)
-        count = last - first
+        _, channels, *others = region_of(self.slot.layout, rank)
+        count = self._rows(rank)
+        if count == 0:
+            return None
         for start, stop in others:
             count *= stop - start
         return Piece((f"{name}.mean", f"{name}.variance"), channels, count)
+
+    def _rows(self, rank: int) -> int:
+        """How many of the first group's samples a rank holds. They are its first ones."""
+        (first, last), *_ = region_of(self.slot.layout, rank)
+        end = self.slot.layout.type.shape[0] // self.groups
+        return max(0, min(last, end) - first)
 
     def added(self, lowered: Iterable[Instruction], rank: int, name: str) -> Iterator[Instruction]:
         """What a rank does in the step, and the statistics of its part. ``name``: of the slot."""
@@ -45,14 +59,15 @@ class Watch:
         for instruction in lowered:
             if self.is_normed and isinstance(instruction, Run):
                 results = (*instruction.results, *piece.registers)
-                call = NORM(**instruction.call.values)
+                kept = NORM if self.groups == 1 else GROUP_NORM
+                call = kept(**instruction.call.values)
                 yield replace(instruction, call=call, results=results)
             else:
                 yield instruction
         if not self.is_normed:
             starts = (tuple(start for start, _ in region_of(self.slot.layout, rank)),)
-            task = Task({}, {}, {})
-            call = STATISTICS()
+            call = STATISTICS() if self.groups == 1 else FIRST_STATISTICS(rows=self._rows(rank))
+            task = Task(call.values, {}, {})
             yield Run(call, task, starts, (name,), piece.registers, position=self.number)
 
 
@@ -60,16 +75,17 @@ def watches(plan: Plan, schedule: Schedule) -> Mapping[str, Watch]:
     """By what is normed in the model. Of a pipeline there are none."""
     if not plan.statistics or plan.pipeline is not None:
         return {}
-    values = named_values(plan.graph)
+    values, groups = named_values(plan.graph), plan.norm_groups
+    norm = batch_norm if groups == 1 else ghost_batch_norm
     normed: dict[object, Watch] = {}
     made: dict[object, Watch] = {}
     for number, step in enumerate(schedule.steps):
-        if isinstance(step, Compute) and step.node.operator_call.operator == batch_norm:
+        if isinstance(step, Compute) and _is_norm(step, norm, groups):
             slot = step.operands[0]
-            normed.setdefault(slot.value, Watch(slot, number, is_normed=True))
+            normed.setdefault(slot.value, Watch(slot, number, is_normed=True, groups=groups))
         for slot in ends(step)[1]:
             if _is_plain(slot):
-                made.setdefault(slot.value, Watch(slot, number, is_normed=False))
+                made.setdefault(slot.value, Watch(slot, number, is_normed=False, groups=groups))
     found: dict[str, Watch] = {}
     for record in plan.statistics:
         value = None if record.at is None else values[record.at]
@@ -86,7 +102,15 @@ def running(
     for record in plan.statistics:
         watch = found.get(record.value)
         piece = None if watch is None else watch.piece(rank, names[watch.slot])
-        yield Running(record, values[record.value].type.shape, watch is not None, piece)
+        samples, *rest = values[record.value].type.shape
+        shape = (samples // plan.norm_groups, *rest)
+        yield Running(record, shape, watch is not None, piece)
+
+
+def _is_norm(step: Compute, norm: Operator, groups: int) -> bool:
+    """Whether a step is a batch norm in so many groups."""
+    call = step.node.operator_call
+    return call.operator == norm and call.values.get("groups", 1) == groups
 
 
 def _is_plain(slot: Slot) -> bool:

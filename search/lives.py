@@ -7,8 +7,10 @@ it is made from is held until then. The gradient of a tensor is held from the fi
 adds to it to the one that uses it up. Data is there for the whole step.
 
 Time counts steps of the schedule: ``i`` is step i forward, ``2 n - 1 - i`` is its way back, and
-``2 n`` the update. Weights, their gradients and what the optimizer keeps are held throughout and
-are not among these tensors.
+``2 n`` the update. Weights and what the optimizer keeps of them are held throughout and are not
+among these tensors. The gradient of a weight grows from the first computation on the way back that
+adds to it. Where one device holds a piece alone, it is there until the update. Where several do, it
+goes into a buffer, which stays from step to step, as soon as the last has added to it.
 """
 
 from __future__ import annotations
@@ -46,6 +48,13 @@ class Lives:
     again: Mapping[int, tuple[int, ...]]
     end: int
     """The time of the update."""
+    gradients: tuple[Life, ...] = ()
+    """Those of weights, without the buffers of what several devices hold."""
+
+
+def is_shared(layout: Layout) -> bool:
+    """Whether several devices hold a piece, so that its gradients are added up."""
+    return any(len(devices) > 1 for devices in layout.holders.values())
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -202,8 +211,9 @@ class _Reader:
         for i in range(len(self.steps) - 1, -1, -1):
             for slot in self.reads[i]:
                 self._use(slot, i)
-        found = [*self._values(), *self._gradients()]
-        return Lives(tuple(found), {i: tuple(made) for i, made in self.again.items()}, self.end)
+        grads, of_weights = self._gradients()
+        again = {i: tuple(made) for i, made in self.again.items()}
+        return Lives((*self._values(), *grads), again, self.end, tuple(of_weights))
 
     def _use(self, slot: Slot, reader: int) -> None:
         """The way back of a step reads a tensor."""
@@ -232,8 +242,10 @@ class _Reader:
             if slot in self.second:
                 yield Life(slot.layout, *self.second[slot])
 
-    def _gradients(self) -> Iterable[Life]:
+    def _gradients(self) -> tuple[list[Life], list[Life]]:
+        """The gradients of what is made, and those of weights."""
         first: dict[Slot, int] = {}
+        complete: dict[Slot, int] = {}
         for i, step in enumerate(self.steps):
             needs = self.needs[i]
             if needs is not None:
@@ -242,9 +254,18 @@ class _Reader:
                     added = tuple(step.operands[j] for j in needs)
                 # The last that reads it forward is the first that adds to it on the way back.
                 first.update((self.same.get(slot, slot), i) for slot in added)
+                for slot in added:
+                    complete.setdefault(self.same.get(slot, slot), i)
+        made: list[Life] = []
+        of_weights: list[Life] = []
         for slot, i in first.items():
+            begin = self.end - 1 - i
             if slot not in self.static:
-                yield Life(slot.layout, self.end - 1 - i, self.end - 1 - self.maker[slot])
+                made.append(Life(slot.layout, begin, self.end - 1 - self.maker[slot]))
+            elif slot.value.node.leaf.kind == "weight":
+                end = self.end - 1 - complete[slot] if is_shared(slot.layout) else self.end
+                of_weights.append(Life(slot.layout, begin, end))
+        return made, of_weights
 
     def worth_remaking(self) -> frozenset[Node]:
         depth: dict[int, int] = {}

@@ -1,13 +1,15 @@
 """How much memory a plan takes on each device, and what it is taken by.
 
-Weights, their gradients and what the optimizer keeps of them are there for the whole step; all
-other tensors come and go (``search.lives``). What counts is the fullest device at its fullest time.
-Workspaces of kernels and buffers of communication are left out, and so is what an allocator loses.
+Weights, what the optimizer keeps of them, and the buffers in which several devices add gradients up
+are there for the whole step; all other tensors come and go (``search.lives``). What counts is the
+fullest device at its fullest time. Exact are the bytes of tensors that the runtime holds, but for
+those of a single operator under way (``tests/distributed/test_peak.py``); workspaces of kernels,
+what libraries of communication take for themselves, and what an allocator loses are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -20,7 +22,7 @@ from pcg.layout import Layout
 from pcg.schedule import Schedule
 from pcg.training import STATE_BYTES, STATES, Optimizer
 from search.cost import gradients
-from search.lives import lives
+from search.lives import Life, is_shared, lives
 
 Bytes = NDArray[np.int64]
 
@@ -32,7 +34,7 @@ class Memory:
     device: int
     parameters: int
     gradients: int
-    """Of the parameters."""
+    """Of the parameters, and their buffers."""
     optimizer: int
     activations: int
     """What operators make and what is moved, data, and the gradients of these."""
@@ -59,20 +61,28 @@ def peak_memory(
         block = prod(layout.type.held)
         parameters[_devices(layout)] += block * itemsize
         if node in trained:
-            grads[_devices(layout)] += block * itemsize
+            grads[_devices(layout)] += block * itemsize * is_shared(layout)
             states[_devices(layout)] += block * STATES[optimizer] * STATE_BYTES
-    change = np.zeros((found.end + 2, devices), np.int64)
-    common = np.zeros((found.end + 2, 1), np.int64)
-    for life in found.lives:
+    activations = _held(found.lives, found.end, devices, itemsize)
+    growing = _held(found.gradients, found.end, devices, itemsize)
+    at = (activations + growing).argmax(axis=0)
+    every = np.arange(devices)
+    kinds = (parameters, grads + growing[at, every], states, activations[at, every])
+    device = int(np.stack(kinds).sum(axis=0).argmax())
+    return Memory(device, *(int(kind[device]) for kind in kinds))
+
+
+def _held(lives: Iterable[Life], end: int, devices: int, itemsize: int) -> Bytes:
+    """Bytes [time, device] of what lives then."""
+    change = np.zeros((end + 2, devices), np.int64)
+    common = np.zeros((end + 2, 1), np.int64)
+    for life in lives:
         block = prod(life.layout.type.held) * itemsize
         everywhere = len(life.layout.devices) == devices
         changed, which = (common, 0) if everywhere else (change, _devices(life.layout))
         changed[life.first, which] += block
         changed[life.last + 1, which] -= block
-    activations = (change + common).cumsum(axis=0).max(axis=0)
-    device = int((parameters + grads + states + activations).argmax())
-    kinds = (parameters, grads, states, activations)
-    return Memory(device, *(int(kind[device]) for kind in kinds))
+    return (change + common).cumsum(axis=0)
 
 
 @lru_cache(maxsize=65536)

@@ -23,7 +23,12 @@ def of_module(plan: Plan, captured: Captured, library: Sequence[Rule]) -> Plan:
     running statistics, so that it can be trained, saved and exported as the module. ``library``:
     the rules that the plan was made by."""
     statistics = located(captured.statistics, plan, library)
-    return replace(plan, naming=captured.naming, statistics=statistics)
+    return replace(
+        plan,
+        naming=captured.naming,
+        statistics=statistics,
+        norm_groups=captured.norm_groups,
+    )
 
 
 def located(

@@ -41,6 +41,10 @@ class Ranks:
         reply = self._answer(plan, {"results": str(self._folder)})
         return [load(path) for path in reply["results"]]
 
+    def peaks(self, plan: Plan, optimizer: str) -> list[int]:
+        """The most bytes of tensors that each rank holds at any time, from before its weights."""
+        return self._answer(plan, {"peaks": optimizer})["peaks"]
+
     def _answer(self, plan: Plan, order: dict[str, Any]) -> dict[str, Any]:
         """What the ranks reply to an order."""
         path = self._folder / "plan.json"

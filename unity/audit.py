@@ -176,7 +176,9 @@ def _check_model(found: Audit, name: str, again: Captured, rules: Path | None) -
     what running statistics are kept."""
     other = list(check_model(found.plan, name, again))
     found.findings += other
-    found.done.append(f"the model, captured again from {name}")
+    groups = found.plan.norm_groups
+    norms = f", its batch norms in {groups} groups of samples" if groups > 1 else ""
+    found.done.append(f"the model, captured again from {name}{norms}")
     if found.plan.naming == NamingFile():
         found.skipped.append("what its parameters are called, of which the plan says nothing")
     elif not other:
@@ -209,7 +211,7 @@ def _model_name(found: Audit, model: str | None) -> str | None:
 def _capturing(plan: Plan, name: str | None, jobs: int) -> Generator[Callable[[], Captured]]:
     """Capture a model beside the rest, which it takes longer than; in this process, afterwards,
     where there is to be one only."""
-    given = (name or "", batch_of(plan.model), plan.machine.devices)
+    given = (name or "", batch_of(plan.model), plan.machine.devices, plan.norm_groups)
     if jobs == 1 or name is None:
         yield lambda: captured(*given)
         return

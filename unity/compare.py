@@ -17,6 +17,7 @@ from rich.table import Table
 from pcg.errors import InputError
 from pcg.machine import load_machine
 from substitutions.store import load_library
+from unity.batch_norm import HELP, LOCAL
 from unity.cli import new_app, run_app
 from unity.comparison import Entry, Question, numbers, over_others, planners
 from unity.declarations import load_user_operators
@@ -25,6 +26,11 @@ from unity.plot import can_plot, plot
 from unity.speed import PROFILE_HELP, measured
 
 app = new_app()
+
+GROUPED = (
+    "all planners are given the same model on as many GPUs, whose batch norms take the statistics"
+    " of groups of samples (--batch-norm)"
+)
 
 
 @app.command()
@@ -38,6 +44,7 @@ def compare(
     batch: Annotated[
         int | None, typer.Option(help="Global batch; by default it grows with the devices.")
     ] = None,
+    batch_norm: Annotated[str, typer.Option(help=HELP)] = LOCAL,
     out: Annotated[
         Path, typer.Option("-o", "--out", help="Folder for compare.json and the plots.")
     ] = Path("compare"),
@@ -53,7 +60,7 @@ def compare(
         load_user_operators(operators)
     target, speed = measured(load_machine(machine), profile)
     chosen = numbers(gpus), planners(planner)
-    question = Question(target, load_library(), models, *chosen, batch, budget, speed)
+    question = Question(target, load_library(), models, *chosen, batch, budget, speed, batch_norm)
     question.check()
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -80,6 +87,8 @@ def _show(entries: Sequence[Entry], machine: str, out: Path, console: Console) -
     for model in dict.fromkeys(entry.model for entry in entries):
         own = [entry for entry in entries if entry.model == model]
         console.print(_table(model, machine, own))
+        if any(entry.norm_groups > 1 for entry in own):
+            console.print(f"{model}: {GROUPED}", soft_wrap=True)
         if can_plot():
             drawn = plot(model, machine, own, out)
             console.print(f"drawn in {drawn[0]} and {drawn[1]}", soft_wrap=True)

@@ -15,8 +15,10 @@ from pcg.files import FileModel, write_text_atomic
 from pcg.graph import Graph
 from pcg.machine import Machine
 from pcg.models import build_model, default_optimizer
+from pcg.statistics import groups_of
 from search.efficiency import Speed
 from substitutions.store import Library
+from unity.batch_norm import WHOLE, norm_groups
 from unity.limits import check_batch, check_devices
 from unity.planners import NAMES, planner_of
 
@@ -35,6 +37,8 @@ class Entry(FileModel):
     memory_bytes: int | None
     """On the device that holds most."""
     search_seconds: float
+    norm_groups: Annotated[int, Field(ge=1)] = 1
+    """Of samples, in which all planners' batch norms take their statistics."""
     problem: str | None = None
     """Why there is no plan."""
 
@@ -62,10 +66,13 @@ class Question:
     seconds: float = 600.0
     """For each search."""
     speed: Speed | None = None
+    batch_norm: str = WHOLE
+    """As ``--batch-norm`` says it."""
 
     def check(self) -> None:
         """Raises InputError for numbers of devices or a batch that no plan is made for."""
         for devices in self.devices:
+            norm_groups(self.batch_norm, "", devices)
             check_devices("--gpus", devices)
             check_batch(self.batch, devices)
 
@@ -74,14 +81,15 @@ class Question:
         for model in self.models:
             for devices in self.devices:
                 target = first_devices(self.machine, devices)
-                graph = build_model(model, self.batch, devices)
+                groups = norm_groups(self.batch_norm, "", devices)
+                graph = build_model(model, self.batch, devices, groups)
                 self.library.concrete(graph)  # kept, so that the first planner is not charged
                 for planner in self.planners:
                     yield self._entry(model, graph, target, planner)
 
     def _entry(self, model: str, graph: Graph, target: Machine, planner: str) -> Entry:
         start = perf_counter()
-        batch = samples(graph)
+        batch, groups = samples(graph), max(groups_of(graph), default=1)
         try:
             kept_by = default_optimizer(model)
             found = planner_of(planner, target, self.library, self.seconds, kept_by, self.speed)
@@ -96,6 +104,7 @@ class Question:
                 samples_per_second=None,
                 memory_bytes=None,
                 search_seconds=perf_counter() - start,
+                norm_groups=groups,
                 problem=str(problem),
             )
         return Entry(
@@ -107,6 +116,7 @@ class Question:
             samples_per_second=batch / estimates.step_seconds,
             memory_bytes=estimates.peak_memory_bytes,
             search_seconds=perf_counter() - start,
+            norm_groups=groups,
         )
 
     def save(self, entries: Sequence[Entry], path: Path) -> None:

@@ -39,10 +39,12 @@ from search.trace import simulate_plan
 from search.views import load_views
 from substitutions.locate import of_module
 from substitutions.store import load_library
+from unity.batch_norm import HELP, LOCAL_PLANNERS, WHOLE, groups_text, norm_groups
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
 from unity.limits import check_batch, check_devices, check_file
 from unity.planners import NAMES, check_name, planner_of
+from unity.report import batch_of
 from unity.simulate import save_trace
 from unity.speed import PROFILE_HELP, measured
 
@@ -131,6 +133,12 @@ def optimize(
             help="sgd, momentum or adam; by default the model's own in the zoo, else sgd."
         ),
     ] = None,
+    batch_norm: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{HELP} By default local for {' and '.join(LOCAL_PLANNERS)}, else {WHOLE}."
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write the plan's timeline for Perfetto, too.")
     ] = None,
@@ -161,7 +169,8 @@ def optimize(
     check_devices(known.name, known.devices)
     check_batch(batch, known.devices, dimensions)
     target, speed = measured(known, profile)
-    captured = capture_model(model, batch, target.devices)
+    groups = norm_groups(batch_norm, planner, target.devices)
+    captured = capture_model(model, batch, target.devices, groups)
     graph = captured.graph
     library = load_library(rules)
     with _progress(shown=not as_json) as show:
@@ -175,7 +184,9 @@ def optimize(
             found = search.planned(model, graph)
     # A profile is about the figures: it makes no other machine.
     made_for = replace(found.plan, machine=machine_record(known))
-    save_plan(of_module(made_for, captured, library.rules), out)
+    named = of_module(made_for, captured, library.rules)
+    save_plan(named, out)
+    found = replace(found, plan=replace(found.plan, norm_groups=named.norm_groups))
     if trace is not None:
         save_trace(simulate_plan(found.plan, target, speed), trace)
     if as_json:
@@ -253,6 +264,7 @@ def _print_json(found: Planned) -> None:
         "seconds_by_phase": dict(found.report.phases),
         "pipeline": pipeline_text(found.plan),
         "rules_applied": len(found.plan.derivation),
+        "norm_groups": found.plan.norm_groups,
         "opaque": [node.name for node in opaque_nodes(found.plan.model)],
     }
     print(json.dumps(content, indent=1))
@@ -291,6 +303,8 @@ def _print_report(found: Planned, out: Path) -> None:
     for name, text, count in rules_used(plan.derivation):
         used.add_row(name, str(count), escape(text))
     console.print(used)
+    if plan.norm_groups > 1:
+        console.print(groups_text(plan.norm_groups, batch_of(plan)), soft_wrap=True)
     if whole := [node.name for node in opaque_nodes(plan.model)]:
         console.print(f"without an equation, hence kept whole: {', '.join(whole)}", soft_wrap=True)
     estimates = plan.estimates

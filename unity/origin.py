@@ -34,7 +34,7 @@ def check_graph_of(plan: Plan, where: str, model: str) -> None:
     ``model``: a name of the zoo, or FILE.py:FUNCTION. Raises InputError where its graph is another
     than the one that the plan was made from, and where it cannot be captured.
     """
-    again = captured(model, batch_of(plan.model), plan.machine.devices)
+    again = captured(model, batch_of(plan.model), plan.machine.devices, plan.norm_groups)
     for finding in check_model(plan, model, again):
         raise InputError(where, f"was made for another graph, {finding}")
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from pcg.plan import Plan
 from pcg.timeline import event, names, write_timeline
 from runtime.job import TOLERANCE, Comparison, Report, Step
+from unity.batch_norm import groups_text
 
 MAX_ROWS = 20
 """Longer tables are thinned out."""
@@ -50,6 +51,7 @@ def print_json(plan: Plan, report: Report) -> None:
             "measured": report.step_seconds,
         },
         "samples_per_second": _throughput(plan, report),
+        "norm_groups": plan.norm_groups,
         "check": _check_record(report.comparisons) if report.comparisons else None,
     }
     print(json.dumps(content, indent=1))
@@ -93,6 +95,8 @@ def print_report(plan: Plan, report: Report) -> None:
             f" {_throughput(plan, report):.4g} samples a second",
             soft_wrap=True,
         )
+    if plan.norm_groups > 1:
+        console.print(groups_text(plan.norm_groups, batch_of(plan)), soft_wrap=True)
     if left_out := sum(step.left_out for step in report.steps):
         console.print(f"{left_out} updates left out until the scale of the loss fitted fp16")
     if report.comparisons:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.call import AtenCall, Unsupported
 from pcg.capture.export import ancestors, export, returned
 from pcg.capture.fallback import kept_whole
+from pcg.capture.groups import check_samples, in_groups
 from pcg.capture.leaves import Leaves, Weight
 from pcg.capture.random import DROPOUT, dropped
 from pcg.capture.statistics import NORMS, check_momentum, running_statistics
@@ -20,7 +21,7 @@ from pcg.graph import Graph, Value
 from pcg.lazy import torch
 from pcg.naming import NamingFile, ParameterFile
 from pcg.opaque import Opaque, opaque_nodes
-from pcg.statistics import RunningFile
+from pcg.statistics import RunningFile, groups_of
 from pcg.text import node_names
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class Captured:
     Statistics that a batch norm keeps for later are none, as training does not read them."""
     statistics: tuple[RunningFile, ...] = ()
     """Those."""
+    norm_groups: int = 1
+    """In how many groups of samples batch norms take their statistics (``pcg.capture.groups``); 1
+    for a module without any."""
 
     @property
     def naming(self) -> NamingFile:
@@ -64,12 +68,15 @@ Known = Value | tuple[Value, ...]
 """Empty for statistics that one batch norm hands on to the next, which does not read them."""
 
 
-def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Captured:
+def capture(
+    module: Module, inputs: tuple[Any, ...], where: str = "model", norm_groups: int = 1
+) -> Captured:
     """The graph of a module called with these inputs. Its first output has to be the loss.
 
-    The module is exported as it is, so one in evaluation mode gives another graph. Raises
-    InputError, naming ``where``, for a module that cannot be exported, draws random numbers, or
-    is no training graph.
+    The module is exported as it is, so one in evaluation mode gives another graph. With
+    ``norm_groups`` above 1, its batch norms take the statistics of so many groups of samples.
+    Raises InputError, naming ``where``, for a module that cannot be exported, draws random numbers,
+    or is no training graph, and for groups that its batch norms cannot take.
     """
     check_momentum(module, where)
     program = export(module, inputs, TABLE.keys(), where)
@@ -79,7 +86,7 @@ def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Ca
         raise InputError(where, "returns something that is no tensor, expected the loss")
     live = ancestors(outputs)
     leaves = Leaves(module, signature, live, where)
-    walk = _Walk(leaves, where, {})
+    walk = _Walk(leaves, where, {}, norm_groups)
     for node in program.graph.nodes:
         if node in live:
             walk.visit(node)
@@ -89,6 +96,9 @@ def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Ca
     read = {node.leaf.name for node in graph.leaves}
     buffers = {name: origin for name, origin in leaves.buffers.items() if name in read}
     inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
+    groups = norm_groups if groups_of(graph) else 1
+    if groups > 1:
+        check_samples(graph, _sampled(graph, inputs_read), groups, where)
     names = node_names(graph)
 
     def name(node: fx.Node) -> str:
@@ -97,7 +107,16 @@ def capture(module: Module, inputs: tuple[Any, ...], where: str = "model") -> Ca
 
     normed = (node for node in program.graph.nodes if node in live)
     statistics = running_statistics(module, signature, normed, _given, name)
-    return Captured(graph, leaves.weights, inputs_read, buffers, statistics)
+    return Captured(graph, leaves.weights, inputs_read, buffers, statistics, groups)
+
+
+def _sampled(graph: Graph, inputs: Sequence[str | None]) -> frozenset[str]:
+    """The inputs of a module that have a first dimension as long as that of the first one: the
+    samples."""
+    shapes = {n.leaf.name: n.leaf.type.shape for n in graph.leaves if n.leaf.type}
+    rows = {name: shape[0] for name in inputs if name and (shape := shapes.get(name))}
+    samples = next(iter(rows.values()), 0)
+    return frozenset(name for name, size in rows.items() if size == samples)
 
 
 @dataclass
@@ -107,6 +126,7 @@ class _Walk:
     leaves: Leaves
     where: str
     known: dict[fx.Node, Known]
+    norm_groups: int = 1
 
     def value(self, node: fx.Node) -> Value:
         found = self.known[node]
@@ -133,10 +153,16 @@ class _Walk:
         entry = TABLE.get(str(node.target))
         if entry is not None:
             try:
-                return _checked(node, entry(self._call(node)))
+                return _checked(node, self._in_groups(entry(self._call(node))))
             except (Unsupported, OperatorError):
                 pass
         return kept_whole(node, self.value, self.where)
+
+    def _in_groups(self, found: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
+        """Batch norms with the statistics that the capture is to give them."""
+        if isinstance(found, Value):
+            return in_groups(found, self.norm_groups, self.where)
+        return found
 
     def _picked(self, source: Any, at: Any) -> Known:
         found = self.known[source]

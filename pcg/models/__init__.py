@@ -75,31 +75,32 @@ def default_optimizer(name: str) -> Optimizer:
     return MODELS[name].optimizer if name in MODELS else "sgd"
 
 
-def build_model(name: str, batch: int | None, devices: int) -> Graph:
-    """The training graph of a model, whose first output is the loss. ``name`` and ``batch`` are as
-    in ``capture_model``."""
-    return capture_model(name, batch, devices).graph
+def build_model(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> Graph:
+    """The training graph of a model, whose first output is the loss. ``name``, ``batch`` and
+    ``norm_groups`` are as in ``capture_model``."""
+    return capture_model(name, batch, devices, norm_groups).graph
 
 
-def capture_model(name: str, batch: int | None, devices: int) -> Captured:
+def capture_model(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> Captured:
     """A model as a graph, with the parameters that its weights are.
 
     ``name`` is one of the zoo, or ``FILE.py:FUNCTION`` with a function that returns a module and
-    example inputs. ``batch`` is global; by default it grows with the devices. Raises InputError for
-    a name that is neither, a function that fails or returns something else, a batch below 1 or
-    above ``MAX_BATCH``, and a module that cannot be captured.
+    example inputs. ``batch`` is global; by default it grows with the devices. ``norm_groups`` is as
+    in ``capture``. Raises InputError for a name that is neither, a function that fails or returns
+    something else, a batch below 1 or above ``MAX_BATCH``, and a module that cannot be captured.
     """
     if batch is not None and batch < 1:
         raise InputError("batch", f"expected 1 or more, got {batch}")
     if batch is not None and batch > MAX_BATCH:
         raise InputError("batch", f"expected at most {MAX_BATCH}, got {batch}")
     if ".py" in name:
-        return capture(*from_file(name, batch, devices), name)
+        return capture(*from_file(name, batch, devices), name, norm_groups)
     if name not in MODELS:
         known = ", ".join(MODELS)
         raise InputError(f"model {name}", f"unknown, expected FILE.py:FUNCTION or one of {known}")
     model = MODELS[name]
-    return _of_zoo(name, model.batch_per_device * devices if batch is None else batch)
+    samples = model.batch_per_device * devices if batch is None else batch
+    return _of_zoo(name, samples, norm_groups)
 
 
 def make_module(name: str) -> Module:
@@ -113,7 +114,7 @@ def make_module(name: str) -> Module:
 
 
 @lru_cache(maxsize=16)
-def _of_zoo(name: str, batch: int) -> Captured:
+def _of_zoo(name: str, batch: int, norm_groups: int) -> Captured:
     with torch.device("meta"):
         module, inputs = MODELS[name].make(batch)
-    return capture(module, inputs, f"model {name}")
+    return capture(module, inputs, f"model {name}", norm_groups)

@@ -49,11 +49,27 @@ batch_norm = Operator(
 
 
 def _ghost_batch_norm(task: Task, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """As a batch norm in which each group has channels of its own."""
-    groups, channels = task.length("g"), x.shape[1]
-    apart = x.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)
     eps = task.attributes["eps"]
-    normed = _batch_norm(apart, weight.repeat(groups), bias.repeat(groups), eps)
+    return norm_groups_with(x, weight, bias, None, None, task.length("g"), eps)
+
+
+def norm_groups_with(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    groups: int,
+    eps: float,
+) -> Tensor:
+    """As a batch norm in which each group of samples has channels of its own; of so many channels
+    are the statistics that are given, of one group after the other."""
+    if groups == 1:  # which is how data parallelism runs it, and takes no copies
+        return norm_with(x, weight, bias, mean, variance, eps)
+    channels = x.shape[1]
+    apart = x.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)
+    repeated = weight.repeat(groups), bias.repeat(groups)
+    normed = norm_with(apart, *repeated, mean, variance, eps)
     return normed.unflatten(1, (groups, channels)).transpose(0, 1).flatten(0, 1)
 
 

@@ -243,6 +243,8 @@ class MeshPlanner:
 
         def judge(made: Simulated) -> Candidates:
             found = tuple(self._judged(engine, made))
+            if self.family == "zero" and not made.choice.in_parts:
+                return found  # on the way to weights in parts, and none of what was asked for
             search.found |= dict.fromkeys(found, trial)
             self._phases.has_plan = True
             self.teller.priced(min((c.seconds for c in found if c.fits), default=inf))

@@ -51,14 +51,16 @@ class Captured:
     """What its leaves are called in the module."""
     statistics: tuple[RunningFile, ...] = ()
     """The running statistics that the module keeps."""
+    norm_groups: int = 1
+    """In how many groups of samples its batch norms take their statistics."""
 
 
-def captured(name: str, batch: int | None, devices: int) -> Captured:
+def captured(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> Captured:
     """A model's graph at a global batch, and its leaves' names. Raises InputError where there is no
-    such model."""
-    found = capture_model(name, batch, devices)
+    such model, or it has no such groups."""
+    found = capture_model(name, batch, devices, norm_groups)
     lines = tuple(print_graph(found.graph).splitlines())
-    return Captured(found.graph.digest, lines, found.naming, found.statistics)
+    return Captured(found.graph.digest, lines, found.naming, found.statistics, found.norm_groups)
 
 
 def check_model(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:

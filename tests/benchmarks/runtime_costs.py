@@ -1,6 +1,7 @@
 """A program of its own, for processes without the traces of others: what the runtime costs.
 
     python runtime_costs.py ddp PROCESSES        step of a data-parallel plan, and of torch's DDP
+    python runtime_costs.py resnet PROCESSES     the same of a small ResNet, batch norms local
     python runtime_costs.py one                  step of a one-device plan, and of the module
     python runtime_costs.py peak plan|module     bytes that training takes at its peak
     python runtime_costs.py compiled MODEL cpu|cuda BATCH
@@ -22,9 +23,11 @@ from time import perf_counter
 
 import torch
 import torch.distributed as dist
+from small_resnet import CLASSES, IMAGE, SmallResNet
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
+from pcg.capture import capture
 from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model
 from pcg.models.mlp import MlpSize, mlp, sized
@@ -34,10 +37,13 @@ from runtime.data import input_batch
 from runtime.executor import Executor
 from runtime.lower import Lowering
 from search.mesh.planner import MeshPlanner
+from substitutions.locate import of_module
 from substitutions.store import load_library
 
 WIDTHS, SAMPLES = (1024,) * 9, 512
 """mlp with half of its layers, an eighth as wide."""
+IMAGES = 32
+"""Samples of the small ResNet on a process."""
 ROUNDS, WARM = 20, 3
 
 
@@ -162,6 +168,23 @@ def rank_main(rank: int, ranks: int, store: str) -> None:
     dist.destroy_process_group()
 
 
+def resnet_main(rank: int, ranks: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+    world, samples = World(rank, ranks), IMAGES * ranks
+    given = torch.empty(samples, *IMAGE), torch.zeros(samples, dtype=torch.long)
+    captured = capture(SmallResNet(), given, "small resnet", ranks)
+    machine, library = load_machine("local").with_devices(ranks), load_library()
+    plan = MeshPlanner(machine, library, "data-parallel").plan("small resnet", captured.graph).plan
+    ours = steps_of(of_module(plan, captured, library.rules), world)
+    own = torch.randn(IMAGES, *IMAGE), torch.arange(IMAGES) % CLASSES
+    theirs = steps_of_module(nn.parallel.DistributedDataParallel(SmallResNet()), own)
+    found = compared(ours, theirs, dist.barrier)
+    if rank == 0:
+        print(json.dumps(found))
+    dist.destroy_process_group()
+
+
 def peak_bytes(make) -> int:
     """By how much more is resident at the peak of some steps than before weights are made."""
     status, forget = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -184,6 +207,10 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 store = (Path(folder) / "store").as_uri()
                 spawn(rank_main, (int(ranks), store), int(ranks))
+        case ["resnet", ranks]:
+            with tempfile.TemporaryDirectory() as folder:
+                store = (Path(folder) / "store").as_uri()
+                spawn(resnet_main, (int(ranks), store), int(ranks))
         case ["one"]:
             torch.set_num_threads(1)
             print(json.dumps(compared(plan_step(World(), SAMPLES), module_step(SAMPLES))))

@@ -4,7 +4,8 @@
 
 Each line of the standard input is an order in JSON: a plan file, and either options of a run or a
 folder for the results of plain steps. Each line of the standard output is the reply: rank 0's
-report, or the files that the ranks have written, or the error of the first rank that has one.
+report, or the files that the ranks have written, or what bytes of tensors each holds at its peak
+with the ``peaks`` optimizer, or the error of the first rank that has one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from peaks import peak_bytes
 from plain_steps import save, stepped
 from pydantic import TypeAdapter
 
@@ -60,6 +62,8 @@ def answer(world: World, order: dict) -> dict:
             path = str(Path(order["results"]) / f"{world.rank}.pt")
             save(stepped(lowering, world), path)
             return {"results": [path]}
+        if "peaks" in order:
+            return {"peaks": [peak_bytes(lowering, world, order["peaks"])]}
         options = TypeAdapter(Options).validate_python(order["options"])
         report = run_plan(lowering, options, world, lambda step: None)
     except UnityError as error:
@@ -74,8 +78,9 @@ def together(replies: list[dict]) -> dict:
     for reply in replies:
         if "error" in reply:
             return reply
-    if "results" in replies[0]:
-        return {"results": [path for reply in replies for path in reply["results"]]}
+    for kind in ("results", "peaks"):
+        if kind in replies[0]:
+            return {kind: [found for reply in replies for found in reply[kind]]}
     return replies[0]
 
 
