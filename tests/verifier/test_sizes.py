@@ -104,7 +104,7 @@ def test_a_merged_size_is_digits():
     assert [str(digit) for digit in sizes.digits(size)] == ["|x.0|", "|x.1|", "|x.2|"]
     (index,) = free_indices(sizes, value)
     assert [str(name) for name, _ in index.digits] == ["%o0_0", "%o0_1", "%o0_2"]
-    assert str(index.value) == "o0_0*|x.1|*|x.2| + o0_1*|x.2| + o0_2"
+    assert str(index.value) == "%o0_0*|x.1|*|x.2| + %o0_1*|x.2| + %o0_2"
 
 
 def test_a_plain_size_is_one_digit():
