@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import redirect_stderr
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.functions import check_use
-from pcg.capture.regions import STOPS, changed_by, open_regions
+from pcg.capture.regions import STOPS, ancestors, changed_by, open_regions
 from pcg.capture.watch import refuse_hooks, watched
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
@@ -72,9 +72,7 @@ def _needs_nothing(program: ExportedProgram, kept: Collection[str]) -> bool:
     """Whether the outputs depend on kept operators alone, and on nothing changed in place."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     live = ancestors(returned(program))
-    changed = {
-        read for node in calls if changed_by(node) for read in node.all_input_nodes
-    }
+    changed = {read for node in calls if changed_by(node) for read in node.all_input_nodes}
     return live.isdisjoint(ancestors(changed)) and all(
         str(node.target) in kept or node.target is operator.getitem
         for node in calls
@@ -86,18 +84,6 @@ def returned(program: ExportedProgram) -> list[fx.Node]:
     """What a program returns, and the buffers that it changes."""
     (last,) = (node for node in program.graph.nodes if node.op == "output")
     return [node for node in last.args[0] if isinstance(node, torch.fx.Node)]
-
-
-def ancestors(of: Iterable[fx.Node]) -> set[fx.Node]:
-    """These nodes and all that they depend on."""
-    found: set[fx.Node] = set()
-    pending = list(of)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending += node.all_input_nodes
-    return found
 
 
 def _first_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcg.errors import InputError
@@ -42,7 +42,7 @@ def open_regions(program: ExportedProgram, where: str) -> None:
         if _region(node):
             _open(program, node, where, is_off=False)
     graph.eliminate_dead_code()
-    live = _with_history(program)
+    live = with_history(graph, program.graph_signature.inputs_to_parameters)
     for node in graph.nodes:
         _check_changes(node, live, where)
     for node in list(graph.nodes):
@@ -144,24 +144,38 @@ def _hand_on(program: ExportedProgram, old: fx.Node, new: fx.Node) -> None:
         program.graph_signature.replace_all_uses(old.name, new.name)
 
 
-def _with_history(program: ExportedProgram) -> set[fx.Node]:
-    """The nodes whose values depend on a parameter, through real numbers that are not detached; as
-    if gradients were on throughout."""
-    parameters = program.graph_signature.inputs_to_parameters
+def with_history(graph: fx.Graph, parameters: Collection[str]) -> set[fx.Node]:
+    """The nodes whose values depend on these placeholders, through real numbers that are not
+    detached; as if gradients were on throughout."""
     live: set[fx.Node] = set()
-    for node in program.graph.nodes:
+    for node in graph.nodes:
         if node.op == "placeholder":
             is_live = node.name in parameters
         else:
             is_live = str(node.target) != STOPS and any(n in live for n in node.all_input_nodes)
-        if is_live and _is_real(node.meta.get("val")):
+        if is_live and is_real(node.meta.get("val")):
             live.add(node)
     return live
 
 
-def _is_real(value: Any) -> bool:
+def ancestors(
+    of: Iterable[fx.Node], passes: Callable[[fx.Node], bool] = lambda node: True
+) -> set[fx.Node]:
+    """These nodes and all that they depend on, through nodes that pass."""
+    found: set[fx.Node] = set()
+    pending = list(of)
+    while pending:
+        node = pending.pop()
+        if node not in found and passes(node):
+            found.add(node)
+            pending += node.all_input_nodes
+    return found
+
+
+def is_real(value: Any) -> bool:
+    """Whether any of a node's results is of real numbers."""
     if isinstance(value, (list, tuple)):
-        return any(_is_real(part) for part in value)
+        return any(is_real(part) for part in value)
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
