@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -19,8 +19,10 @@ from runtime.collectives import World, environment, open_world
 from runtime.data import initial_weight
 from runtime.dataset import make_source
 from runtime.executor import Executor
+from runtime.initial import Initial, with_constants
 from runtime.job import Observer, Options, Report, Step
 from runtime.lower import Lowering
+from runtime.precision import precision
 from runtime.training import Training, is_delayed
 
 
@@ -81,9 +83,22 @@ def run_plan(
     program = lowering.program(world.rank)
     plan, seed, recipe = lowering.plan, options.seed, options.recipe
     inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
-    source = make_source(options.data, inputs, plan.naming, seed)
-    executor = Executor(program, world, options.dtype, seed, source, compiles=options.compiles)
-    training = Training(lowering, options, world, executor)
+    form = precision(options.dtype, world.device).dtype
+    initial = Initial(plan, options.model, seed, world, form, options.initial)
+    source = make_source(options.data, inputs, plan.naming, seed, alone=False)
+    source = with_constants(source, initial, program, options)
+    first = initial.whole() if options.check and options.model else None
+    executor = Executor(
+        program,
+        world,
+        options.dtype,
+        seed,
+        source,
+        compiles=options.compiles,
+        drawn=options.model is None,
+    )
+    own = None if options.model is None else initial
+    training = Training(lowering, options, world, executor, own)
     steps = training.run(observe)
     report = Report(steps, batches=recipe.accumulate, timeline=training.timeline)
     if not options.check:
@@ -92,11 +107,13 @@ def run_plan(
     if world.rank != 0:
         return None
     delayed = is_delayed(plan)
-    expected = train_alone(plan.model, options, source, world.device, delayed=delayed)
+    expected = train_alone(
+        plan.model, options, source, world.device, delayed=delayed, initial=first
+    )
     # A run that was resumed has the last steps' losses only, and without steps no outputs.
     losses = expected.losses[options.steps - len(steps) :]
     expected = replace(expected, losses=losses, outputs=expected.outputs if steps else ())
-    found = compare(expected, _with_unused(outcome, plan, seed))
+    found = compare(expected, _with_unused(outcome, plan, seed, first))
     return replace(report, comparisons=found)
 
 
@@ -118,10 +135,12 @@ def _collect(lowering: Lowering, executor: Executor, rank: int, steps: tuple[Ste
     return Outcome(tuple(step.loss for step in steps), outputs, weights)
 
 
-def _with_unused(outcome: Outcome, plan: Plan, seed: int) -> Outcome:
+def _with_unused(
+    outcome: Outcome, plan: Plan, seed: int, first: Mapping[str, Tensor] | None
+) -> Outcome:
     """Weights that only the model has keep their first values: its training must agree."""
     unused = {
-        _name(node): (initial_weight(node.leaf, seed),)
+        _name(node): (initial_weight(node.leaf, seed) if first is None else first[_name(node)],)
         for node in plan.model.leaves
         if node.leaf.kind == "weight" and _name(node) not in outcome.weights
     }

@@ -39,7 +39,7 @@ def leaves_for(captured: Captured, module: nn.Module, inputs) -> dict[str, Tenso
     state = {n: p for n, p in module.named_parameters(remove_duplicate=False)}
     state |= dict(module.named_buffers())
     leaves = {w.leaf: w.of(state[w.parameter]) for w in captured.weights}
-    leaves |= {name: state[buffer] for name, buffer in captured.buffers.items()}
+    leaves |= {name: state[buffer].detach() for name, buffer in captured.buffers.items()}
     fed = zip(captured.inputs, flat(inputs), strict=True)
     doubles = torch.float64
     return leaves | {name: x.to(doubles) for name, x in fed if name is not None}

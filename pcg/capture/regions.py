@@ -104,7 +104,8 @@ def _is_call(node: Any) -> bool:
 
 def _inner(call: fx.Node, function: Any) -> Any:
     """The sub-program that a call names."""
-    return call.graph.owning_module.get_submodule(function.target)
+    owner: Any = call.graph.owning_module
+    return owner.get_submodule(function.target)
 
 
 def _attribute(graph: fx.Graph, node: fx.Node, inner: Any) -> fx.Node:

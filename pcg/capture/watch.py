@@ -9,10 +9,11 @@ a ``Function`` computes is kept, to be checked against its backward (``functions
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -39,7 +40,7 @@ def watched(module: Module, where: str) -> Generator[Watch]:
     """Watch what a module does. A hook raises InputError with the line that registers it, and so
     does a module that chooses in its ``forward`` which parameters are trained."""
     watch = Watch(where)
-    checkpoint = torch.utils.checkpoint.CheckpointFunction
+    checkpoint = import_module("torch.utils.checkpoint").CheckpointFunction
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if cls is checkpoint:
@@ -80,7 +81,8 @@ def refuse_hooks(module: Module, where: str) -> None:
     common: Any = torch.nn.modules.module
     if common._global_backward_hooks or common._global_backward_pre_hooks:
         raise InputError(where, f"a backward hook of all modules {LOST}")
-    for name, part in module.named_modules():
+    parts: list[tuple[str, Any]] = list(module.named_modules())
+    for name, part in parts:
         if part._backward_hooks or part._backward_pre_hooks:
             kind = type(part).__name__
             raise InputError(where, f"a backward hook of {name or 'the module'} ({kind}) {LOST}")
@@ -117,7 +119,7 @@ def _turn_back(mode: Any, *error: object) -> None:
 
 def _line(where: str) -> str:
     """The user's line that is running."""
-    frame: Any = sys._getframe(1)
+    frame: Any = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
         if "/torch/" not in file and file != __file__ and "/contextlib" not in file:
