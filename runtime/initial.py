@@ -191,6 +191,8 @@ class Initial:
                 return f"has no {names[0]}, which the plan's model has"
             wanted, found = _shape(leaf), tuple(self._value(leaf.name, state).shape)
             if wanted != found:
+                if leaf.name not in naming.buffers and naming.parameter(leaf.name).transposed:
+                    wanted, found = wanted[::-1], found[::-1]
                 return f"{names[0]} has shape {list(found)}, expected {list(wanted)} by the plan"
         return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from pcg.plan import Plan
 from pcg.schedule import Slot
 from runtime.check import Outcome, compare, train_alone
 from runtime.collectives import World, environment, open_world
-from runtime.data import initial_weight
+from runtime.data import Source, initial_weight
 from runtime.dataset import make_source
 from runtime.executor import Executor
 from runtime.initial import Initial, with_constants
@@ -76,18 +76,26 @@ def _compiler() -> Generator[None]:
         raise InputError("--compile", problem) from error
 
 
-def run_plan(
-    lowering: Lowering, options: Options, world: World, observe: Observer
-) -> Report | None:
-    """The same among ranks that are already connected."""
-    program = lowering.program(world.rank)
-    plan, seed, recipe = lowering.plan, options.seed, options.recipe
+@dataclass(frozen=True)
+class Prepared:
+    """What a rank trains with. ``first``: on rank 0, where the run is compared with one process,
+    the module's own values of whole weights, by leaf."""
+
+    executor: Executor
+    training: Training
+    source: Source
+    first: Mapping[str, Tensor] | None
+
+
+def prepare(lowering: Lowering, options: Options, world: World) -> Prepared:
+    """All that a rank needs before its first step; all ranks call together."""
+    program, plan, seed = lowering.program(world.rank), lowering.plan, options.seed
     inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
-    form = precision(options.dtype, world.device).dtype
+    form, has_module = precision(options.dtype, world.device).dtype, options.model is not None
     initial = Initial(plan, options.model, seed, world, form, options.initial)
     source = make_source(options.data, inputs, plan.naming, seed, alone=False)
     source = with_constants(source, initial, program, options)
-    first = initial.whole() if options.check and options.model else None
+    first = initial.whole() if options.check and has_module else None
     executor = Executor(
         program,
         world,
@@ -95,10 +103,19 @@ def run_plan(
         seed,
         source,
         compiles=options.compiles,
-        drawn=options.model is None,
+        drawn=not has_module,
     )
-    own = None if options.model is None else initial
-    training = Training(lowering, options, world, executor, own)
+    training = Training(lowering, options, world, executor, initial if has_module else None)
+    return Prepared(executor, training, source, first)
+
+
+def run_plan(
+    lowering: Lowering, options: Options, world: World, observe: Observer
+) -> Report | None:
+    """The same among ranks that are already connected."""
+    made = prepare(lowering, options, world)
+    plan, seed, recipe = lowering.plan, options.seed, options.recipe
+    executor, training = made.executor, made.training
     steps = training.run(observe)
     report = Report(steps, batches=recipe.accumulate, timeline=training.timeline)
     if not options.check:
@@ -108,12 +125,12 @@ def run_plan(
         return None
     delayed = is_delayed(plan)
     expected = train_alone(
-        plan.model, options, source, world.device, delayed=delayed, initial=first
+        plan.model, options, made.source, world.device, delayed=delayed, initial=made.first
     )
     # A run that was resumed has the last steps' losses only, and without steps no outputs.
     losses = expected.losses[options.steps - len(steps) :]
     expected = replace(expected, losses=losses, outputs=expected.outputs if steps else ())
-    found = compare(expected, _with_unused(outcome, plan, seed, first))
+    found = compare(expected, _with_unused(outcome, plan, seed, made.first))
     return replace(report, comparisons=found)
 
 

@@ -36,7 +36,7 @@ def bounds_of(captured: Captured):
 
 def leaves_for(captured: Captured, module: nn.Module, inputs) -> dict[str, Tensor]:
     """A value for each leaf of the graph."""
-    state = {n: p for n, p in module.named_parameters(remove_duplicate=False)}
+    state = dict(module.named_parameters(remove_duplicate=False))
     state |= dict(module.named_buffers())
     leaves = {w.leaf: w.of(state[w.parameter]) for w in captured.weights}
     leaves |= {name: state[buffer].detach() for name, buffer in captured.buffers.items()}
