@@ -28,6 +28,7 @@ from math import prod
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from pcg.errors import UnityError, one_line
 from pcg.graph import Leaf
@@ -259,10 +260,15 @@ def seeded(seed: int) -> Generator[Callable[[], None]]:
 
 
 def _state_of(model: str | None, seed: int) -> dict[str, Tensor]:
-    """All tensors of a module by name: parameters, buffers, and plain attributes."""
+    """What a module has when it has been made with a seed."""
     assert model is not None
     with seeded(seed) as begin:
         module = make_module(model, begin)
+    return {name: tensor.detach() for name, tensor in tensors_of(module).items()}
+
+
+def tensors_of(module: Module) -> dict[str, Tensor]:
+    """All tensors of a module by name: parameters, buffers, and plain attributes."""
     found = {
         f"{prefix}.{name}".removeprefix("."): value
         for prefix, part in module.named_modules()
@@ -270,8 +276,7 @@ def _state_of(model: str | None, seed: int) -> dict[str, Tensor]:
         if isinstance(value, Tensor)
     }
     found |= dict(module.named_buffers(remove_duplicate=False))
-    found |= dict(module.named_parameters(remove_duplicate=False))
-    return {name: tensor.detach() for name, tensor in found.items()}
+    return found | dict(module.named_parameters(remove_duplicate=False))
 
 
 def _on_first(

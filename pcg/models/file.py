@@ -50,8 +50,15 @@ def from_file(name: str, batch: int | None, devices: int) -> tuple[Module, tuple
 def module_of(name: str, begin: Callable[[], object] = lambda: None) -> Module:
     """The module as its function makes it, with the values of its parameters and buffers.
     ``begin`` is called right before that function."""
+    return made_for_real(name, begin)[0]
+
+
+def made_for_real(
+    name: str, begin: Callable[[], object] = lambda: None
+) -> tuple[Module, tuple[Any, ...]]:
+    """The module, as ``module_of`` has it, and its example inputs."""
     path, _, function = name.rpartition(":")
-    return _made(Path(path), function, "cpu", begin)[0]
+    return _made(Path(path), function, "cpu", begin)
 
 
 def _made(
