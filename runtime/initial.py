@@ -46,7 +46,7 @@ PULSE = 1.0
 """Seconds from one sign that rank 0 is still there to the next."""
 DRAWN = (
     "weights are drawn as normal values over the root of the fan-in, not as the module draws them:"
-    " expected --model with the module that the plan is of"
+    " expected --model with the module, and a plan that says what they are called there"
 )
 
 UNKNOWN = (

@@ -105,7 +105,7 @@ class Training:
             return
         if self._initial is None:
             # A graph that was written as one has no module that would draw others.
-            if self._lowering.plan.naming.parameters:
+            if self._lowering.plan.naming.parameters or self._options.model:
                 self._tell(f"warning: {DRAWN}")
             return
         self._initial.fill(self._executor.weights, self._program.weights)

@@ -91,7 +91,9 @@ def prepare(lowering: Lowering, options: Options, world: World) -> Prepared:
     """All that a rank needs before its first step; all ranks call together."""
     program, plan, seed = lowering.program(world.rank), lowering.plan, options.seed
     inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
-    form, has_module = precision(options.dtype, world.device).dtype, options.model is not None
+    form = precision(options.dtype, world.device).dtype
+    # A plan that was written by hand does not say what its weights are called in a module.
+    has_module = options.model is not None and bool(plan.naming.parameters)
     initial = Initial(plan, options.model, seed, world, form, options.initial)
     source = make_source(options.data, inputs, plan.naming, seed, alone=False)
     source = with_constants(source, initial, program, options)
