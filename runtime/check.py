@@ -37,14 +37,18 @@ def train_alone(
     device: torch.device,
     *,
     delayed: bool = False,
+    initial: Mapping[str, Tensor] | None = None,
 ) -> Outcome:
     """Train a graph as written: whole tensors, one process, float64, autograd from end to end.
 
     ``delayed``: gradients are of the weights of one update before, as in PipeDream-2BW.
+    ``initial``: whole weights by leaf; by default they are drawn from the seed.
     """
     leaves = [node.leaf for node in graph.leaves]
     weights = {
-        leaf.name: initial_weight(leaf, options.seed).to(device)
+        leaf.name: (
+            initial_weight(leaf, options.seed) if initial is None else initial[leaf.name].clone()
+        ).to(device)
         for leaf in leaves
         if leaf.kind == "weight"
     }

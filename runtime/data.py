@@ -9,7 +9,7 @@ transformation of Box and Muller from its two halves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
@@ -42,6 +42,11 @@ class Source(Protocol):
         """Whether to read it is a part of training, and so of the time of a step."""
         ...
 
+    @property
+    def constants(self) -> Collection[str]:
+        """The inputs of which it gives the same in every step."""
+        ...
+
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
         """A region of an input in a step, from 0; of any number format."""
         ...
@@ -57,6 +62,10 @@ class Synthetic:
     def counts(self) -> bool:
         """No: it stands for data that is there."""
         return False
+
+    @property
+    def constants(self) -> Collection[str]:
+        return ()
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
         return input_batch(leaf, self.seed, step, region)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
@@ -91,8 +91,16 @@ class UserData:
     """
 
     def __init__(
-        self, dataset: Any, leaves: Iterable[Leaf], naming: NamingFile, seed: int, where: str
+        self,
+        dataset: Any,
+        leaves: Iterable[Leaf],
+        naming: NamingFile,
+        seed: int,
+        where: str,
+        *,
+        alone: bool = True,
     ) -> None:
+        """``alone``: whether nobody else knows what is no part of samples."""
         self._where = where
         constants: Mapping[str, Any] = getattr(dataset, "constants", {})
         self._constants = {name: torch.as_tensor(value) for name, value in constants.items()}
@@ -100,6 +108,8 @@ class UserData:
         self._drawn = Synthetic(seed)
         given = [leaf for leaf in leaves if not leaf.name.startswith(DRAWN)]
         batched = [leaf for leaf in given if leaf.name not in self._constants]
+        if not alone:
+            batched = [leaf for leaf in batched if leaf.name not in naming.buffers]
         for leaf in batched:
             if (buffer := naming.buffers.get(leaf.name)) is not None:
                 problem = f"is buffer {buffer} of the model, expected in `constants` of the data"
@@ -122,6 +132,10 @@ class UserData:
     @property
     def counts(self) -> bool:
         return True
+
+    @property
+    def constants(self) -> Collection[str]:
+        return self._constants.keys()
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
         """As ``runtime.data.Source`` says. Raises InputError for what does not fit the model."""
@@ -176,9 +190,12 @@ class UserData:
         return value
 
 
-def make_source(name: str | None, leaves: Iterable[Leaf], naming: NamingFile, seed: int) -> Source:
+def make_source(
+    name: str | None, leaves: Iterable[Leaf], naming: NamingFile, seed: int, *, alone: bool = True
+) -> Source:
     """The inputs ``leaves`` from a dataset that ``name``, module:function or FILE.py:function,
-    returns; synthetic ones without a name."""
+    returns; synthetic ones without a name. ``alone``: whether nobody else knows what is of the
+    module."""
     if name is None:
         return Synthetic(seed)
     path, colon, function = name.rpartition(":")
@@ -193,7 +210,7 @@ def make_source(name: str | None, leaves: Iterable[Leaf], naming: NamingFile, se
     except Exception as error:
         problem = f"{function} raised {type(error).__name__}: {error}"
         raise InputError(where, problem) from error
-    return UserData(dataset, leaves, naming, seed, where)
+    return UserData(dataset, leaves, naming, seed, where, alone=alone)
 
 
 def _module(path: str, where: str) -> ModuleType:

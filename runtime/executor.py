@@ -50,17 +50,24 @@ class Executor:
         source: Source | None = None,
         *,
         compiles: bool = False,
+        drawn: bool = True,
     ) -> None:
         """``source`` of the inputs: synthetic ones by default. ``compiles``: whether stretches
-        between communications go through torch.compile."""
+        between communications go through torch.compile. ``drawn``: whether weights begin with
+        values from the seed; else with zeros, for others to fill."""
         self._program, self._world = program, world
         self._precision = precision(number_format, world.device)
         world.prepare(program.groups)
         self.running = RunningStatistics(program.running, world, self._precision.dtype)
+        dtype = self._precision.dtype
         self.weights = {
-            weight.register: initial_weight(
-                weight.leaf, seed, weight.region, self._precision.dtype
-            ).to(world.device)
+            weight.register: initial_weight(weight.leaf, seed, weight.region, dtype).to(
+                world.device
+            )
+            if drawn
+            else torch.zeros(
+                [stop - start for start, stop in weight.region], dtype=dtype, device=world.device
+            )
             for weight in program.weights
         }
         shared = Machinery(program, world, self._precision, compiles)

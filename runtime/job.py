@@ -32,6 +32,9 @@ class Options:
     checkpoints: Checkpoints | None = None
     initial: str | None = None
     """A state dict of the module, in a file, to begin with; without it weights are drawn."""
+    model: str | None = None
+    """The module that draws them, as ``pcg.models.make_module`` takes it; without it all are normal
+    values."""
     timeline: bool = False
     """Whether the last step is recorded."""
     compiles: bool = False

@@ -66,7 +66,7 @@ def fill(
     """Give the pieces of weights, by register, and running statistics the values of a plain state
     dict. Of the file only these are read. Raises InputError for a file that is wrong or lacks a
     parameter."""
-    state = _read(path)
+    state = read_state_dict(path)
     running.fill(state)
     for piece in pieces:
         parameter = naming.parameter(piece.leaf.name)
@@ -82,7 +82,8 @@ def fill(
         weights[piece.register].copy_(value[cut(piece.region)])
 
 
-def _read(path: str) -> dict[str, Tensor]:
+def read_state_dict(path: str) -> dict[str, Tensor]:
+    """A plain state dict, mapped from its file. Raises InputError for a file of another kind."""
     if not Path(path).is_file():
         raise InputError(path, "no such file (expected a state dict)")
     try:

@@ -17,6 +17,7 @@ from runtime.checkpoint import CheckpointError, Kept, Manifest, ScaleRecord
 from runtime.collectives import World
 from runtime.executor import Executor, StepResult, Update
 from runtime.faults import Requests, stop_requests
+from runtime.initial import DRAWN, Initial
 from runtime.job import AgreedError, Checkpoints, Mark, Observer, Options, Step
 from runtime.lower import Lowering
 from runtime.optimizer import Updater
@@ -35,8 +36,15 @@ class Training:
     """A rank's executor, what updates its weights, and its part of checkpoints."""
 
     def __init__(
-        self, lowering: Lowering, options: Options, world: World, executor: Executor
+        self,
+        lowering: Lowering,
+        options: Options,
+        world: World,
+        executor: Executor,
+        initial: Initial | None = None,
     ) -> None:
+        """``initial``: the module's own values, where the executor has not drawn weights."""
+        self._initial = initial
         self._lowering, self._options, self._world = lowering, options, world
         self._program: Program = lowering.program(world.rank)
         self._executor = executor
@@ -72,9 +80,12 @@ class Training:
             fill(executor.weights, self._program.weights, plan.naming, given, running)
             self._renew_older()
         if (kept := self._options.checkpoints) is None:
+            self._draw()
             return tuple(step for step in self._steps(observe) if step)
         steps: list[Step] = []
         self._begin(kept)
+        if self._newest is None:
+            self._draw()
         with stop_requests(self._world) as requests:
             for step in self._steps(observe):
                 if self._world.stops:
@@ -87,6 +98,20 @@ class Training:
             if steps:
                 self._save(kept)
         return tuple(steps)
+
+    def _draw(self) -> None:
+        """Begin with the module's own values, unless a file has given others."""
+        if self._options.initial is not None:
+            return
+        if self._initial is None:
+            # A graph that was written as one has no module that would draw others.
+            if self._lowering.plan.naming.parameters or self._options.model:
+                self._tell(f"warning: {DRAWN}")
+            return
+        self._initial.fill(self._executor.weights, self._program.weights)
+        self._executor.running.fill(self._initial.statistics())
+        self._initial.forget()
+        self._renew_older()
 
     def _steps(self, observe: Observer) -> Iterator[Step | None]:
         """Every step as it ends; None for an update that is left out, after which the same

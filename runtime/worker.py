@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,11 +16,13 @@ from pcg.plan import Plan
 from pcg.schedule import Slot
 from runtime.check import Outcome, compare, train_alone
 from runtime.collectives import World, environment, open_world
-from runtime.data import initial_weight
+from runtime.data import Source, initial_weight
 from runtime.dataset import make_source
 from runtime.executor import Executor
+from runtime.initial import Initial, with_constants
 from runtime.job import Observer, Options, Report, Step
 from runtime.lower import Lowering
+from runtime.precision import precision
 from runtime.training import Training, is_delayed
 
 
@@ -74,16 +76,48 @@ def _compiler() -> Generator[None]:
         raise InputError("--compile", problem) from error
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a rank trains with. ``first``: on rank 0, where the run is compared with one process,
+    the module's own values of whole weights, by leaf."""
+
+    executor: Executor
+    training: Training
+    source: Source
+    first: Mapping[str, Tensor] | None
+
+
+def prepare(lowering: Lowering, options: Options, world: World) -> Prepared:
+    """All that a rank needs before its first step; all ranks call together."""
+    program, plan, seed = lowering.program(world.rank), lowering.plan, options.seed
+    inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
+    form = precision(options.dtype, world.device).dtype
+    # A plan that was written by hand does not say what its weights are called in a module.
+    has_module = options.model is not None and bool(plan.naming.parameters)
+    initial = Initial(plan, options.model, seed, world, form, options.initial)
+    source = make_source(options.data, inputs, plan.naming, seed, alone=False)
+    source = with_constants(source, initial, program, options)
+    first = initial.whole() if options.check and has_module else None
+    executor = Executor(
+        program,
+        world,
+        options.dtype,
+        seed,
+        source,
+        compiles=options.compiles,
+        drawn=not has_module,
+    )
+    training = Training(lowering, options, world, executor, initial if has_module else None)
+    return Prepared(executor, training, source, first)
+
+
 def run_plan(
     lowering: Lowering, options: Options, world: World, observe: Observer
 ) -> Report | None:
     """The same among ranks that are already connected."""
-    program = lowering.program(world.rank)
+    made = prepare(lowering, options, world)
     plan, seed, recipe = lowering.plan, options.seed, options.recipe
-    inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
-    source = make_source(options.data, inputs, plan.naming, seed)
-    executor = Executor(program, world, options.dtype, seed, source, compiles=options.compiles)
-    training = Training(lowering, options, world, executor)
+    executor, training = made.executor, made.training
     steps = training.run(observe)
     report = Report(steps, batches=recipe.accumulate, timeline=training.timeline)
     if not options.check:
@@ -92,11 +126,13 @@ def run_plan(
     if world.rank != 0:
         return None
     delayed = is_delayed(plan)
-    expected = train_alone(plan.model, options, source, world.device, delayed=delayed)
+    expected = train_alone(
+        plan.model, options, made.source, world.device, delayed=delayed, initial=made.first
+    )
     # A run that was resumed has the last steps' losses only, and without steps no outputs.
     losses = expected.losses[options.steps - len(steps) :]
     expected = replace(expected, losses=losses, outputs=expected.outputs if steps else ())
-    found = compare(expected, _with_unused(outcome, plan, seed))
+    found = compare(expected, _with_unused(outcome, plan, seed, made.first))
     return replace(report, comparisons=found)
 
 
@@ -118,10 +154,12 @@ def _collect(lowering: Lowering, executor: Executor, rank: int, steps: tuple[Ste
     return Outcome(tuple(step.loss for step in steps), outputs, weights)
 
 
-def _with_unused(outcome: Outcome, plan: Plan, seed: int) -> Outcome:
+def _with_unused(
+    outcome: Outcome, plan: Plan, seed: int, first: Mapping[str, Tensor] | None
+) -> Outcome:
     """Weights that only the model has keep their first values: its training must agree."""
     unused = {
-        _name(node): (initial_weight(node.leaf, seed),)
+        _name(node): (initial_weight(node.leaf, seed) if first is None else first[_name(node)],)
         for node in plan.model.leaves
         if node.leaf.kind == "weight" and _name(node) not in outcome.weights
     }

@@ -36,9 +36,10 @@ def bounds_of(captured: Captured):
 
 def leaves_for(captured: Captured, module: nn.Module, inputs) -> dict[str, Tensor]:
     """A value for each leaf of the graph."""
-    state = dict(module.named_parameters()) | dict(module.named_buffers())
+    state = dict(module.named_parameters(remove_duplicate=False))
+    state |= dict(module.named_buffers())
     leaves = {w.leaf: w.of(state[w.parameter]) for w in captured.weights}
-    leaves |= {name: state[buffer] for name, buffer in captured.buffers.items()}
+    leaves |= {name: state[buffer].detach() for name, buffer in captured.buffers.items()}
     fed = zip(captured.inputs, flat(inputs), strict=True)
     doubles = torch.float64
     return leaves | {name: x.to(doubles) for name, x in fed if name is not None}
@@ -53,7 +54,7 @@ def assert_agrees(module: nn.Module, inputs, captured: Captured | None = None) -
     found = evaluate(captured.graph, leaves_for(captured, module, inputs))
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=NEAR, atol=NEAR)
-    parameters = list(module.parameters())
+    parameters = [p for p in module.parameters() if p.requires_grad]
     gradients = [
         torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         for loss in (found[0], expected[0])

@@ -50,7 +50,7 @@ def export(
     state = state_dict(kept)
     added: list[str] = []
     if model is not None:
-        state, added = _completed(state, model, str(kept.path))
+        state, added = _completed(state, model, kept.manifest.seed, str(kept.path))
     write_state_dict(state, out)
     step, count = kept.manifest.updates, len(state)
     if as_json:
@@ -69,11 +69,15 @@ def export(
 
 
 def _completed(
-    state: dict[str, Tensor], model: str, where: str
+    state: dict[str, Tensor], model: str, seed: int, where: str
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The state dict of the model's module with the weights put in, and the names of the rest."""
-    module = make_module(model)
-    whole = module.state_dict()
+    """The state dict of the model's module, as a seed makes it, with the weights put in, and the
+    names of the rest."""
+    # Here for the same reason as above. What was not trained has to be what the run began with.
+    from runtime.initial import seeded
+
+    with seeded(seed) as again:
+        whole = make_module(model, again).state_dict()
     for name, tensor in state.items():
         if name not in whole or whole[name].shape != tensor.shape:
             problem = f"has {name} of shape {list(tensor.shape)}, which {model} has not"

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -47,6 +47,9 @@ from unity.planners import NAMES, check_name, planner_of
 from unity.report import batch_of
 from unity.simulate import save_trace
 from unity.speed import PROFILE_HELP, measured
+
+if TYPE_CHECKING:
+    from runtime.eager import Agreement
 
 MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
@@ -139,6 +142,10 @@ def optimize(
             help=f"{HELP} By default local for {' and '.join(LOCAL_PLANNERS)}, else {WHOLE}."
         ),
     ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(help="A FILE.py:FUNCTION: compare its graph with the module, which is run."),
+    ] = True,
     trace: Annotated[
         Path | None, typer.Option(help="Write the plan's timeline for Perfetto, too.")
     ] = None,
@@ -171,7 +178,12 @@ def optimize(
     target, speed = measured(known, profile)
     groups = norm_groups(batch_norm, planner, target.devices)
     captured = capture_model(model, batch, target.devices, groups)
-    graph = captured.graph
+    graph, agreement = captured.graph, None
+    if compare and ".py" in model:
+        # Here because models of the zoo can do without the runtime.
+        from runtime.eager import compare_with_module
+
+        agreement = compare_with_module(model)
     library = load_library(rules)
     with _progress(shown=not as_json) as show:
         if engine is Engine.STRATEGIES:
@@ -190,9 +202,11 @@ def optimize(
     if trace is not None:
         save_trace(simulate_plan(found.plan, target, speed), trace)
     if as_json:
-        _print_json(found)
+        _print_json(found, agreement)
     else:
         _print_report(found, out)
+        if agreement is not None:
+            print(agreement)
 
 
 def _check(planner: str, engine: Engine, given: Collection[str]) -> None:
@@ -242,7 +256,7 @@ def progress_line(status: Status) -> str:
     return f"{status.work}: {status.candidates:,} plans priced{best}"
 
 
-def _print_json(found: Planned) -> None:
+def _print_json(found: Planned, agreement: Agreement | None) -> None:
     estimates = found.plan.estimates
     content = {
         "model": found.plan.model_name,
@@ -265,6 +279,7 @@ def _print_json(found: Planned) -> None:
         "pipeline": pipeline_text(found.plan),
         "rules_applied": len(found.plan.derivation),
         "norm_groups": found.plan.norm_groups,
+        "agreement": None if agreement is None else asdict(agreement),
         "opaque": [node.name for node in opaque_nodes(found.plan.model)],
     }
     print(json.dumps(content, indent=1))

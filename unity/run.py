@@ -61,7 +61,7 @@ def run(arguments: Arguments) -> None:
         lowering = Lowering(load_plan(plan), plan)
         check_origin(lowering.plan, plan, arguments.machine, arguments.rules)
         _check_model(arguments, lowering.plan)
-        job = Job(arguments, arguments.options(lowering.plan.optimizer))
+        job = Job(arguments, arguments.options(lowering.plan.optimizer, lowering.plan.model_name))
     if arguments.show_program and _is_first():
         _print_programs(lowering)
     _start(job, lowering)

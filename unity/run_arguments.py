@@ -90,7 +90,7 @@ class Arguments:
     floor: Annotated[float, typer.Option(help="The part of the rate that is left at last.")] = 0.0
     init: Annotated[
         str | None,
-        typer.Option(help="Weights to begin with, a state dict of the module; else drawn."),
+        typer.Option(help="Weights to begin with, a state dict of the module; else its own."),
     ] = None
     checkpoint: Annotated[
         str | None, typer.Option(help="A folder for checkpoints, on a disk that all nodes share.")
@@ -124,8 +124,9 @@ class Arguments:
     model: Annotated[
         str | None,
         typer.Option(
-            help="What the plan has to be of: a model's name or FILE.py:FUNCTION, which is run."
-            " With --check by default the name that the plan gives, where that is one of Unity's."
+            help="What the plan has to be of, whose initial values are taken: a model's name or"
+            " FILE.py:FUNCTION, which is run. By default the name that the plan gives, where that"
+            " is one of Unity's; compared with the plan if given or with --check."
         ),
     ] = None
     machine: Annotated[
@@ -155,6 +156,8 @@ class Arguments:
             raise InputError("--precision", problem)
         if self.check and self.init is not None:
             raise InputError("--check", "not with --init, expected weights that are drawn")
+        if not -(1 << 63) <= self.seed < 1 << 64:
+            raise InputError("--seed", f"{self.seed}, expected a whole number of 64 bits")
         if self.trace is not None and not Path(self.trace).absolute().parent.is_dir():
             raise InputError(self.trace, "cannot be written, its folder does not exist")
 
@@ -165,8 +168,9 @@ class Arguments:
             return self.model
         return named if named in MODELS else None
 
-    def options(self, of_plan: Optimizer) -> Options:
-        """What each process is asked to do. ``of_plan``: the optimizer that the plan counts with.
+    def options(self, of_plan: Optimizer, named: str = "") -> Options:
+        """What each process is asked to do. ``of_plan``: the optimizer that the plan counts with;
+        ``named``: the model that it names, whose module is made where it is one of Unity's.
 
         Raises InputError for what makes no sense."""
         number = Precision.float64 if self.check else self.precision or Precision.float32
@@ -179,6 +183,7 @@ class Arguments:
             data=self.data,
             checkpoints=self._checkpoints(),
             initial=self.init,
+            model=named if self.model is None and named in MODELS else self.model,
             timeline=self.trace is not None,
             compiles=self.compile,
         )

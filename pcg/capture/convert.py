@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.call import AtenCall, Unsupported
-from pcg.capture.export import ancestors, export, returned
+from pcg.capture.export import export, returned
 from pcg.capture.fallback import kept_whole
+from pcg.capture.frozen import check_changed, frozen_parameters
 from pcg.capture.groups import check_samples, in_groups
 from pcg.capture.leaves import Leaves, Weight
 from pcg.capture.random import DROPOUT, dropped
+from pcg.capture.regions import STOPS, ancestors, with_history
 from pcg.capture.statistics import NORMS, check_momentum, running_statistics
 from pcg.capture.table import TABLE
 from pcg.check import check_graph
@@ -40,7 +42,8 @@ class Captured:
     """The leaves that the module's inputs feed, lists of tensors taken apart; None for one that no
     output needs."""
     buffers: Mapping[str, str]
-    """By the name of an input of the graph: the buffer, or constant of the module, that feeds it.
+    """By the name of an input of the graph: the buffer, constant or frozen parameter of the module
+    that feeds it.
     Statistics that a batch norm keeps for later are none, as training does not read them."""
     statistics: tuple[RunningFile, ...] = ()
     """Those."""
@@ -85,8 +88,10 @@ def capture(
     if not outputs or len(outputs) < len(signature.user_outputs):
         raise InputError(where, "returns something that is no tensor, expected the loss")
     live = ancestors(outputs)
-    leaves = Leaves(module, signature, live, where)
-    walk = _Walk(leaves, where, {}, norm_groups)
+    frozen = frozen_parameters(module, program, outputs[0])
+    leaves = Leaves(module, signature, live, frozen, where)
+    trained = signature.inputs_to_parameters.keys() - {node.name for node in frozen}
+    walk = _Walk(leaves, where, {}, with_history(program.graph, trained), norm_groups)
     for node in program.graph.nodes:
         if node in live:
             walk.visit(node)
@@ -95,6 +100,7 @@ def capture(
         raise InputError(where, str(problem))
     read = {node.leaf.name for node in graph.leaves}
     buffers = {name: origin for name, origin in leaves.buffers.items() if name in read}
+    check_changed(signature, buffers.values(), where)
     inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
     groups = norm_groups if groups_of(graph) else 1
     if groups > 1:
@@ -126,6 +132,8 @@ class _Walk:
     leaves: Leaves
     where: str
     known: dict[fx.Node, Known]
+    trains: set[fx.Node]
+    """What gradients go through, on the way to a trained parameter."""
     norm_groups: int = 1
 
     def value(self, node: fx.Node) -> Value:
@@ -145,6 +153,8 @@ class _Walk:
             return self._picked(source, at)
         if node.op != "call_function" or not hasattr(node.target, "overloadpacket"):
             raise InputError(self.where, f"{node.op} {node.target}: cannot be captured")
+        if str(node.target) == STOPS and self.trains.isdisjoint(node.all_input_nodes):
+            return self.value(node.all_input_nodes[0])
         if str(node.target) == DROPOUT:
             try:
                 return _checked(node, dropped(self._call(node), node.name))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import redirect_stderr
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from pcg.capture.functions import check_use
+from pcg.capture.regions import STOPS, ancestors, changed_by, open_regions
+from pcg.capture.watch import refuse_hooks, watched
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
 
@@ -16,9 +19,6 @@ if TYPE_CHECKING:
     from torch import fx
     from torch.export import ExportedProgram
     from torch.nn import Module
-
-STOPS = "aten.detach.default"
-"""It stops gradients; torch's decomposition would forget that."""
 
 
 def export(
@@ -30,13 +30,29 @@ def export(
     they do not depend on, such as the statistics that a batch norm keeps for later, may be changed
     in place: taking the rest apart means that torch traces the whole program once more.
 
-    Raises InputError with torch's first line where it cannot export the module.
+    Where gradients are off, values are detached. Raises InputError with torch's first line where it
+    cannot export the module, and for what changes gradients in a way that no program tells: hooks,
+    and functions whose backward is not their forward's derivative.
     """
+    refuse_hooks(module, where)
+    with watched(module, where) as watch:
+        program = _exported(module, inputs, kept, where)
+    for place, use in watch.uses:
+        check_use(use, place)
+    for name in program.graph_signature.parameters_to_mutate.values():
+        raise InputError(where, f"forward changes parameter {name}, which is the optimizer's to do")
+    return program
+
+
+def _exported(
+    module: Module, inputs: tuple[Any, ...], kept: Collection[str], where: str
+) -> ExportedProgram:
     # What torch logs on the way to an error is in the error too.
     with warnings.catch_warnings(), redirect_stderr(StringIO()):
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(module, inputs)
+            open_regions(program, where)
             if _needs_nothing(program, kept):
                 return program
             apart = {
@@ -56,7 +72,7 @@ def _needs_nothing(program: ExportedProgram, kept: Collection[str]) -> bool:
     """Whether the outputs depend on kept operators alone, and on nothing changed in place."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     live = ancestors(returned(program))
-    changed = {changed for node in calls for changed in _changed(node)}
+    changed = {read for node in calls if changed_by(node) for read in node.all_input_nodes}
     return live.isdisjoint(ancestors(changed)) and all(
         str(node.target) in kept or node.target is operator.getitem
         for node in calls
@@ -64,30 +80,10 @@ def _needs_nothing(program: ExportedProgram, kept: Collection[str]) -> bool:
     )
 
 
-def _changed(node: fx.Node) -> list[fx.Node]:
-    """What a call changes in place."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return []
-    return node.all_input_nodes
-
-
 def returned(program: ExportedProgram) -> list[fx.Node]:
     """What a program returns, and the buffers that it changes."""
     (last,) = (node for node in program.graph.nodes if node.op == "output")
     return [node for node in last.args[0] if isinstance(node, torch.fx.Node)]
-
-
-def ancestors(of: Iterable[fx.Node]) -> set[fx.Node]:
-    """These nodes and all that they depend on."""
-    found: set[fx.Node] = set()
-    pending = list(of)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending += node.all_input_nodes
-    return found
 
 
 def _first_line(error: Exception) -> str:

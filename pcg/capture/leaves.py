@@ -53,16 +53,22 @@ class Leaves:
         module: Module,
         signature: ExportGraphSignature,
         live: set[fx.Node],
+        frozen: set[fx.Node],
         where: str,
     ) -> None:
+        """``frozen``: parameters that the loss reads and no update changes, as they are or as they
+        are read; to the graph these are buffers."""
         self._where = where
         self._live = live
         self._bounds = _bounds(live)
         self._shared = _shared(module)
         self._parameters = {name: first for first, names in self._shared.items() for name in names}
         self._order = list(module.state_dict(keep_vars=True))
-        self._parameter_of = dict(signature.inputs_to_parameters)
+        frozen_names = {node.name for node in frozen}
+        given = signature.inputs_to_parameters
+        self._parameter_of = {n: p for n, p in given.items() if n not in frozen_names}
         self._buffer_of = {
+            **{n: self._parameters[p] for n, p in given.items() if n in frozen_names},
             **signature.inputs_to_buffers,
             **signature.inputs_to_lifted_tensor_constants,
         }

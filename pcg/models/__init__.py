@@ -6,6 +6,7 @@ is built on the meta device: parameters have shapes and no memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -103,13 +104,15 @@ def capture_model(name: str, batch: int | None, devices: int, norm_groups: int =
     return _of_zoo(name, samples, norm_groups)
 
 
-def make_module(name: str) -> Module:
-    """The module of a model, on the CPU. ``name`` is as in ``capture_model``."""
+def make_module(name: str, begin: Callable[[], object] = lambda: None) -> Module:
+    """The module of a model, on the CPU. ``name`` is as in ``capture_model``; ``begin`` is called
+    right before the module is made, such as to seed what it draws."""
     if ".py" in name:
-        return module_of(name)
+        return module_of(name, begin)
     if name not in MODELS:
         known = ", ".join(MODELS)
         raise InputError(f"model {name}", f"unknown, expected FILE.py:FUNCTION or one of {known}")
+    begin()
     return MODELS[name].make(1)[0]
 
 

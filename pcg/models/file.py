@@ -6,9 +6,11 @@ tuple of example inputs. The first dimension of the first input is the batch of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pcg.capture.watch import refuse_hooks
 from pcg.errors import InputError
 from pcg.files import read_text
 from pcg.lazy import torch
@@ -35,6 +37,8 @@ def from_file(name: str, batch: int | None, devices: int) -> tuple[Module, tuple
     first = next(iter(_tensors(inputs)), None)
     if first is None or not first.dim():
         raise InputError(name, "example inputs have no batch, expected a tensor with a dimension")
+    # Before it is moved, which may make other parameters of its own.
+    refuse_hooks(module, name)
     own = first.shape[0]
     wanted = own * devices if batch is None else batch
     try:
@@ -43,13 +47,26 @@ def from_file(name: str, batch: int | None, devices: int) -> tuple[Module, tuple
         raise InputError(name, f"{type(error).__name__}: {error}") from error
 
 
-def module_of(name: str) -> Module:
-    """The module as its function makes it, with the values of its parameters and buffers."""
+def module_of(name: str, begin: Callable[[], object] = lambda: None) -> Module:
+    """The module as its function makes it, with the values of its parameters and buffers.
+    ``begin`` is called right before that function."""
+    return made_for_real(name, begin)[0]
+
+
+def made_for_real(
+    name: str, begin: Callable[[], object] = lambda: None
+) -> tuple[Module, tuple[Any, ...]]:
+    """The module, as ``module_of`` has it, and its example inputs."""
     path, _, function = name.rpartition(":")
-    return _made(Path(path), function, "cpu")[0]
+    return _made(Path(path), function, "cpu", begin)
 
 
-def _made(path: Path, function: str, device: str = "meta") -> tuple[Module, tuple[Any, ...]]:
+def _made(
+    path: Path,
+    function: str,
+    device: str = "meta",
+    begin: Callable[[], object] = lambda: None,
+) -> tuple[Module, tuple[Any, ...]]:
     """The module and example inputs; on the meta device, where parameters take no memory."""
     read_text(path, "a Python file that makes a model")
     where = f"{path}:{function}"
@@ -57,6 +74,7 @@ def _made(path: Path, function: str, device: str = "meta") -> tuple[Module, tupl
         make = getattr(run_file(path, "user_model"), function, None)
         if not callable(make):
             raise InputError(where, "no such function")
+        begin()
         try:
             made: Any = make()
         except (Exception, SystemExit) as error:

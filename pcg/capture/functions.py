@@ -1,0 +1,182 @@
+"""Whether the backward of a ``torch.autograd.Function`` is the derivative of its forward.
+
+A graph knows values, and differentiates them itself. So a function may stay where its own backward
+gives just that, as one does that only saves memory. Both are compared in float64: on random
+operands of the shapes of each use, small and large ones, with random gradients from 1e-3 to 1e3,
+which tell a backward that clips or rounds. That finds differences, it does not prove that there are
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pcg.errors import InputError, one_line
+from pcg.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST = 1 << 24
+"""Elements of the operands of a use that is compared."""
+NEAR = 1e-6
+"""Relative to the largest element."""
+OPERANDS, GRADIENTS = (0.3, 1.0, 30.0), (1e-3, 1.0, 1e3)
+EXPECTED = "expected the derivative of its forward, or other gradients written with detach()"
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A tensor of which nothing but its type is known."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Use:
+    """An application of a function."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def described(self) -> Use:
+        """The same without the values of tensors."""
+        args = tuple(_shaped(arg) for arg in self.args)
+        return Use(self.function, args, {k: _shaped(arg) for k, arg in self.kwargs.items()})
+
+
+class _Context:
+    """What a forward is given to keep things in, where nobody goes back."""
+
+    def __init__(self, count: int) -> None:
+        self.needs_input_grad = (True,) * count
+        self.saved_tensors: tuple[Any, ...] = ()
+        self.constant: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    save_for_forward = save_for_backward
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        self.constant = tensors
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        """Nobody goes back."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Nobody goes back."""
+
+
+def run_forward(use: Use) -> Any:
+    """What a function computes, differentiated as torch does it where nobody says otherwise."""
+    function, context = use.function, _Context(len(use.args))
+    own = function.setup_context is not torch.autograd.Function.setup_context
+    if own:
+        found = function.forward(*use.args, **use.kwargs)
+        function.setup_context(context, use.args, found)
+    else:
+        found = function.forward(context, *use.args, **use.kwargs)
+    constant = {id(tensor) for tensor in context.constant}
+    if isinstance(found, (list, tuple)):
+        return tuple(part.detach() if id(part) in constant else part for part in found)
+    return found.detach() if id(found) in constant else found
+
+
+def check_use(use: Use, where: str) -> None:
+    """Raise InputError unless a function's backward agrees with its forward's derivative."""
+    name = f"autograd function {use.function.__name__}"
+    shapes = [part for part in (*use.args, *use.kwargs.values()) if isinstance(part, Shaped)]
+    if sum(torch.Size(part.shape).numel() for part in shapes) > MOST:
+        problem = f"has operands of more than {MOST} elements, too many to check its backward with"
+        raise InputError(where, f"{name} {problem}")
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.enable_grad():
+        for size in OPERANDS:
+            try:
+                agree = _agrees(use, size)
+            except Exception as error:
+                problem = f"its backward cannot be checked: {type(error).__name__}: {error}"
+                raise InputError(where, one_line(f"{name}: {problem}")) from error
+            if not agree:
+                raise InputError(where, f"{name} has a backward of its own, {EXPECTED}")
+
+
+def _agrees(use: Use, size: float) -> bool:
+    torch.manual_seed(0)
+    operands = [_drawn(arg, size) for arg in use.args]
+    named = {key: _drawn(arg, size) for key, arg in use.kwargs.items()}
+    leaves = [x for x in (*operands, *named.values()) if _is_leaf(x)]
+    torch.manual_seed(1)
+    own = _tensors(use.function.apply(*_copies(operands), **named))
+    torch.manual_seed(1)
+    plain = _tensors(run_forward(Use(use.function, tuple(_copies(operands)), named)))
+    if len(own) != len(plain) or not all(_near(a, b) for a, b in zip(own, plain, strict=True)):
+        return False
+    for scale in GRADIENTS:
+        given = [torch.randn_like(x) * scale for x in own if x.is_floating_point()]
+        pairs = zip(_back(own, leaves, given), _back(plain, leaves, given), strict=True)
+        if not all(_near(a, b) for a, b in pairs):
+            return False
+    return True
+
+
+def _back(results: Sequence[Tensor], leaves: Sequence[Tensor], given: Sequence[Tensor]) -> Any:
+    """The gradients of leaves, zeros for those that have none."""
+    real = [x for x in results if x.is_floating_point()]
+    known = [(x, g) for x, g in zip(real, given, strict=True) if x.requires_grad]
+    if not known or not leaves:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    found = torch.autograd.grad(
+        [x for x, _ in known],
+        leaves,
+        [g for _, g in known],
+        retain_graph=True,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return list(found)
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    one, other = one.detach().double(), other.detach().double()
+    finite = other[other.isfinite()]
+    size = max(1e-30, finite.abs().max().item()) if finite.numel() else 1.0
+    return torch.allclose(one, other, rtol=NEAR, atol=NEAR * size, equal_nan=True)
+
+
+def _copies(operands: Sequence[Any]) -> list[Any]:
+    """Views, so that a function that changes what it is given can be differentiated."""
+    return [x * 1.0 if _is_leaf(x) else x for x in operands]
+
+
+def _shaped(arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return Shaped(tuple(arg.shape), arg.dtype)
+    if isinstance(arg, (list, tuple)):
+        return type(arg)(_shaped(part) for part in arg)
+    return arg
+
+
+def _drawn(arg: Any, size: float) -> Any:
+    if isinstance(arg, (list, tuple)):
+        return type(arg)(_drawn(part, size) for part in arg)
+    if not isinstance(arg, Shaped):
+        return arg
+    if not arg.dtype.is_floating_point:
+        return torch.zeros(arg.shape, dtype=arg.dtype)
+    return (torch.randn(arg.shape, dtype=torch.float64) * size).requires_grad_()
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _tensors(found: Any) -> list[Tensor]:
+    parts = found if isinstance(found, (list, tuple)) else (found,)
+    return [part for part in parts if isinstance(part, torch.Tensor)]

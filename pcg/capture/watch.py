@@ -1,0 +1,128 @@
+"""What a module does to gradients while it is exported, of which the exported program is silent.
+
+torch.export runs the module's ``forward`` and keeps what tensors become. A hook, or the backward of
+a ``torch.autograd.Function``, leaves no trace. So the few functions of torch by which a module can
+say such a thing are watched while it runs: hooks are refused; ``inference_mode`` turns gradients
+off as ``no_grad`` does, which programs know of; a checkpoint runs its function as it is; and what
+a ``Function`` computes is kept, to be checked against its backward (``functions``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from pcg.capture.functions import Use, run_forward
+from pcg.errors import InputError
+from pcg.lazy import torch
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+LOST = "is lost when the module is captured"
+
+
+@dataclass
+class Watch:
+    """What a module did: the functions that it applied, with the user's lines."""
+
+    where: str
+    uses: list[tuple[str, Use]] = field(default_factory=list[tuple[str, Use]])
+
+
+@contextmanager
+def watched(module: Module, where: str) -> Generator[Watch]:
+    """Watch what a module does. A hook raises InputError with the line that registers it, and so
+    does a module that chooses in its ``forward`` which parameters are trained."""
+    watch = Watch(where)
+    checkpoint = import_module("torch.utils.checkpoint").CheckpointFunction
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is checkpoint:
+            return _checkpointed(*args)
+        if cls.__module__.partition(".")[0] == "torch":
+            return own.__func__(cls, *args, **kwargs)
+        use = Use(cls, args, kwargs)
+        watch.uses.append((_line(where), use.described()))
+        return run_forward(use)
+
+    trained = {name: tensor.requires_grad for name, tensor in module.named_parameters()}
+
+    def check_trained(*_: object) -> None:
+        for name, tensor in module.named_parameters():
+            if trained.get(name) != tensor.requires_grad:
+                problem = f"forward changes requires_grad of parameter {name}, expected it as it is"
+                raise InputError(where, f"{problem} when the module is made")
+
+    own: Any = torch.autograd.Function.__dict__["apply"]
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(torch.autograd.Function, "apply", classmethod(apply)))
+        for owner, name in (
+            (torch.Tensor, "register_hook"),
+            (torch.Tensor, "register_post_accumulate_grad_hook"),
+            (torch.autograd.graph, "register_multi_grad_hook"),
+        ):
+            stack.enter_context(patch.object(owner, name, _refusing(name, where)))
+        mode: Any = torch.inference_mode
+        stack.enter_context(patch.object(mode, "__enter__", _turn_off))
+        stack.enter_context(patch.object(mode, "__exit__", _turn_back))
+        stack.callback(module.register_forward_hook(check_trained).remove)
+        yield watch
+
+
+def refuse_hooks(module: Module, where: str) -> None:
+    """Raise InputError for a module with hooks that see or change gradients. Those of the way
+    forward are a part of what is captured."""
+    common: Any = torch.nn.modules.module
+    if common._global_backward_hooks or common._global_backward_pre_hooks:
+        raise InputError(where, f"a backward hook of all modules {LOST}")
+    parts: list[tuple[str, Any]] = list(module.named_modules())
+    for name, part in parts:
+        if part._backward_hooks or part._backward_pre_hooks:
+            kind = type(part).__name__
+            raise InputError(where, f"a backward hook of {name or 'the module'} ({kind}) {LOST}")
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        hooks: Any = parameter
+        if hooks._backward_hooks or hooks._post_accumulate_grad_hooks:
+            raise InputError(where, f"a hook of parameter {name} {LOST}")
+
+
+def _refusing(name: str, where: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise InputError(_line(where), f"a hook by {name} {LOST}")
+
+    return refuse
+
+
+def _checkpointed(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+    """What a reentrant checkpoint computes. Torch gives no gradients where no operand has any."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if any(tensor.requires_grad for tensor in tensors):
+        return function(*args)
+    with torch.no_grad():
+        return function(*args)
+
+
+def _turn_off(mode: Any) -> None:
+    mode.unity_before = torch.is_grad_enabled()
+    torch.set_grad_enabled(not mode.mode)
+
+
+def _turn_back(mode: Any, *error: object) -> None:
+    torch.set_grad_enabled(mode.unity_before)
+
+
+def _line(where: str) -> str:
+    """The user's line that is running."""
+    frame: Any = inspect.currentframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if "/torch/" not in file and file != __file__ and "/contextlib" not in file:
+            return f"{file}: line {frame.f_lineno}"
+        frame = frame.f_back
+    return where

@@ -1,0 +1,117 @@
+"""A small convolution net learns under a plan what it learns in torch's own loop."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+SOURCE = '''\
+import torch
+from torch import nn
+
+BATCH, SAMPLES, CLASSES = 32, 960, 4
+
+def samples(seed):
+    """Pictures of a grating in one of four directions, at a random place, under noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(CLASSES, (SAMPLES,), generator=generator)
+    angle = labels.float() * torch.pi / CLASSES
+    phase = torch.rand(SAMPLES, generator=generator) * 6.28
+    rows, columns = torch.meshgrid(torch.arange(12.0), torch.arange(12.0), indexing="ij")
+    waves = angle.cos()[:, None, None] * rows + angle.sin()[:, None, None] * columns
+    clean = torch.sin(1.5 * waves + phase[:, None, None])
+    noise = torch.randn(clean.shape, generator=generator)
+    return (clean + 0.7 * noise)[:, None], labels
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
+        )
+        self.head = nn.Linear(32, CLASSES)
+
+    def scores(self, x):
+        return self.head(self.body(x).amax((2, 3)))
+
+    def forward(self, x, labels):
+        return nn.functional.cross_entropy(self.scores(x), labels)
+
+def make():
+    return Net(), (torch.zeros(BATCH, 1, 12, 12), torch.zeros(BATCH, dtype=torch.long))
+
+def train():
+    return list(zip(*samples(0)))
+'''
+STEPS, RATE, SEED = 150, 0.02, 3
+
+
+def unity(command, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", f"unity.{command}", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def accuracy(file, state):
+    net = file.Net()
+    net.load_state_dict(state)
+    x, labels = file.samples(1)
+    with torch.no_grad():
+        return (net.scores(x).argmax(1) == labels).double().mean().item()
+
+
+def eager(file, order):
+    """Torch's loop on the same samples in the same order."""
+    torch.manual_seed(SEED)
+    net, _ = file.make()
+    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=0.9)
+    x, labels = file.samples(0)
+    for step in range(STEPS):
+        at = torch.tensor([order(step * file.BATCH + row) for row in range(file.BATCH)])
+        optimizer.zero_grad()
+        net(x[at], labels[at]).backward()
+        optimizer.step()
+    return net.state_dict()
+
+
+@pytest.mark.benchmark
+@pytest.mark.distributed
+def test_it_learns_what_torch_learns(tmp_path, capsys):
+    from runtime.dataset import MapSamples
+
+    path = tmp_path / "net.py"
+    path.write_text(SOURCE)
+    spec = spec_from_file_location("net", path)
+    assert spec is not None
+    assert spec.loader is not None
+    file = module_from_spec(spec)
+    spec.loader.exec_module(file)
+    order = MapSamples(list(range(file.SAMPLES)), file.BATCH, SEED, "order")
+    wanted = eager(file, order.at)
+    name, plan, folder = f"{path}:make", tmp_path / "plan.json", tmp_path / "kept"
+    unity("optimize", name, "--devices", 2, "--batch", file.BATCH, "-o", plan)
+    asked = ("--steps", STEPS, "--optimizer", "momentum", "--lr", RATE, "--seed", SEED)
+    data = ("--data", f"{path}:train", "--checkpoint", folder, "--model", name)
+    unity("run", plan, *asked, *data)
+    unity("export", folder, "-o", tmp_path / "weights.pt")
+    found = torch.load(tmp_path / "weights.pt")
+    ours, theirs = accuracy(file, found), accuracy(file, wanted)
+    with capsys.disabled():
+        print(f"\naccuracy under a plan {ours:.4f}, in torch's own loop {theirs:.4f}")
+    assert ours > theirs - 0.02
+    assert theirs > 0.9

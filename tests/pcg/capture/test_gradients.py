@@ -1,0 +1,424 @@
+"""Features of torch that change gradients: exact in the captured graph, or refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from capturing import assert_agrees
+from torch import nn
+from torch.autograd import Function
+from torch.nn import functional as f
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+from pcg.capture import capture
+from pcg.errors import InputError
+
+
+class Two(nn.Module):
+    """Two layers and a function of them and the rows."""
+
+    def __init__(self, function, prepare=lambda module: None):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("kept", torch.ones(4))
+        self.function = function
+        prepare(self)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+class SavesMemory(Function):
+    """Its backward is the derivative of its forward."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return torch.tanh(x) * factor
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * (1 - torch.tanh(x) ** 2) * ctx.factor, None
+
+
+class NewStyle(Function):
+    """The same in two parts, with a result that has no gradient."""
+
+    @staticmethod
+    def forward(x):
+        return x * x, (x > 0).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        return gradient * 2 * ctx.saved_tensors[0]
+
+
+class Scales(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+class Reverses(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
+class Clips(Function):
+    """Which only large gradients tell from the derivative."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clamp(-1, 1)
+
+
+class StraightThrough(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Fails(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("not written yet")
+
+
+def no_grad(m, x):
+    with torch.no_grad():
+        y = m.a(x)
+    return (m.b(y) * m.a(x)).sum()
+
+
+def nested(m, x):
+    with torch.no_grad():
+        y = m.a(x)
+        with torch.enable_grad():
+            z = m.b(y * 2 + m.a(x))
+        y = y + z
+    return (z * y * m.a(x)).sum()
+
+
+def region_returns_the_loss(m, x):
+    with torch.enable_grad():
+        loss = (m.b(x) * m.a(x)).sum()
+    with torch.no_grad():
+        score = loss * 2 + m.a(x).mean()
+    return loss, score
+
+
+def inference(m, x):
+    with torch.inference_mode():
+        y = m.a(x)
+        with torch.inference_mode(False):
+            pass
+    return (m.b(x) * m.a(x)).sum() + (m.b(x) + y.clone()).sum()
+
+
+@torch.no_grad()
+def decorated(m, x):
+    return m.a(x)
+
+
+def set_globally(m, x):
+    torch.set_grad_enabled(False)
+    y = m.a(x)
+    torch.set_grad_enabled(True)
+    return (m.b(x) * y * m.a(x)).sum()
+
+
+def splits_off(m, x):
+    """A region with a function of several results, and views of what has gradients."""
+    h = m.a(x)
+    with torch.no_grad():
+        low, high = h.split(2, 1)
+        top = h.max(1).values
+    return (m.b(h) * torch.cat([high, low], 1)).sum() + (h.sum(1) * top).sum()
+
+
+def asks(m, x):
+    h = m.a(x)
+    with torch.no_grad():
+        if not torch.is_grad_enabled():
+            h = h * 3
+    return m.b(h * m.a(x)).sum()
+
+
+def through(m, x):
+    h = m.a(x)
+    return m.b(h + (h.round() - h).detach()).sum()
+
+
+def local_buffer(m, x):
+    """What is changed in place under no_grad has no gradients."""
+    with torch.no_grad():
+        total = torch.zeros_like(m.kept)
+        total.add_(m.kept)
+        total += m.a(x).mean(0)
+    return (m.b(x) * m.a(x) * total).sum()
+
+
+def frozen(m):
+    m.a.requires_grad_(False)
+
+
+def hooked(m):
+    m.a.register_forward_hook(lambda module, given, result: result * 2)
+    m.b.register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+
+
+def normed(m):
+    m.a = parametrizations.weight_norm(m.a)
+
+
+def plain(m, x):
+    return (m.b(torch.tanh(m.a(x))) * x).sum()
+
+
+EXACT = {
+    "no_grad": no_grad,
+    "enable_grad in no_grad": nested,
+    "a region that makes the loss": region_returns_the_loss,
+    "inference_mode": inference,
+    "no_grad as a decorator": lambda m, x: (m.b(x) * decorated(m, x) * m.a(x)).sum(),
+    "set_grad_enabled": set_globally,
+    "parts of a region": splits_off,
+    "is_grad_enabled": asks,
+    "detach": lambda m, x: (m.b(x) * m.a(x).detach() * m.a(x)).sum(),
+    "a new leaf": lambda m, x: m.b(m.a(x).detach().requires_grad_()).sum(),
+    "straight through by detach": through,
+    "changes in place of what has no gradients": local_buffer,
+    "retain_grad": lambda m, x: (h := m.a(x), h.retain_grad(), m.b(h).sum())[2],
+    "a gradient in the forward": lambda m, x: (
+        m.b(x).sum()
+        + torch.autograd.grad(m.a(x).pow(2).sum(), m.a.weight, create_graph=True)[0].pow(2).sum()
+    ),
+    "a checkpoint": lambda m, x: m.b(checkpoint(m.a, x, use_reentrant=False)).sum(),
+    "a function of its derivative": lambda m, x: m.b(SavesMemory.apply(m.a(x), 3.0)).sum(),
+    "a function in two parts": lambda m, x: m.b(torch.mul(*NewStyle.apply(m.a(x)))).sum(),
+    "an index": lambda m, x: m.b(torch.where(m.a(x) > 0, m.a(x), x)).sum(),
+}
+PREPARED = {"frozen": frozen, "forward hooks": hooked, "weight_norm": normed}
+
+
+@pytest.fixture(autouse=True)
+def same_values():
+    torch.manual_seed(0)
+
+
+def rows():
+    return torch.randn(3, 4, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_gradients_are_those_of_torch(name):
+    assert_agrees(Two(EXACT[name]), (rows(),))
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_modules_that_are_prepared_have_their_gradients(name):
+    assert_agrees(Two(plain, PREPARED[name]), (rows(),))
+
+
+def test_reentrant_checkpoints_are_what_they_compute():
+    """Torch has no other way to differentiate them than `backward`."""
+    module = Two(lambda m, x: m.b(checkpoint(torch.tanh, m.a(x), use_reentrant=True)).sum())
+    other = Two(lambda m, x: m.b(torch.tanh(m.a(x))).sum())
+    assert capture(module, (rows(),)).graph == capture(other, (rows(),)).graph
+    # Of operands without gradients torch gives none to the weights either.
+    blind = Two(lambda m, x: m.b(checkpoint(m.a, x, use_reentrant=True)).sum())
+    assert {w.parameter for w in capture(blind, (rows(),)).weights} == {"b.weight", "b.bias"}
+
+
+@pytest.mark.parametrize(
+    ("function", "prepare"),
+    [
+        (plain, frozen),
+        (lambda m, x: m.b(m.a(x).detach()).sum(), lambda m: None),
+        (lambda m, x: m.b(decorated(m, x)).sum(), lambda m: None),
+        (lambda m, x: (m.b(x) * f.one_hot(m.a(x).argmax(1), 4)).sum(), lambda m: None),
+    ],
+)
+def test_parameters_without_gradients_are_not_trained(function, prepare):
+    captured = capture(Two(function, prepare), (rows(),))
+    assert {w.parameter for w in captured.weights} == {"b.weight", "b.bias"}
+    assert set(captured.buffers.values()) == {"a.weight", "a.bias"}
+    # Nothing is left to detach, so that all can be cut.
+    assert "aten.detach.default" not in captured.opaque
+
+
+def under_autocast(m, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return m.a(x).float().sum()
+
+
+def decays(m, x):
+    with torch.no_grad():
+        m.a.weight.mul_(0.9)
+    return m.a(x).sum()
+
+
+def doubles_in_silence(m, x):
+    h = m.a(x)
+    with torch.no_grad():
+        h.mul_(2)
+    return m.b(h).sum()
+
+
+def through_a_view(m, x):
+    h = m.a(x)
+    h.detach()[0].mul_(2)
+    return m.b(h).sum()
+
+
+def moving_average(m, x):
+    with torch.no_grad():
+        m.kept.lerp_(m.a(x).mean(0), 0.1)
+    return (m.b(x) * m.kept).sum()
+
+
+def freezes(m, x):
+    m.a.requires_grad_(False)
+    return plain(m, x)
+
+
+def adds_hook(m, x):
+    h = m.a(x)
+    h.register_hook(lambda gradient: gradient / 2)
+    return m.b(h).sum()
+
+
+def adds_hooks(m, x):
+    h = m.a(x)
+    torch.autograd.graph.register_multi_grad_hook([h], lambda gradients: None)
+    return m.b(h).sum()
+
+
+@torch.library.custom_op("unity_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+doubled.register_fake(lambda x: torch.empty_like(x))
+doubled.register_autograd(lambda ctx, gradient: gradient * 3)
+
+HERE = r"test_gradients\.py: line \d+: "
+OWN = f"{HERE}autograd function {{}} has a backward of its own, expected the derivative"
+REFUSED = {
+    "scales": (lambda m, x: m.b(Scales.apply(m.a(x))).sum(), OWN.format("Scales")),
+    "reverses": (lambda m, x: m.b(Reverses.apply(m.a(x))).sum(), OWN.format("Reverses")),
+    "clips": (lambda m, x: m.b(Clips.apply(m.a(x))).sum(), OWN.format("Clips")),
+    "rounds": (
+        lambda m, x: m.b(StraightThrough.apply(m.a(x))).sum(),
+        OWN.format("StraightThrough"),
+    ),
+    "fails": (lambda m, x: m.b(Fails.apply(m.a(x))).sum(), "ValueError: not written yet"),
+    "tensor hook": (adds_hook, f"{HERE}a hook by register_hook is lost"),
+    "hook of several": (adds_hooks, f"{HERE}a hook by register_multi_grad_hook is lost"),
+    "autocast": (under_autocast, "computes under autocast, expected"),
+    "decay": (decays, "changes p_a_weight in place where gradients are off"),
+    "in place": (doubles_in_silence, "changes a tensor with gradients in place"),
+    "in place through a view": (through_a_view, "changes a tensor with gradients in place"),
+    "moving average": (moving_average, "buffer kept is changed by every step and read by"),
+    "freezes": (freezes, "forward changes requires_grad of parameter a.weight"),
+    "custom operator": (lambda m, x: m.b(doubled(m.a(x))).sum(), "is no function of torch's own"),
+    "data": (lambda m, x: f.linear(x, m.a.weight.data).sum() + m.b(x).sum(), "torch.export: "),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_gradients_would_lose_is_one_line(name):
+    function, problem = REFUSED[name]
+    with pytest.raises(InputError, match=problem) as raised:
+        capture(Two(function).double(), (rows(),), "my.py:make")
+    assert "\n" not in str(raised.value)
+
+
+HOOKS = {
+    "parameter": (
+        lambda m: m.a.weight.register_hook(lambda gradient: gradient / 2),
+        "a hook of parameter a.weight is lost",
+    ),
+    "after accumulation": (
+        lambda m: m.b.bias.register_post_accumulate_grad_hook(lambda p: None),
+        "a hook of parameter b.bias is lost",
+    ),
+    "module": (
+        lambda m: m.a.register_full_backward_hook(lambda module, *gradients: None),
+        r"a backward hook of a \(Linear\) is lost",
+    ),
+    "before a module": (
+        lambda m: m.register_full_backward_pre_hook(lambda module, gradients: None),
+        "a backward hook of the module",
+    ),
+    "spectral_norm": (
+        lambda m: parametrizations.spectral_norm(m.a),
+        "_v is changed by every step and read by the loss",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_on_the_way_back_are_one_line(name):
+    prepare, problem = HOOKS[name]
+    with pytest.raises(InputError, match=problem):
+        capture(Two(plain, prepare), (rows(),))
+
+
+def test_global_hooks():
+    everywhere = nn.modules.module
+    handle = everywhere.register_module_full_backward_hook(lambda module, *gradients: None)
+    try:
+        with pytest.raises(InputError, match="a backward hook of all modules is lost"):
+            capture(Two(plain), (rows(),))
+    finally:
+        handle.remove()
+    forward = everywhere.register_module_forward_hook(
+        lambda module, given, result: result * 2 if isinstance(module, nn.Linear) else None
+    )
+    try:
+        assert_agrees(Two(plain), (rows(),))
+    finally:
+        forward.remove()
+
+
+def test_nothing_of_torch_stays_changed():
+    watched = (torch.Tensor.register_hook, torch.inference_mode.__enter__, Function.apply)
+    module = Two(adds_hook)
+    with pytest.raises(InputError):
+        capture(module, (rows(),))
+    assert not module._forward_hooks
+    assert watched == (
+        torch.Tensor.register_hook,
+        torch.inference_mode.__enter__,
+        Function.apply,
+    )
