@@ -26,11 +26,12 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from pcg.budget import Budget
 from pcg.errors import InputError, NegativeAnswer
 from pcg.files import write_text_atomic
+from substitutions.limited import Lost, limited_map
 from substitutions.sources import Outcome, Source, Statement, read_source
 from substitutions.store import default_path
-from substitutions.workers import parallel_map
 from unity.cli import new_app, run_app
 from unity.declarations import load_user_operators
 from verifier.certificate import Certificate, certify, write
@@ -38,6 +39,8 @@ from verifier.decide import Verdict
 from verifier.snippet import snippet
 
 app = new_app()
+BUDGET = Budget(seconds=4)
+"""For one rule: ours take well under a second, and most a few milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,10 @@ def verify(
     snippets: Annotated[
         Path | None, typer.Option(help="Folder for programs that show the counterexamples.")
     ] = None,
+    seconds: Annotated[
+        int, typer.Option(min=1, help="Processor time for one rule; then it is unknown.")
+    ] = BUDGET.seconds,
+    memory: Annotated[int, typer.Option(min=64, help="MiB for one rule.")] = BUDGET.memory,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a rule, a line each.")
     ] = False,
@@ -96,7 +103,10 @@ def verify(
         _make_folder(folder)
     items = list(_items(sources))
     tally = {source.file: Counter[Verdict]() for source in sources}
-    for item, result in _decided(items, jobs or _cores(), certificates, quiet=as_json):
+    results = limited_map(
+        partial(_decide, certificates), items, jobs or _cores(), Budget(seconds, memory)
+    )
+    for item, result in zip(items, _watched(results, len(items), quiet=as_json), strict=True):
         tally[item.file][result.verdict] += 1
         program = _write_program(snippets, item, result)
         if as_json:
@@ -124,20 +134,22 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _decided(
-    items: Sequence[Item], jobs: int, certificates: Path | None, *, quiet: bool
-) -> Iterator[tuple[Item, Result]]:
-    """The items in order, each as soon as it and those before it are decided."""
+def _watched(results: Iterator[Result | Lost], count: int, *, quiet: bool) -> Iterator[Result]:
+    """The results in order, each as soon as it and those before it are there."""
     console = Console(stderr=True)
-    results = parallel_map(partial(_decide, certificates), items, jobs)
     with Progress(
         console=console,
         transient=True,
         redirect_stdout=sys.stdout.isatty(),  # or what is printed to a file would not get there
         disable=quiet or not console.is_terminal,
     ) as progress:
-        watched = progress.track(results, total=len(items), description="proving")
-        yield from zip(items, watched, strict=True)
+        for result in progress.track(results, total=count, description="proving"):
+            yield _lost(result) if isinstance(result, Lost) else result
+
+
+def _lost(lost: Lost) -> Result:
+    """What can be said of a rule that used up its budget."""
+    return Result(Verdict.UNKNOWN, str(lost.spent), (), None, lost.seconds, None, None)
 
 
 def _decide(certificates: Path | None, item: Item) -> Result:
