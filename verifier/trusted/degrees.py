@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from itertools import product
 
 from pcg.graph import Leaf, Node, Value
@@ -26,6 +26,8 @@ from pcg.tensor import Degrees, Halos
 from verifier.trusted.errors import Undecided
 
 Exponent = Fraction | int
+MAX_PRIME = 1 << 20
+"""Up to which the primes of a degree are looked for, so that all below 2^40 are factored."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,21 @@ class Monomial:
         return Monomial(tuple(sorted((s, e) for s, e in powers.items() if e)))
 
     @staticmethod
+    @lru_cache(maxsize=1024)
     def number(value: int) -> Monomial:
-        """A positive integer as the product of its primes."""
+        """A positive integer as the product of its primes. Raises Undecided where these are not
+        found: two of them are above ``MAX_PRIME``."""
         powers: dict[str, Exponent] = {}
         prime = 2
-        while value > 1:
+        while prime * prime <= value:
+            if prime > MAX_PRIME:
+                raise Undecided(f"the degree {value} has no small primes")
             while value % prime == 0:
                 powers[str(prime)] = powers.get(str(prime), 0) + 1
                 value //= prime
             prime += 1
+        if value > 1:
+            powers[str(value)] = powers.get(str(value), 0) + 1
         return Monomial.collect(powers)
 
     def times(self, other: Monomial, power: Exponent = 1) -> Monomial:
