@@ -10,6 +10,7 @@ Time is that of the processor, which other work on the machine does not take awa
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 from dataclasses import dataclass
@@ -46,7 +47,11 @@ class Budget:
 
 
 def enter_limited() -> None:
-    """What a process does once, before its first budget: where it is ended, nothing is written."""
+    """What a process does once, before its first budget: where it is ended, it writes no core file,
+    and libraries do not complain of memory on the terminal. Its exceptions are told by others."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     _limit(resource.RLIMIT_CORE, 0)
 

@@ -19,8 +19,17 @@ def ask_z3(script: str) -> smt.Outcome:
 
 
 def ask_cvc5(script: str) -> smt.Outcome:
-    """Whether cvc5 can satisfy a script. Raises InputError where it is not installed."""
-    cvc5 = _cvc5()
+    """Whether cvc5 can satisfy a script. Raises InputError where it is not installed, and
+    MemoryError."""
+    try:
+        return _ask_cvc5(script, _cvc5())
+    except RuntimeError as error:
+        if "bad_alloc" in str(error):
+            raise MemoryError from None
+        raise
+
+
+def _ask_cvc5(script: str, cvc5: Any) -> smt.Outcome:
     solver = cvc5.Solver(cvc5.TermManager())
     solver.setOption("tlimit-per", str(TIME_LIMIT))
     parser = cvc5.InputParser(solver)

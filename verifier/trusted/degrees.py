@@ -160,10 +160,29 @@ def input_degrees(name: str, rank: int) -> Degrees[Monomial]:
 
 def typings(nodes: Sequence[Node], outputs: Sequence[Value]) -> Iterator[Typing]:
     """One typing for each choice of which operands carry partials."""
-    computing = [n for n in nodes if not n.is_leaf and n.operator_call.operator.parallel is None]
-    options = [_carrier_options(node) for node in computing]
+    computing, options = _carriers(nodes)
     for choice in product(*options):
         yield _typing(nodes, outputs, dict(zip(computing, choice, strict=True)))
+
+
+def typing_at(nodes: Sequence[Node], outputs: Sequence[Value], number: int) -> Typing:
+    """The typing of a number, from 0, in the order of ``typings``, which are not gone through.
+    Raises IndexError where there is none."""
+    computing, options = _carriers(nodes)
+    chosen: dict[Node, frozenset[int]] = {}
+    left = number
+    for node, choices in zip(reversed(computing), reversed(options), strict=True):
+        left, which = divmod(left, len(choices))
+        chosen[node] = choices[which]
+    if left:
+        raise IndexError(number)
+    return _typing(nodes, outputs, chosen)
+
+
+def _carriers(nodes: Sequence[Node]) -> tuple[list[Node], list[tuple[frozenset[int], ...]]]:
+    """The operators that compute, and for each which operands may carry partials."""
+    computing = [n for n in nodes if not n.is_leaf and n.operator_call.operator.parallel is None]
+    return computing, [_carrier_options(node) for node in computing]
 
 
 def _rank(value: Value) -> int:
