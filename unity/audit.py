@@ -41,7 +41,7 @@ from substitutions.audit.sources import (
 from substitutions.locate import located
 from substitutions.rule import Rule
 from substitutions.store import CERTIFICATES, default_path, load_library
-from unity.cli import new_app, run_app
+from unity.cli import new_app, run_app, say
 from unity.declarations import load_user_operators
 from verifier.bundle import read_bundle
 from verifier.solvers import SOLVERS, require
@@ -227,18 +227,18 @@ def _print_json(found: Audit, path: Path) -> None:
         "not_checked": found.skipped,
         **found.figures,
     }
-    print(json.dumps(content, indent=1))
+    say(json.dumps(content, indent=1))
 
 
 def _print(found: Audit, path: Path) -> None:
     for finding in found.findings:
-        print(f"{path}: {finding}")
+        say(f"{path}: {finding}")
     for line in found.done:
-        print(f"checked: {line}")
+        say(f"checked: {line}")
     for line in found.skipped:
-        print(f"not checked: {line}")
+        say(f"not checked: {line}")
     if not found.findings:
-        print(f"{path}: follows from {found.plan.model_name}, {found.figures['seconds']:.1f} s")
+        say(f"{path}: follows from {found.plan.model_name}, {found.figures['seconds']:.1f} s")
 
 
 if __name__ == "__main__":

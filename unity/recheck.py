@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import track
 
 from pcg.budget import Budget
@@ -24,7 +23,7 @@ from pcg.files import read_json
 from substitutions.certificates import uncertified
 from substitutions.limited import Lost, limited_map
 from substitutions.store import CERTIFICATES, RULES, LibraryFile
-from unity.cli import new_app, run_app
+from unity.cli import PlainConsole, new_app, run_app, say
 from verifier.bundle import read_bundle
 from verifier.certificate import CertificateFile
 from verifier.recheck import Rechecked, Rechecker, Solvers
@@ -74,7 +73,7 @@ def recheck(
         limited_map(check, given.files, jobs, Budget(seconds, memory), chunk=CHUNK),
         "rechecking",
         total=len(given.files),
-        console=Console(stderr=True),
+        console=PlainConsole(stderr=True),
         transient=True,
         disable=as_json,
     )
@@ -84,15 +83,15 @@ def recheck(
     ]
     for (place, _), result in zip(given.files, results, strict=True):
         if as_json:
-            print(json.dumps(_record(place, result)))
+            say(json.dumps(_record(place, result)))
         elif not result.accepted:
-            print(f"rejected: {place}: {result.reason}")
+            say(f"rejected: {place}: {result.reason}")
     accepted = [f for (_, f), r in zip(given.files, results, strict=True) if r.accepted]
     rejected = len(results) - len(accepted)
     if not as_json:
-        print(f"{certificates}: {len(accepted)} certificates accepted, {rejected} rejected")
+        say(f"{certificates}: {len(accepted)} certificates accepted, {rejected} rejected")
         conditions = sum(result.conditions for result in results)
-        print(f"{conditions} side conditions, each without a solution by {' and '.join(chosen)}")
+        say(f"{conditions} side conditions, each without a solution by {' and '.join(chosen)}")
     if rejected:
         raise NegativeAnswer(f"{certificates}: {rejected} of {len(results)} certificates rejected")
     if rules is not None:
@@ -145,7 +144,7 @@ def _compare(
         shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
         raise NegativeAnswer(f"{name}: {len(missing)} rules have no certificate: {shown}")
     if not quiet:
-        print(f"{name}: all {len(rules.rules)} rules have one that says what they say")
+        say(f"{name}: all {len(rules.rules)} rules have one that says what they say")
 
 
 def _record(place: str, result: Rechecked) -> dict[str, object]:

@@ -21,8 +21,6 @@ from time import perf_counter
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -32,7 +30,7 @@ from pcg.files import write_text_atomic
 from substitutions.limited import Lost, limited_map
 from substitutions.sources import Outcome, Source, Statement, read_source
 from substitutions.store import default_path
-from unity.cli import new_app, run_app
+from unity.cli import PlainConsole, new_app, run_app, say
 from unity.declarations import load_user_operators
 from verifier.certificate import Certificate, certify, write
 from verifier.decide import Verdict
@@ -110,9 +108,9 @@ def verify(
         tally[item.file][result.verdict] += 1
         program = _write_program(snippets, item, result)
         if as_json:
-            print(json.dumps(_record(item, result)), flush=True)
+            say(json.dumps(_record(item, result)))
         elif result.verdict is not Verdict.PROVED:
-            print(_block(item, result, program), flush=True)
+            say(_block(item, result, program))
     if not as_json:
         _print_table(tally)
     _require_proofs(tally)
@@ -136,7 +134,7 @@ def _cores() -> int:
 
 def _watched(results: Iterator[Result | Lost], count: int, *, quiet: bool) -> Iterator[Result]:
     """The results in order, each as soon as it and those before it are there."""
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     with Progress(
         console=console,
         transient=True,
@@ -232,14 +230,12 @@ def _print_table(tally: dict[str, Counter[Verdict]]) -> None:
     for heading in (*used, "rules"):
         table.add_column(str(heading), justify="right")
     for file, counts in tally.items():
-        table.add_row(
-            escape(file), *(f"{counts[verdict]:,}" for verdict in used), f"{counts.total():,}"
-        )
+        table.add_row(file, *(f"{counts[verdict]:,}" for verdict in used), f"{counts.total():,}")
     if len(tally) > 1:
         whole = sum(tally.values(), Counter[Verdict]())
         table.add_section()
         table.add_row("all", *(f"{whole[verdict]:,}" for verdict in used), f"{whole.total():,}")
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 def _require_proofs(tally: dict[str, Counter[Verdict]]) -> None:
