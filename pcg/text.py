@@ -44,6 +44,8 @@ DIMENSION = re.compile(
     rf"(?:\((?P<before>{NUMBER}), ?(?P<after>{NUMBER})\))?"
 )
 MAX_DEPTH = 200
+MAX_RANK = 64
+"""Of a tensor, as in torch."""
 
 
 def print_graph(graph: Graph) -> str:
@@ -167,6 +169,8 @@ def _define(values: dict[str, Value], name: str, value: Value, here: str) -> Non
 
 def _parse_leaf(kind: str, name: str, dims: str, rest: str, here: str) -> Leaf:
     entries = [entry.strip() for entry in SPLIT.split(dims)] if dims.strip() else []
+    if len(entries) > MAX_RANK:
+        raise InputError(here, f"{len(entries)} dimensions, expected at most {MAX_RANK}")
     leaf_kind: LeafKind = "input" if kind == "input" else "weight"
     if kind == "tensor":
         return Leaf("tensor", name, len(entries))

@@ -18,12 +18,13 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from pcg.budget import Budget
 from pcg.errors import InputError
 from pcg.operator import Operator
 from substitutions.certificates import write_certificates
 from substitutions.companions import write_companions
 from substitutions.enumerate import computing
-from substitutions.generate import MAX_OPS, Generated, generate
+from substitutions.generate import BUDGET, MAX_OPS, Generated, generate
 from substitutions.store import CERTIFICATES, RULES, default_path, load_library, save_library
 from unity.cli import PlainConsole, new_app, run_app, say
 from unity.declarations import load_user_operators
@@ -60,6 +61,10 @@ def command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default all cores.")
     ] = None,
+    seconds: Annotated[
+        int, typer.Option(min=1, help="Processor time for one candidate; then it is unknown.")
+    ] = BUDGET.seconds,
+    memory: Annotated[int, typer.Option(min=64, help="MiB for one candidate.")] = BUDGET.memory,
     explain: Annotated[
         str | None,
         typer.Option(
@@ -104,6 +109,7 @@ def command(
             derived=derived,
             parallel=parallel,
             progress=show,
+            budget=Budget(seconds, memory),
         )
     save_library(found.library, path)
     write_companions(found.library, path.parent)
