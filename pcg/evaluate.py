@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
@@ -95,7 +96,7 @@ class _Walker:
             case expr.Add(parts):
                 return self._fold(ring.plus, parts, scope)
             case expr.Mul(parts):
-                return self._fold(ring.times, parts, scope)
+                return self._product(parts, scope)
             case expr.Apply(function, args):
                 return ring.apply(function, [self._grid(arg, scope) for arg in args])
 
@@ -111,6 +112,18 @@ class _Walker:
     def _grid(self, value: Expr, scope: tuple[tuple[str, Range], ...]) -> Array:
         shape = tuple(stop - start for _, (start, stop) in scope)
         return self.ring.expand(self.evaluate(value, scope), shape)
+
+    def _product(self, parts: Sequence[Expr], scope: tuple[tuple[str, Range], ...]) -> Array:
+        """What stands under conditions is 0 where one does not hold, a number or not."""
+        factors = [part for part in parts if not isinstance(part, expr.Guard)]
+        guards = [part.index for part in parts if isinstance(part, expr.Guard)]
+        values = self._fold(self.ring.times, factors or [expr.Const(Fraction(1))], scope)
+        if not guards:
+            return values
+        held = np.ones((1,) * len(scope), np.bool_)
+        for guard in guards:
+            held = held & (self._index(guard, scope) >= 0)
+        return self.ring.chosen(values, np.broadcast_to(held, tuple(values.shape)))
 
     def _fold(
         self, combine: Any, parts: Sequence[Expr], scope: tuple[tuple[str, Range], ...]

@@ -38,6 +38,8 @@ class ScalarFunction:
     """What its derivative is a function of; of its value where that is enough."""
     invertible: bool = False
     """Whether its value tells its argument."""
+    domain: Literal["all", "nonzero", "positive", "nonnegative", "unknown"] = "all"
+    """The first arguments for which it is a number; what else is to hold may be unknown."""
 
 
 _erf = np.vectorize(erf, otypes=[float])
@@ -87,29 +89,57 @@ FUNCTIONS: dict[str, ScalarFunction] = {
     f.name: f
     for f in (
         ScalarFunction("exp", 1, np.exp, lambda x: torch.exp(x), 8, "value", True),
-        ScalarFunction("log", 1, np.log, lambda x: torch.log(x), 8),
+        ScalarFunction("log", 1, np.log, lambda x: torch.log(x), 8, domain="positive"),
         ScalarFunction(
             "relu", 1, lambda x: np.maximum(x, 0.0), lambda x: torch.relu(x), 1, "value"
         ),
         ScalarFunction("gelu", 1, _gelu, lambda x: torch.nn.functional.gelu(x), 12),
-        ScalarFunction("recip", 1, np.reciprocal, lambda x: torch.reciprocal(x), 1, "value", True),
-        ScalarFunction("rsqrt", 1, lambda x: x**-0.5, lambda x: torch.rsqrt(x), 4, "value", True),
-        ScalarFunction("sqrt", 1, np.sqrt, lambda x: torch.sqrt(x), 4, "value", True),
-        ScalarFunction("power", 2, np.power, lambda x, y: torch.pow(x, y), 16),
+        ScalarFunction(
+            "recip", 1, np.reciprocal, lambda x: torch.reciprocal(x), 1, "value", True, "nonzero"
+        ),
+        ScalarFunction(
+            "rsqrt", 1, lambda x: x**-0.5, lambda x: torch.rsqrt(x), 4, "value", True, "positive"
+        ),
+        ScalarFunction(
+            "sqrt", 1, np.sqrt, lambda x: torch.sqrt(x), 4, "value", True, "nonnegative"
+        ),
+        ScalarFunction("power", 2, np.power, lambda x, y: torch.pow(x, y), 16, domain="positive"),
         ScalarFunction("max", 2, np.maximum, lambda x, y: torch.maximum(x, y), 1),
         ScalarFunction("eq", 2, _eq, lambda x, y: (x == y).to(torch.get_default_dtype()), 1),
         ScalarFunction(
-            "round_float16", 1, _round_float16, lambda x: x.to(torch.float16), 1, "constant"
+            "round_float16",
+            1,
+            _round_float16,
+            lambda x: x.to(torch.float16),
+            1,
+            "constant",
+            domain="unknown",
         ),
         ScalarFunction(
-            "round_bfloat16", 1, _round_bfloat16, lambda x: x.to(torch.bfloat16), 1, "constant"
+            "round_bfloat16",
+            1,
+            _round_bfloat16,
+            lambda x: x.to(torch.bfloat16),
+            1,
+            "constant",
+            domain="unknown",
         ),
         ScalarFunction(
-            "round_float32", 1, _round_float32, lambda x: x.to(torch.float32), 1, "constant"
+            "round_float32",
+            1,
+            _round_float32,
+            lambda x: x.to(torch.float32),
+            1,
+            "constant",
+            domain="unknown",
         ),
-        ScalarFunction("any1", 1, _any, lambda x: torch.sin(1.3 * x + 0.7), 1),
-        ScalarFunction("any2", 2, _any2, lambda x, y: torch.sin(1.1 * x - 0.8 * y + 0.3), 1),
-        ScalarFunction("any3", 3, _any3, lambda x, y, z: torch.sin(x * y + 0.9 * z + 0.3), 1),
+        ScalarFunction("any1", 1, _any, lambda x: torch.sin(1.3 * x + 0.7), 1, domain="unknown"),
+        ScalarFunction(
+            "any2", 2, _any2, lambda x, y: torch.sin(1.1 * x - 0.8 * y + 0.3), 1, domain="unknown"
+        ),
+        ScalarFunction(
+            "any3", 3, _any3, lambda x, y, z: torch.sin(x * y + 0.9 * z + 0.3), 1, domain="unknown"
+        ),
     )
 }
 """Those that equations may call. ``any1`` to ``any3`` stand for any function in a rule (see

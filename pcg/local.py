@@ -20,7 +20,7 @@ from itertools import combinations
 
 from pcg.expr import Max, Sum, accesses, walk
 from pcg.language import Dimension, Equation, size_of
-from pcg.normal import Element, Function, NormalForm, Normalizer, Term, elements
+from pcg.normal import Element, Function, NormalForm, Normalizer, Term, elements, stem
 from pcg.poly import Poly
 
 
@@ -135,10 +135,10 @@ def _axis(equation: Equation, forms: tuple[NormalForm, ...], name: str) -> Axis 
 def _summed_outermost(term: Term, name: str) -> bool:
     """Whether the term is one sum over all of the index, which no other sum in it uses too.
 
-    Of two sums over ``k`` that are multiplied, the normal form renames one (``k~1``). A cut of
+    Of two sums over ``k`` that are multiplied, the normal form renames one (``%k~1``). A cut of
     ``k`` would cut both, and a product of parts is no part of the product.
     """
-    mine = [size for var, size in term.binders if var.split("~")[0] == name]
+    mine = [size for var, size in term.binders if stem(var) == name]
     return mine == [size_of(name)] and not any(name == var for var in _inner_binders(term))
 
 
@@ -146,9 +146,9 @@ def _inner_binders(term: Term) -> Iterator[str]:
     """The indices summed inside the functions of a term, by the name in the equation."""
     for factor in term.factors:
         if isinstance(factor, Function):
-            yield from (var.split("~")[0] for arg in factor.args for var, _ in arg.binders)
+            yield from (stem(var) for arg in factor.args for var, _ in arg.binders)
             for inner in (inner for arg in factor.args for inner in arg.form):
-                yield from (var.split("~")[0] for var, _ in inner.binders)
+                yield from (stem(var) for var, _ in inner.binders)
                 yield from _inner_binders(inner)
 
 

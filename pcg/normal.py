@@ -15,7 +15,7 @@ from itertools import count
 
 from pcg import expr
 from pcg.expr import Expr
-from pcg.poly import Poly
+from pcg.poly import Poly, Variable
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,9 @@ class Normalizer:
             value = value.body
         return Argument(self.normalize(value, resolve), tuple(binders), tuple(guards))
 
-    def fresh(self, name: str) -> str:
-        """A name for a summed index that no other one has."""
-        return f"{name.split('~')[0]}~{next(self._numbers)}"
+    def fresh(self, name: str) -> Variable:
+        """A summed index that no other one is."""
+        return Variable(f"%{stem(name)}~{next(self._numbers)}")
 
     def rename(self, term: Term, clashes: frozenset[str] | None = None) -> Term:
         """The term with its summed indices (those in ``clashes``, or all) renamed."""
@@ -172,6 +172,11 @@ class Normalizer:
             left.guards + tuple(g for g in right.guards if g not in left.guards),
             left.factors + right.factors,
         )
+
+
+def stem(name: str) -> str:
+    """The name in an equation of the index that a fresh one stands for."""
+    return name.removeprefix("%").split("~")[0]
 
 
 def guarded(form: NormalForm, guard: Poly) -> NormalForm:

@@ -3,6 +3,9 @@
 A symbol is an index variable (``k``), a size (``|k|``) or a symbolic attribute (``at``). Sizes of
 merged dimensions are products (``|m|*|n|``), sizes of concatenations are sums, and an index into a
 merged dimension is ``m*|n| + n``; polynomials hold all three without ever dividing.
+
+Symbols that equations, rules and files name are strings. A proof makes up further ones, which are
+values of a class of their own (``Variable``): no name that is read can be one of them.
 """
 
 from __future__ import annotations
@@ -11,9 +14,36 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar, Self
 
 Monomial = tuple[str, ...]
 """A product of symbols, sorted, repeated for powers; the empty tuple is 1."""
+
+
+class Variable(str):
+    """A symbol that a proof makes up. It equals itself alone: no string, of the same text or of
+    another, and so nothing that was read from a file. There is one of each text."""
+
+    __slots__ = ()
+    _made: ClassVar[dict[str, Variable]] = {}
+
+    def __new__(cls, text: str) -> Self:
+        made = cls._made.get(text)
+        if made is None:
+            made = cls._made.setdefault(text, super().__new__(cls, text))
+        assert isinstance(made, cls)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    __hash__ = str.__hash__
+
+    def __reduce__(self) -> tuple[type[Variable], tuple[str]]:
+        return Variable, (str.__str__(self),)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,10 @@ class Ring(Protocol):
 
     def times(self, a: Array, b: Array) -> Array: ...
 
+    def chosen(self, values: Array, held: NDArray[np.bool_]) -> Array:
+        """The values where a condition holds, and 0 elsewhere, whatever they are there."""
+        ...
+
     def total(self, values: Array, axis: int) -> Array: ...
 
     def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
@@ -73,7 +77,9 @@ class Ring(Protocol):
 
 
 class Reals:
-    """Real numbers in double precision."""
+    """Real numbers in double precision. What is undefined (a logarithm of what is not positive,
+    1/0, a maximum over nothing as a number) is infinite or no number, and so is all that is made of
+    it: ``verifier.trusted.domain`` has the rule. An overflow is too, but is rounding."""
 
     dtype: np.dtype[Any] = np.dtype(np.float64)
 
@@ -101,11 +107,14 @@ class Reals:
     def times(self, a: Array, b: Array) -> Array:
         return a * b
 
+    def chosen(self, values: Array, held: NDArray[np.bool_]) -> Array:
+        return np.where(held, values, 0.0)
+
     def total(self, values: Array, axis: int) -> Array:
         return values.sum(axis=axis)
 
     def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
-        return np.where(valid, values, -np.inf).max(axis=axis)
+        return np.where(valid, values, -np.inf).max(axis=axis, initial=-np.inf)
 
     def apply(self, function: str, args: Sequence[Array]) -> Array:
         return FUNCTIONS[function].real(*args)
@@ -164,11 +173,16 @@ class PrimeField:
     def times(self, a: Array, b: Array) -> Array:
         return a * b % self.prime
 
+    def chosen(self, values: Array, held: NDArray[np.bool_]) -> Array:
+        return np.where(held, values, 0)
+
     def total(self, values: Array, axis: int) -> Array:
         return values.sum(axis=axis) % self.prime
 
     def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
         values = np.where(valid, values, self.prime - 1)
+        if not values.shape[axis]:
+            return np.full(np.delete(values.shape, axis), self.prime - 1)
         best = np.expand_dims(self._order(values).argmax(axis=axis), axis)
         return np.take_along_axis(values, best, axis).squeeze(axis)
 

@@ -56,11 +56,16 @@ class TorchReals:
     def times(self, a: Tensor, b: Tensor) -> Tensor:
         return a * b
 
+    def chosen(self, values: Tensor, held: NDArray[np.bool_]) -> Tensor:
+        return torch.where(torch.tensor(held, device=self.device), values, 0.0)
+
     def total(self, values: Tensor, axis: int) -> Tensor:
         return values.sum(dim=axis)
 
     def greatest(self, values: Tensor, axis: int, valid: NDArray[np.bool_]) -> Tensor:
         mask = torch.tensor(valid, device=self.device)
+        if not values.shape[axis]:
+            return values.new_full(values.sum(dim=axis).shape, float("-inf"))
         return torch.where(mask, values, float("-inf")).amax(dim=axis)
 
     def apply(self, function: str, args: Sequence[Tensor]) -> Tensor:

@@ -82,6 +82,9 @@ class _Marks:
         found = np.where(a == ONE, b, np.where(b == ONE, a, _mixed(a, b)))
         return np.where((a == ZERO) | (b == ZERO), ZERO, found)
 
+    def chosen(self, values: Array, held: NDArray[np.bool_]) -> Array:
+        return np.where(held, values, ZERO)
+
     def total(self, values: Array, axis: int) -> Array:
         found: Array = np.full(np.delete(values.shape, axis), ZERO, np.int64)
         for i in range(values.shape[axis]):

@@ -49,6 +49,8 @@ DRAWS = 12
 """How many inputs are tried where an output has few elements: a maximum hides much of them."""
 FIELD_TRIES = 8
 """How many random inputs over a prime field may show that a difference is no rounding error."""
+EXACT = 2
+"""Of what inputs are multiples that have to show which side is undefined: of a half."""
 MAX_INDEX = 4
 """Token ids are below: small, so that some of them are the index of a row."""
 
@@ -63,7 +65,7 @@ class Kind(StrEnum):
     SHAPE = "shape"
     VALUE = "value"
     UNDEFINED = "undefined"
-    """One side is infinite or no number."""
+    """One side is a number and the other is none (``verifier.trusted.domain``)."""
 
 
 VALUES = (Kind.VALUE, Kind.UNDEFINED)
@@ -218,10 +220,27 @@ def replay(instance: Instance, seed: int = 0, *, once: bool = False) -> Countere
     for attempt in range(DRAWS if small and not once else 1):
         inputs = random_leaves(instance, Reals(), np.random.default_rng(seed + attempt))
         found = difference(instance, inputs)
-        if found is not None:
-            hidden = found.kind in VALUES and not _differs_in_field(instance, seed)
-            return None if hidden else report(instance, inputs, found)
-    return None
+        if found is None:
+            continue
+        if found.kind is Kind.UNDEFINED:
+            break
+        hidden = found.kind is Kind.VALUE and not _differs_in_field(instance, seed)
+        return None if hidden else report(instance, inputs, found)
+    else:
+        if once:
+            return None
+    return _undefined(instance, seed)
+
+
+def _undefined(instance: Instance, seed: int) -> Counterexample | None:
+    """Where one side alone is a number, on inputs with which sums and products are exact: with
+    others, rounding may take a number out of the domain of a function, or 1/0 for a number."""
+    drawn = random_leaves(instance, Reals(), np.random.default_rng(seed))
+    inputs = {name: np.round(values * EXACT) / EXACT for name, values in drawn.items()}
+    found = difference(instance, inputs)
+    if found is None or found.kind is not Kind.UNDEFINED:
+        return None
+    return report(instance, inputs, found)
 
 
 def _differs_in_field(instance: Instance, seed: int) -> bool:
@@ -257,14 +276,16 @@ def difference(instance: Instance, inputs: Mapping[str, Array]) -> Difference | 
 def value_difference(
     instance: Instance, inputs: Mapping[str, Array], relative: float = 1e-6, absolute: float = 1e-9
 ) -> Difference | None:
-    """An element that differs in real numbers by more than the tolerance."""
+    """An element that differs in real numbers by more than the tolerance, or that only one side
+    defines; nothing of this second kind where arithmetic overflows, which is rounding."""
     undefined: Difference | None = None
-    pairs = zip(*outputs(instance, inputs, Reals()), strict=True)
-    for output, (x, y) in enumerate(pairs):
-        differs = ~np.isclose(x, y, relative, absolute, equal_nan=True)
+    left, right, overflows = _real_outputs(instance, inputs)
+    for output, (x, y) in enumerate(zip(left, right, strict=True)):
+        numbers = np.isfinite(x) & np.isfinite(y)
+        finite = numbers & ~np.isclose(x, y, relative, absolute)
+        differs = finite if overflows else finite | (np.isfinite(x) != np.isfinite(y))
         if not differs.any():
             continue
-        finite = differs & np.isfinite(x) & np.isfinite(y)
         kind = Kind.VALUE if finite.any() else Kind.UNDEFINED
         at = tuple(int(i) for i in np.argwhere(finite if finite.any() else differs)[0])
         where = f"element {list(at)} of output {output}"
@@ -275,11 +296,21 @@ def value_difference(
     return undefined
 
 
+def _real_outputs(
+    instance: Instance, inputs: Mapping[str, Array]
+) -> tuple[list[Array], list[Array], bool]:
+    """The outputs of both sides in real numbers, and whether any arithmetic has overflowed."""
+    overflows: list[str] = []
+    with np.errstate(over="call", call=lambda kind, _: overflows.append(kind)):
+        left, right = outputs(instance, inputs, Reals())
+    return left, right, bool(overflows)
+
+
 def outputs(
     instance: Instance, inputs: Mapping[str, Array], ring: PrimeField | Reals
 ) -> tuple[list[Array], list[Array]]:
     """G of the outputs of both sides, from V of the inputs."""
-    with np.errstate(all="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
         sides = [evaluate_shards(side, inputs, ring) for side in (instance.left, instance.right)]
         left, right = ([meaning(values, ring) for values in side] for side in sides)
     return left, right

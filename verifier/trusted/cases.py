@@ -7,8 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from pcg.normal import Division, Term
-from pcg.poly import Poly
+from pcg.normal import Division, Term, stem
+from pcg.poly import Poly, Variable
 from verifier.trusted import smt
 from verifier.trusted.errors import Unproved
 
@@ -21,7 +21,7 @@ class Case:
     """A coefficient where conditions on the coordinates hold.
 
     ``zero`` lists what has to be 0 and ``positive`` what has to be at least 0; coordinates are
-    ``u0, u1, ...``. ``free``: the indices, with their sizes, that no coordinate determines. Where
+    ``%u0, %u1, ...``. ``free``: the indices, with their sizes, that no coordinate determines. Where
     conditions do not bind such an index either, it counts as often as its size says.
     """
 
@@ -35,8 +35,7 @@ class Case:
         where a condition binds an index that no coordinate determines."""
         zero, positive, bound = self._settled()
         if bound:
-            name = next(iter(bound)).split("~")[0]
-            raise Unproved(f"summed index {name} is not determined")
+            raise Unproved(f"summed index {stem(bound[0])} is not determined")
         factors = [smt.integer(Poly.of(int(self.coefficient * scale)))]
         factors += [_count(size, sizes) for _, size in self.free]
         conditions = [*map(smt.is_zero, zero), *(smt.at_least(p, 0) for p in positive)]
@@ -49,7 +48,7 @@ class Case:
         zero, positive, bound = self._settled()
         for name in bound:
             if any(name in p.symbols for p in zero):
-                raise Unproved(f"index {name.split('~')[0]} is not determined")
+                raise Unproved(f"index {stem(name)} is not determined")
             own = (Poly.of(name), dict(self.free)[name] - 1 - Poly.of(name))
             positive = _eliminated(name, (*positive, *own))
         sizes = [smt.at_least(size, 1) for name, size in self.free if name not in bound]
@@ -87,7 +86,7 @@ def _eliminated(name: str, positive: Sequence[Poly]) -> tuple[Poly, ...]:
     for condition in (p for p in positive if name in p.symbols):
         coefficient = condition.coefficient(name).constant
         if coefficient not in (1, -1) or condition.degree_in(name) != 1:
-            raise Unproved(f"index {name.split('~')[0]} is not determined")
+            raise Unproved(f"index {stem(name)} is not determined")
         (lower if coefficient == 1 else upper).append(condition)
     return (*left, *(a + b for a in lower for b in upper))
 
@@ -98,9 +97,9 @@ def any_of(cases: Iterable[Case]) -> smt.Formula:
 
 
 def solve(term: Term, coordinates: Sequence[Poly], name: Name) -> Case:
-    """A term as a coefficient on its coordinates ``u0, u1, ...``."""
+    """A term as a coefficient on its coordinates ``%u0, %u1, ...``."""
     system = _System(
-        zero=[Poly.of(f"u{i}") - value for i, value in enumerate(coordinates)],
+        zero=[Poly.of(Variable(f"%u{i}")) - value for i, value in enumerate(coordinates)],
         positive=list(term.guards),
         waiting=dict(term.binders),
         divisions=list(term.divisions),
@@ -172,7 +171,7 @@ class _System:
                 continue
             unknown = sorted(division.index.symbols & self.waiting.keys())
             if unknown:
-                raise Unproved(f"summed index {unknown[0].split('~')[0]} is not determined")
+                raise Unproved(f"summed index {stem(unknown[0])} is not determined")
             quotient = Poly.of(name(division).quotient)
             rest = division.index - division.size * quotient
             self._replace({division.quotient: quotient, division.rest: rest})

@@ -32,9 +32,10 @@ from pcg.normal import (
     Number,
     Symbol,
     Term,
+    stem,
 )
 from pcg.operator import Call, Operator
-from pcg.poly import Poly, product
+from pcg.poly import Poly, Variable, product
 from verifier.trusted import smt
 from verifier.trusted.equations import local_form
 from verifier.trusted.errors import Unproved
@@ -42,7 +43,9 @@ from verifier.trusted.meaning import Digit, divide
 from verifier.trusted.prove import Proof, Prover
 from verifier.trusted.steps import Searching, Steps
 
-PARTIALS = Poly.of("partials")
+PARTIALS = Poly.of(Variable("%partials"))
+SIGMA = Variable("%sigma")
+"""Which of the partials of the operands a task sees."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +144,26 @@ def _require_one(options: Sequence[tuple[Digit, Prover]]) -> None:
 
 
 def _degree(axis: str) -> Poly:
-    return Poly.of(f"{axis}.degree")
+    return Poly.of(Variable(f"%{axis}.degree"))
 
 
 def _block(axis: str) -> Poly:
-    return Poly.of(f"{axis}.block")
+    return Poly.of(Variable(f"%{axis}.block"))
+
+
+def _task(axis: str) -> Variable:
+    """Which block of an axis a task has."""
+    return Variable(f"%{axis}.at")
+
+
+def _offset(axis: str) -> Variable:
+    """Where in a task's block of an axis a free index lies."""
+    return Variable(f"%{axis}.in")
+
+
+def _free(index: str) -> Variable:
+    """A free index that is not cut."""
+    return Variable(f"%{index}")
 
 
 @dataclass
@@ -226,9 +244,9 @@ class _Cut:
         found: dict[str, Poly] = {}
         for name in _names(self.equation.outputs[port]):
             if name in self._axes:
-                found |= {f"{name}.at": _degree(name), f"{name}.in": _block(name)}
+                found |= {_task(name): _degree(name), _offset(name): _block(name)}
             else:
-                found[name] = self._size(name)
+                found[_free(name)] = self._size(name)
         return found
 
     def whole(self, form: NormalForm, port: int) -> NormalForm:
@@ -242,20 +260,23 @@ class _Cut:
         for axis in self._axes.values():
             at = axis.outputs[port]
             if at is None and axis.name not in _names(output):
-                over.append((f"{axis.name}.at", _degree(axis.name)))
+                over.append((_task(axis.name), _degree(axis.name)))
             elif at is None or output.dims[at].names[0] != axis.name:
                 raise Unproved(f"index {axis.name} does not lead dimension {at} of {output.name}")
         if self.carriers:
-            over.append(("sigma", PARTIALS))
+            over.append((SIGMA, PARTIALS))
         self.ranges |= dict(over)
         values = self._values(port)
-        terms = (self._term(term, values, Poly.of("sigma")) for term in form)
+        terms = (self._term(term, values, Poly.of(SIGMA)) for term in form)
         return tuple(Term(t.coefficient, (*over, *t.binders), t.guards, t.factors) for t in terms)
 
     def _values(self, port: int) -> dict[str, Poly]:
         self.ranges |= self.free(port)
-        cut = {n: _at(n, f"{n}.in") for n in _names(self.equation.outputs[port]) if n in self._axes}
-        return {**self._sizes, **cut}
+        own = {
+            name: _at(name, _offset(name)) if name in self._axes else Poly.of(_free(name))
+            for name in _names(self.equation.outputs[port])
+        }
+        return {**self._sizes, **own}
 
     def _term(self, term: Term, values: Mapping[str, Poly], sigma: Poly | None) -> Term:
         """A term with sizes and indices put in; with ``sigma``, as a task computes it."""
@@ -277,17 +298,19 @@ class _Cut:
         images = dict(values)
         binders: list[tuple[str, Poly]] = []
         for var, size in bound:
-            name, own = var.split("~")[0], f"{var}~{next(self._numbers)}"
+            name, number = stem(var), next(self._numbers)
             if name not in self._axes:
+                own = Variable(f"%{name}~{number}")
                 binders.append((own, size.substitute(images)))
                 images[var] = Poly.of(own)
                 continue
             if size.substitute(images) != _degree(name) * _block(name):
                 raise Unproved(f"a sum over {name} does not run through all of it")
-            if sigma is None:
-                binders.append((f"{own}.at", _degree(name)))
-            binders.append((f"{own}.in", _block(name)))
-            images[var] = _at(name, f"{own}.in", f"{own}.at" if sigma is None else None)
+            offset = Variable(f"%{name}~{number}.in")
+            task = Variable(f"%{name}~{number}.at") if sigma is None else None
+            binders += [(task, _degree(name))] if task is not None else []
+            binders.append((offset, _block(name)))
+            images[var] = _at(name, offset, task)
         self.ranges |= dict(binders)
         return binders, images
 
@@ -319,8 +342,9 @@ class _Cut:
         if int(tensor) not in self.carriers:
             return Element(tensor, digits)
         if sigma is None:  # what it means: the sum of its partials
-            sigma = Poly.of(f"sigma~{next(self._numbers)}")
-            binders.append((str(sigma), PARTIALS))
+            own = Variable(f"%sigma~{next(self._numbers)}")
+            binders.append((own, PARTIALS))
+            sigma = Poly.of(own)
         return Element(tensor, (sigma, *digits))
 
     def _digits(self, operand: int, index: tuple[Poly, ...], *, local: bool) -> Iterator[Poly]:
@@ -342,7 +366,7 @@ class _Cut:
                 value, rest = divide(value, size)
                 self.conditions[Digit(rest, size)] = None
                 found.append(rest)
-            if axis is not None and local and value != Poly.of(f"{axis.name}.at"):
+            if axis is not None and local and value != Poly.of(_task(axis.name)):
                 raise Unproved(f"operand {operand} is read outside of the task's {axis.name}")
             yield from (value, *reversed(found))
 
@@ -352,7 +376,7 @@ class _Cut:
             value.substitute(self._sizes) for value in (reach.stride, reach.before, reach.after)
         )
         block = stride * _block(axis)
-        start = Poly.of(f"{axis}.at") * block
+        start = Poly.of(_task(axis)) * block
         return Digit(index - start + before, before + block + after)
 
     def _split(self, axis: Axis, size: Poly) -> tuple[Poly, Poly]:
@@ -362,9 +386,9 @@ class _Cut:
         return parts
 
 
-def _at(axis: str, offset: str, block: str | None = None) -> Poly:
+def _at(axis: str, offset: Variable, block: Variable | None = None) -> Poly:
     """The index with a block (by default the task's own) and an offset in it."""
-    return Poly.of(block or f"{axis}.at") * _block(axis) + Poly.of(offset)
+    return Poly.of(block or _task(axis)) * _block(axis) + Poly.of(offset)
 
 
 def _names(output: Output) -> list[str]:

@@ -28,7 +28,7 @@ from pcg.normal import (
     substitute_factor,
 )
 from pcg.operator import Call
-from pcg.poly import ONE, Poly, product
+from pcg.poly import ONE, Poly, Variable, product
 from verifier.trusted.equations import local_form
 from verifier.trusted.errors import TooLarge
 from verifier.trusted.simplify import times
@@ -52,14 +52,14 @@ class Index:
 
 
 def free_indices(sizes: Sizes, value: Value, prefix: str = "o") -> tuple[Index, ...]:
-    """Symbolic indices into a value, ``o0, o1, ...``, with digits where dimensions are merged."""
+    """Symbolic indices into a value, ``%o0, %o1, ...``, with digits where dimensions are merged."""
     found: list[Index] = []
     for dim, size in enumerate(sizes.shape(value)):
         digits = sizes.digits(size)
         names = (
-            [f"{prefix}{dim}"]
+            [Variable(f"%{prefix}{dim}")]
             if len(digits) == 1
-            else [f"{prefix}{dim}_{i}" for i in range(len(digits))]
+            else [Variable(f"%{prefix}{dim}_{i}") for i in range(len(digits))]
         )
         found.append(Index(tuple(zip(names, digits, strict=True))))
     return tuple(found)

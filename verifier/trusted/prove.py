@@ -10,7 +10,8 @@ by which values they are taken over, however often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
@@ -18,16 +19,24 @@ from itertools import permutations, product
 from math import factorial, lcm, prod
 
 from pcg.normal import Division, Element, Factor, Function, NormalForm, Number, Symbol, Term
-from pcg.poly import Poly
+from pcg.poly import Poly, Variable
 from verifier.trusted import smt
 from verifier.trusted.cases import Case, any_of, solve
+from verifier.trusted.domain import Domain, Part, as_value, has_partial
 from verifier.trusted.errors import Unproved
 from verifier.trusted.guards import SureGuards
-from verifier.trusted.keys import key_of_term
+from verifier.trusted.keys import Key, key_of_term
 from verifier.trusted.meaning import Digit
 from verifier.trusted.simplify import Simplifier
 from verifier.trusted.steps import Searching, Steps
-from verifier.trusted.templates import Ranges, Templates, bound_in, case_split, split_everywhere
+from verifier.trusted.templates import (
+    Head,
+    Ranges,
+    Templates,
+    bound_in,
+    case_split,
+    split_everywhere,
+)
 
 MAX_ORDERS = 720
 """Ways to order the factors of a term that read the same tensor."""
@@ -54,8 +63,13 @@ class Proof:
 class Reading:
     """What a factor reads: a tensor, function or number, at coordinates."""
 
-    head: str
+    head: Head
     coordinates: tuple[Poly, ...]
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Sorts the factors of a term."""
+        return str(self.head), *map(str, self.coordinates)
 
 
 @dataclass
@@ -109,11 +123,52 @@ class Prover:
 
     def equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
         """Prove two values equal; ``free`` are the index variables outside. Raises Unproved."""
-        simplify = Simplifier(self._is_size, self._is_index).simplify
+        simplifier = Simplifier(self._is_size, self._is_index)
         sure = SureGuards(self._range_of, self._is_natural)
-        left, right = (sure.dropped(side) for side in (left, right))
-        left, right = (simplify(split_everywhere(side, free)) for side in (left, right))
-        self._equal(left, right, free)
+        left, right = (split_everywhere(sure.dropped(side), free) for side in (left, right))
+        self._equal(simplifier.simplify(left), simplifier.simplify(right), free)
+        if has_partial(left) or has_partial(right):
+            self._same_domain(Domain(simplifier), left, right, free)
+
+    def _same_domain(
+        self, domain: Domain, left: NormalForm, right: NormalForm, free: frozenset[str]
+    ) -> None:
+        """Prove that two values are undefined at the same places. Raises Unproved."""
+        lefts, rights = (_distinct(domain.parts(side)) for side in (left, right))
+        if lefts.keys() == rights.keys():
+            return
+        sides = [[part for part in s.values() if self._may_fail(part)] for s in (lefts, rights)]
+        last = Unproved("where it is undefined")
+        for way in self.steps.options(("alone", "along")):
+            mark = len(self.obligations)
+            terms = [[part.term(along=way == "along") for part in side] for side in sides]
+            try:
+                for heads, (own, others) in self._grouped(terms[0], terms[1], free).items():
+                    what = f"where {heads[0]} is undefined"
+                    self._try_orders(own, others, self._same_values, what)
+            except Unproved as error:
+                last = error
+                del self.obligations[mark:]
+            else:
+                return
+        raise last
+
+    def _may_fail(self, part: Part) -> bool:
+        """Whether a part is not known to be a number: a maximum is if it is over something."""
+        if part.function.name != "max":
+            return True
+        for way in self.steps.options(("over something", "over nothing")):
+            if way == "over nothing":
+                break
+            try:
+                over = [Term(Fraction(1), a.binders, a.guards) for a in part.function.args]
+                some = any_of(solve(term, (), self._name) for term in over)
+                read = smt.conjunction(smt.at_least(guard, 0) for guard in part.scope.guards)
+                self._discharge(smt.disjunction((smt.negation(read), some)), "a maximum")
+            except Unproved:
+                continue
+            return False
+        return True
 
     def _is_natural(self, symbol: str) -> bool:
         """Whether a symbol is known to be at least 0."""
@@ -144,13 +199,13 @@ class Prover:
 
     def _equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
         for heads, (lefts, rights) in self._grouped(left, right, free).items():
-            self._try_orders(lefts, rights, self._same_totals, " * ".join(heads))
+            self._try_orders(lefts, rights, self._same_totals, " * ".join(map(str, heads)))
 
     def _grouped(
         self, left: Sequence[Term], right: Sequence[Term], free: frozenset[str]
-    ) -> dict[tuple[str, ...], tuple[list[_Read], list[_Read]]]:
+    ) -> dict[tuple[Head, ...], tuple[list[_Read], list[_Read]]]:
         """The terms of both sides by what they read."""
-        groups: dict[tuple[str, ...], tuple[list[_Read], list[_Read]]] = {}
+        groups: dict[tuple[Head, ...], tuple[list[_Read], list[_Read]]] = {}
         for side, terms in enumerate((left, right)):
             for term in case_split(terms, free):
                 read = self._read(term, free)
@@ -161,18 +216,18 @@ class Prover:
         bound = free | bound_in(term)
         readings = sorted(
             (self._reading(factor, bound) for factor in term.factors),
-            key=lambda r: (r.head, tuple(map(str, r.coordinates))),
+            key=lambda reading: reading.order,
         )
         return _Read(term, tuple(readings))
 
     def _reading(self, factor: Factor, bound: frozenset[str]) -> Reading:
         match factor:
             case Element(tensor, index):
-                return Reading(tensor, index)
+                return Reading(Head("element", tensor), index)
             case Number(index):
-                return Reading("#", (index,))
+                return Reading(Head("number"), (index,))
             case Symbol(name):
-                return Reading(f"${name}", ())
+                return Reading(Head("symbol", name), ())
             case Function():
                 return Reading(*self.templates.abstract(factor, bound))
 
@@ -214,7 +269,8 @@ class Prover:
         key = (division.index, division.size)
         if key not in self._divisions:
             number = len(self._divisions)
-            self._divisions[key] = Division(f"quotient {number}", f"rest {number}", *key)
+            names = Variable(f"%quotient {number}"), Variable(f"%rest {number}")
+            self._divisions[key] = Division(*names, *key)
         return self._divisions[key]
 
     def _same_totals(self, left: Sequence[Case], right: Sequence[Case]) -> smt.Formula:
@@ -276,16 +332,17 @@ class Prover:
             self._try_orders(lefts, rights, self._same_values, f"max of {heads[0]}")
 
 
-def _keys(reads: Sequence[_Read]) -> list[str]:
-    return sorted(key_of_term(read.term) for read in reads)
+def _keys(reads: Sequence[_Read]) -> Counter[Key]:
+    return Counter(key_of_term(read.term) for read in reads)
+
+
+def _distinct(parts: Iterable[Part]) -> dict[Key, Part]:
+    return {key_of_term(part.term(along=False)): part for part in parts}
 
 
 def _values(function: Function) -> list[Term]:
     """The arguments of a maximum, each as the one factor of a term."""
-    return [
-        Term(Fraction(1), a.binders, a.guards, (Function.of("value", a.form),))
-        for a in function.args
-    ]
+    return [Term(Fraction(1), a.binders, a.guards, (as_value(a.form),)) for a in function.args]
 
 
 @dataclass(frozen=True)
@@ -294,7 +351,7 @@ class _Read:
     readings: tuple[Reading, ...]
 
     @property
-    def heads(self) -> tuple[str, ...]:
+    def heads(self) -> tuple[Head, ...]:
         return tuple(r.head for r in self.readings)
 
     @property

@@ -17,9 +17,28 @@ from pcg.normal import (
     substitute_term,
 )
 from pcg.poly import Poly, product
-from verifier.trusted.keys import key, key_of_argument, key_of_term
+from verifier.trusted.keys import Key, key, key_of_argument, key_of_term
+from verifier.trusted.laws import (
+    EXP_DIFFERENCE,
+    EXP_SUM,
+    LAWS,
+    LOG_EXP,
+    LOG_PRODUCT,
+    MAX_ASSOCIATIVE,
+    MAX_HOMOGENEOUS,
+    MAX_IDEMPOTENT,
+    MAX_NONNEGATIVE,
+    RECIP_CANCELS,
+    RECIP_PRODUCT,
+    RECIP_RECIP,
+    RSQRT_SQUARE,
+    SUM_EQUAL,
+    SUM_POINT,
+    Law,
+)
 
-ONE: NormalForm = (Term(Fraction(1)),)
+UNIT = Term(Fraction(1))
+ONE: NormalForm = (UNIT,)
 IsSize = Callable[[Poly], bool]
 """Whether a polynomial is at least 1 for all sizes."""
 IsDigit = Callable[[Poly, Poly], bool]
@@ -33,14 +52,15 @@ def one_factor(factor: Factor) -> NormalForm:
 
 @dataclass(frozen=True)
 class Simplifier:
-    """Applies the laws to values whose sizes ``is_size`` knows to be positive."""
+    """Applies ``laws`` to values whose sizes ``is_size`` knows to be positive."""
 
     is_size: IsSize
     is_digit: IsDigit
+    laws: frozenset[Law] = LAWS
 
     def simplify(self, form: NormalForm) -> NormalForm:
         """The same value with equal terms as one, and functions taken apart by the laws."""
-        merged: dict[str, Term] = {}
+        merged: dict[Key, Term] = {}
         for term in (result for part in form for result in self._term(part)):
             unit = replace(term, coefficient=Fraction(1))
             known = merged.get(name := key_of_term(unit), replace(unit, coefficient=Fraction(0)))
@@ -48,7 +68,8 @@ class Simplifier:
         return tuple(term for term in merged.values() if term.coefficient)
 
     def _term(self, term: Term) -> NormalForm:
-        term = self._counted(self._pointed(term))
+        term = self._pointed(term) if SUM_POINT in self.laws else term
+        term = self._counted(term) if SUM_EQUAL in self.laws else term
         products: NormalForm = (replace(term, factors=()),)
         for factor in term.factors:
             inner = self._function(factor) if isinstance(factor, Function) else one_factor(factor)
@@ -97,7 +118,7 @@ class Simplifier:
     def _function(self, function: Function) -> NormalForm:
         args = tuple(replace(a, form=self.simplify(a.form)) for a in function.args)
         match function.name:
-            case "exp":
+            case "exp" if EXP_SUM in self.laws:
                 products = ONE
                 for term in args[0].form:
                     exps = self._exponential(term)
@@ -113,17 +134,18 @@ class Simplifier:
                 return one_factor(Function(function.name, args))
 
     def _exponential(self, term: Term) -> NormalForm:
-        inner = _alone((replace(term, coefficient=abs(term.coefficient)),), "log")
+        unit = replace(term, coefficient=abs(term.coefficient))
+        inner = alone((unit,), "log") if LOG_EXP in self.laws else None
         if inner is None or not self.is_positive(inner.args[0].form):
             return one_factor(Function.of("exp", (term,)))
         form = inner.args[0].form
         return form if term.coefficient > 0 else self._reciprocal(form)
 
     def _reciprocal(self, form: NormalForm) -> NormalForm:
-        common, rest = self._common(form)
-        if rest == ONE:
+        common, rest = self._common(form) if RECIP_PRODUCT in self.laws else (UNIT, form)
+        if RECIP_PRODUCT in self.laws and rest == ONE:
             return self._inverse(common)
-        inner = _alone(rest, "recip")
+        inner = alone(rest, "recip") if RECIP_RECIP in self.laws else None
         if inner is not None and self.is_positive(inner.args[0].form):
             left = inner.args[0].form
         else:
@@ -141,17 +163,20 @@ class Simplifier:
                 factors += (Function.of("recip", one_factor(Number(s))) for s in sizes)
             else:
                 assert isinstance(factor, Function)
+                if EXP_DIFFERENCE not in self.laws:
+                    factors.append(Function.of("recip", one_factor(factor)))
+                    continue
                 (term,) = factor.args[0].form
                 factors.append(Function.of("exp", (replace(term, coefficient=-term.coefficient),)))
         return (Term(coefficient, factors=tuple(factors)),)
 
     def _logarithm(self, form: NormalForm) -> NormalForm:
-        if not self.is_positive(form):
+        if LOG_PRODUCT not in self.laws or not self.is_positive(form):
             return one_factor(Function.of("log", form))
         common, rest = self._common(form)
         found: list[Term] = []
         for factor in common.factors:
-            if isinstance(factor, Function):
+            if isinstance(factor, Function) and LOG_EXP in self.laws:
                 found += factor.args[0].form
             else:
                 found.append(Term(Fraction(1), factors=(Function.of("log", one_factor(factor)),)))
@@ -159,7 +184,7 @@ class Simplifier:
             number: NormalForm = (Term(common.coefficient),)
             found.append(Term(Fraction(1), factors=(Function.of("log", number),)))
         sign = Fraction(1)
-        if inner := _alone(rest, "recip"):
+        if inner := alone(rest, "recip"):
             rest, sign = inner.args[0].form, -sign
         if rest != ONE:
             found.append(Term(sign, factors=(Function.of("log", rest),)))
@@ -191,19 +216,21 @@ class Simplifier:
     def _greatest(self, args: Iterable[Argument]) -> NormalForm:
         """A maximum of maxima is one maximum; that of one value is the value; 0 is no greater
         than what is not negative."""
-        flat: dict[str, Argument] = {}
+        flat: list[Argument] = []
         for argument in args:
-            inner = _alone(argument.form, "max")
-            parts = [argument] if inner is None else [_nested(argument, a) for a in inner.args]
-            for part in parts:
-                flat.setdefault(key_of_argument(part), part)
-        whole = [a for a in flat.values() if not a.binders and not a.guards]
-        if any(a.form and self.is_nonnegative(a.form) for a in whole):
-            flat.pop(key_of_argument(Argument(())), None)
-        (first, *others) = flat.values()
-        if not others and first in whole:
-            return first.form
-        return self._scaled(tuple(flat.values()))
+            inner = alone(argument.form, "max") if MAX_ASSOCIATIVE in self.laws else None
+            flat += [argument] if inner is None else [_nested(argument, a) for a in inner.args]
+        if MAX_IDEMPOTENT in self.laws:
+            flat = list({key_of_argument(argument): argument for argument in flat}.values())
+        whole = [a for a in flat if not a.binders and not a.guards]
+        least = any(a.form and self.is_nonnegative(a.form) for a in whole)
+        if MAX_NONNEGATIVE in self.laws and least:
+            flat = [a for a in flat if a != Argument(())]
+        if MAX_IDEMPOTENT in self.laws and len(flat) == 1 and flat[0] in whole:
+            return flat[0].form
+        if MAX_HOMOGENEOUS not in self.laws:
+            return one_factor(Function("max", tuple(flat)))
+        return self._scaled(tuple(flat))
 
     def _scaled(self, args: tuple[Argument, ...]) -> NormalForm:
         """A maximum with the positive factors that all of its arguments share in front of it."""
@@ -211,7 +238,7 @@ class Simplifier:
         contents = {common.coefficient for common, _ in parts}
         content = contents.pop() if len(contents) == 1 else Fraction(1)
         keys = [{key(f) for f in common.factors} for common, _ in parts]
-        every = keys[0].intersection(*keys) if keys else set[str]()
+        every = keys[0].intersection(*keys) if keys else set[Key]()
         shared = {key(f): f for common, _ in parts[:1] for f in common.factors if key(f) in every}
         left = tuple(
             replace(a, form=tuple(_without(t, shared, content) for t in a.form)) for a in args
@@ -254,7 +281,9 @@ class Simplifier:
 
     def _cancelled(self, term: Term) -> Term:
         """Exponentials of the same value as one, and sizes without their reciprocals."""
-        powers: dict[str, tuple[Term, Fraction]] = {}
+        if EXP_SUM not in self.laws:
+            return replace(term, factors=tuple(self._without_inverses(list(term.factors))))
+        powers: dict[Key, tuple[Term, Fraction]] = {}
         others: list[Factor] = []
         for factor in term.factors:
             if isinstance(factor, Function) and _is_exp(factor):
@@ -280,10 +309,15 @@ class Simplifier:
                 continue
             form = factor.args[0].form if factor.args else ()
             if factor.name == "recip" and (size := _number(form)) and self.is_size(size.index):
-                if factor in left and size in left:
+                if RECIP_CANCELS in self.laws and factor in left and size in left:
                     left.remove(factor)
                     left.remove(size)
-            elif factor.name == "rsqrt" and left.count(factor) > 1 and self.is_positive(form):
+            elif (
+                factor.name == "rsqrt"
+                and RSQRT_SQUARE in self.laws
+                and left.count(factor) > 1
+                and self.is_positive(form)
+            ):
                 left.remove(factor)
                 left.remove(factor)
                 left.append(Function.of("recip", form))
@@ -306,7 +340,7 @@ def _nested(outer: Argument, inner: Argument) -> Argument:
     return Argument(inner.form, binders, guards)
 
 
-def _alone(form: NormalForm, name: str) -> Function | None:
+def alone(form: NormalForm, name: str) -> Function | None:
     """The function that a value is, if it is just that."""
     if len(form) != 1 or form != (Term(Fraction(1), factors=form[0].factors),):
         return None
@@ -335,7 +369,7 @@ def _split_size(size: Poly) -> tuple[int, list[Poly]]:
     return number, [Poly.of(symbol) for symbol in symbols]
 
 
-def _without(term: Term, shared: Mapping[str, Factor], content: Fraction) -> Term:
+def _without(term: Term, shared: Mapping[Key, Factor], content: Fraction) -> Term:
     left = dict(shared)
     factors = [f for f in term.factors if left.pop(key(f), None) is None]
     return replace(term, coefficient=term.coefficient / content, factors=tuple(factors))

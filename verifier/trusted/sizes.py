@@ -18,7 +18,7 @@ from pcg.errors import OperatorError
 from pcg.graph import Graph, Leaf, Node, Value
 from pcg.halo import demands
 from pcg.operator import Call
-from pcg.poly import Poly
+from pcg.poly import Poly, Variable
 from verifier.trusted.degrees import halos_of
 from verifier.trusted.errors import Undecided, Unsolvable
 
@@ -201,7 +201,8 @@ class Sizes:
         exact = size.over(divisor)
         if exact is not None:
             return exact
-        quotient = Poly.of(f"|{size} / {divisor}|".replace("|", "'").join("||"))
+        text = f"({size}) / ({divisor})".replace("|", "")
+        quotient = Poly.of(Variable(f"|{text}|"))
         self.positive.append(quotient)
         self.equal(size, divisor * quotient)
         return quotient

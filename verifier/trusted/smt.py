@@ -6,6 +6,7 @@ same in every run, and what another solver may be given. All numbers are integer
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,8 @@ Judge = Callable[[str], Outcome]
 RESOURCES = 4_000_000
 """Z3's own count of its steps, at which it gives up: unlike a time, the same on every machine."""
 CACHED = 65_536
+_QUOTABLE = re.compile(r"[\w.@%~()/*+ -]+")
+"""What symbols are called: names, sizes, and sums and products of sizes that are divided."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,16 @@ def _product(monomial: tuple[str, ...], coefficient: int) -> str:
 
 
 def _symbol(name: str) -> str:
-    """A quoted symbol."""
-    return f"|{symbol_name(name)}|"
+    """A quoted symbol. Raises ValueError for a name that would end the quotation."""
+    text = symbol_name(name)
+    if not _QUOTABLE.fullmatch(text):
+        raise ValueError(f"{name!r} is no symbol")
+    return f"|{text}|"
 
 
 def symbol_name(name: str) -> str:
-    """What a symbol is called in scripts; the size ``|k|`` is told apart from the index ``k``."""
+    """What a symbol is called in scripts; the size ``|k|`` is told apart from the attribute ``k``,
+    and both from what a proof makes up, which begins with ``%`` as no name does."""
     return f"size {name[1:-1]}" if name.startswith("|") else name
 
 

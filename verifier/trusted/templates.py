@@ -8,9 +8,10 @@ their arguments are proved equal for all values of the holes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import permutations
+from typing import Literal
 
 from pcg.normal import (
     Argument,
@@ -24,10 +25,32 @@ from pcg.normal import (
     elements,
     substitute_factor,
 )
-from pcg.poly import Poly
+from pcg.poly import Poly, Variable
 from verifier.trusted.errors import Unproved
 from verifier.trusted.keys import key
 from verifier.trusted.steps import Steps
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a factor reads, whatever the coordinates: the elements of a tensor, numbers, a symbol,
+    or a function by the number of its template."""
+
+    kind: Literal["element", "number", "symbol", "function"]
+    name: str = ""
+    template: int = 0
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "element":
+                return self.name
+            case "number":
+                return "#"
+            case "symbol":
+                return f"${self.name}"
+            case "function":
+                return f"{self.name}#{self.template}"
+
 
 Ranges = Mapping[str, Poly | None]
 """The sizes that indices range over, where known."""
@@ -49,7 +72,7 @@ class Templates:
         self._range_of = range_of
         self._known: list[tuple[Function, int, int]] = []
 
-    def abstract(self, function: Function, bound: frozenset[str]) -> tuple[str, tuple[Poly, ...]]:
+    def abstract(self, function: Function, bound: frozenset[str]) -> tuple[Head, tuple[Poly, ...]]:
         """The head and coordinates of a function of values; ``bound`` are the index variables."""
         holes = _Holes(bound)
         template = holes.function(function, frozenset())
@@ -61,12 +84,13 @@ class Templates:
             if way == NEW:
                 break
             number, order = _parse(way)
-            ranges = {f"h{i}": self._range(coordinates[hole]) for i, hole in enumerate(order)}
+            ranges = {_hole(i): self._range(coordinates[hole]) for i, hole in enumerate(order)}
             if self._matches(number, template, order, ranges):
-                return f"{template.name}#{number}", tuple(coordinates[i] for i in order)
+                head = Head("function", template.name, number)
+                return head, tuple(coordinates[i] for i in order)
             del self._known[mark:]
         self._known.append((template, *shape))
-        return f"{template.name}#{len(self._known) - 1}", coordinates
+        return Head("function", template.name, len(self._known) - 1), coordinates
 
     def _ways(self, template: Function, shape: tuple[int, int]) -> list[str]:
         """The templates that this one may be equal to, with every order of the holes."""
@@ -93,9 +117,14 @@ class Templates:
     ) -> bool:
         """Whether the template equals a known one, its hole ``order[i]`` standing for hole i."""
         known = self._known[number][0]
-        values = {f"h{hole}": Poly.of(f"h{i}") for i, hole in enumerate(order)}
+        values = {_hole(hole): Poly.of(_hole(i)) for i, hole in enumerate(order)}
         renamed = _substitute(template, values)
         return key(renamed) == key(known) or self._same(known, renamed, ranges)
+
+
+def _hole(number: int) -> str:
+    """What stands for an outside index in a template."""
+    return Variable(f"%h{number}")
 
 
 def _places(template: Function, arity: int) -> list[frozenset[tuple[str, int]]]:
@@ -105,7 +134,7 @@ def _places(template: Function, arity: int) -> list[frozenset[tuple[str, int]]]:
     for element in elements((Term(Fraction(1), factors=(template,)),)):
         for dim, index in enumerate(element.index):
             for hole in range(arity):
-                if f"h{hole}" in index.symbols:
+                if _hole(hole) in index.symbols:
                     found[hole].add((element.tensor, dim))
     return [frozenset(places) for places in found]
 
@@ -121,7 +150,7 @@ def _parse(way: str) -> tuple[int, tuple[int, ...]]:
 
 
 class _Holes:
-    """Replaces what depends on outside indices by holes ``h0, h1, ...``."""
+    """Replaces what depends on outside indices by holes ``%h0, %h1, ...``."""
 
     def __init__(self, bound: frozenset[str]) -> None:
         self._bound = bound
@@ -173,7 +202,7 @@ class _Holes:
         sign = 1 if value.terms[0][1] > 0 else -1
         if value * sign not in self.found:
             self.found.append(value * sign)
-        return Poly.of(f"h{self.found.index(value * sign)}") * sign
+        return Poly.of(_hole(self.found.index(value * sign))) * sign
 
     def _poly(self, value: Poly, inner: frozenset[str]) -> Poly:
         """The part that depends on outside indices becomes one hole. Raises Unproved where an
@@ -192,7 +221,7 @@ def _depth(function: Function) -> int:
     return 1 + max((_depth(f) for f in inner if isinstance(f, Function)), default=0)
 
 
-def _substitute(function: Function, values: dict[str, Poly]) -> Function:
+def _substitute(function: Function, values: Mapping[str, Poly]) -> Function:
     result = substitute_factor(function, values)
     assert isinstance(result, Function)
     return result
