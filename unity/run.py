@@ -227,7 +227,7 @@ def _writing(path: str) -> Generator[None]:
 def _print_programs(lowering: Lowering) -> None:
     """What each process does, on the standard error so that --json stays readable."""
     for rank in range(min(lowering.ranks, MAX_PROGRAMS)):
-        say(lowering.program(rank), error=True)
+        say(str(lowering.program(rank)), error=True)
     if lowering.ranks > MAX_PROGRAMS:
         say(f"... and {lowering.ranks - MAX_PROGRAMS} more ranks", error=True)
 
