@@ -25,8 +25,11 @@ CACHED = 65_536
 _QUOTABLE = re.compile(r"[\w.@%~()/*+ -]+")
 """What symbols are called: names, sizes, and sums and products of sizes that are divided."""
 _WORDS = frozenset(
-    "true false not and or xor ite distinct implies let forall exists as _ par div mod abs select"
-    " store concat is_int to_int to_real sin cos tan bag tuple exp sqrt".split()
+    (
+        *("true", "false", "not", "and", "or", "xor", "ite", "distinct", "implies", "let", "as"),
+        *("forall", "exists", "_", "par", "div", "mod", "abs", "select", "store", "concat"),
+        *("is_int", "to_int", "to_real", "sin", "cos", "tan", "bag", "tuple", "exp", "sqrt"),
+    )
 )
 """Of Z3 or of cvc5: neither lets a constant be called so."""
 
