@@ -5,10 +5,19 @@ from __future__ import annotations
 
 def one_line(text: str) -> str:
     """Return `text` on one line: line breaks become spaces, control characters are escaped."""
-    joined = " ".join(line.strip() for line in text.splitlines() if line.strip())
-    if joined.isprintable():
-        return joined
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
+    return _escaped(" ".join(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def printable(text: str) -> str:
+    """Return `text` as a terminal may have it: what a file says can neither move its cursor, nor
+    change the order of letters, nor end in an error of encoding. Lines end with a newline."""
+    return "\n".join(map(_escaped, text.split("\n")))
+
+
+def _escaped(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 class UnityError(Exception):

@@ -63,6 +63,8 @@ class Operator:
 
     def _check(self) -> None:
         """Read the equation at two sets of ranks, from which the runs have to be found again."""
+        if self.parallel not in (None, "join", *PARALLEL_ATTRIBUTES):
+            raise EquationError(f"no type rule is called {self.parallel!r}")
         for name in self.attributes:
             if self.attributes.count(name) > 1:
                 raise EquationError(f"attribute {name!r} is given twice")

@@ -24,7 +24,7 @@ from pcg.machine import Machine
 from pcg.naming import NamingFile
 from pcg.pipeline import PipelineFile, misfit
 from pcg.statistics import RunningFile, groups_of, problems
-from pcg.text import node_names, parse_graph, print_graph
+from pcg.text import MAX_RANK, node_names, parse_graph, print_graph
 from pcg.training import Optimizer
 from pcg.view import MachineView
 
@@ -59,7 +59,7 @@ class RuleFile(FileModel):
 
     rule: str
     """Its name in the library."""
-    axes: tuple[Annotated[int, Field(ge=0)], ...] = Field(strict=False)
+    axes: tuple[Annotated[int, Field(ge=0, le=MAX_RANK)], ...] = Field(strict=False)
     """How many axes stand in the place of each of its runs; none where it is taken as written."""
     operators: tuple[str, ...] = Field(strict=False)
     """The operators in the place of its stand-ins."""

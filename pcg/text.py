@@ -34,7 +34,9 @@ FLOAT = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e[+-]?\d+")
 SIZE = re.compile(r"\|[\w.]+\|")
 TOKEN = re.compile(rf"\s*(?:({FLOAT.pattern}|-?\d+)|({SIZE.pattern})|([A-Za-z_]\w*)|(\S))")
 LEAF = re.compile(r"^(\w+)\s*=\s*(input|weight|tensor)\[(.*?)\]\s*(.*)$")
-NUMBER = r"\d{1,18}"
+DIGITS = 18
+LIMIT = 10**DIGITS
+NUMBER = rf"\d{{1,{DIGITS}}}"
 SPLIT = re.compile(r",(?![^(]*\))")
 """A comma between dimensions, and not within a halo."""
 DIMENSION = re.compile(
@@ -42,6 +44,8 @@ DIMENSION = re.compile(
     rf"(?:\((?P<before>{NUMBER}), ?(?P<after>{NUMBER})\))?"
 )
 MAX_DEPTH = 200
+MAX_RANK = 64
+"""Of a tensor, as in torch."""
 
 
 def print_graph(graph: Graph) -> str:
@@ -165,6 +169,8 @@ def _define(values: dict[str, Value], name: str, value: Value, here: str) -> Non
 
 def _parse_leaf(kind: str, name: str, dims: str, rest: str, here: str) -> Leaf:
     entries = [entry.strip() for entry in SPLIT.split(dims)] if dims.strip() else []
+    if len(entries) > MAX_RANK:
+        raise InputError(here, f"{len(entries)} dimensions, expected at most {MAX_RANK}")
     leaf_kind: LeafKind = "input" if kind == "input" else "weight"
     if kind == "tensor":
         return Leaf("tensor", name, len(entries))
@@ -304,20 +310,33 @@ class _Reader:
 
     def _attribute(self) -> AttributeValue:
         """A number, or a sum of products of whole numbers and symbols."""
-        total = self._product()
-        while self._peek() == "+" or self._peek().startswith("-"):
+        first = self._product()
+        if not self._goes_on():
+            return first
+        terms = [*Poly.of(self._symbolic(first)).terms]
+        while self._goes_on():
             # The minus of a negative number is part of its token.
             sign = self._next() if self._peek() in ("+", "-") else "+"
             right = Poly.of(self._symbolic(self._product()))
-            total = Poly.of(self._symbolic(total)) + (right if sign == "+" else -right)
-        return total
+            terms += (right if sign == "+" else -right).terms
+        return self._bounded(Poly.collect(terms))
+
+    def _goes_on(self) -> bool:
+        return self._peek() == "+" or self._peek().startswith("-")
 
     def _product(self) -> AttributeValue:
         total = self._factor()
         while self._peek() == "*":
             self._at += 1
             total = Poly.of(self._symbolic(total)) * self._symbolic(self._factor())
+            total = self._bounded(total)
         return total
+
+    def _bounded(self, value: Poly) -> Poly:
+        """The value, if its numbers are no longer than those that may be written."""
+        if any(abs(coefficient) >= LIMIT for _, coefficient in value.terms):
+            raise self._error(f"an attribute with a number of more than {DIGITS} digits")
+        return value
 
     def _symbolic(self, value: AttributeValue) -> Poly | int:
         if isinstance(value, float):

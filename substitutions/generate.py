@@ -21,6 +21,7 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import TypeVar
 
+from pcg.budget import Budget
 from pcg.errors import NegativeAnswer
 from pcg.graph import Value
 from pcg.operator import Operator
@@ -33,6 +34,7 @@ from substitutions.cuts import cut_rules
 from substitutions.decompose import decompositions
 from substitutions.enumerate import Instance, computing, instances
 from substitutions.general import General, canonical, general, most_general
+from substitutions.limited import Lost, limited_map
 from substitutions.requirements import parse_requirement
 from substitutions.retype import TYPES_DIFFER, retyped
 from substitutions.rule import Rule, input_ranks
@@ -52,6 +54,8 @@ from verifier.trusted.local import prove_typing
 from verifier.trusted.runs import free_runs
 
 MAX_OPS = 3
+BUDGET = Budget(seconds=60)
+"""For one candidate, which is tried in several forms."""
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 Progress = Callable[[str, int, int], None]
@@ -110,13 +114,14 @@ def generate(
     derived: bool = False,
     parallel: bool = True,
     progress: Progress = no_progress,
+    budget: Budget = BUDGET,
 ) -> Generated:
     """Generate and prove the library of some computing operators (all, by default).
 
     ``max_ops``: operators a side in the algebraic enumeration. ``jobs`` worker processes share the
     work (by default one a core). ``derived``: keep rules that follow from smaller ones in one step
-    too. ``parallel``: without it, rules of the algebraic enumeration alone. Raises NegativeAnswer
-    where an operator's parallel type is not proved.
+    too. ``parallel``: without it, rules of the algebraic enumeration alone. ``budget``: for one
+    candidate. Raises NegativeAnswer where an operator's parallel type is not proved.
     """
     chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1
@@ -129,7 +134,7 @@ def generate(
     parts = list(_watched(found_parts, "enumeration", len(tasks), progress))
     found = dict.fromkeys(candidate for part in parts for candidate in part.candidates)
     clock.lap("enumeration")
-    prover = _Prover(jobs, progress)
+    prover = _Prover(jobs, progress, budget)
     for steps in (0, 2, 1) if derived else (0, 2):
         # What follows from others is proved after them, and where they leave it to be proved.
         prover.run([candidate for candidate in found if candidate.steps == steps])
@@ -181,8 +186,8 @@ class _Prover:
     """Proves candidates in rounds: those that are no instance of another first; what is no
     instance of a proved rule is a candidate of the next round."""
 
-    def __init__(self, jobs: int, progress: Progress) -> None:
-        self._jobs, self._progress = jobs, progress
+    def __init__(self, jobs: int, progress: Progress, budget: Budget) -> None:
+        self._jobs, self._progress, self._budget = jobs, progress, budget
         self.proved: list[Proved] = []
         self._kept: set[General] = set()
         self.rejected: list[tuple[Candidate, Decision]] = []
@@ -192,9 +197,12 @@ class _Prover:
         forms = self._uncovered(_forms(candidates, self._jobs))
         while forms:
             work = [(form, forms.pop(form)) for form in most_general(list(forms))]
-            decisions = parallel_map(_decide, work, self._jobs)
+            decisions = limited_map(_decide, work, self._jobs, self._budget)
             for (_, candidate), decided in zip(work, decisions, strict=True):
-                if decided.entry is None:
+                if isinstance(decided, Lost):
+                    unknown = Decision(Verdict.UNKNOWN, str(decided.spent))
+                    self.rejected.append((candidate, unknown))
+                elif decided.entry is None:
                     self.rejected.append((candidate, decided.decision))
                 else:
                     self._keep(decided.entry)

@@ -28,6 +28,7 @@ from verifier.decide import Decision, Verdict, decide
 MAX_FILE_BYTES = 16 * 1024 * 1024
 """Of any rule file. More could not be refused within a second, and no library comes near."""
 MAX_RANK = 16
+MAX_NAME = 1_000
 MAX_SIDE_CHARACTERS = 10_000
 
 OWN = '"schema_version": 1 and "rules": [...]'
@@ -79,13 +80,17 @@ class Source:
 class StatedRule(FileModel):
     """A rule that may be proved or not; what a file says about that is not believed."""
 
-    name: str
-    inputs: dict[str, Annotated[int, Field(ge=0, le=MAX_RANK)]]
+    name: str = Field(max_length=MAX_NAME)
+    inputs: dict[
+        Annotated[str, Field(max_length=MAX_NAME)], Annotated[int, Field(ge=0, le=MAX_RANK)]
+    ]
     left: str = Field(max_length=MAX_SIDE_CHARACTERS)
     right: str = Field(max_length=MAX_SIDE_CHARACTERS)
     runs: tuple[tuple[str, ...], ...] = Field(default=(), strict=False)
     """Checked to be axes that may be any number of axes: what is proved then holds for all."""
-    requires: tuple[str, ...] = Field(default=(), strict=False)
+    requires: tuple[Annotated[str, Field(max_length=MAX_SIDE_CHARACTERS)], ...] = Field(
+        default=(), strict=False
+    )
     """Equations of sizes; it is decided where they hold."""
     conditions: tuple[str, ...] = Field(default=(), strict=False)
     family: Family | None = None

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 from pcg.errors import InputError
-from unity.cli import run_app, run_command
+from unity.cli import run_app, run_command, say
 
 COMMANDS = {
     "optimize": "Find the fastest plan to train a model on a machine",
@@ -38,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _answer(command: str) -> None:
     """Answer what is no command: the options, and mistakes."""
     if command in ("-h", "--help"):
-        print(_help())
+        say(_help())
     elif command == "--version":
-        print(f"unity {_version()}")
+        say(f"unity {_version()}")
     else:
         raise InputError(command, f"no such command (expected one of {', '.join(COMMANDS)})")
 

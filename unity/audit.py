@@ -8,7 +8,7 @@ python -m unity.audit plan.json --model my_model.py:make_model --machine my_mach
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from typing import Annotated
 
 import typer
 
+from pcg.budget import Budget
 from pcg.errors import NegativeAnswer
 from pcg.files import read_json
 from pcg.machine import load_machine, preset_names
@@ -38,15 +39,18 @@ from substitutions.audit.sources import (
     check_naming,
     check_statistics,
 )
+from substitutions.limited import Lost, limited_map
 from substitutions.locate import located
 from substitutions.rule import Rule
 from substitutions.store import CERTIFICATES, default_path, load_library
-from unity.cli import new_app, run_app
+from unity.cli import new_app, run_app, say
 from unity.declarations import load_user_operators
 from verifier.bundle import read_bundle
 from verifier.solvers import SOLVERS, require
 
 app = new_app()
+BUDGET = Budget(seconds=120)
+"""For one plan: ours take a few seconds."""
 
 
 @dataclass
@@ -90,6 +94,10 @@ def audit(
     ] = None,
     capture: Annotated[bool, typer.Option(help="Capture the model again.")] = True,
     proofs: Annotated[bool, typer.Option(help="Check the rules' certificates.")] = True,
+    seconds: Annotated[
+        int, typer.Option(min=1, help="Processor time for the derivation and the proofs.")
+    ] = BUDGET.seconds,
+    memory: Annotated[int, typer.Option(min=64, help="MiB for these.")] = BUDGET.memory,
     jobs: Annotated[int, typer.Option(min=1, max=2, help="Processes.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -97,14 +105,11 @@ def audit(
     start = perf_counter()
     if operators is not None:
         load_user_operators(operators)
-    content = read_json(plan, PlanFile)
-    found = Audit(plan_of(content, str(plan)))
+    given = Given(plan, rules, certificates, machine, tuple(solver or ["z3"]), proofs)
+    content, found = _first_read(given, Budget(seconds, memory))
     name = _model_name(found, model) if capture else None
     with _capturing(found.plan, name, jobs) as again:
-        used = _check_derivation(found, rules)
-        if proofs:
-            _check_proofs(found, used, certificates or _beside(rules), solver or ["z3"])
-        _check_machine(found, machine)
+        _take(found, _within(Budget(seconds, memory), _examined, given))
         if name is not None:
             _check_model(found, name, again(), rules)
     if not proofs:
@@ -121,8 +126,70 @@ def audit(
         raise NegativeAnswer(f"{plan}: does not follow, {count} finding{'s' * (count > 1)}")
 
 
-def _beside(rules: Path | None) -> Path:
-    return (rules or default_path()).with_name(CERTIFICATES)
+@dataclass(frozen=True)
+class Given:
+    """What the part of an audit is about that takes place within a budget."""
+
+    plan: Path
+    rules: Path | None
+    certificates: Path | None
+    machine: str | None
+    solvers: tuple[str, ...]
+    proofs: bool
+
+    @property
+    def bundle(self) -> Path:
+        """Where the certificates are: by default beside the library."""
+        return self.certificates or (self.rules or default_path()).with_name(CERTIFICATES)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What came of that part, without the plan, whose operators no process can send."""
+
+    findings: tuple[Finding, ...]
+    done: tuple[str, ...]
+    skipped: tuple[str, ...]
+    figures: dict[str, float]
+
+
+def _first_read(given: Given, budget: Budget) -> tuple[PlanFile, Audit]:
+    """Read the plan, in another process first: then it is known to take no more than that."""
+    _within(budget, _read, given)
+    content = read_json(given.plan, PlanFile)
+    return content, Audit(plan_of(content, str(given.plan)))
+
+
+def _within(budget: Budget, work: Callable[[Given], Examined], given: Given) -> Examined:
+    """A part of the audit in a process of its own. Raises NegativeAnswer where it does not end."""
+    (result,) = limited_map(work, [given], 1, budget)
+    if isinstance(result, Lost):
+        raise NegativeAnswer(f"{given.plan}: unknown: {result.spent}")
+    return result
+
+
+def _read(given: Given) -> Examined:
+    plan_of(read_json(given.plan, PlanFile), str(given.plan))
+    return Examined((), (), (), {})
+
+
+def _examined(given: Given) -> Examined:
+    """Check the derivation, the proofs and the machine."""
+    found = Audit(plan_of(read_json(given.plan, PlanFile), str(given.plan)))
+    used = _check_derivation(found, given.rules)
+    if given.proofs:
+        _check_proofs(found, used, given.bundle, given.solvers)
+    _check_machine(found, given.machine)
+    return Examined(
+        tuple(found.findings), tuple(found.done), tuple(found.skipped), dict(found.figures)
+    )
+
+
+def _take(found: Audit, part: Examined) -> None:
+    found.findings += part.findings
+    found.done += part.done
+    found.skipped += part.skipped
+    found.figures |= part.figures
 
 
 def _check_derivation(found: Audit, rules: Path | None) -> dict[str, Rule]:
@@ -146,7 +213,7 @@ def _check_derivation(found: Audit, rules: Path | None) -> dict[str, Rule]:
 
 
 def _check_proofs(
-    found: Audit, rules: dict[str, Rule], certificates: Path, solvers: list[str]
+    found: Audit, rules: dict[str, Rule], certificates: Path, solvers: Sequence[str]
 ) -> None:
     chosen = {name: SOLVERS[name] for name in require(solvers)}
     start = perf_counter()
@@ -229,18 +296,18 @@ def _print_json(found: Audit, path: Path) -> None:
         "not_checked": found.skipped,
         **found.figures,
     }
-    print(json.dumps(content, indent=1))
+    say(json.dumps(content, indent=1))
 
 
 def _print(found: Audit, path: Path) -> None:
     for finding in found.findings:
-        print(f"{path}: {finding}")
+        say(f"{path}: {finding}")
     for line in found.done:
-        print(f"checked: {line}")
+        say(f"checked: {line}")
     for line in found.skipped:
-        print(f"not checked: {line}")
+        say(f"not checked: {line}")
     if not found.findings:
-        print(f"{path}: follows from {found.plan.model_name}, {found.figures['seconds']:.1f} s")
+        say(f"{path}: follows from {found.plan.model_name}, {found.figures['seconds']:.1f} s")
 
 
 if __name__ == "__main__":

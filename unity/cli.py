@@ -22,13 +22,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
+from io import TextIOWrapper
 from typing import Any, NoReturn, TypeVar, cast
 
 import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
-from pcg.errors import InputError, UnityError, one_line
+from pcg.errors import InputError, UnityError, one_line, printable
 
 T = TypeVar("T")
 
@@ -37,6 +40,27 @@ Misuse = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, by the shells' convention: 128 + SIGINT."""
+
+
+class PlainConsole(Console):
+    """A console that shows text as it is: none of it is markup, and what no terminal should have
+    is escaped (`printable`). All commands print with it, or with `say`."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Segments of text, whose styles become control characters later; nothing else may."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(printable(text), style)
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print a line, or some, on the standard output or the standard error."""
+    print(printable(text), file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def new_app() -> typer.Typer:
@@ -63,11 +87,14 @@ def run_command(main: Callable[[], int | None]) -> NoReturn:
     A `UnityError` becomes one line on the standard error and the status that it carries; any
     other exception is a fault of ours and passes through with its traceback.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # or an encoding without some letters ends us
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = main() or 0
         sys.stdout.flush()
     except UnityError as error:
-        print(f"unity: error: {one_line(str(error))}", file=sys.stderr)
+        say(f"unity: error: {one_line(str(error))}", error=True)
         sys.exit(error.exit_status)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

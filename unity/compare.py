@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.machine import load_machine
 from substitutions.store import load_library
 from unity.batch_norm import HELP, LOCAL
-from unity.cli import new_app, run_app
+from unity.cli import PlainConsole, new_app, run_app, say
 from unity.comparison import Entry, Question, numbers, over_others, planners
 from unity.declarations import load_user_operators
 from unity.planners import NAMES
@@ -67,7 +66,7 @@ def compare(
     except OSError as error:
         raise InputError(str(out), f"cannot be made a folder: {error.strerror}") from None
     found: list[Entry] = []
-    console, status = Console(stderr=as_json), Console(stderr=True)
+    console, status = PlainConsole(stderr=as_json), PlainConsole(stderr=True)
     try:
         with status.status("searching") as spinner:
             for entry in question.entries():
@@ -80,10 +79,10 @@ def compare(
         if found:
             _show(found, target.name, out, console)
     if as_json:
-        print((out / "compare.json").read_text(), end="")
+        say((out / "compare.json").read_text().rstrip("\n"))
 
 
-def _show(entries: Sequence[Entry], machine: str, out: Path, console: Console) -> None:
+def _show(entries: Sequence[Entry], machine: str, out: Path, console: PlainConsole) -> None:
     for model in dict.fromkeys(entry.model for entry in entries):
         own = [entry for entry in entries if entry.model == model]
         console.print(_table(model, machine, own))

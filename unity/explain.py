@@ -20,6 +20,7 @@ from substitutions.explain import Attempt, Derivation, Explainer, named
 from substitutions.rule import Rule, side_text
 from substitutions.sources import Statement, read_source
 from substitutions.workers import parallel_map
+from unity.cli import say
 from verifier.decide import Decision, Verdict
 
 RulesFor = Callable[[Graph], Sequence[Rule]]
@@ -53,12 +54,12 @@ def explain_file(given: str, rules_for: RulesFor, jobs: int = 1, *, as_json: boo
     for explanation in found:
         tally.update([explanation.steps] if explanation.verdict is Verdict.PROVED else [])
         if as_json:
-            print(json.dumps(_record(file, explanation)), flush=True)
+            say(json.dumps(_record(file, explanation)))
         else:
-            print("\n".join((_heading(explanation), *explanation.lines)), flush=True)
+            say("\n".join((_heading(explanation), *explanation.lines)))
     if not as_json and len(statements) > 1:
         counts = sorted((steps, n) for steps, n in tally.items() if steps is not None)
-        print("; ".join(f"{n:,} in {_counted(steps)}" for steps, n in counts))
+        say("; ".join(f"{n:,} in {_counted(steps)}" for steps, n in counts))
     if not tally:
         raise NegativeAnswer(f"{file}: none of {len(statements)} rules is proved")
     if missing := tally[None]:

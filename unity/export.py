@@ -14,7 +14,7 @@ import typer
 
 from pcg.errors import InputError
 from pcg.models import make_module
-from unity.cli import new_app, run_app
+from unity.cli import new_app, run_app, say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,11 +61,11 @@ def export(
             "tensors": count,
             "untrained": added,
         }
-        print(json.dumps(content, indent=1))
+        say(json.dumps(content, indent=1))
         return
-    print(f"{out}: {count} tensors of {kept.manifest.model} after step {step}")
+    say(f"{out}: {count} tensors of {kept.manifest.model} after step {step}")
     if added:
-        print(f"as the module has them at first: {', '.join(added)}")
+        say(f"as the module has them at first: {', '.join(added)}")
 
 
 def _completed(

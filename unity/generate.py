@@ -15,18 +15,18 @@ from time import perf_counter
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from pcg.budget import Budget
 from pcg.errors import InputError
 from pcg.operator import Operator
 from substitutions.certificates import write_certificates
 from substitutions.companions import write_companions
 from substitutions.enumerate import computing
-from substitutions.generate import MAX_OPS, Generated, generate
+from substitutions.generate import BUDGET, MAX_OPS, Generated, generate
 from substitutions.store import CERTIFICATES, RULES, default_path, load_library, save_library
-from unity.cli import new_app, run_app
+from unity.cli import PlainConsole, new_app, run_app, say
 from unity.declarations import load_user_operators
 from unity.explain import explain_file
 
@@ -61,6 +61,10 @@ def command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default all cores.")
     ] = None,
+    seconds: Annotated[
+        int, typer.Option(min=1, help="Processor time for one candidate; then it is unknown.")
+    ] = BUDGET.seconds,
+    memory: Annotated[int, typer.Option(min=64, help="MiB for one candidate.")] = BUDGET.memory,
     explain: Annotated[
         str | None,
         typer.Option(
@@ -88,7 +92,7 @@ def command(
         raise InputError(str(out), f"no such folder (expected one for {RULES})")
     path = default_path() if out is None else out / RULES
     chosen = _chosen(only) if only else None
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     start = perf_counter()
     with Progress(console=console, transient=True, disable=as_json) as progress:
         bars = {phase: progress.add_task(phase, total=None) for phase in PHASES}
@@ -105,13 +109,14 @@ def command(
             derived=derived,
             parallel=parallel,
             progress=show,
+            budget=Budget(seconds, memory),
         )
     save_library(found.library, path)
     write_companions(found.library, path.parent)
     if certificates:
         write_certificates(found.library, path.parent / CERTIFICATES, jobs or os.cpu_count() or 1)
     if as_json:
-        print(json.dumps(_record(found), indent=1))
+        say(json.dumps(_record(found), indent=1))
     else:
         _print_report(found, path, perf_counter() - start, show_rejected=show_rejected)
 
@@ -133,7 +138,7 @@ def _record(found: Generated) -> dict[str, object]:
 
 
 def _print_report(found: Generated, path: Path, seconds: float, *, show_rejected: bool) -> None:
-    console = Console()
+    console = PlainConsole()
     table = Table(title="Rule generation")
     table.add_column("")
     table.add_column("", justify="right")
@@ -152,7 +157,7 @@ def _print_report(found: Generated, path: Path, seconds: float, *, show_rejected
     console.print(table)
     if show_rejected:
         for candidate, decision in found.rejected:
-            console.print(f"{decision.verdict}: {candidate}", soft_wrap=True, markup=False)
+            console.print(f"{decision.verdict}: {candidate}", soft_wrap=True)
     rules = len(found.library.rules)
     console.print(f"{rules} proved rules in {seconds:.0f} s, written to {path}", soft_wrap=True)
 

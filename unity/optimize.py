@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.spinner import Spinner
 from rich.table import Table
 
@@ -40,7 +38,7 @@ from search.views import load_views
 from substitutions.locate import of_module
 from substitutions.store import load_library
 from unity.batch_norm import HELP, LOCAL_PLANNERS, WHOLE, groups_text, norm_groups
-from unity.cli import new_app, run_app
+from unity.cli import PlainConsole, new_app, run_app, say
 from unity.declarations import load_user_operators
 from unity.limits import check_batch, check_devices, check_file
 from unity.planners import NAMES, check_name, planner_of
@@ -238,7 +236,7 @@ def _dimensions(allow: str | None) -> frozenset[Dimension] | None:
 @contextmanager
 def _progress(*, shown: bool) -> Generator[Progress]:
     """A line that shows how far the search is, for terminals."""
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     if not (shown and console.is_terminal):
         yield silent
         return
@@ -282,7 +280,7 @@ def _print_json(found: Planned, agreement: Agreement | None) -> None:
         "agreement": None if agreement is None else asdict(agreement),
         "opaque": [node.name for node in opaque_nodes(found.plan.model)],
     }
-    print(json.dumps(content, indent=1))
+    say(json.dumps(content, indent=1))
 
 
 def phases_text(phases: Mapping[str, float]) -> str:
@@ -299,7 +297,7 @@ def _speedup(found: Planned) -> float | None:
 
 def _print_report(found: Planned, out: Path) -> None:
     plan, report = found.plan, found.report
-    console = Console()
+    console = PlainConsole()
     title = f"{plan.model_name} on {plan.machine.devices} x {plan.machine.name}"
     pipeline = pipeline_text(plan)
     table = Table(title=f"{title}, {pipeline}" if pipeline else title)
@@ -307,7 +305,7 @@ def _print_report(found: Planned, out: Path) -> None:
         table.add_column(heading)
     described = rows(plan)
     for row in described[:MAX_ROWS]:
-        table.add_row(row.name, escape(row.call), row.cut, row.devices)
+        table.add_row(row.name, row.call, row.cut, row.devices)
     if len(described) > MAX_ROWS:
         table.add_row("...", f"{len(described) - MAX_ROWS} more", "", "")
     console.print(table)
@@ -316,7 +314,7 @@ def _print_report(found: Planned, out: Path) -> None:
     for heading in ("rule", "times", "left == right"):
         used.add_column(heading, overflow="fold")
     for name, text, count in rules_used(plan.derivation):
-        used.add_row(name, str(count), escape(text))
+        used.add_row(name, str(count), text)
     console.print(used)
     if plan.norm_groups > 1:
         console.print(groups_text(plan.norm_groups, batch_of(plan)), soft_wrap=True)

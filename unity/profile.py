@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from pcg.errors import InputError
@@ -22,7 +21,7 @@ from pcg.files import write_text_atomic
 from pcg.machine import DType, Machine, load_machine
 from pcg.profile import LinkSeries, OperatorSeries, Point, Profile, link_rate
 from runtime.launch import launch
-from unity.cli import new_app, run_app
+from unity.cli import PlainConsole, new_app, run_app, say
 
 if TYPE_CHECKING:
     from runtime.measure import Measured, Timing
@@ -69,7 +68,7 @@ def profile(
     text = json.dumps(content.model_dump(mode="json"), indent=1)
     write_text_atomic(out, text + "\n")
     if as_json:
-        print(text)
+        say(text)
     else:
         _print(content, out)
 
@@ -149,7 +148,7 @@ def _points(series: Sequence[Timing]) -> tuple[Point, ...]:
 
 
 def _print(content: Profile, out: Path) -> None:
-    console = Console()
+    console = PlainConsole()
     table = Table(title=f"{content.machine}: {content.device}")
     for heading in ("what", "format", "least", "spread", "best rate"):
         table.add_column(heading, justify="left" if heading in ("what", "format") else "right")

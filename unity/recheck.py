@@ -10,29 +10,31 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import track
 
+from pcg.budget import Budget
 from pcg.errors import NegativeAnswer
 from pcg.files import read_json
 from substitutions.certificates import uncertified
+from substitutions.limited import Lost, limited_map
 from substitutions.store import CERTIFICATES, RULES, LibraryFile
-from substitutions.workers import parallel_map
-from unity.cli import new_app, run_app
+from unity.cli import PlainConsole, new_app, run_app, say
 from verifier.bundle import read_bundle
 from verifier.certificate import CertificateFile
-from verifier.recheck import Rechecked, Rechecker
+from verifier.recheck import Rechecked, Rechecker, Solvers
 from verifier.recheck import certificates as certificates_in
 from verifier.solvers import SOLVERS, require
 
 app = new_app()
+BUDGET = Budget(seconds=4)
+"""For one certificate: ours take well under a second."""
 CHUNK = 64
-"""Certificates that one task checks: they share scripts, and each of these is solved once."""
+"""Certificates in a row that one process is given: they share scripts."""
 SHOWN = 5
 """Names in a message."""
 
@@ -51,6 +53,10 @@ def recheck(
         Path | None, typer.Option(help="Rules of which each has to have a certificate.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    seconds: Annotated[
+        int, typer.Option(min=1, help="Processor time for one certificate; then it is unknown.")
+    ] = BUDGET.seconds,
+    memory: Annotated[int, typer.Option(min=64, help="MiB for one certificate.")] = BUDGET.memory,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a certificate, a line each.")
     ] = False,
@@ -62,27 +68,30 @@ def recheck(
         certificates /= CERTIFICATES
     rules = None if library is None else read_json(library, LibraryFile)
     given = _read(certificates)
-    chunks = [given.files[i : i + CHUNK] for i in range(0, len(given.files), CHUNK)]
+    check = Checking({name: SOLVERS[name] for name in chosen}, given.scripts)
     found = track(
-        parallel_map(partial(_check, given.scripts, chosen), chunks, jobs),
+        limited_map(check, given.files, jobs, Budget(seconds, memory), chunk=CHUNK),
         "rechecking",
-        total=len(chunks),
-        console=Console(stderr=True),
+        total=len(given.files),
+        console=PlainConsole(stderr=True),
         transient=True,
         disable=as_json,
     )
-    results = [result for chunk in found for result in chunk]
+    results = [
+        _lost(file, result) if isinstance(result, Lost) else result
+        for (_, file), result in zip(given.files, found, strict=True)
+    ]
     for (place, _), result in zip(given.files, results, strict=True):
         if as_json:
-            print(json.dumps(_record(place, result)))
+            say(json.dumps(_record(place, result)))
         elif not result.accepted:
-            print(f"rejected: {place}: {result.reason}")
+            say(f"rejected: {place}: {result.reason}")
     accepted = [f for (_, f), r in zip(given.files, results, strict=True) if r.accepted]
     rejected = len(results) - len(accepted)
     if not as_json:
-        print(f"{certificates}: {len(accepted)} certificates accepted, {rejected} rejected")
+        say(f"{certificates}: {len(accepted)} certificates accepted, {rejected} rejected")
         conditions = sum(result.conditions for result in results)
-        print(f"{conditions} side conditions, each without a solution by {' and '.join(chosen)}")
+        say(f"{conditions} side conditions, each without a solution by {' and '.join(chosen)}")
     if rejected:
         raise NegativeAnswer(f"{certificates}: {rejected} of {len(results)} certificates rejected")
     if rules is not None:
@@ -106,13 +115,24 @@ def _read(where: Path) -> Given:
     return Given(tuple((f"{where}: {f.rule}", f) for f in bundle.certificates), bundle.scripts)
 
 
-def _check(
-    scripts: Path | Mapping[str, str],
-    solvers: Sequence[str],
-    files: Sequence[tuple[str, CertificateFile]],
-) -> list[Rechecked]:
-    rechecker = Rechecker(scripts, {name: SOLVERS[name] for name in solvers})
-    return [rechecker.check_file(file) for _, file in files]
+@dataclass
+class Checking:
+    """Checks certificates one after the other. What is solved for one is kept for others."""
+
+    solvers: Solvers
+    scripts: Path | Mapping[str, str]
+
+    @cached_property
+    def _rechecker(self) -> Rechecker:
+        return Rechecker(self.scripts, self.solvers)
+
+    def __call__(self, given: tuple[str, CertificateFile]) -> Rechecked:
+        return self._rechecker.check_file(given[1])
+
+
+def _lost(file: CertificateFile, lost: Lost) -> Rechecked:
+    """What can be said of a certificate that used up its budget."""
+    return Rechecked(file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0)
 
 
 def _compare(
@@ -124,7 +144,7 @@ def _compare(
         shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
         raise NegativeAnswer(f"{name}: {len(missing)} rules have no certificate: {shown}")
     if not quiet:
-        print(f"{name}: all {len(rules.rules)} rules have one that says what they say")
+        say(f"{name}: all {len(rules.rules)} rules have one that says what they say")
 
 
 def _record(place: str, result: Rechecked) -> dict[str, object]:

@@ -8,13 +8,13 @@ from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from pcg.plan import Plan
 from pcg.timeline import event, names, write_timeline
 from runtime.job import TOLERANCE, Comparison, Report, Step
 from unity.batch_norm import groups_text
+from unity.cli import PlainConsole, say
 
 MAX_ROWS = 20
 """Longer tables are thinned out."""
@@ -54,7 +54,7 @@ def print_json(plan: Plan, report: Report) -> None:
         "norm_groups": plan.norm_groups,
         "check": _check_record(report.comparisons) if report.comparisons else None,
     }
-    print(json.dumps(content, indent=1))
+    say(json.dumps(content, indent=1))
 
 
 def _throughput(plan: Plan, report: Report) -> float | None:
@@ -80,7 +80,7 @@ def _number(value: float) -> float | None:
 
 def print_report(plan: Plan, report: Report) -> None:
     """The result of a run as tables."""
-    console = Console()
+    console = PlainConsole()
     losses = Table("step", "loss", "seconds", title=f"{plan.model_name}, training")
     for step in _thinned(report.steps):
         losses.add_row(str(step.number), f"{step.loss:.10g}", f"{step.seconds:.4f}")

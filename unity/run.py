@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from pcg.errors import InputError, NegativeAnswer
@@ -25,7 +24,7 @@ from pcg.user import load_operators
 from runtime.job import AgreedError, Observer, Options, Step
 from runtime.launch import check_computer, launch, start_server
 from runtime.lower import Lowering
-from unity.cli import command_of, new_app, run_app
+from unity.cli import PlainConsole, command_of, new_app, run_app, say
 from unity.declarations import load_user_operators
 from unity.origin import check_graph_of, check_origin
 from unity.report import batch_of, print_json, print_report, write_trace
@@ -164,7 +163,7 @@ def _observed(job: Job, plan: Plan) -> Generator[Observer]:
         Progress(
             *Progress.get_default_columns(),
             TextColumn("loss {task.fields[loss]} {task.fields[speed]}"),
-            console=Console(stderr=True),
+            console=PlainConsole(stderr=True),
             transient=True,
             disable=not is_shown or tell is not None,
         ) as progress,
@@ -190,7 +189,7 @@ def _lines(steps: int, plan: Plan) -> Observer:
         if step.number * PARTS // steps == (step.number - 1) * PARTS // steps:
             return
         text = f"step {step.number} of {steps}: loss {step.loss:.6g}, {step.seconds:.3g} s"
-        print(f"unity: {text} ({predicted})", file=sys.stderr, flush=True)
+        say(f"unity: {text} ({predicted})", error=True)
 
     return tell
 
@@ -228,9 +227,9 @@ def _writing(path: str) -> Generator[None]:
 def _print_programs(lowering: Lowering) -> None:
     """What each process does, on the standard error so that --json stays readable."""
     for rank in range(min(lowering.ranks, MAX_PROGRAMS)):
-        print(lowering.program(rank), file=sys.stderr)
+        say(str(lowering.program(rank)), error=True)
     if lowering.ranks > MAX_PROGRAMS:
-        print(f"... and {lowering.ranks - MAX_PROGRAMS} more ranks", file=sys.stderr)
+        say(f"... and {lowering.ranks - MAX_PROGRAMS} more ranks", error=True)
 
 
 if __name__ == "__main__":

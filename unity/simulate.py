@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from pcg.errors import InputError
@@ -22,7 +21,7 @@ from search.describe import pipeline_text
 from search.efficiency import Speed
 from search.pipeline.timeline import PipelineRun
 from search.trace import Simulated, representatives, simulate_plan, stage_span, write_trace
-from unity.cli import new_app, run_app
+from unity.cli import PlainConsole, new_app, run_app, say
 from unity.declarations import load_user_operators
 from unity.origin import machine_of
 from unity.speed import PROFILE_HELP, measured
@@ -62,7 +61,7 @@ def simulate(
     if trace is not None:
         save_trace(found, trace, shown)
     if as_json:
-        print(json.dumps(report(found), indent=1))
+        say(json.dumps(report(found), indent=1))
     else:
         _print(found, trace)
 
@@ -177,7 +176,7 @@ def _phase_rows(found: Simulated) -> list[tuple[str, float]]:
 
 def _print(found: Simulated, trace: Path | None) -> None:
     use, memory, run = found.busiest, found.memory, found.pipeline
-    console = Console()
+    console = PlainConsole()
     pipeline = pipeline_text(found.plan)
     title = f"{found.plan.model_name} on {found.machine.devices} x {found.machine.name}"
     table = Table(title=f"{title}, {pipeline}" if pipeline else title)

@@ -21,23 +21,24 @@ from time import perf_counter
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from pcg.budget import Budget
 from pcg.errors import InputError, NegativeAnswer
 from pcg.files import write_text_atomic
+from substitutions.limited import Lost, limited_map
 from substitutions.sources import Outcome, Source, Statement, read_source
 from substitutions.store import default_path
-from substitutions.workers import parallel_map
-from unity.cli import new_app, run_app
+from unity.cli import PlainConsole, new_app, run_app, say
 from unity.declarations import load_user_operators
 from verifier.certificate import Certificate, certify, write
 from verifier.decide import Verdict
 from verifier.snippet import snippet
 
 app = new_app()
+BUDGET = Budget(seconds=3)
+"""For one rule: ours take well under a second, and most a few milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,10 @@ def verify(
     snippets: Annotated[
         Path | None, typer.Option(help="Folder for programs that show the counterexamples.")
     ] = None,
+    seconds: Annotated[
+        int, typer.Option(min=1, help="Processor time for one rule; then it is unknown.")
+    ] = BUDGET.seconds,
+    memory: Annotated[int, typer.Option(min=64, help="MiB for one rule.")] = BUDGET.memory,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a rule, a line each.")
     ] = False,
@@ -96,13 +101,16 @@ def verify(
         _make_folder(folder)
     items = list(_items(sources))
     tally = {source.file: Counter[Verdict]() for source in sources}
-    for item, result in _decided(items, jobs or _cores(), certificates, quiet=as_json):
+    results = limited_map(
+        partial(_decide, certificates), items, jobs or _cores(), Budget(seconds, memory)
+    )
+    for item, result in zip(items, _watched(results, len(items), quiet=as_json), strict=True):
         tally[item.file][result.verdict] += 1
         program = _write_program(snippets, item, result)
         if as_json:
-            print(json.dumps(_record(item, result)), flush=True)
+            say(json.dumps(_record(item, result)))
         elif result.verdict is not Verdict.PROVED:
-            print(_block(item, result, program), flush=True)
+            say(_block(item, result, program))
     if not as_json:
         _print_table(tally)
     _require_proofs(tally)
@@ -124,20 +132,22 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _decided(
-    items: Sequence[Item], jobs: int, certificates: Path | None, *, quiet: bool
-) -> Iterator[tuple[Item, Result]]:
-    """The items in order, each as soon as it and those before it are decided."""
-    console = Console(stderr=True)
-    results = parallel_map(partial(_decide, certificates), items, jobs)
+def _watched(results: Iterator[Result | Lost], count: int, *, quiet: bool) -> Iterator[Result]:
+    """The results in order, each as soon as it and those before it are there."""
+    console = PlainConsole(stderr=True)
     with Progress(
         console=console,
         transient=True,
         redirect_stdout=sys.stdout.isatty(),  # or what is printed to a file would not get there
         disable=quiet or not console.is_terminal,
     ) as progress:
-        watched = progress.track(results, total=len(items), description="proving")
-        yield from zip(items, watched, strict=True)
+        for result in progress.track(results, total=count, description="proving"):
+            yield _lost(result) if isinstance(result, Lost) else result
+
+
+def _lost(lost: Lost) -> Result:
+    """What can be said of a rule that used up its budget."""
+    return Result(Verdict.UNKNOWN, str(lost.spent), (), None, lost.seconds, None, None)
 
 
 def _decide(certificates: Path | None, item: Item) -> Result:
@@ -220,14 +230,12 @@ def _print_table(tally: dict[str, Counter[Verdict]]) -> None:
     for heading in (*used, "rules"):
         table.add_column(str(heading), justify="right")
     for file, counts in tally.items():
-        table.add_row(
-            escape(file), *(f"{counts[verdict]:,}" for verdict in used), f"{counts.total():,}"
-        )
+        table.add_row(file, *(f"{counts[verdict]:,}" for verdict in used), f"{counts.total():,}")
     if len(tally) > 1:
         whole = sum(tally.values(), Counter[Verdict]())
         table.add_section()
         table.add_row("all", *(f"{whole[verdict]:,}" for verdict in used), f"{whole.total():,}")
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 def _require_proofs(tally: dict[str, Counter[Verdict]]) -> None:

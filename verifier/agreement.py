@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pcg.graph import Value
+from pcg.graph import Graph, Value
 from verifier.sides import REMEMBERED, Written, side_typings
-from verifier.trusted.degrees import Monomial, Typing
+from verifier.trusted.degrees import Monomial, Typing, typings
 from verifier.trusted.types import differences, residual
 from verifier.witness import solve
 
@@ -59,6 +59,16 @@ def agree(
         degrees = witness([a, b], differences(a, b))
         if degrees is not None:
             return Agreement(numbers, asked.texts), degrees
+    return None
+
+
+def agree_alike(side: tuple[Value, ...]) -> tuple[Agreement, Mapping[str, int]] | None:
+    """The same for two sides that are written alike: the first typing that some degrees satisfy,
+    without a look at the others, of which there may be very many."""
+    for number, typing in enumerate(typings(Graph(side).nodes, side)):
+        degrees = witness([typing])
+        if degrees is not None:
+            return Agreement((number, number), ()), degrees
     return None
 
 

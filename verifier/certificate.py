@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -43,7 +43,9 @@ class OperatorFile(FileModel):
     sizes: tuple[str, ...] = Field(strict=False)
     reals: tuple[str, ...] = Field(strict=False)
     commutative: bool
-    parallel: str | None
+    parallel: (
+        Literal["partition", "combine", "replicate", "reduce", "pipeline", "batch", "join"] | None
+    )
 
     @staticmethod
     def of(operator: Operator) -> OperatorFile:
@@ -85,7 +87,7 @@ class WitnessFile(FileModel):
     """Sizes, degrees and real attributes at which both sides are typed alike."""
 
     sizes: dict[str, int]
-    degrees: dict[str, int]
+    degrees: dict[str, Annotated[int, Field(ge=1)]]
     reals: dict[str, float]
 
 

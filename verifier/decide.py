@@ -17,7 +17,7 @@ from itertools import chain
 from pcg.errors import OperatorError
 from pcg.graph import Graph, Node, Value
 from pcg.poly import Poly
-from verifier.agreement import WHOLE, Agreement, agree, typed_sides, witness
+from verifier.agreement import WHOLE, Agreement, agree, agree_alike, typed_sides, witness
 from verifier.concrete import Origin
 from verifier.counterexample import Counterexample, Instance, instances, replay
 from verifier.shrink import shrink
@@ -27,6 +27,7 @@ from verifier.trusted.errors import TooLarge, Undecided, Unproved, Unsolvable
 from verifier.trusted.expansion import obligations
 from verifier.trusted.local import prove_typing
 from verifier.trusted.prove import Proof
+from verifier.trusted.same import is_same
 from verifier.trusted.sizes import SizeEquation, Sizes, different_ranks, input_size, pair_sizes
 from verifier.trusted.steps import Searching
 
@@ -193,7 +194,10 @@ def _agreement(
     left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes
 ) -> tuple[Agreement, Mapping[str, int]]:
     """The most general typings on which both sides have the same types, and degrees for them."""
+    alike = all(is_same(a, b) for a, b in zip(left, right, strict=True))
     try:
+        if alike and (one := agree_alike(left)) is not None:
+            return one
         lefts, rights = typed_sides(left, right)
         found = agree(lefts, rights)
     except Undecided as error:

@@ -28,7 +28,7 @@ from verifier.certificate import (
 )
 from verifier.concrete import Origin
 from verifier.trusted import smt
-from verifier.trusted.degrees import Typing, local_typing, ranks, typings
+from verifier.trusted.degrees import Typing, local_typing, ranks, typing_at
 from verifier.trusted.errors import TooLarge, Unproved, Unsolvable
 from verifier.trusted.expansion import obligations
 from verifier.trusted.local import typing_obligations
@@ -189,10 +189,13 @@ def _statement(file: CertificateFile, pair: Pair) -> tuple[Sizes, tuple[Typing, 
         if asked != file.requires:
             raise Rejected("requires something else than it says")
         return sizes, None
-    options = [list(typings(Graph(side).nodes, side)) for side in pair]
-    if any(number not in range(len(o)) for number, o in zip(file.typings, options, strict=True)):
-        raise Rejected("has no such typing")
-    left, right = (o[number] for number, o in zip(file.typings, options, strict=True))
+    try:
+        left, right = (
+            typing_at(Graph(side).nodes, side, number)
+            for number, side in zip(file.typings, pair, strict=True)
+        )
+    except IndexError:
+        raise Rejected("has no such typing") from None
     if (*asked, *residual(left, right).texts) != file.requires:
         raise Rejected("requires something else than it says")
     return sizes, (left, right)

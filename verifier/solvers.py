@@ -19,8 +19,16 @@ def ask_z3(script: str) -> smt.Outcome:
 
 
 def ask_cvc5(script: str) -> smt.Outcome:
-    """Whether cvc5 can satisfy a script. Raises InputError where it is not installed."""
+    """Whether cvc5 can satisfy a script; what it cannot read or has no memory for is unknown.
+    Raises InputError where it is not installed."""
     cvc5 = _cvc5()
+    try:
+        return _ask_cvc5(script, cvc5)
+    except RuntimeError:  # of which cvc5 has further kinds
+        return "unknown"
+
+
+def _ask_cvc5(script: str, cvc5: Any) -> smt.Outcome:
     solver = cvc5.Solver(cvc5.TermManager())
     solver.setOption("tlimit-per", str(TIME_LIMIT))
     parser = cvc5.InputParser(solver)

@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from itertools import product
 
 from pcg.graph import Leaf, Node, Value
@@ -26,6 +26,8 @@ from pcg.tensor import Degrees, Halos
 from verifier.trusted.errors import Undecided
 
 Exponent = Fraction | int
+MAX_PRIME = 1 << 20
+"""Up to which the primes of a degree are looked for, so that all below 2^40 are factored."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,21 @@ class Monomial:
         return Monomial(tuple(sorted((s, e) for s, e in powers.items() if e)))
 
     @staticmethod
+    @lru_cache(maxsize=1024)
     def number(value: int) -> Monomial:
-        """A positive integer as the product of its primes."""
+        """A positive integer as the product of its primes. Raises Undecided where these are not
+        found: two of them are above ``MAX_PRIME``."""
         powers: dict[str, Exponent] = {}
         prime = 2
-        while value > 1:
+        while prime * prime <= value:
+            if prime > MAX_PRIME:
+                raise Undecided(f"the degree {value} has no small primes")
             while value % prime == 0:
                 powers[str(prime)] = powers.get(str(prime), 0) + 1
                 value //= prime
             prime += 1
+        if value > 1:
+            powers[str(value)] = powers.get(str(value), 0) + 1
         return Monomial.collect(powers)
 
     def times(self, other: Monomial, power: Exponent = 1) -> Monomial:
@@ -152,10 +160,29 @@ def input_degrees(name: str, rank: int) -> Degrees[Monomial]:
 
 def typings(nodes: Sequence[Node], outputs: Sequence[Value]) -> Iterator[Typing]:
     """One typing for each choice of which operands carry partials."""
-    computing = [n for n in nodes if not n.is_leaf and n.operator_call.operator.parallel is None]
-    options = [_carrier_options(node) for node in computing]
+    computing, options = _carriers(nodes)
     for choice in product(*options):
         yield _typing(nodes, outputs, dict(zip(computing, choice, strict=True)))
+
+
+def typing_at(nodes: Sequence[Node], outputs: Sequence[Value], number: int) -> Typing:
+    """The typing of a number, from 0, in the order of ``typings``, which are not gone through.
+    Raises IndexError where there is none."""
+    computing, options = _carriers(nodes)
+    chosen: dict[Node, frozenset[int]] = {}
+    left = number
+    for node, choices in zip(reversed(computing), reversed(options), strict=True):
+        left, which = divmod(left, len(choices))
+        chosen[node] = choices[which]
+    if left:
+        raise IndexError(number)
+    return _typing(nodes, outputs, chosen)
+
+
+def _carriers(nodes: Sequence[Node]) -> tuple[list[Node], list[tuple[frozenset[int], ...]]]:
+    """The operators that compute, and for each which operands may carry partials."""
+    computing = [n for n in nodes if not n.is_leaf and n.operator_call.operator.parallel is None]
+    return computing, [_carrier_options(node) for node in computing]
 
 
 def _rank(value: Value) -> int:

@@ -24,6 +24,14 @@ RESOURCES = 4_000_000
 CACHED = 65_536
 _QUOTABLE = re.compile(r"[\w.@%~()/*+ -]+")
 """What symbols are called: names, sizes, and sums and products of sizes that are divided."""
+_WORDS = frozenset(
+    (
+        *("true", "false", "not", "and", "or", "xor", "ite", "distinct", "implies", "let", "as"),
+        *("forall", "exists", "_", "par", "div", "mod", "abs", "select", "store", "concat"),
+        *("is_int", "to_int", "to_real", "sin", "cos", "tan", "bag", "tuple", "exp", "sqrt"),
+    )
+)
+"""Of Z3 or of cvc5: neither lets a constant be called so."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,11 @@ def _symbol(name: str) -> str:
 
 def symbol_name(name: str) -> str:
     """What a symbol is called in scripts; the size ``|k|`` is told apart from the attribute ``k``,
-    and both from what a proof makes up, which begins with ``%`` as no name does."""
-    return f"size {name[1:-1]}" if name.startswith("|") else name
+    and both from what a proof makes up, which begins with ``%`` as no name does. Words that mean
+    something to a solver mean it in quotes too."""
+    if name.startswith("|"):
+        return f"size {name[1:-1]}"
+    return f"name {name}" if name in _WORDS else name
 
 
 def _joined(operator: str, parts: list[str], empty: str) -> str:
@@ -123,8 +134,11 @@ def script(assertions: Iterable[Formula]) -> str:
 
 @lru_cache(maxsize=CACHED)
 def check(text: str) -> Outcome:
-    """Whether a script can be satisfied."""
-    result = _solver(text).check()
+    """Whether a script can be satisfied; what Z3 cannot read or has no memory for is unknown."""
+    try:
+        result = _solver(text).check()
+    except z3.Z3Exception:
+        return "unknown"
     return "sat" if result == z3.sat else "unsat" if result == z3.unsat else "unknown"
 
 

@@ -1,0 +1,193 @@
+"""Runs a function over many items in forked workers, each item within a budget.
+
+Problem: an item may never end, take all memory or bring the interpreter down, in code of ours or
+of a solver, and neither the other items nor the command may suffer from it.
+Method: each worker sets its limits anew before each item, and the kernel keeps them
+(``pcg.budget``). A worker that is ended takes only the item with it that it was at: what it spent
+is the answer, the rest of its chunk is handed out again, and another worker takes its place.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from time import perf_counter
+from traceback import format_exc
+from typing import Any, TypeVar
+
+from pcg.budget import Budget, Spent, cause, enter_limited
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+CHUNK = 4
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An item without an answer: what it had spent, and how many seconds went by."""
+
+    spent: Spent
+    seconds: float
+
+
+def limited_map(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    jobs: int,
+    budget: Budget,
+    *,
+    chunk: int = CHUNK,
+) -> Iterator[Result | Lost]:
+    """``work`` of every item, in order; where it did not end within ``budget``, what it spent.
+
+    Results have to survive pickling; an exception of ``work`` is raised here. ``chunk``: how many
+    items a worker is given at once. Workers do not hear Ctrl-C; whatever ends the map early, they
+    are ended by this process.
+    """
+    pool = _Pool(work, items, budget, deque(_chunks(range(len(items)), chunk)))
+    try:
+        for _ in range(min(jobs, len(pool.chunks))):
+            pool.add()
+        for number in range(len(items)):
+            while number not in pool.found:
+                pool.receive()
+            yield pool.found.pop(number)
+    finally:
+        pool.close()
+
+
+def _chunks(numbers: range, size: int) -> Iterator[range]:
+    return (numbers[start : start + size] for start in range(0, len(numbers), size))
+
+
+class _Pool:
+    """Workers by the connection to each, with the numbers of the items that it has still to do."""
+
+    def __init__(
+        self,
+        work: Callable[[Any], Any],
+        items: Sequence[Any],
+        budget: Budget,
+        chunks: deque[range],
+    ) -> None:
+        self._work, self._items, self._budget = work, items, budget
+        self.chunks = chunks
+        self.found: dict[int, Any] = {}
+        self._workers: dict[Connection, ForkProcess] = {}
+        self._left: dict[Connection, range] = {}
+        self._since: dict[Connection, float] = {}
+
+    def add(self) -> None:
+        """Start a worker with a chunk of its own."""
+        ours, theirs = get_context("fork").Pipe()
+        with _interrupts_blocked():
+            worker = get_context("fork").Process(
+                target=self._serve, args=(theirs, [ours, *self._workers]), daemon=True
+            )
+            worker.start()
+        theirs.close()
+        self._workers[ours] = worker
+        self._hand_out(ours)
+
+    def _serve(self, pipe: Connection, others: Sequence[Connection]) -> None:
+        """A worker's life: numbers of items come in, answers go out."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for other in others:  # or a worker would not see that this process has gone
+            other.close()
+        enter_limited()
+        try:
+            while numbers := pipe.recv():
+                for number in numbers:
+                    pipe.send_bytes(self._answer(self._items[number]))
+        except (EOFError, OSError):
+            return
+
+    def _answer(self, item: Any) -> bytes:
+        self._budget.start()
+        start = perf_counter()
+        try:
+            return pickle.dumps((self._work(item), None))
+        except MemoryError:
+            return pickle.dumps((Lost(Spent.MEMORY, perf_counter() - start), None))
+        except RecursionError:
+            return pickle.dumps((Lost(Spent.DEPTH, perf_counter() - start), None))
+        except Exception as error:
+            return _failure(error)
+
+    def receive(self) -> None:
+        """Wait for answers, and put another worker in the place of each that was ended."""
+        for pipe in wait(list(self._workers)):
+            assert isinstance(pipe, Connection)
+            try:
+                result, error = pickle.loads(pipe.recv_bytes())
+            except (EOFError, ConnectionResetError):
+                self._bury(pipe)
+                continue
+            if error is not None:
+                raise error
+            number, self._left[pipe] = self._left[pipe][0], self._left[pipe][1:]
+            self.found[number], self._since[pipe] = result, perf_counter()
+            if not self._left[pipe]:
+                self._hand_out(pipe)
+
+    def _hand_out(self, pipe: Connection) -> None:
+        """Give a worker its next chunk; with none left, it ends."""
+        if self.chunks:
+            self._left[pipe], self._since[pipe] = self.chunks.popleft(), perf_counter()
+            pipe.send(self._left[pipe])
+            return
+        pipe.send(None)
+        self._remove(pipe)
+
+    def _bury(self, pipe: Connection) -> None:
+        """What a worker was at has no answer; another takes over the rest of its chunk."""
+        lost, rest = self._left[pipe][0], self._left[pipe][1:]
+        seconds = perf_counter() - self._since[pipe]
+        self.found[lost] = Lost(cause(self._remove(pipe)), seconds)
+        if rest:
+            self.chunks.appendleft(rest)
+        if self.chunks:
+            self.add()
+
+    def _remove(self, pipe: Connection) -> int | None:
+        worker = self._workers.pop(pipe)
+        self._left.pop(pipe, None)
+        worker.join()
+        pipe.close()
+        return worker.exitcode
+
+    def close(self) -> None:
+        """End the workers that are left."""
+        for worker in self._workers.values():
+            worker.terminate()
+        for pipe in list(self._workers):
+            self._remove(pipe)
+
+
+def _failure(error: Exception) -> bytes:
+    """An exception on its way to the process that asked, with the place where it was raised."""
+    error.add_note(format_exc())
+    try:
+        pickle.loads(packed := pickle.dumps((None, error)))
+    except Exception:
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+    return packed
+
+
+@contextmanager
+def _interrupts_blocked() -> Generator[None]:
+    """Ctrl-C waits for the end of the block, here; a process forked in it starts with that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,115 @@
+"""Rules by an adversary: none is proved wrongly, none hangs, none ends in a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_rules import FILES, OPERATORS, OWN_OPERATORS, OWN_RULES, rules
+
+from pcg.ops import OPERATORS as KNOWN
+from unity.cli import run_app
+from unity.verify import app as verify
+
+ROOT = Path(__file__).parents[2]
+HANG = 10
+"""Seconds of processor time that nothing here may take."""
+CONTROLS = [chr(i) for i in range(32) if chr(i) != "\n"] + ["\x7f", "\x9b", "\u202e", "\u2066"]
+
+
+def unity(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command of Unity, as a user has it."""
+    command = [sys.executable, "-m", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def written(folder: Path, content: object) -> Path:
+    path = folder / "rules.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
+    return path
+
+
+def refusal(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which ``verify`` refuses its input."""
+    with pytest.raises(SystemExit) as ended:
+        run_app(verify, "verify", [*map(str, arguments), "--jobs", "1"])
+    printed = capsys.readouterr()
+    assert ended.value.code == 2, printed.out
+    assert printed.err.startswith("unity: error: ")
+    assert printed.err.count("\n") == 1
+    assert len(printed.err) < 2000
+    assert not any(c in printed.err + printed.out for c in CONTROLS)
+    return printed.err
+
+
+def verdicts(folder: Path, given: list[dict[str, Any]], *more: object) -> list[dict[str, Any]]:
+    """What ``verify`` says of rules; it leaves nothing behind."""
+    path = written(folder, {"schema_version": 1, "rules": given})
+    before = {*folder.iterdir()}
+    ended = unity("unity.verify", path, "--json", "--jobs", 2, *more, folder=folder)
+    assert ended.returncode in (0, 1), ended.stderr
+    assert ended.stderr.count("\n") == ended.returncode, ended.stderr
+    assert {*folder.iterdir()} == before
+    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [record["rule"] for record in found] == [rule["name"] for rule in given]
+    return found
+
+
+def test_hostile_rules(tmp_path: Path):
+    corpus = rules()
+    found = verdicts(tmp_path, [rule for rule, _ in corpus], "--seconds", 1)
+    wrong = [
+        f"{record['verdict']}: {rule['left'][:80]} == {rule['right'][:80]} {rule['requires']}"
+        for (rule, expected), record in zip(corpus, found, strict=True)
+        if record["verdict"] not in expected
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_hostile_files(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    content, said = FILES[name]
+    assert said in refusal(written(tmp_path, content), capsys=capsys)
+
+
+@pytest.fixture
+def _restored():
+    before = dict(KNOWN)
+    yield
+    KNOWN.clear()
+    KNOWN.update(before)
+
+
+@pytest.mark.usefixtures("_restored")
+@pytest.mark.parametrize("name", OPERATORS)
+def test_hostile_operators(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    declared, said = OPERATORS[name]
+    file = tmp_path / "ops.py"
+    file.write_text(f"from pcg.operator import Operator\n\nown = {declared}\n")
+    path = written(tmp_path, {"schema_version": 1, "rules": []})
+    assert said in refusal(path, "--operators", file, capsys=capsys)
+    assert "relu" in KNOWN
+
+
+def test_rules_of_own_operators(tmp_path: Path):
+    file = tmp_path / "ops.py"
+    file.write_text(OWN_OPERATORS)
+    given = [
+        {"name": f"own {i}", "inputs": {"x": 1}, "left": left, "right": right}
+        for i, (left, right, _) in enumerate(OWN_RULES)
+    ]
+    found = verdicts(tmp_path, given, "--operators", file)
+    wrong = [
+        f"{record['verdict']}: {left} == {right}: {record['reason']}"
+        for (left, right, expected), record in zip(OWN_RULES, found, strict=True)
+        if record["verdict"] not in expected
+    ]
+    assert not wrong, "\n".join(wrong)
