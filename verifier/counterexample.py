@@ -181,10 +181,11 @@ def _solved(
     """Sizes from Z3 where guesses fail, as for a piece of a piece: every size of a tensor is at
     least ``least``, and what is cut a multiple of its degrees, at most ``largest`` times."""
     parts = {s: Poly.of(s) * cuts.get(s, 1) for s in free}
-    known = [smt.at_least(Poly.of(s), 1) for s in free]
+    known = [smt.at_least(Poly.of(s), int(s.startswith("|"))) for s in free]
     known += [smt.at_least(largest - Poly.of(s), 0) for s in free]
     known += [smt.at_least(sizes.resolve(p).substitute(parts), least) for p in sizes.positive]
     known += [smt.at_least(sizes.resolve(p).substitute(parts), 0) for p in sizes.naturals]
+    known += [smt.is_zero(zero.substitute(parts)) for zero in sizes.zeros]
     found = smt.model(smt.script(known))
     if found is None:
         return None

@@ -32,7 +32,7 @@ def obligations(
     naturals = tuple(dict.fromkeys(sizes.resolve(value) for value in sizes.naturals))
     found: list[str] = []
     for a, b in zip(left, right, strict=True):
-        prover = Prover(positive, {}, found, naturals, steps, judge)
+        prover = Prover(positive, {}, found, naturals, steps, judge, sizes.zeros)
         meaning = Meaning(sizes, prover.ranges, prover.is_digit)
         index = free_indices(sizes, a)
         forms = meaning.at(a, index), meaning.at(b, index)

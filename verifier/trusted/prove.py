@@ -61,7 +61,8 @@ class Reading:
 @dataclass
 class Prover:
     """Proves values equal under assumptions: every polynomial in ``positive`` is at least 1, every
-    one in ``naturals`` at least 0, and every index variable is within its range in ``ranges``.
+    one in ``naturals`` at least 0, every one in ``zeros`` is 0, and every index variable is within
+    its range in ``ranges``.
 
     ``obligations`` collects what ``judge`` found to have no counterexample; ``steps`` says which
     way to go where there are several.
@@ -73,6 +74,7 @@ class Prover:
     naturals: tuple[Poly, ...] = ()
     steps: Steps = field(default_factory=Searching)
     judge: smt.Judge = field(default_factory=lambda: smt.check)
+    zeros: tuple[Poly, ...] = ()
 
     def __post_init__(self) -> None:
         self.templates = Templates(self._same_function, self.steps, self._range_of)
@@ -82,6 +84,7 @@ class Prover:
         self._sizes = frozenset(self.positive)
         self._known = [smt.at_least(size, 1) for size in self.positive]
         self._known += [smt.at_least(value, 0) for value in self.naturals]
+        self._known += [smt.is_zero(value) for value in self.zeros]
 
     def is_digit(self, digit: Digit) -> bool:
         """Whether ``0 <= value < size`` is known wherever the indices are in their ranges."""
