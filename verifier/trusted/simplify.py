@@ -17,6 +17,7 @@ from pcg.normal import (
     substitute_term,
 )
 from pcg.poly import Poly, product
+from verifier.trusted.cancel import cancelled, tightened
 from verifier.trusted.keys import key, key_of_argument, key_of_term
 
 ONE: NormalForm = (Term(Fraction(1)),)
@@ -45,10 +46,12 @@ class Simplifier:
             unit = replace(term, coefficient=Fraction(1))
             known = merged.get(name := key_of_term(unit), replace(unit, coefficient=Fraction(0)))
             merged[name] = replace(known, coefficient=known.coefficient + term.coefficient)
-        return tuple(term for term in merged.values() if term.coefficient)
+        terms = tuple(term for term in merged.values() if term.coefficient)
+        found = cancelled(terms, self.is_positive)
+        return terms if found == terms else self.simplify(found)
 
     def _term(self, term: Term) -> NormalForm:
-        term = self._counted(self._pointed(term))
+        term = self._counted(tightened(self._pointed(term), self.is_size))
         products: NormalForm = (replace(term, factors=()),)
         for factor in term.factors:
             inner = self._function(factor) if isinstance(factor, Function) else one_factor(factor)
