@@ -147,7 +147,7 @@ def _sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Ins
     """The pair at small sizes and the given degrees, where it has types."""
     free = _free_symbols(pair, sizes)
     reals = real_symbols(pair)
-    cuts = _cuts(pair, sizes, degrees)
+    cuts = cuts_of(pair, sizes, degrees)
     attributes = [v for s, v in degrees.items() if "." not in s]
     most = prod(attributes)
     sized = {s for size in sizes.positive for s in sizes.resolve(size).symbols}
@@ -376,7 +376,7 @@ def _free_symbols(pair: Pair, sizes: Sizes) -> list[str]:
     return sorted({s for size in known for s in sizes.resolve(size).symbols})
 
 
-def _cuts(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
+def cuts_of(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
     """Of what the free symbols in the sizes of inputs have to be multiples."""
     cuts: dict[str, int] = {}
     for leaf in {node.leaf for node in Graph((*pair[0], *pair[1])).leaves}:

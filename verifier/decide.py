@@ -19,6 +19,7 @@ from pcg.poly import Poly
 from verifier.agreement import WHOLE, Agreement, agree, typed_sides, witness
 from verifier.concrete import Origin
 from verifier.counterexample import Counterexample, Instance, instances, replay
+from verifier.guided import guided
 from verifier.shrink import shrink
 from verifier.trusted import smt
 from verifier.trusted.degrees import Typing, local_typing, ranks
@@ -99,7 +100,7 @@ def decide(
     """Decide whether two graphs over the same inputs, with paired outputs, are equal, for all
     sizes for which the equations in ``equal`` hold; with ``whole``, for tensors that are neither
     cut nor copied, and graphs without parallel operators. ``brief``: of what is false, the first
-    instance that is tried shows it or none does, and it is not made small."""
+    instance that is tried shows it, or one that solves a condition, and it is not made small."""
     pair = (tuple(left), tuple(right))
     try:
         sizes, conditions = _sizes(*pair, equal)
@@ -220,7 +221,8 @@ def _value(
             _check_typings(Graph((*left, *right)).nodes)
         return _prove(left, right, sizes), first.origin
     except (Unproved, TooLarge) as error:
-        for instance in (first,) if brief else chain((first,), concrete):
+        solved = guided(error.condition, first.origin) if isinstance(error, Unproved) else ()
+        for instance in chain((first,), solved, () if brief else concrete):
             if found := replay(instance):
                 raise _Refuted("the values differ", instance, found) from None
         raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None

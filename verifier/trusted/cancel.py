@@ -38,8 +38,8 @@ IsPositive = Callable[[NormalForm], bool]
 def tightened(term: Term, is_size: IsSize) -> Term:
     """The same sum with conditions on a summed index as its range.
 
-    Over ``v < n``, a condition ``v < m`` leaves a range of m where 1 <= m < n, and ``v >= m`` leaves
-    one of n - m, counted from m.
+    Over ``v < n``, a condition ``v < m`` leaves a range of m where 1 <= m < n, and ``v >= m`` one
+    of n - m, counted from m.
     """
     for guard in term.guards:
         for var, size in term.binders:

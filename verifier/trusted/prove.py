@@ -113,7 +113,7 @@ class Prover:
     def equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
         """Prove two values equal; ``free`` are the index variables outside. Raises Unproved."""
         simplify = Simplifier(self._is_size, self._is_index).simplify
-        sure = SureGuards(self._range_of, self._is_natural)
+        sure = SureGuards(self._range_of, self._is_natural, self._is_size)
         left, right = (sure.dropped(side) for side in (left, right))
         left, right = (simplify(split_everywhere(side, free)) for side in (left, right))
         self._equal(left, right, free)
@@ -247,7 +247,7 @@ class Prover:
                 facts.append(smt.within(Poly.of(name), size))
         text = smt.script([*self._known, *facts, smt.negation(claim)])
         if (result := self.judge(text)) != "unsat":
-            raise Unproved(f"{what or 'constants'}: z3 says {result}")
+            raise Unproved(f"{what or 'constants'}: z3 says {result}", text)
         self.obligations.append(text)
 
     def _same_function(self, left: Function, right: Function, holes: Ranges) -> bool:

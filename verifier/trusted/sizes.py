@@ -112,7 +112,8 @@ class Sizes:
         if _one_sign(difference):
             if any(all(map(self._is_positive, m)) for m, _ in difference.terms):
                 raise Unsolvable(f"{left} = {right} has no solution")
-            return self._vanish(difference)
+            self._vanish(difference)
+            return
         symbol = _isolated(difference)
         if symbol is None:
             raise Undecided(f"{left} = {right} is beyond substitution")
@@ -333,6 +334,6 @@ def _isolated(difference: Poly) -> str | None:
 
 
 def _one_sign(difference: Poly) -> bool:
-    """Whether all terms have one sign: as no symbol is negative, it is 0 only if all of them are."""
+    """Whether all terms have one sign: no symbol is negative, so it is 0 only if each of them is."""
     signs = {coefficient > 0 for _, coefficient in difference.terms}
     return len(signs) == 1

@@ -106,6 +106,15 @@ def within(value: Poly, size: Poly) -> Formula:
     return conjunction((at_least(value, 0), at_least(size - value, 1)))
 
 
+def divides(number: int, value: Poly) -> Formula:
+    return Formula(f"(= (mod {integer(value).text} {number}) 0)", value.symbols)
+
+
+def declares(text: str, symbol: str) -> bool:
+    """Whether a script speaks of a symbol."""
+    return f"(declare-const {_symbol(symbol)} Int)" in text
+
+
 def script(assertions: Iterable[Formula]) -> str:
     """The assertions with their symbols declared, as an SMT-LIB 2 script."""
     assertions = list(dict.fromkeys(assertions))

@@ -1,0 +1,40 @@
+"""Instances from the solution of a side condition that failed: where it points, sides may differ.
+
+A condition that has a solution speaks of sizes and attributes at which the coefficients differ that
+both sides give to the same elements. A guess of sizes seldom meets those that matter, such as a
+slice that reaches beyond its tensor; the solution does. It is only the next instance to try: what
+counts is how the reference evaluates both sides there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pcg.poly import Poly
+from verifier.concrete import Origin
+from verifier.counterexample import Instance, cuts_of, instantiate
+from verifier.trusted import smt
+
+LIMITS = (4, 8, 32)
+"""How large the sizes of an instance may be; small ones are tried first."""
+
+
+def guided(condition: str, origin: Origin) -> Iterator[Instance]:
+    """The pair at sizes that solve a condition, one for each limit that allows for any; the degrees
+    stay as they are."""
+    cuts = cuts_of(origin.pair, origin.sizes, origin.degrees)
+    named = {smt.symbol_name(symbol): symbol for symbol in origin.values}
+    declared = [s for s in origin.values if smt.declares(condition, s)]
+    if not declared:
+        return
+    for limit in LIMITS:
+        bounds = [smt.at_least(limit * cuts.get(s, 1) - Poly.of(s), 0) for s in declared]
+        bounds += [smt.divides(cuts[s], Poly.of(s)) for s in declared if cuts.get(s, 1) > 1]
+        found = smt.model("\n".join([condition, *(f"(assert {b.text})" for b in bounds)]))
+        if found is None:
+            continue
+        values = {named[name]: value for name, value in found.items() if name in named}
+        instance = instantiate(replace(origin, values={**origin.values, **values}))
+        if instance is not None:
+            yield instance
