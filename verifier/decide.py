@@ -19,7 +19,7 @@ from pcg.poly import Poly
 from verifier.agreement import WHOLE, Agreement, agree, typed_sides, witness
 from verifier.concrete import Origin
 from verifier.counterexample import Counterexample, Instance, instances, replay
-from verifier.guided import guided
+from verifier.guided import drawn, guided
 from verifier.shrink import shrink
 from verifier.trusted import smt
 from verifier.trusted.degrees import Typing, local_typing, ranks
@@ -222,7 +222,8 @@ def _value(
         return _prove(left, right, sizes), first.origin
     except (Unproved, TooLarge) as error:
         solved = guided(error.condition, first.origin) if isinstance(error, Unproved) else ()
-        for instance in chain((first,), solved, () if brief else concrete):
+        others = () if brief else chain(concrete, drawn(first.origin))
+        for instance in chain((first,), solved, others):
             if found := replay(instance):
                 raise _Refuted("the values differ", instance, found) from None
         raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None

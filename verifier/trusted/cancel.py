@@ -13,9 +13,6 @@ Exact: the first line is distributivity of finite sums, as C, its conditions and
 indices of S; the last is S (1/S) = 1, which is used for an S that ``is_positive`` knows to be a
 number greater than 0 and nowhere else. Nothing is chosen, so certificates need no further step.
 Complexity: renamings times summands times terms; at most ``MAX_RENAMINGS`` of the first.
-
-So that equal sums are written alike, ``tightened`` makes conditions on a summed index part of its
-range, where sizes tell that it stays a range of at least one.
 """
 
 from __future__ import annotations
@@ -29,44 +26,8 @@ from pcg.poly import Poly
 from verifier.trusted.keys import key, key_of_term
 
 MAX_RENAMINGS = 24
-IsSize = Callable[[Poly], bool]
-"""Whether a polynomial is at least 1 for all sizes."""
 IsPositive = Callable[[NormalForm], bool]
 """Whether a value is known to be a number greater than 0."""
-
-
-def tightened(term: Term, is_size: IsSize) -> Term:
-    """The same sum with conditions on a summed index as its range.
-
-    Over ``v < n``, a condition ``v < m`` leaves a range of m where 1 <= m < n, and ``v >= m`` one
-    of n - m, counted from m.
-    """
-    for guard in term.guards:
-        for var, size in term.binders:
-            coefficient = guard.coefficient(var).constant
-            if coefficient not in (1, -1) or guard.degree_in(var) != 1:
-                continue
-            rest = guard - Poly.of(var) * coefficient
-            bound = rest + 1 if coefficient == -1 else -rest
-            inner = {name for name, _ in term.binders} | _defined(term)
-            fits = inner.isdisjoint(bound.symbols | size.symbols)
-            if fits and is_size(bound) and is_size(size - bound):
-                return tightened(_narrowed(term, guard, var, bound), is_size)
-    return term
-
-
-def _narrowed(term: Term, guard: Poly, var: str, bound: Poly) -> Term:
-    """The term without a condition: its index is below the bound, or at least at it."""
-    below = guard.coefficient(var).constant == -1
-    guards = tuple(g for g in term.guards if g != guard)
-    binders = tuple((v, n if v != var else bound if below else n - bound) for v, n in term.binders)
-    left = replace(term, guards=guards, binders=())
-    moved = left if below else substitute_term(left, {var: Poly.of(var) + bound})
-    return replace(moved, binders=binders)
-
-
-def _defined(term: Term) -> set[str]:
-    return {name for d in term.divisions for name in (d.quotient, d.rest)}
 
 
 def cancelled(form: NormalForm, is_positive: IsPositive) -> NormalForm:

@@ -17,8 +17,9 @@ from pcg.normal import (
     substitute_term,
 )
 from pcg.poly import Poly, product
-from verifier.trusted.cancel import cancelled, tightened
+from verifier.trusted.cancel import cancelled
 from verifier.trusted.keys import key, key_of_argument, key_of_term
+from verifier.trusted.spans import tightened, unrolled
 
 ONE: NormalForm = (Term(Fraction(1)),)
 IsSize = Callable[[Poly], bool]
@@ -42,7 +43,8 @@ class Simplifier:
     def simplify(self, form: NormalForm) -> NormalForm:
         """The same value with equal terms as one, and functions taken apart by the laws."""
         merged: dict[str, Term] = {}
-        for term in (result for part in form for result in self._term(part)):
+        parts = (part for term in form for part in unrolled(term))
+        for term in (result for part in parts for result in self._term(part)):
             unit = replace(term, coefficient=Fraction(1))
             known = merged.get(name := key_of_term(unit), replace(unit, coefficient=Fraction(0)))
             merged[name] = replace(known, coefficient=known.coefficient + term.coefficient)

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import combinations
 from math import gcd
 
 from pcg.errors import OperatorError
@@ -74,17 +76,35 @@ class Sizes:
     def demand(self, left: Poly, right: Poly) -> None:
         """Demand that two sizes are equal, if need be as an equation that stays open. Raises
         Unsolvable."""
-        waiting, self.open = [*self.open, (left, right)], []
-        while waiting:
-            solved = len(self.solved)
-            for equation in waiting:
-                try:
-                    self.equal(*equation)
-                except Undecided:
-                    self.open.append(equation)
-            if len(self.solved) == solved:
-                return
-            waiting, self.open = self.open, []
+        self.open.append((left, right))
+        while self._solve_some() or self._combine_some():
+            pass
+
+    def _solve_some(self) -> bool:
+        """Solve open equations; whether a symbol was solved for."""
+        solved, waiting = len(self.solved), self.open
+        self.open = []
+        for equation in waiting:
+            try:
+                self.equal(*equation)
+            except Undecided:
+                self.open.append(equation)
+        return bool(self.open) and len(self.solved) > solved
+
+    def _combine_some(self) -> bool:
+        """Solve what follows from two open equations without a product that both have; whether a
+        symbol was solved for."""
+        for a, b in combinations(self.zeros, 2):
+            for shared, number in a.terms:
+                other = dict(b.terms).get(shared)
+                if len(shared) < 2 or other is None:
+                    continue
+                with suppress(Undecided):
+                    solved = len(self.solved)
+                    self.equal(a * other, b * number)
+                    if len(self.solved) > solved:
+                        return True
+        return False
 
     def equation(self, symbol: str) -> str:
         """What a symbol is solved for, to read: ``|x.0| = |y.1|``, or ``2 divides |x.0|``."""
@@ -334,6 +354,6 @@ def _isolated(difference: Poly) -> str | None:
 
 
 def _one_sign(difference: Poly) -> bool:
-    """Whether all terms have one sign: no symbol is negative, so it is 0 only if each of them is."""
+    """Whether all terms have one sign: as no symbol is negative, its being 0 means that all are."""
     signs = {coefficient > 0 for _, coefficient in difference.terms}
     return len(signs) == 1
