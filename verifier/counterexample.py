@@ -44,6 +44,10 @@ LEAST_SIZES = (1, 2, 3)
 """How small the sizes may be that Z3 is asked for."""
 MAX_FACTOR = 24
 """By how much such a size may exceed what cuts it."""
+FEW = 4
+"""By how much it may where products of sizes are equal, at first."""
+OPEN_RESOURCES = 500_000
+"""Steps of Z3 for sizes where products are equal: it finds them soon or hardly ever."""
 FEW_ELEMENTS = 8
 DRAWS = 12
 """How many inputs are tried where an output has few elements: a maximum hides much of them."""
@@ -167,7 +171,10 @@ def _sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Ins
                 yield instance
     # What is said of halos holds for few guesses.
     ways = [(1, MAX_FACTOR), *product((1, lcm(*attributes)), (2, 4))] if sizes.least else []
-    for least, (factor, largest) in product(LEAST_SIZES, ways or [(1, MAX_FACTOR)]):
+    tries = list(product(LEAST_SIZES, ways or [(1, MAX_FACTOR)]))
+    if sizes.zeros:
+        tries = [(2, (1, FEW)), (1, (1, FEW)), (1, (1, MAX_FACTOR))]
+    for least, (factor, largest) in tries:
         multiples = {s: cut * factor for s, cut in cuts.items()}
         values = _solved(free, sizes, multiples, least, largest)
         instance = _instance(*pair, sizes, values, degrees, reals) if values else None
@@ -186,7 +193,7 @@ def _solved(
     known += [smt.at_least(sizes.resolve(p).substitute(parts), least) for p in sizes.positive]
     known += [smt.at_least(sizes.resolve(p).substitute(parts), 0) for p in sizes.naturals]
     known += [smt.is_zero(zero.substitute(parts)) for zero in sizes.zeros]
-    found = smt.model(smt.script(known))
+    found = smt.model(smt.script(known), OPEN_RESOURCES if sizes.zeros else smt.RESOURCES)
     if found is None:
         return None
     named = {smt.symbol_name(s): s for s in free}

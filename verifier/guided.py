@@ -20,6 +20,8 @@ from verifier.trusted import smt
 
 LIMITS = (4, 8, 32)
 """How large the sizes of an instance may be; small ones are tried first."""
+RESOURCES = 500_000
+"""Steps of Z3 for a solution that is small."""
 DRAWS = 100
 """How many sizes are drawn; hardly half of them are typed."""
 LARGEST = 4
@@ -37,7 +39,9 @@ def guided(condition: str, origin: Origin) -> Iterator[Instance]:
     for limit in LIMITS:
         bounds = [smt.at_least(limit * cuts.get(s, 1) - Poly.of(s), 0) for s in declared]
         bounds += [smt.divides(cuts[s], Poly.of(s)) for s in declared if cuts.get(s, 1) > 1]
-        found = smt.model("\n".join([condition, *(f"(assert {b.text})" for b in bounds)]))
+        found = smt.model(
+            "\n".join([condition, *(f"(assert {b.text})" for b in bounds)]), RESOURCES
+        )
         if found is None:
             continue
         values = {named[name]: value for name, value in found.items() if name in named}

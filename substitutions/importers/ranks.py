@@ -3,7 +3,7 @@
 A file says of no input how many dimensions it has. An operator does: a product of matrices takes
 two, a convolution four, and what is added is alike. Tensors that have to have equal ranks
 are one class (union and find); a class has the rank that an operator or a stated number of
-dimensions gives it. Only where nothing does is an input what its number usually stands for.
+dimensions gives it. Only where nothing does are its inputs what their numbers usually stand for.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ def ranks_of(rule: ForeignRule) -> Ranks:
     inputs = rule.left.inputs | rule.right.inputs
     kernels = {classes.root(place) for place in classes.kernels}
     roots = {op: classes.root(_place("", op, 0)) for op in inputs}
+    for op in sorted(inputs, key=usual_rank, reverse=True):
+        classes.ranks.setdefault(roots[op], usual_rank(op))
     return Ranks(
-        {op: classes.ranks.get(root, usual_rank(op)) for op, root in roots.items()},
+        {op: classes.ranks[root] for op, root in roots.items()},
         frozenset(
             op for op, root in roots.items() if root in kernels or (not kernels and op <= -10)
         ),

@@ -130,17 +130,17 @@ def check(text: str) -> Outcome:
     return "sat" if result == z3.sat else "unsat" if result == z3.unsat else "unknown"
 
 
-def model(text: str) -> Mapping[str, int] | None:
-    """Values that satisfy a script; None if Z3 finds none."""
-    solver = _solver(text)
+def model(text: str, resources: int = RESOURCES) -> Mapping[str, int] | None:
+    """Values that satisfy a script; None if Z3 finds none within so many steps."""
+    solver = _solver(text, resources)
     if solver.check() != z3.sat:
         return None
     found = solver.model()
     return {symbol.name(): int(str(found[symbol])) for symbol in found.decls()}
 
 
-def _solver(text: str) -> z3.Solver:
+def _solver(text: str, resources: int = RESOURCES) -> z3.Solver:
     solver = z3.Solver()
-    solver.set("rlimit", RESOURCES)
+    solver.set("rlimit", resources)
     solver.from_string(text)
     return solver
