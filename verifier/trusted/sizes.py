@@ -264,7 +264,7 @@ class Sizes:
         exact = size.over(divisor)
         if exact is not None:
             return exact
-        quotient = Poly.of(f"|{size} / {divisor}|".replace("|", "'").join("||"))
+        quotient = Poly.of(f"|({_part(size)} / {_part(divisor)})|")
         self.positive.append(quotient)
         self.demand(size, divisor * quotient)
         return quotient
@@ -285,6 +285,12 @@ class Sizes:
             if whole == size and len(factors) > 1 and proper:
                 return tuple(d for factor in factors for d in self.digits(factor))
         return (size,)
+
+
+def _part(size: Poly) -> str:
+    """A size in the name of another: without bars, in brackets where it has several parts."""
+    text = str(size).replace("|", "")
+    return text if size.symbol or size.constant is not None else f"({text})"
 
 
 def different_ranks(left: Sequence[Value], right: Sequence[Value]) -> str:
@@ -325,7 +331,7 @@ def pair_sizes(
         f"{sizes.resolve(a)} = {sizes.resolve(b)}" for a, b in sizes.open if (a, b) not in stated
     ]
     asked += [f"{sizes.resolve(a)} >= {sizes.resolve(b)}" for a, b in sizes.least[held:]]
-    return sizes, tuple(asked)
+    return sizes, tuple(dict.fromkeys(asked))
 
 
 def _integral(call: Call, name: str) -> Poly | int:
