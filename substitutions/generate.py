@@ -36,11 +36,12 @@ from substitutions.general import General, most_general
 from substitutions.store import (
     LibraryFile,
     RuleFile,
+    UndecidedFile,
     library_of,
 )
 from substitutions.workers import parallel_map
 from substitutions.worlds import worlds
-from verifier.decide import Decision
+from verifier.decide import Decision, Verdict
 from verifier.trusted.local import prove_typing
 from verifier.trusted.runs import free_runs
 
@@ -142,7 +143,13 @@ def generate(
         clock.seconds,
         _peak_megabytes(jobs),
     )
-    library = library_of([p.entry for p in prover.proved], max_ops=max_ops)
+    undecided = [
+        UndecidedFile(inputs=dict(c.inputs), left=c.left, right=c.right, reason=decision.reason)
+        for c, decision in prover.rejected
+        if decision.verdict is Verdict.UNKNOWN
+    ]
+    rules = [p.entry for p in prover.proved]
+    library = library_of(rules, max_ops=max_ops, undecided=undecided)
     return Generated(library, report, tuple(prover.rejected))
 
 
