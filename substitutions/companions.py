@@ -11,6 +11,7 @@ from pcg.ops.stand_ins import STAND_INS
 from substitutions.browse.page import environment, page
 from substitutions.listing import FAMILIES, Entry, entries, rule_line, rules_text
 from substitutions.store import LibraryFile, library_hash
+from substitutions.undecided import Undecided
 
 REPARAMETRISING = ("rearranged", "padded")
 """What a value is to weights of which it may take the place."""
@@ -83,6 +84,7 @@ def readme_text(content: LibraryFile, found: Sequence[Entry]) -> str:
             any_function=sum(not STAND_INS.keys().isdisjoint(entry.operators) for entry in found),
             reparametrised=sum(_reparametrises(entry) for entry in found),
             derived=sum(entry.rule.derived > 0 for entry in found),
+            undecided=[Undecided.of(file) for file in content.undecided],
         )
     )
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, islice
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import TypeVar
@@ -28,28 +27,23 @@ from pcg.operator import Operator
 from pcg.ops.stand_ins import STAND_INS
 from pcg.text import parse_values
 from substitutions.algebra import algebra
+from substitutions.attempt import attempt, form_text
 from substitutions.candidate import Candidate, Enumerated
 from substitutions.chains import move_rules
 from substitutions.cuts import cut_rules
 from substitutions.decompose import decompositions
 from substitutions.enumerate import Instance, computing, instances
-from substitutions.general import General, canonical, general, most_general
+from substitutions.general import General, most_general
 from substitutions.limited import Lost, limited_map
-from substitutions.requirements import parse_requirement
-from substitutions.retype import TYPES_DIFFER, retyped
-from substitutions.rule import Rule, input_ranks
 from substitutions.store import (
     LibraryFile,
-    ProofFile,
     RuleFile,
+    UndecidedFile,
     library_of,
-    rule_file,
-    rule_name,
 )
-from substitutions.symbols import settled, variants
 from substitutions.workers import parallel_map
 from substitutions.worlds import worlds
-from verifier.decide import Decision, Verdict, decide
+from verifier.decide import Decision, Verdict
 from verifier.trusted.local import prove_typing
 from verifier.trusted.runs import free_runs
 
@@ -154,7 +148,13 @@ def generate(
         clock.seconds,
         _peak_megabytes(jobs),
     )
-    library = library_of([p.entry for p in prover.proved], max_ops=max_ops)
+    undecided = [
+        UndecidedFile(inputs=dict(c.inputs), left=c.left, right=c.right, reason=decision.reason)
+        for c, decision in prover.rejected
+        if decision.verdict is Verdict.UNKNOWN
+    ]
+    rules = [p.entry for p in prover.proved]
+    library = library_of(rules, max_ops=max_ops, undecided=undecided)
     return Generated(library, report, tuple(prover.rejected))
 
 
@@ -197,7 +197,7 @@ class _Prover:
         forms = self._uncovered(_forms(candidates, self._jobs))
         while forms:
             work = [(form, forms.pop(form)) for form in most_general(list(forms))]
-            decisions = limited_map(_decide, work, self._jobs, self._budget)
+            decisions = limited_map(attempt, work, self._jobs, self._budget)
             for (_, candidate), decided in zip(work, decisions, strict=True):
                 if isinstance(decided, Lost):
                     unknown = Decision(Verdict.UNKNOWN, str(decided.spent))
@@ -230,7 +230,7 @@ def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidat
     """Candidates by their most general forms, small ones first; equal ones once."""
     ordered = sorted(candidates, key=lambda c: (len(c.left) + len(c.right), str(c)))
     found: dict[General, Candidate] = {}
-    for candidate, text in zip(ordered, parallel_map(_form_text, ordered, jobs), strict=True):
+    for candidate, text in zip(ordered, parallel_map(form_text, ordered, jobs), strict=True):
         pair = text.parse()
         form = General(*pair, free_runs(*pair))
         known = found.get(form)
@@ -242,108 +242,6 @@ def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidat
 def _rank(candidate: Candidate) -> tuple[int, int]:
     """Of candidates of one form, what follows in the fewest steps, and may say most of sizes."""
     return candidate.steps, -len(candidate.ones)
-
-
-def _form_text(candidate: Candidate) -> Candidate:
-    form = next(_variants(candidate))
-    return Candidate.of(form.pair, candidate.family, candidate.steps)
-
-
-def _variants(candidate: Candidate) -> Iterator[General]:
-    """The forms in which to try a candidate. Only the algebraic enumeration gives one symbol to all
-    that is equal where it looks, and is at the least ranks; the others are general as they come."""
-    pair = candidate.parse()
-    if candidate.family == "algebra":
-        yield from map(_form, variants(pair))
-    else:
-        yield canonical(General(*pair, free_runs(*pair)))
-
-
-def _form(pair: Pair) -> General:
-    """The most general form, with what its symbols are equal to put in."""
-    form = settled(general(*pair).pair)
-    return canonical(General(*form, free_runs(*form)))
-
-
-@dataclass(frozen=True)
-class _Decided:
-    """What came of a candidate. ``entry``: the rule, where something was proved."""
-
-    entry: RuleFile | None
-    decision: Decision
-
-
-def _decide(formed: tuple[General, Candidate]) -> _Decided:
-    """Try to prove the most general form of a candidate, then those with less told apart, then
-    those that a parallel operator gives equal types, then for axes of one element."""
-    form, candidate = formed
-    decided = _prove(form, candidate)
-    if decided.entry is not None:
-        return decided
-    first = decided.decision
-    for variant in islice(_variants(candidate), 1, None):
-        decided = _prove(variant, candidate)
-        if decided.entry is not None:
-            return decided
-    if first.reason == TYPES_DIFFER:
-        for variant in retyped(candidate.parse()):
-            decided = _prove(_form(variant), candidate)
-            if decided.entry is not None:
-                return decided
-    for variant in _with_ones(candidate):
-        decided = _prove(variant, candidate)
-        if decided.entry is not None:
-            return decided
-    return _Decided(None, first)
-
-
-def _with_ones(candidate: Candidate) -> Iterator[General]:
-    """The most general form for fewest axes of one element, if the pair holds for those that had
-    one where it was found."""
-    pair = candidate.parse()
-    texts = [f"|{name}.{dim}| = 1" for name, dim in candidate.ones]
-    equal = [parse_requirement(text) for text in texts]
-    if not texts or decide(*settled(pair, equal), equal, brief=True).verdict is not Verdict.PROVED:
-        return
-    form = canonical(general(*pair))
-    runs = {axis for group in form.runs for axis in group}
-    axes = [(name, dim) for name, rank in input_ranks(form.both) for dim in range(rank)]
-    texts = [f"|{name}.{dim}| = 1" for name, dim in axes if (name, dim) not in runs]
-    for chosen in (*combinations(texts, 1), *combinations(texts, 2)):
-        settled_pair = settled(form.pair, [parse_requirement(text) for text in chosen])
-        yield General(*settled_pair, free_runs(*settled_pair), chosen)
-
-
-def _prove(form: General, candidate: Candidate) -> _Decided:
-    equal = [parse_requirement(text) for text in form.requires]
-    # The evidence holds operators, which cannot be sent between processes, and is not kept.
-    decision = replace(decide(form.left, form.right, equal, brief=True), evidence=None)
-    if decision.verdict is not Verdict.PROVED:
-        return _Decided(None, decision)
-    return _Decided(_rule(form, decision, candidate), decision)
-
-
-def _rule(form: General, decision: Decision, candidate: Candidate) -> RuleFile:
-    assert decision.proof is not None
-    inputs = input_ranks(form.both)
-    where = f" where {', '.join(form.requires)}" if form.requires else ""
-    rule = Rule(
-        rule_name(f"{dict(inputs)} {form.text}{where}"),
-        inputs,
-        form.left,
-        form.right,
-        conditions=decision.conditions,
-        runs=form.runs,
-        family=candidate.family,
-        derived=candidate.steps,
-        requires=form.requires,
-    )
-    proof = ProofFile(
-        side_conditions=decision.proof.side_conditions,
-        digest=decision.proof.digest,
-        degrees={symbol: value for symbol, value in decision.degrees if value > 1},
-    )
-    return rule_file(rule, proof)
 
 
 def _run(task: Task) -> Enumerated:

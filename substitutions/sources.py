@@ -21,7 +21,7 @@ from pcg.files import FileModel, read_json, read_text
 from substitutions.importers.schema import ForeignRule, read_foreign
 from substitutions.importers.verdict import ALL, decide_foreign
 from substitutions.rule import Family, Rule, parse_rule, variables
-from substitutions.store import DirectionFile, OptionsFile, ProofFile, parse_runs
+from substitutions.store import DirectionFile, OptionsFile, ProofFile, UndecidedFile, parse_runs
 from verifier.counterexample import Counterexample
 from verifier.decide import Decision, Verdict, decide
 
@@ -108,6 +108,7 @@ class StatedFile(FileModel):
     options: OptionsFile | None = None
     versions: dict[str, str] = Field(default_factory=dict[str, str])
     operators: str | None = None
+    undecided: tuple[UndecidedFile, ...] = Field(default=(), strict=False)
     rules: tuple[StatedRule, ...] = Field(strict=False)
 
 

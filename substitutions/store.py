@@ -85,6 +85,15 @@ class RuleFile(FileModel):
     proof: ProofFile
 
 
+class UndecidedFile(FileModel):
+    """A candidate that is neither proved nor refuted, and where its proof ends."""
+
+    inputs: dict[str, int]
+    left: str
+    right: str
+    reason: str
+
+
 class OptionsFile(FileModel):
     """What the generator was asked for. ``max_ops``: operators a side in the enumeration."""
 
@@ -100,6 +109,7 @@ class LibraryFile(FileModel):
     """Of Python and the packages that took part."""
     operators: str
     """Hash of the operator definitions, stand-ins included."""
+    undecided: tuple[UndecidedFile, ...] = Field(default=(), strict=False)
     rules: tuple[RuleFile, ...] = Field(strict=False)
 
 
@@ -243,7 +253,9 @@ def _direction_file(direction: Direction) -> DirectionFile:
     )
 
 
-def library_of(rules: Iterable[RuleFile], *, max_ops: int) -> LibraryFile:
+def library_of(
+    rules: Iterable[RuleFile], *, max_ops: int, undecided: Iterable[UndecidedFile] = ()
+) -> LibraryFile:
     """A library of rules just proved, from the operators and versions of this process."""
     versions = {name: _version(package) for name, package in PACKAGES.items()}
     return LibraryFile(
@@ -252,6 +264,7 @@ def library_of(rules: Iterable[RuleFile], *, max_ops: int) -> LibraryFile:
         options=OptionsFile(max_ops=max_ops),
         versions={"python": platform.python_version(), **versions},
         operators=operators_hash(),
+        undecided=tuple(undecided),
         rules=tuple(rules),
     )
 
@@ -269,7 +282,7 @@ def library_hash(content: LibraryFile) -> str:
 
 def library_text(content: LibraryFile) -> str:
     """The library as JSON, one rule a line."""
-    head = json.dumps(content.model_dump(mode="json", exclude={"rules"}))
+    head = json.dumps(content.model_dump(mode="json", exclude={"rules"}, exclude_defaults=True))
     lines = [json.dumps(rule.model_dump(mode="json")) for rule in content.rules]
     return head[:-1] + ', "rules": [\n' + ",\n".join(lines) + "\n]}\n"
 

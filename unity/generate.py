@@ -116,7 +116,7 @@ def command(
     if certificates:
         write_certificates(found.library, path.parent / CERTIFICATES, jobs or os.cpu_count() or 1)
     if as_json:
-        say(json.dumps(_record(found), indent=1))
+        say(json.dumps(_record(found, show_rejected=show_rejected), indent=1))
     else:
         _print_report(found, path, perf_counter() - start, show_rejected=show_rejected)
 
@@ -133,8 +133,14 @@ def _chosen(names: list[str]) -> list[Operator]:
     return [known[name] for name in names]
 
 
-def _record(found: Generated) -> dict[str, object]:
-    return {**asdict(found.report), "rules": len(found.library.rules)}
+def _record(found: Generated, *, show_rejected: bool) -> dict[str, object]:
+    record: dict[str, object] = {**asdict(found.report), "rules": len(found.library.rules)}
+    if show_rejected:
+        record["rejected"] = [
+            {"candidate": str(candidate), "verdict": decision.verdict, "reason": decision.reason}
+            for candidate, decision in found.rejected
+        ]
+    return record
 
 
 def _print_report(found: Generated, path: Path, seconds: float, *, show_rejected: bool) -> None:
@@ -157,7 +163,7 @@ def _print_report(found: Generated, path: Path, seconds: float, *, show_rejected
     console.print(table)
     if show_rejected:
         for candidate, decision in found.rejected:
-            console.print(f"{decision.verdict}: {candidate}", soft_wrap=True)
+            console.print(f"{decision.verdict} ({decision.reason}): {candidate}", soft_wrap=True)
     rules = len(found.library.rules)
     console.print(f"{rules} proved rules in {seconds:.0f} s, written to {path}", soft_wrap=True)
 

@@ -109,7 +109,7 @@ def verify(
         program = _write_program(snippets, item, result)
         if as_json:
             say(json.dumps(_record(item, result)))
-        elif result.verdict is not Verdict.PROVED:
+        elif result.verdict is not Verdict.PROVED or result.conditions or result.degrees:
             say(_block(item, result, program))
     if not as_json:
         _print_table(tally)
@@ -214,9 +214,11 @@ def _record(item: Item, result: Result) -> dict[str, object]:
 
 
 def _block(item: Item, result: Result, program: Path | None) -> str:
-    """What a reader wants to know of a rule that is not proved."""
+    """What a reader wants to know of a rule that is not proved, or not without conditions."""
     lines = [f"{result.verdict}: {item.file}: {item.statement.name}"]
     lines += [f"  {item.statement.text}"] if item.statement.text else []
+    lines += [f"  if {', '.join(result.conditions)}"] if result.conditions else []
+    lines += [f"  at degree {', '.join(map(str, result.degrees))}"] if result.degrees else []
     lines += [f"  {result.reason}"] if result.reason else []
     lines += [f"  {result.difference}"] if result.difference else []
     lines += [f"  run it: {program}"] if program else []

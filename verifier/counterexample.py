@@ -44,6 +44,10 @@ LEAST_SIZES = (1, 2, 3)
 """How small the sizes may be that Z3 is asked for."""
 MAX_FACTOR = 24
 """By how much such a size may exceed what cuts it."""
+FEW = 4
+"""By how much it may where products of sizes are equal, at first."""
+OPEN_RESOURCES = 500_000
+"""Steps of Z3 for sizes where products are equal: it finds them soon or hardly ever."""
 FEW_ELEMENTS = 8
 DRAWS = 12
 """How many inputs are tried where an output has few elements: a maximum hides much of them."""
@@ -149,7 +153,7 @@ def _sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Ins
     """The pair at small sizes and the given degrees, where it has types."""
     free = _free_symbols(pair, sizes)
     reals = real_symbols(pair)
-    cuts = _cuts(pair, sizes, degrees)
+    cuts = cuts_of(pair, sizes, degrees)
     attributes = [v for s, v in degrees.items() if "." not in s]
     most = prod(attributes)
     sized = {s for size in sizes.positive for s in sizes.resolve(size).symbols}
@@ -169,7 +173,10 @@ def _sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Ins
                 yield instance
     # What is said of halos holds for few guesses.
     ways = [(1, MAX_FACTOR), *product((1, lcm(*attributes)), (2, 4))] if sizes.least else []
-    for least, (factor, largest) in product(LEAST_SIZES, ways or [(1, MAX_FACTOR)]):
+    tries = list(product(LEAST_SIZES, ways or [(1, MAX_FACTOR)]))
+    if sizes.zeros:
+        tries = [(2, (1, FEW)), (1, (1, FEW)), (1, (1, MAX_FACTOR))]
+    for least, (factor, largest) in tries:
         multiples = {s: cut * factor for s, cut in cuts.items()}
         values = _solved(free, sizes, multiples, least, largest)
         instance = _instance(*pair, sizes, values, degrees, reals) if values else None
@@ -183,11 +190,12 @@ def _solved(
     """Sizes from Z3 where guesses fail, as for a piece of a piece: every size of a tensor is at
     least ``least``, and what is cut a multiple of its degrees, at most ``largest`` times."""
     parts = {s: Poly.of(s) * cuts.get(s, 1) for s in free}
-    known = [smt.at_least(Poly.of(s), 1) for s in free]
+    known = [smt.at_least(Poly.of(s), int(s.startswith("|"))) for s in free]
     known += [smt.at_least(largest - Poly.of(s), 0) for s in free]
     known += [smt.at_least(sizes.resolve(p).substitute(parts), least) for p in sizes.positive]
     known += [smt.at_least(sizes.resolve(p).substitute(parts), 0) for p in sizes.naturals]
-    found = smt.model(smt.script(known))
+    known += [smt.is_zero(zero.substitute(parts)) for zero in sizes.zeros]
+    found = smt.model(smt.script(known), OPEN_RESOURCES if sizes.zeros else smt.RESOURCES)
     if found is None:
         return None
     named = {smt.symbol_name(s): s for s in free}
@@ -406,7 +414,7 @@ def _free_symbols(pair: Pair, sizes: Sizes) -> list[str]:
     return sorted({s for size in known for s in sizes.resolve(size).symbols})
 
 
-def _cuts(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
+def cuts_of(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
     """Of what the free symbols in the sizes of inputs have to be multiples."""
     cuts: dict[str, int] = {}
     for leaf in {node.leaf for node in Graph((*pair[0], *pair[1])).leaves}:

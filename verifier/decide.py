@@ -8,10 +8,9 @@ the types agree, what is left is that the composed equations are equal (``truste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from itertools import chain
 
 from pcg.errors import OperatorError
@@ -20,6 +19,7 @@ from pcg.poly import Poly
 from verifier.agreement import WHOLE, Agreement, agree, agree_alike, typed_sides, witness
 from verifier.concrete import Origin
 from verifier.counterexample import Counterexample, Instance, instances, replay
+from verifier.guided import drawn, guided
 from verifier.shrink import shrink
 from verifier.trusted import smt
 from verifier.trusted.degrees import Typing, local_typing, ranks
@@ -28,7 +28,7 @@ from verifier.trusted.expansion import obligations
 from verifier.trusted.local import prove_typing
 from verifier.trusted.prove import Proof
 from verifier.trusted.same import is_same
-from verifier.trusted.sizes import SizeEquation, Sizes, different_ranks, input_size, pair_sizes
+from verifier.trusted.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
 from verifier.trusted.steps import Searching
 
 
@@ -101,14 +101,10 @@ def decide(
     """Decide whether two graphs over the same inputs, with paired outputs, are equal, for all
     sizes for which the equations in ``equal`` hold; with ``whole``, for tensors that are neither
     cut nor copied, and graphs without parallel operators. ``brief``: of what is false, the first
-    instance that is tried shows it or none does, and it is not made small."""
+    instance that is tried shows it, or one that solves a condition, and it is not made small."""
     pair = (tuple(left), tuple(right))
     try:
-        try:
-            sizes, conditions = _sizes(*pair, equal)
-        except Undecided as error:
-            alike = partial(decide, *pair, whole=whole, brief=brief)
-            raise _Stop(_beyond_substitution(*pair, equal, str(error), alike)) from None
+        sizes, conditions = _sizes(*pair, equal)
         agreement, degrees = (WHOLE, {}) if whole else _agreement(*pair, sizes)
         conditions += agreement.conditions
         proof, origin = _value(*pair, sizes, degrees, whole=whole, brief=brief)
@@ -124,10 +120,7 @@ def decide(
 def _sizes(
     left: tuple[Value, ...], right: tuple[Value, ...], equal: Sequence[SizeEquation]
 ) -> tuple[Sizes, tuple[str, ...]]:
-    """Solve for the sizes; what the right side asks beyond the left becomes a condition.
-
-    Raises Undecided where equations between sizes are not solved.
-    """
+    """Solve for the sizes; what the right side asks beyond the left becomes a condition."""
     if len(left) != len(right):
         raise _Stop(Decision(Verdict.ILL_TYPED, f"{len(left)} outputs against {len(right)}"))
     leaves = {node.leaf for node in Graph((*left, *right)).leaves}
@@ -137,8 +130,6 @@ def _sizes(
         try:
             alone = Sizes.where(equal)
             alone.visit_all(outputs)
-        except Undecided:
-            continue  # with what is known from the other side, it may be solved
         except (Unsolvable, OperatorError) as error:
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: {error}")) from None
         if not _satisfiable(alone):
@@ -146,9 +137,7 @@ def _sizes(
     if ranks_differ := different_ranks(left, right):
         raise _Stop(Decision(Verdict.ILL_TYPED, ranks_differ))
     try:
-        sizes, conditions = pair_sizes(left, right, equal)
-    except Undecided:
-        raise
+        sizes, conditions = pair_sizes(left, right, equal, carry=True)
     except Unsolvable as error:
         raise _Stop(Decision(Verdict.VACUOUS, f"sizes: {error}")) from None
     if not _satisfiable(sizes):
@@ -156,38 +145,19 @@ def _sizes(
     return sizes, conditions
 
 
-def _beyond_substitution(
-    left: tuple[Value, ...],
-    right: tuple[Value, ...],
-    equal: Sequence[SizeEquation],
-    reason: str,
-    decided: Callable[[Sequence[SizeEquation]], Decision],
-) -> Decision:
-    """What can be said where sizes are not solved for: refuted, if it is false for inputs of the
-    same shape; else unknown. ``decided``: the pair, for some equations of sizes."""
-    by_rank: dict[int, list[str]] = {}
-    for node in Graph((*left, *right)).leaves:
-        by_rank.setdefault(node.leaf.rank, []).append(node.leaf.name)
-    extra = tuple(
-        (Poly.of(input_size(names[0], dim)), Poly.of(input_size(name, dim)))
-        for rank, names in by_rank.items()
-        for name in names[1:]
-        for dim in range(rank)
-    )
-    if extra and not set(extra) <= set(equal):
-        decision = decided((*equal, *extra))
-        if decision.verdict is Verdict.REFUTED:
-            return decision
-    return Decision(Verdict.UNKNOWN, f"sizes: {reason}")
-
-
 def _satisfiable(sizes: Sizes) -> bool:
+    """Whether some sizes of at least 1, and attributes of at least 0, satisfy all that is asked."""
     resolved = [sizes.resolve(size) for size in sizes.positive]
-    if all(size.terms and all(c > 0 for _, c in size.terms) for size in resolved):
+    naturals = [sizes.resolve(value) for value in sizes.naturals]
+    plain = all(c > 0 for value in (*resolved, *naturals) for _, c in value.terms)
+    if plain and all(size.terms for size in resolved) and not sizes.open:
         return True
-    symbols = sorted(frozenset[str]().union(*(size.symbols for size in resolved)))
-    positive = [*resolved, *(Poly.of(symbol) for symbol in symbols)]
-    return smt.check(smt.script(smt.at_least(size, 1) for size in positive)) != "unsat"
+    zeros = sizes.zeros
+    symbols = frozenset[str]().union(*(v.symbols for v in (*resolved, *naturals, *zeros)))
+    known = [smt.at_least(size, 1) for size in resolved]
+    known += [smt.at_least(Poly.of(s), 1 if s.startswith("|") else 0) for s in sorted(symbols)]
+    known += [*(smt.at_least(value, 0) for value in naturals), *map(smt.is_zero, zeros)]
+    return smt.check(smt.script(known)) != "unsat"
 
 
 def _agreement(
@@ -255,7 +225,9 @@ def _value(
             _check_typings(Graph((*left, *right)).nodes)
         return _prove(left, right, sizes), first.origin
     except (Unproved, TooLarge) as error:
-        for instance in (first,) if brief else chain((first,), concrete):
+        solved = guided(error.condition, first.origin) if isinstance(error, Unproved) else ()
+        others = () if brief else chain(concrete, drawn(first.origin))
+        for instance in chain((first,), solved, others):
             if found := replay(instance):
                 raise _Refuted("the values differ", instance, found) from None
         raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None

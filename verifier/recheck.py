@@ -182,7 +182,7 @@ def _statement(file: CertificateFile, pair: Pair) -> tuple[Sizes, tuple[Typing, 
     """The sizes and types of both sides, under what the certificate says that it requires; no
     types where it is about whole tensors."""
     equal = tuple((polynomial(a), polynomial(b)) for a, b in file.equal)
-    sizes, asked = pair_sizes(*pair, equal)
+    sizes, asked = pair_sizes(*pair, equal, carry=True)
     if file.whole:
         if len(_computing(pair)) < sum(not n.is_leaf for n in Graph((*pair[0], *pair[1])).nodes):
             raise Rejected("is about whole tensors, but moves them")

@@ -2,8 +2,9 @@
 
     x1..x3 [N, K]   w1..w3 [K, M]   i1..i3 [N, C, H, W]   k1..k10 [O, I, kh, kw]   s []
 
-Which sizes have to be equal follows from use. Where windows depend on whether a size is even, there
-are several cases.
+These are the usual inputs; what is used otherwise has the rank of its use. Which sizes have to be
+equal follows from use, too. Where windows depend on whether a size is even, there are several
+cases.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from substitutions.importers.imported import (
     Imported,
     UnsupportedError,
 )
+from substitutions.importers.ranks import ranks_of
 from substitutions.importers.schema import ForeignRule
 from substitutions.importers.sizes import Known, equations
 from substitutions.importers.taso_operators import Demanded, Importer
@@ -81,7 +83,7 @@ def _import_case(
     """
     settled: Mapping[str, Poly] = {}
     while True:
-        importer = Importer(Known(), demanded, settled)
+        importer = Importer(Known(), demanded, ranks_of(rule), settled)
         for symbol, value in assumed:
             importer.known.equal(symbol, value, "sizes")
         if demanded.same_outputs:

@@ -17,6 +17,7 @@ from substitutions.importers.concats import Concat, common, pieces
 from substitutions.importers.imported import (
     IllTypedError,
 )
+from substitutions.importers.ranks import Ranks
 from substitutions.importers.schema import ForeignOperator, ForeignSide
 from substitutions.importers.sizes import Known
 from substitutions.importers.tensors import (
@@ -28,7 +29,6 @@ from substitutions.importers.tensors import (
     check_ranks,
     constant,
     input_name,
-    input_rank,
     input_tensor,
     permutation,
     placed,
@@ -54,6 +54,7 @@ class Demanded:
 class Importer:
     known: Known
     demanded: Demanded
+    ranks: Ranks
     settled: Mapping[str, Poly]
     """What the unstated sizes of constants are, as far as that has been found out."""
     fresh: set[str] = field(default_factory=set[str])
@@ -92,7 +93,7 @@ class Importer:
         made: dict[int, tuple[Tensor, ...]],
     ) -> list[Tensor]:
         found = [
-            input_tensor(r.op) if r.op < 0 else made[r.op][r.port] if r.op in made else None
+            self._input(r.op) if r.op < 0 else made[r.op][r.port] if r.op in made else None
             for r in operator.inputs
         ]
         ranks = [t.rank for t in found if t is not None]
@@ -101,7 +102,10 @@ class Importer:
         for reference in operator.inputs:
             if reference.op >= 0 and reference.op not in made:
                 made[reference.op] = (self._ones(f"{name}{reference.op}", rank),)
-        return [input_tensor(r.op) if r.op < 0 else made[r.op][r.port] for r in operator.inputs]
+        return [self._input(r.op) if r.op < 0 else made[r.op][r.port] for r in operator.inputs]
+
+    def _input(self, op: int) -> Tensor:
+        return input_tensor(op, self.ranks.of[op])
 
     def match(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> None:
         """Paired outputs have equal shapes. Raises IllTypedError."""
@@ -117,7 +121,7 @@ class Importer:
         own = [
             Poly.of(input_size(input_name(op), dim))
             for op in sorted(inputs)
-            for dim in range(input_rank(op))
+            for dim in range(self.ranks.of[op])
         ]
         same = {self.known.resolve(size): size for size in own}
         found: dict[str, Poly] = {}
@@ -213,7 +217,7 @@ class Importer:
 
     def equate_outputs(self, inputs: frozenset[int]) -> None:
         """Make it a condition that all kernels have as many output channels."""
-        kernels = [input_tensor(op) for op in sorted(inputs, reverse=True) if -20 < op <= -10]
+        kernels = [self._input(op) for op in sorted(inputs & self.ranks.kernels, reverse=True)]
         for k in kernels[1:]:
             self.demand(k.axes[0].size, kernels[0].axes[0].size)
 

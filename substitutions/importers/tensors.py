@@ -53,12 +53,8 @@ def input_name(op: int) -> str:
     return "s"
 
 
-def input_rank(op: int) -> int:
-    return 2 if op >= -6 else 4 if op >= -19 else 0
-
-
-def input_tensor(op: int) -> Tensor:
-    name, rank = input_name(op), input_rank(op)
+def input_tensor(op: int, rank: int) -> Tensor:
+    name = input_name(op)
     axes = tuple(Axis(Poly.of(input_size(name, dim))) for dim in range(rank))
     return Tensor(tensor(name, rank), axes)
 

@@ -15,8 +15,8 @@ from verifier.trusted.guards import SureGuards
 
 RANGES = {"i": Poly.of("|n|"), "j": Poly.of("|m|"), "h": Poly.of("|n|") - Poly.of("at")}
 SYMBOLS = (*RANGES, "|n|", "|m|", "at", "top")
-SURE = SureGuards(RANGES.get, lambda name: name != "top")
-"""``at`` is known to be at least 0, ``top`` may be anything."""
+SURE = SureGuards(RANGES.get, lambda name: name != "top", lambda value: value == RANGES["h"])
+"""``at`` is known to be at least 0 and less than ``|n|``, ``top`` may be anything."""
 
 monomials = st.lists(st.sampled_from(SYMBOLS), max_size=2).map(lambda names: tuple(sorted(names)))
 guards = st.lists(st.tuples(monomials, st.integers(-2, 2)), min_size=1, max_size=4).map(
@@ -32,6 +32,8 @@ def is_dropped(guard: Poly) -> bool:
 def points():
     """Every choice of small sizes, attributes, and indices in their ranges."""
     for n, m, at, top in product((1, 2, 3), (1, 2), (0, 1), (-2, 1)):
+        if at >= n:
+            continue
         known = {"|n|": n, "|m|": m, "at": at, "top": top}
         spans = (range(size.evaluate(known)) for size in RANGES.values())
         for indices in product(*spans):

@@ -19,6 +19,8 @@ from verifier.trusted.laws import LAWS, Law
 from verifier.trusted.simplify import Simplifier
 
 SIZE = Poly.of("|n|")
+M = Poly.of("|m|")
+"""Less than ``SIZE``."""
 AT, K = Poly.of("i"), Poly.of("k")
 
 
@@ -77,12 +79,23 @@ EXAMPLES: dict[Law, tuple[NormalForm, NormalForm]] = {
     laws.RSQRT_SQUARE: (value(RSQRT, RSQRT), value(recip(SUM))),
     laws.SUM_POINT: (summed(value(Element("x", (K,))), K - AT, AT - K), X_ALONE),
     laws.SUM_EQUAL: (summed(X_ALONE), value(X, Number(SIZE))),
+    laws.SUM_RANGE: (
+        summed(value(Element("x", (K,))), M - 1 - K),
+        tuple(replace(t, binders=(("k", M),)) for t in value(Element("x", (K,)))),
+    ),
+    laws.SUM_FEW: (
+        tuple(
+            replace(t, binders=(("k", Poly.of(2)),)) for t in value(Element("x", (K * SIZE + AT,)))
+        ),
+        (*X_ALONE, *value(Element("x", (SIZE + AT,)))),
+    ),
 }
 """For each law two values that it makes equal, the second as the laws leave it."""
 
 
 def simplified(form: NormalForm, using: frozenset[Law]) -> list[object]:
-    found = Simplifier(lambda size: size == SIZE, lambda *_: True, using).simplify(form)
+    sizes = (SIZE, M, SIZE - M)
+    found = Simplifier(lambda size: size in sizes, lambda *_: True, using).simplify(form)
     return sorted((key_of_term(term) for term in found), key=str)
 
 

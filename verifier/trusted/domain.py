@@ -27,6 +27,7 @@ from fractions import Fraction
 
 from pcg.functions import FUNCTIONS
 from pcg.normal import Argument, Function, NormalForm, Term
+from verifier.trusted.cancel import is_positive_sum
 from verifier.trusted.simplify import Simplifier, alone, one_factor, times
 
 EVERYWHERE = Term(Fraction(1))
@@ -119,7 +120,7 @@ class Domain:
             case "nonzero":
                 return self._is_nonzero(first)
             case "positive":
-                return self.simplifier.is_positive(first)
+                return self._is_positive(first)
             case "nonnegative":
                 return self.simplifier.is_nonnegative(first)
             case "unknown":
@@ -127,7 +128,10 @@ class Domain:
 
     def _is_nonzero(self, form: NormalForm) -> bool:
         opposite = tuple(replace(term, coefficient=-term.coefficient) for term in form)
-        return self.simplifier.is_positive(form) or self.simplifier.is_positive(opposite)
+        return self._is_positive(form) or self._is_positive(opposite)
+
+    def _is_positive(self, form: NormalForm) -> bool:
+        return is_positive_sum(form, self.simplifier.is_positive)
 
     def _is_sure(self, argument: Argument) -> bool:
         """Whether a maximum is over at least one value of an argument."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 
 class Unproved(Exception):
-    """The proof did not go through; the text says where."""
+    """The proof did not go through; the text says where. ``condition``: the script that had a
+    solution, if it was for one."""
+
+    def __init__(self, text: str, condition: str = "") -> None:
+        super().__init__(text)
+        self.condition = condition
 
 
 class TooLarge(Exception):

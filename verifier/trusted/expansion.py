@@ -35,7 +35,7 @@ def obligations(
     for a, b in zip(left, right, strict=True):
         if is_same(a, b):
             continue
-        prover = Prover(positive, {}, found, naturals, steps, judge)
+        prover = Prover(positive, {}, found, naturals, steps, judge, sizes.zeros)
         meaning = Meaning(sizes, prover.ranges, prover.is_digit)
         index = free_indices(sizes, a)
         forms = meaning.at(a, index), meaning.at(b, index)

@@ -18,12 +18,14 @@ class SureGuards:
 
     A guard that is linear in an index is least at one of the ends of its range: at 0 where the
     coefficient is never negative, at its size less 1 where it is never positive. What is left is
-    at least 0 if no coefficient is negative, since sizes and indices are not. ``is_natural`` says
-    which symbols are known to be at least 0.
+    at least 0 if no coefficient is negative, since sizes and indices are not, or if it is a size
+    itself. ``is_natural`` says which symbols are known to be at least 0, ``is_size`` which values
+    to be at least 1.
     """
 
     range_of: RangeOf
     is_natural: Callable[[str], bool]
+    is_size: Callable[[Poly], bool]
 
     def dropped(self, form: NormalForm, inner: Mapping[str, Poly] | None = None) -> NormalForm:
         """The same value without such guards; ``inner`` are the indices bound around it."""
@@ -58,6 +60,7 @@ class SureGuards:
             if len(signs) == 1 and known:
                 end = Poly() if signs == {True} else size - 1
                 least = least.substitute({name: end})
-        return all(number > 0 for _, number in least.terms) and all(
-            sizes.get(s) or self.is_natural(s) for s in least.symbols
+        return self.is_size(least) or (
+            all(number > 0 for _, number in least.terms)
+            and all(sizes.get(s) or self.is_natural(s) for s in least.symbols)
         )

@@ -89,6 +89,16 @@ SUM_EQUAL = Law(
     "sum over i of a = |i| a, for |i| of at least 0",
     source="definition of a finite sum",
 )
+SUM_RANGE = Law(
+    "a sum over a range",
+    "sum over i < n of [i < m] a(i) = sum over i < m of a(i) for m <= n, and the rest likewise",
+    source="definition of a finite sum",
+)
+SUM_FEW = Law(
+    "a sum over few",
+    "sum over i < 2 of a(i) = a(0) + a(1), and so for a few more",
+    source="definition of a finite sum",
+)
 LAWS = frozenset(
     {
         RELU,
@@ -106,5 +116,7 @@ LAWS = frozenset(
         RSQRT_SQUARE,
         SUM_POINT,
         SUM_EQUAL,
+        SUM_RANGE,
+        SUM_FEW,
     }
 )

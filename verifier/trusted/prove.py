@@ -75,7 +75,8 @@ class Reading:
 @dataclass
 class Prover:
     """Proves values equal under assumptions: every polynomial in ``positive`` is at least 1, every
-    one in ``naturals`` at least 0, and every index variable is within its range in ``ranges``.
+    one in ``naturals`` at least 0, every one in ``zeros`` is 0, and every index variable is within
+    its range in ``ranges``.
 
     ``obligations`` collects what ``judge`` found to have no counterexample; ``steps`` says which
     way to go where there are several.
@@ -87,6 +88,7 @@ class Prover:
     naturals: tuple[Poly, ...] = ()
     steps: Steps = field(default_factory=Searching)
     judge: smt.Judge = field(default_factory=lambda: smt.check)
+    zeros: tuple[Poly, ...] = ()
 
     def __post_init__(self) -> None:
         self.templates = Templates(self._same_function, self.steps, self._range_of)
@@ -96,6 +98,7 @@ class Prover:
         self._sizes = frozenset(self.positive)
         self._known = [smt.at_least(size, 1) for size in self.positive]
         self._known += [smt.at_least(value, 0) for value in self.naturals]
+        self._known += [smt.is_zero(value) for value in self.zeros]
 
     def is_digit(self, digit: Digit) -> bool:
         """Whether ``0 <= value < size`` is known wherever the indices are in their ranges."""
@@ -124,7 +127,7 @@ class Prover:
     def equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
         """Prove two values equal; ``free`` are the index variables outside. Raises Unproved."""
         simplifier = Simplifier(self._is_size, self._is_index)
-        sure = SureGuards(self._range_of, self._is_natural)
+        sure = SureGuards(self._range_of, self._is_natural, self._is_size)
         left, right = (split_everywhere(sure.dropped(side), free) for side in (left, right))
         self._equal(simplifier.simplify(left), simplifier.simplify(right), free)
         if has_partial(left) or has_partial(right):
@@ -300,7 +303,7 @@ class Prover:
                 facts.append(smt.within(Poly.of(name), size))
         text = smt.script([*self._known, *facts, smt.negation(claim)])
         if (result := self.judge(text)) != "unsat":
-            raise Unproved(f"{what or 'constants'}: z3 says {result}")
+            raise Unproved(f"{what or 'constants'}: z3 says {result}", text)
         self.obligations.append(text)
 
     def _same_function(self, left: Function, right: Function, holes: Ranges) -> bool:

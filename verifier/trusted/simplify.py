@@ -17,6 +17,7 @@ from pcg.normal import (
     substitute_term,
 )
 from pcg.poly import Poly, product
+from verifier.trusted.cancel import cancelled
 from verifier.trusted.keys import Key, key, key_of_argument, key_of_term
 from verifier.trusted.laws import (
     EXP_DIFFERENCE,
@@ -33,9 +34,12 @@ from verifier.trusted.laws import (
     RECIP_RECIP,
     RSQRT_SQUARE,
     SUM_EQUAL,
+    SUM_FEW,
     SUM_POINT,
+    SUM_RANGE,
     Law,
 )
+from verifier.trusted.spans import tightened, unrolled
 
 UNIT = Term(Fraction(1))
 ONE: NormalForm = (UNIT,)
@@ -61,14 +65,23 @@ class Simplifier:
     def simplify(self, form: NormalForm) -> NormalForm:
         """The same value with equal terms as one, and functions taken apart by the laws."""
         merged: dict[Key, Term] = {}
-        for term in (result for part in form for result in self._term(part)):
+        parts = (part for term in form for part in self._unrolled(term))
+        for term in (result for part in parts for result in self._term(part)):
             unit = replace(term, coefficient=Fraction(1))
             known = merged.get(name := key_of_term(unit), replace(unit, coefficient=Fraction(0)))
             merged[name] = replace(known, coefficient=known.coefficient + term.coefficient)
-        return tuple(term for term in merged.values() if term.coefficient)
+        terms = tuple(term for term in merged.values() if term.coefficient)
+        if RECIP_CANCELS not in self.laws:
+            return terms
+        found = cancelled(terms, self.is_positive)
+        return terms if found == terms else self.simplify(found)
+
+    def _unrolled(self, term: Term) -> NormalForm:
+        return unrolled(term) if SUM_FEW in self.laws else (term,)
 
     def _term(self, term: Term) -> NormalForm:
         term = self._pointed(term) if SUM_POINT in self.laws else term
+        term = tightened(term, self.is_size) if SUM_RANGE in self.laws else term
         term = self._counted(term) if SUM_EQUAL in self.laws else term
         products: NormalForm = (replace(term, factors=()),)
         for factor in term.factors:

@@ -4,14 +4,20 @@ An input ``x`` has sizes ``|x.0|, |x.1|, ...``. Equations between sizes are solv
 what remains is that every size is at least 1. Sizes that are products keep the order of their
 factors, so that indices into them can be written as digits and nothing is ever divided. The widths
 of halos may be 0, and are at least what windows read.
+
+An equation that substitution does not solve, such as one between two products, waits until others
+are solved. What is still open then holds wherever both sides are typed, as every other does: it is
+a hypothesis that solvers are given (``Sizes.open``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import combinations
 from math import gcd
 
 from pcg.errors import OperatorError
@@ -50,14 +56,55 @@ class Sizes:
         default_factory=dict[tuple[Call, tuple[Shape, ...], str], Poly]
     )
     """The sizes of indices that are what others leave of a merged dimension."""
+    open: list[SizeEquation] = field(default_factory=list[SizeEquation])
+    """The equations that are demanded and not solved."""
 
     @staticmethod
     def where(equations: Sequence[SizeEquation]) -> Sizes:
-        """Nothing known but that some sizes are equal. Raises Unsolvable, or Undecided."""
+        """Nothing known but that some sizes are equal. Raises Unsolvable."""
         sizes = Sizes()
         for left, right in equations:
-            sizes.equal(left, right)
+            sizes.demand(left, right)
         return sizes
+
+    @property
+    def zeros(self) -> tuple[Poly, ...]:
+        """What is 0 by the equations that are not solved."""
+        found = (self.resolve(left) - self.resolve(right) for left, right in self.open)
+        return tuple(dict.fromkeys(difference for difference in found if difference.terms))
+
+    def demand(self, left: Poly, right: Poly) -> None:
+        """Demand that two sizes are equal, if need be as an equation that stays open. Raises
+        Unsolvable."""
+        self.open.append((left, right))
+        while self._solve_some() or self._combine_some():
+            pass
+
+    def _solve_some(self) -> bool:
+        """Solve open equations; whether a symbol was solved for."""
+        solved, waiting = len(self.solved), self.open
+        self.open = []
+        for equation in waiting:
+            try:
+                self.equal(*equation)
+            except Undecided:
+                self.open.append(equation)
+        return bool(self.open) and len(self.solved) > solved
+
+    def _combine_some(self) -> bool:
+        """Solve what follows from two open equations without a product that both have; whether a
+        symbol was solved for."""
+        for a, b in combinations(self.zeros, 2):
+            for shared, number in a.terms:
+                other = dict(b.terms).get(shared)
+                if len(shared) < 2 or other is None:
+                    continue
+                with suppress(Undecided):
+                    solved = len(self.solved)
+                    self.equal(a * other, b * number)
+                    if len(self.solved) > solved:
+                        return True
+        return False
 
     def equation(self, symbol: str) -> str:
         """What a symbol is solved for, to read: ``|x.0| = |y.1|``, or ``2 divides |x.0|``."""
@@ -82,14 +129,28 @@ class Sizes:
         difference = self._primitive(self.resolve(left) - self.resolve(right))
         if not difference.terms:
             return
+        if _one_sign(difference):
+            if any(all(map(self._is_positive, m)) for m, _ in difference.terms):
+                raise Unsolvable(f"{left} = {right} has no solution")
+            self._vanish(difference)
+            return
         symbol = _isolated(difference)
         if symbol is None:
-            if difference.constant is not None or _one_sign(difference):
-                raise Unsolvable(f"{left} = {right} has no solution")
             raise Undecided(f"{left} = {right} is beyond substitution")
         coefficient = difference.coefficient(symbol)
         rest = difference - coefficient * Poly.of(symbol)
         self.solved[symbol] = -rest if coefficient.constant == 1 else rest
+
+    def _vanish(self, total: Poly) -> None:
+        """Demand that a sum of products without minus signs is 0: each product is, for no symbol is
+        negative. Raises Undecided where one has several factors that may be 0."""
+        for monomial, _ in total.terms:
+            left = {symbol for symbol in monomial if not self._is_positive(symbol)}
+            if len(left) > 1:
+                raise Undecided(f"{total} = 0 is beyond substitution")
+        for monomial, _ in total.terms:
+            for symbol in (s for s in monomial if not self._is_positive(s)):
+                self.solved[symbol] = Poly()
 
     def at_least(self, size: Poly, bound: Poly) -> None:
         """Demand that a size is no less than another. Raises Unsolvable."""
@@ -108,15 +169,17 @@ class Sizes:
         factor = gcd(*(c for _, c in difference.terms))
         common = reduce(Counter.__and__, (Counter(m) for m, _ in difference.terms))
         for symbol in list(common):
-            if not symbol.startswith("|") and not self._is_factor(symbol):
+            if not self._is_positive(symbol):
                 del common[symbol]
         return Poly.collect(
             (tuple(sorted((Counter(m) - common).elements())), c // factor)
             for m, c in difference.terms
         )
 
-    def _is_factor(self, symbol: str) -> bool:
-        """Whether a symbol divides a size, which is at least 1, so that it cannot be 0 itself."""
+    def _is_positive(self, symbol: str) -> bool:
+        """Whether a symbol cannot be 0: a size, or what divides one."""
+        if symbol.startswith("|"):
+            return True
         sizes = (self.resolve(size).terms for size in self.positive)
         return any(len(terms) == 1 and symbol in terms[0][0] for terms in sizes)
 
@@ -144,7 +207,7 @@ class Sizes:
         halos = [halos_of(value) for value in node.inputs]
         for demand in demands(call, [len(shape) for shape in shapes], halos):
             reach, named = demand.reach, self.named(call, shapes)
-            self.equal(shapes[reach.operand][reach.dim], demand.covered.substitute(named))
+            self.demand(shapes[reach.operand][reach.dim], demand.covered.substitute(named))
             for _, have, need in demand.widths:
                 self.at_least(have, need.substitute(named))
 
@@ -186,7 +249,7 @@ class Sizes:
         sizes = self.named(call, shapes)
         for operand, shape in zip(equation.operands, shapes, strict=True):
             for dim, size in zip(operand.dims, shape, strict=True):
-                self.equal(size, dim.size.substitute(sizes))
+                self.demand(size, dim.size.substitute(sizes))
                 self._order(dim.names, sizes)
         for output in equation.outputs:
             for dim in output.dims:
@@ -201,10 +264,9 @@ class Sizes:
         exact = size.over(divisor)
         if exact is not None:
             return exact
-        text = f"({size}) / ({divisor})".replace("|", "")
-        quotient = Poly.of(Variable(f"|{text}|"))
+        quotient = Poly.of(Variable(f"|({_part(size)} / {_part(divisor)})|"))
         self.positive.append(quotient)
-        self.equal(size, divisor * quotient)
+        self.demand(size, divisor * quotient)
         return quotient
 
     def _order(self, names: tuple[str, ...], sizes: dict[str, Poly]) -> None:
@@ -225,6 +287,12 @@ class Sizes:
         return (size,)
 
 
+def _part(size: Poly) -> str:
+    """A size in the name of another: without bars, in brackets where it has several parts."""
+    text = str(size).replace("|", "")
+    return text if size.symbol or size.constant is not None else f"({text})"
+
+
 def different_ranks(left: Sequence[Value], right: Sequence[Value]) -> str:
     """Which of the paired values have different ranks, or halos elsewhere, in words."""
     for number, (a, b) in enumerate(zip(left, right, strict=True)):
@@ -236,23 +304,34 @@ def different_ranks(left: Sequence[Value], right: Sequence[Value]) -> str:
 
 
 def pair_sizes(
-    left: Sequence[Value], right: Sequence[Value], equal: Sequence[SizeEquation]
+    left: Sequence[Value],
+    right: Sequence[Value],
+    equal: Sequence[SizeEquation],
+    *,
+    carry: bool = False,
 ) -> tuple[Sizes, tuple[str, ...]]:
     """The sizes of two sides whose outputs have equal shapes, and what the right side asks of them
-    beyond the left. Raises Unsolvable, Undecided, and OperatorError where a side has no shape."""
+    beyond the left. Raises Unsolvable, OperatorError where a side has no shape, and Undecided where
+    an equation stays open, unless what follows can ``carry`` it."""
     sizes = Sizes.where(equal)
     sizes.visit_all(left)
     before, held = frozenset(sizes.solved), len(sizes.least)
+    stated = frozenset(sizes.open)
     sizes.visit_all(right)
     for a, b in zip(left, right, strict=True):
         for x, y in zip(sizes.shape(a), sizes.shape(b), strict=True):
-            sizes.equal(x, y)
+            sizes.demand(x, y)
         for x, y in zip(halos_of(a), halos_of(b), strict=True):
-            sizes.equal(x.before, y.before)
-            sizes.equal(x.after, y.after)
+            sizes.demand(x.before, y.before)
+            sizes.demand(x.after, y.after)
+    if sizes.open and not carry:
+        raise Undecided(f"{sizes.open[0][0]} = {sizes.open[0][1]} is beyond substitution")
     asked = [sizes.equation(s) for s in sizes.solved if s not in before]
+    asked += [
+        f"{sizes.resolve(a)} = {sizes.resolve(b)}" for a, b in sizes.open if (a, b) not in stated
+    ]
     asked += [f"{sizes.resolve(a)} >= {sizes.resolve(b)}" for a, b in sizes.least[held:]]
-    return sizes, tuple(asked)
+    return sizes, tuple(dict.fromkeys(asked))
 
 
 def _integral(call: Call, name: str) -> Poly | int:
@@ -281,6 +360,6 @@ def _isolated(difference: Poly) -> str | None:
 
 
 def _one_sign(difference: Poly) -> bool:
-    """Whether all terms have one sign, so that positive sizes cannot make it 0."""
+    """Whether all terms have one sign: as no symbol is negative, its being 0 means that all are."""
     signs = {coefficient > 0 for _, coefficient in difference.terms}
     return len(signs) == 1

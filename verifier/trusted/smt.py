@@ -124,6 +124,15 @@ def within(value: Poly, size: Poly) -> Formula:
     return conjunction((at_least(value, 0), at_least(size - value, 1)))
 
 
+def divides(number: int, value: Poly) -> Formula:
+    return Formula(f"(= (mod {integer(value).text} {number}) 0)", value.symbols)
+
+
+def declares(text: str, symbol: str) -> bool:
+    """Whether a script speaks of a symbol."""
+    return f"(declare-const {_symbol(symbol)} Int)" in text
+
+
 def script(assertions: Iterable[Formula]) -> str:
     """The assertions with their symbols declared, as an SMT-LIB 2 script."""
     assertions = list(dict.fromkeys(assertions))
@@ -142,17 +151,17 @@ def check(text: str) -> Outcome:
     return "sat" if result == z3.sat else "unsat" if result == z3.unsat else "unknown"
 
 
-def model(text: str) -> Mapping[str, int] | None:
-    """Values that satisfy a script; None if Z3 finds none."""
-    solver = _solver(text)
+def model(text: str, resources: int = RESOURCES) -> Mapping[str, int] | None:
+    """Values that satisfy a script; None if Z3 finds none within so many steps."""
+    solver = _solver(text, resources)
     if solver.check() != z3.sat:
         return None
     found = solver.model()
     return {symbol.name(): int(str(found[symbol])) for symbol in found.decls()}
 
 
-def _solver(text: str) -> z3.Solver:
+def _solver(text: str, resources: int = RESOURCES) -> z3.Solver:
     solver = z3.Solver()
-    solver.set("rlimit", RESOURCES)
+    solver.set("rlimit", resources)
     solver.from_string(text)
     return solver

@@ -192,14 +192,15 @@ class _Holes:
                 return factor
 
     def _index(self, value: Poly, inner: frozenset[str]) -> Poly:
-        """An index that depends on outside indices alone is a hole as a whole, so that what reads
-        elsewhere in the same way has the same template."""
-        if value.symbols.isdisjoint(self._bound) or not value.symbols.isdisjoint(inner):
-            return self._poly(value, inner)
-        return self._hole(value)
+        """An index that depends on nothing inside is a hole as a whole, so that what reads
+        elsewhere in the same way has the same template, be it at a fixed place."""
+        return self._hole(value) if value.symbols.isdisjoint(inner) else self._poly(value, inner)
 
     def _hole(self, value: Poly) -> Poly:
-        sign = 1 if value.terms[0][1] > 0 else -1
+        """A hole for a value, or for what it is the opposite of: the first index that is bound
+        outside has a plus sign, by whatever sizes the value is moved."""
+        signs = (c for m, c in value.terms if not self._bound.isdisjoint(m))
+        sign = 1 if next(signs, 1) > 0 else -1
         if value * sign not in self.found:
             self.found.append(value * sign)
         return Poly.of(_hole(self.found.index(value * sign))) * sign

@@ -208,13 +208,29 @@ PROVED = [
 """The last is false without groups, too: the joined convolution has two, of equal size."""
 
 ILL_TYPED = [
-    ("MATMUL(-1, -7; ACTI=0)", "RELU(-1)", "left: operator 0 (OP_MATMUL): an input of rank 4"),
-    ("MUL(-1, -4)", "RELU(-1)", "left: operator 0 (OP_MUL): the second input has rank 2"),
+    (
+        f"{CONV.format(-7, -10, 0)} MATMUL(-1, t0; ACTI=0)",
+        "RELU(-1)",
+        "left: operator 1 (OP_MATMUL): an input of rank 4",
+    ),
+    (
+        "MATMUL(-1, -4; ACTI=0) MUL(-2, t0)",
+        "RELU(-2)",
+        "left: operator 1 (OP_MUL): the second input has rank 2",
+    ),
     ("SPLIT(-1; AXIS=1)", "RELU(-1)", "left: operator 0 (OP_SPLIT): no concat"),
     ("TRANSPOSE(-1; PERM=3)", "RELU(-1)", "left: operator 0 (OP_TRANSPOSE): PM_PERM 3"),
-    ("EW_ADD(-1, -7)", "RELU(-1)", "left: operator 0 (OP_EW_ADD): ranks 2 and 4"),
+    (
+        f"MATMUL(-1, -4; ACTI=0) {CONV.format(-7, -10, 0)} EW_ADD(t0, t1)",
+        "RELU(-2)",
+        "left: operator 2 (OP_EW_ADD): ranks 2 and 4",
+    ),
     ("RELU(-1)", "EW_ADD(-1, -2)", "input -2 stands on the right side only"),
-    ("RELU(-7)", f"{TURN.format(-7)}", "right: operator 0 (OP_TRANSPOSE): PM_PERM 2 is no order"),
+    (
+        "RELU(-7)",
+        "TRANSPOSE(-7; NUMDIM=4, PERM=2)",
+        "right: operator 0 (OP_TRANSPOSE): PM_PERM 2 is no order",
+    ),
     (
         f"{WIDE.format(-7, -10, 0)}",
         f"ENLARGE(-10; KERNEL_H=3, KERNEL_W=2) {CONV.format(-7, 't0', 0)}",

@@ -1,0 +1,140 @@
+"""Attempts at a candidate: the forms in which it may be a rule, and what is decided of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, islice
+
+from pcg.graph import Value
+from substitutions.candidate import Candidate
+from substitutions.general import General, canonical, general
+from substitutions.requirements import parse_requirement
+from substitutions.retype import TYPES_DIFFER, retyped
+from substitutions.rule import Rule, input_ranks
+from substitutions.store import ProofFile, RuleFile, rule_file, rule_name
+from substitutions.symbols import settled, variants
+from verifier.decide import Decision, Verdict, decide
+from verifier.trusted.runs import free_runs
+
+Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
+
+
+def form_text(candidate: Candidate) -> Candidate:
+    """A candidate in its most general form."""
+    form = next(forms_of(candidate))
+    return Candidate.of(form.pair, candidate.family, candidate.steps)
+
+
+def forms_of(candidate: Candidate) -> Iterator[General]:
+    """The forms in which to try a candidate. Only the algebraic enumeration gives one symbol to all
+    that is equal where it looks, and is at the least ranks; the others are general as they come."""
+    pair = candidate.parse()
+    if candidate.family == "algebra":
+        yield from map(_form, variants(pair))
+    else:
+        yield canonical(General(*pair, free_runs(*pair)))
+
+
+def _form(pair: Pair) -> General:
+    """The most general form, with what its symbols are equal to put in."""
+    form = settled(general(*pair).pair)
+    return canonical(General(*form, free_runs(*form)))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of a candidate. ``entry``: the rule, where something was proved."""
+
+    entry: RuleFile | None
+    decision: Decision
+
+
+def attempt(formed: tuple[General, Candidate]) -> Attempt:
+    """Try to prove the most general form of a candidate, then those with less told apart, then
+    those that a parallel operator gives equal types, then for axes of one element. Where no form is
+    proved, each that was left unknown by a first instance is decided with all that there is."""
+    form, candidate = formed
+    tried: list[tuple[General, Decision]] = []
+    for variant in chain((form,), islice(forms_of(candidate), 1, None)):
+        found = _prove(variant, candidate)
+        if found.entry is not None:
+            return found
+        tried.append((variant, found.decision))
+    for variant in _narrower(candidate, tried[0][1]):
+        found = _prove(variant, candidate)
+        if found.entry is not None:
+            return found
+    return Attempt(None, _verdict(tried))
+
+
+def _narrower(candidate: Candidate, first: Decision) -> Iterator[General]:
+    """Forms that say less than the candidate does."""
+    if first.reason == TYPES_DIFFER:
+        yield from map(_form, retyped(candidate.parse()))
+    yield from _with_ones(candidate)
+
+
+def _verdict(tried: Sequence[tuple[General, Decision]]) -> Decision:
+    """Of forms none of which is proved, what is still unknown, or else the first one's verdict."""
+    found: list[Decision] = []
+    for form, decision in tried:
+        if decision.verdict is Verdict.UNKNOWN:
+            decision = _decided(form, brief=False)
+        if decision.verdict is Verdict.UNKNOWN:
+            return decision
+        found.append(decision)
+    return found[0]
+
+
+def _with_ones(candidate: Candidate) -> Iterator[General]:
+    """The most general form for fewest axes of one element, if the pair holds for those that had
+    one where it was found."""
+    pair = candidate.parse()
+    texts = [f"|{name}.{dim}| = 1" for name, dim in candidate.ones]
+    equal = [parse_requirement(text) for text in texts]
+    if not texts or decide(*settled(pair, equal), equal, brief=True).verdict is not Verdict.PROVED:
+        return
+    form = canonical(general(*pair))
+    runs = {axis for group in form.runs for axis in group}
+    axes = [(name, dim) for name, rank in input_ranks(form.both) for dim in range(rank)]
+    texts = [f"|{name}.{dim}| = 1" for name, dim in axes if (name, dim) not in runs]
+    for chosen in (*combinations(texts, 1), *combinations(texts, 2)):
+        settled_pair = settled(form.pair, [parse_requirement(text) for text in chosen])
+        yield General(*settled_pair, free_runs(*settled_pair), chosen)
+
+
+def _prove(form: General, candidate: Candidate) -> Attempt:
+    decision = _decided(form, brief=True)
+    if decision.verdict is not Verdict.PROVED:
+        return Attempt(None, decision)
+    return Attempt(_rule(form, decision, candidate), decision)
+
+
+def _decided(form: General, *, brief: bool) -> Decision:
+    equal = [parse_requirement(text) for text in form.requires]
+    # The evidence holds operators, which cannot be sent between processes, and is not kept.
+    return replace(decide(form.left, form.right, equal, brief=brief), evidence=None)
+
+
+def _rule(form: General, decision: Decision, candidate: Candidate) -> RuleFile:
+    assert decision.proof is not None
+    inputs = input_ranks(form.both)
+    where = f" where {', '.join(form.requires)}" if form.requires else ""
+    rule = Rule(
+        rule_name(f"{dict(inputs)} {form.text}{where}"),
+        inputs,
+        form.left,
+        form.right,
+        conditions=decision.conditions,
+        runs=form.runs,
+        family=candidate.family,
+        derived=candidate.steps,
+        requires=form.requires,
+    )
+    proof = ProofFile(
+        side_conditions=decision.proof.side_conditions,
+        digest=decision.proof.digest,
+        degrees={symbol: value for symbol, value in decision.degrees if value > 1},
+    )
+    return rule_file(rule, proof)

@@ -1,0 +1,111 @@
+"""The ranks of the inputs of TASO's rules, as they follow from use.
+
+A file says of no input how many dimensions it has. An operator does: a product of matrices takes
+two, a convolution four, and what is added is alike. Tensors that have to have equal ranks
+are one class (union and find); a class has the rank that an operator or a stated number of
+dimensions gives it. Only where nothing does are its inputs what their numbers usually stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from substitutions.importers import operators
+from substitutions.importers.schema import ForeignOperator, ForeignRule
+
+Place = tuple[str, int, int]
+"""A tensor: a side (empty for inputs), the number of its operator or input, and its port."""
+
+RANKS: Mapping[str, int] = {
+    "OP_MATMUL": 2,
+    "OP_CONSTANT_IMM": 2,
+    **dict.fromkeys(("OP_CONV2D", "OP_POOL2D_MAX", "OP_POOL2D_AVG", "OP_ENLARGE"), 4),
+    **dict.fromkeys(("OP_CONSTANT_ICONV", "OP_CONSTANT_POOL"), 4),
+}
+"""Of all operands and outputs of an operator. Those of others have equal ranks."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """What is known of a rule's inputs, by their numbers. ``kernels``: those that convolutions are
+    with, perhaps enlarged, joined or added."""
+
+    of: Mapping[int, int]
+    kernels: frozenset[int]
+
+
+def usual_rank(op: int) -> int:
+    """The rank of what an input's number stands for in the published files."""
+    return 2 if op >= -6 else 4 if op >= -19 else 0
+
+
+def ranks_of(rule: ForeignRule) -> Ranks:
+    """The ranks of a rule's inputs. Where uses contradict each other, the first one counts; the
+    others have no type."""
+    classes = _Classes()
+    for name, side in rule.sides:
+        for number in side.order:
+            classes.visit(name, number, side.operators[number])
+    for a, b in zip(rule.left.outputs, rule.right.outputs, strict=True):
+        classes.join(_place("left", a.op, a.port), _place("right", b.op, b.port))
+    inputs = rule.left.inputs | rule.right.inputs
+    kernels = {classes.root(place) for place in classes.kernels}
+    roots = {op: classes.root(_place("", op, 0)) for op in inputs}
+    for op in sorted(inputs, key=usual_rank, reverse=True):
+        classes.ranks.setdefault(roots[op], usual_rank(op))
+    return Ranks(
+        {op: classes.ranks[root] for op, root in roots.items()},
+        frozenset(
+            op for op, root in roots.items() if root in kernels or (not kernels and op <= -10)
+        ),
+    )
+
+
+def _place(side: str, op: int, port: int) -> Place:
+    return ("", op, 0) if op < 0 else (side, op, port)
+
+
+@dataclass
+class _Classes:
+    """Tensors of equal rank, and the rank of some."""
+
+    ranks: dict[Place, int] = field(default_factory=dict[Place, int])
+    kernels: list[Place] = field(default_factory=list[Place])
+    _parent: dict[Place, Place] = field(default_factory=dict[Place, Place])
+
+    def root(self, place: Place) -> Place:
+        while (parent := self._parent.get(place, place)) != place:
+            place = parent
+        return place
+
+    def join(self, a: Place, b: Place) -> None:
+        a, b = self.root(a), self.root(b)
+        if a != b:
+            self._parent[b] = a
+            if b in self.ranks:
+                self.ranks.setdefault(a, self.ranks[b])
+
+    def visit(self, side: str, number: int, operator: ForeignOperator) -> None:
+        """Note what an operator says of its operands and outputs."""
+        read = [_place(side, r.op, r.port) for r in operator.inputs]
+        made = [(side, number, port) for port in range(operator.outputs)]
+        if operator.name == "OP_MUL":
+            self._state(read.pop(), 0)
+        if operator.name == "OP_CONV2D":
+            self.kernels.append(read[1])
+        rank = RANKS.get(operator.name)
+        if rank is not None:
+            for place in (*read, *made):
+                self._state(place, rank)
+            # Enlarged or not, what is a kernel is one; an image is none for what it is seen with.
+            if operator.name == "OP_ENLARGE":
+                self.join(read[0], made[0])
+            return
+        for place in (*read, *made[1:]):
+            self.join(place, made[0])
+        if stated := operator.parameters.get(operators.NUM_DIM, 0):
+            self._state(made[0], stated)
+
+    def _state(self, place: Place, rank: int) -> None:
+        self.ranks.setdefault(self.root(place), rank)
