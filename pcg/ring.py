@@ -105,7 +105,7 @@ class Reals:
         return values.sum(axis=axis)
 
     def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
-        return np.where(valid, values, -np.inf).max(axis=axis)
+        return np.where(valid, values, -np.inf).max(axis=axis, initial=-np.inf)
 
     def apply(self, function: str, args: Sequence[Array]) -> Array:
         return FUNCTIONS[function].real(*args)
@@ -169,6 +169,8 @@ class PrimeField:
 
     def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
         values = np.where(valid, values, self.prime - 1)
+        if not values.shape[axis]:
+            return np.full(np.delete(values.shape, axis), self.prime - 1)
         best = np.expand_dims(self._order(values).argmax(axis=axis), axis)
         return np.take_along_axis(values, best, axis).squeeze(axis)
 

@@ -63,7 +63,7 @@ class Origin:
     def typed(self) -> tuple[Graph, Graph] | None:
         """Both sides at these values; None where a side has no type, or tensors are too large."""
         integers = self._integers()
-        if any(value < 1 for value in integers.values()):
+        if any(value < (s.startswith("|")) for s, value in integers.items()):
             return None
         try:
             left, right = (self._side(outputs, integers) for outputs in self.pair)

@@ -158,17 +158,9 @@ def typings(nodes: Sequence[Node], outputs: Sequence[Value]) -> Iterator[Typing]
         yield _typing(nodes, outputs, dict(zip(computing, choice, strict=True)))
 
 
-def _rank(value: Value) -> int:
-    node = value.node
-    if isinstance(node.call, Leaf):
-        return node.call.rank
-    equation = node.call.instance(tuple(_rank(v) for v in node.inputs))
-    return len(equation.outputs[value.port].dims)
-
-
 def ranks(node: Node) -> tuple[int, ...]:
     """The ranks of a node's operands."""
-    return tuple(_rank(value) for value in node.inputs)
+    return tuple(value.rank for value in node.inputs)
 
 
 def halos_of(value: Value) -> Halos:

@@ -6,6 +6,7 @@ same in every run, and what another solver may be given. All numbers are integer
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,8 @@ Judge = Callable[[str], Outcome]
 RESOURCES = 4_000_000
 """Z3's own count of its steps, at which it gives up: unlike a time, the same on every machine."""
 CACHED = 65_536
+_QUOTED = re.compile(r"[^\x00-\x1f\x7f-\x9f|\\]+")
+"""What may stand in a quoted symbol: all but its end, the backslash and control characters."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,15 @@ def _product(monomial: tuple[str, ...], coefficient: int) -> str:
 
 
 def _symbol(name: str) -> str:
-    """A quoted symbol."""
-    return f"|{symbol_name(name)}|"
+    return quoted(symbol_name(name))
+
+
+@lru_cache(maxsize=CACHED)
+def quoted(name: str) -> str:
+    """A symbol in quotes. Raises ValueError for a name that would not end where its quotes do."""
+    if not _QUOTED.fullmatch(name):
+        raise ValueError(f"{name[:40]!r} is no symbol")
+    return f"|{name}|"
 
 
 def symbol_name(name: str) -> str:
