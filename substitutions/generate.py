@@ -42,7 +42,7 @@ from substitutions.store import (
     RuleFile,
     library_of,
     rule_file,
-    rule_name,
+    stated_name,
 )
 from substitutions.symbols import settled, variants
 from substitutions.workers import parallel_map
@@ -318,9 +318,8 @@ def _prove(form: General, candidate: Candidate) -> _Decided:
 def _rule(form: General, decision: Decision, candidate: Candidate) -> RuleFile:
     assert decision.proof is not None
     inputs = input_ranks(form.both)
-    where = f" where {', '.join(form.requires)}" if form.requires else ""
     rule = Rule(
-        rule_name(f"{dict(inputs)} {form.text}{where}"),
+        stated_name(inputs, form.text, form.requires),
         inputs,
         form.left,
         form.right,

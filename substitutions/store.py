@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -282,3 +283,12 @@ def save_library(content: LibraryFile, path: str | Path) -> None:
 def rule_name(text: str) -> str:
     """A short name that depends on the rule's text alone."""
     return f"r{sha256(text.encode()).hexdigest()[:10]}"
+
+
+RULE_NAME = re.compile(r"r[0-9a-f]{10}")
+
+
+def stated_name(inputs: Iterable[tuple[str, int]], text: str, requires: Sequence[str]) -> str:
+    """The name of a rule that says ``text`` of inputs of some ranks, where sizes are equal."""
+    where = f" where {', '.join(requires)}" if requires else ""
+    return rule_name(f"{dict(inputs)} {text}{where}")

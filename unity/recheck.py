@@ -8,9 +8,8 @@ python -m unity.recheck generated_rules
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,21 +17,21 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from pcg.errors import NegativeAnswer
+from pcg.errors import NegativeAnswer, one_line
 from pcg.files import read_json
-from substitutions.certificates import uncertified
+from substitutions.certificates import label_problem, uncertified
 from substitutions.store import CERTIFICATES, RULES, LibraryFile
 from substitutions.workers import parallel_map
 from unity.cli import new_app, run_app
 from verifier.bundle import read_bundle
 from verifier.certificate import CertificateFile
-from verifier.recheck import Rechecked, Rechecker
+from verifier.recheck import Proved, Rechecked, Rechecker
 from verifier.recheck import certificates as certificates_in
 from verifier.solvers import SOLVERS, require
 
 app = new_app()
 CHUNK = 64
-"""Certificates that one task checks: they share scripts, and each of these is solved once."""
+"""Certificates that a process is given at once."""
 SHOWN = 5
 """Names in a message."""
 
@@ -55,38 +54,66 @@ def recheck(
         bool, typer.Option("--json", help="Print one JSON object a certificate, a line each.")
     ] = False,
 ) -> None:
-    """Derive every side condition of every certificate again, and solve it."""
+    """Derive every side condition of every certificate again, solve it, and say what is proved."""
     chosen = require(solver or list(SOLVERS))
     if (certificates / CERTIFICATES).is_file():
         library = library or certificates / RULES
         certificates /= CERTIFICATES
     rules = None if library is None else read_json(library, LibraryFile)
     given = _read(certificates)
-    chunks = [given.files[i : i + CHUNK] for i in range(0, len(given.files), CHUNK)]
-    found = track(
-        parallel_map(partial(_check, given.scripts, chosen), chunks, jobs),
-        "rechecking",
-        total=len(chunks),
-        console=Console(stderr=True),
-        transient=True,
-        disable=as_json,
-    )
-    results = [result for chunk in found for result in chunk]
+    if not given.files:
+        raise NegativeAnswer(f"{certificates}: holds no certificates, nothing is proved")
+    results = list(_results(given, chosen, jobs, quiet=as_json, by_label=rules is None))
     for (place, _), result in zip(given.files, results, strict=True):
-        if as_json:
-            print(json.dumps(_record(place, result)))
-        elif not result.accepted:
-            print(f"rejected: {place}: {result.reason}")
+        print(json.dumps(_record(place, result)) if as_json else _line(place, result))
     accepted = [f for (_, f), r in zip(given.files, results, strict=True) if r.accepted]
-    rejected = len(results) - len(accepted)
     if not as_json:
+        rejected = len(results) - len(accepted)
         print(f"{certificates}: {len(accepted)} certificates accepted, {rejected} rejected")
         conditions = sum(result.conditions for result in results)
         print(f"{conditions} side conditions, each without a solution by {' and '.join(chosen)}")
-    if rejected:
-        raise NegativeAnswer(f"{certificates}: {rejected} of {len(results)} certificates rejected")
+    _require_all(str(certificates), results)
     if rules is not None:
         _compare(rules, str(library), accepted, jobs, quiet=as_json)
+
+
+def _results(
+    given: Given, chosen: Sequence[str], jobs: int, *, quiet: bool, by_label: bool
+) -> Iterator[Rechecked]:
+    """What comes of each certificate; ``by_label``: whether its label has to fit it, as where no
+    library says what rule has the name."""
+    # One for all: forked workers go on with it, each theorem and script once in each of them.
+    rechecker = Rechecker(given.scripts, {name: SOLVERS[name] for name in chosen})
+    files = [file for _, file in given.files]
+    found = track(
+        parallel_map(rechecker.check_file, files, jobs, chunk=CHUNK),
+        "rechecking",
+        total=len(files),
+        console=Console(stderr=True),
+        transient=True,
+        disable=quiet,
+    )
+    labels: set[str] = set()
+    for file, result in zip(files, found, strict=True):
+        problem = ""
+        if file.rule in labels:
+            problem = "another certificate has its label"
+        elif result.proved is not None and by_label:
+            problem = label_problem(file, result.proved.statement)
+        labels.add(file.rule)
+        yield replace(result, accepted=False, reason=problem) if problem else result
+
+
+def _require_all(where: str, results: Sequence[Rechecked]) -> None:
+    """Raise NegativeAnswer unless all certificates are accepted, and none is about whole tensors
+    only: a rule that was proved for those may be false for tensors that are cut."""
+    rejected = sum(not result.accepted for result in results)
+    if rejected:
+        raise NegativeAnswer(f"{where}: {rejected} of {len(results)} certificates rejected")
+    whole = sum(result.proved is not None and result.proved.whole for result in results)
+    if whole:
+        problem = "are about whole tensors only, nothing is proved of tensors that are cut"
+        raise NegativeAnswer(f"{where}: {whole} of {len(results)} certificates {problem}")
 
 
 @dataclass(frozen=True)
@@ -106,15 +133,6 @@ def _read(where: Path) -> Given:
     return Given(tuple((f"{where}: {f.rule}", f) for f in bundle.certificates), bundle.scripts)
 
 
-def _check(
-    scripts: Path | Mapping[str, str],
-    solvers: Sequence[str],
-    files: Sequence[tuple[str, CertificateFile]],
-) -> list[Rechecked]:
-    rechecker = Rechecker(scripts, {name: SOLVERS[name] for name in solvers})
-    return [rechecker.check_file(file) for _, file in files]
-
-
 def _compare(
     rules: LibraryFile, name: str, accepted: Sequence[CertificateFile], jobs: int, *, quiet: bool
 ) -> None:
@@ -127,13 +145,43 @@ def _compare(
         print(f"{name}: all {len(rules.rules)} rules have one that says what they say")
 
 
+def _line(place: str, result: Rechecked) -> str:
+    """What came of a certificate: what it proves, or why it is rejected. It comes from anywhere, so
+    that whatever it holds stays on the line."""
+    proved = result.proved
+    if not result.accepted or proved is None:
+        return one_line(f"rejected: {place}: {result.reason}")
+    parts = [f"proved: {result.rule}: {proved.statement}"]
+    parts += [f"where {', '.join(proved.assumed)}"] if proved.assumed else []
+    parts += [f"if {', '.join(proved.requires)}"] if proved.requires else []
+    return one_line(f"{' '.join(parts)} ({_degrees(proved)})")
+
+
+def _degrees(proved: Proved) -> str:
+    """For what degrees something is proved."""
+    if proved.whole:
+        return "whole tensors only"
+    if not proved.degrees:
+        return "all degrees"
+    return f"degrees as written, {', '.join(map(str, proved.degrees))}; all of the inputs"
+
+
 def _record(place: str, result: Rechecked) -> dict[str, object]:
-    return {
+    found: dict[str, object] = {
         "file": place,
         "rule": result.rule,
         "accepted": result.accepted,
         "reason": result.reason,
         "conditions": result.conditions,
+    }
+    if (proved := result.proved) is None or not result.accepted:
+        return found
+    return found | {
+        "statement": proved.statement,
+        "where": list(proved.assumed),
+        "requires": list(proved.requires),
+        "degrees": list(proved.degrees) or "all",
+        "whole": proved.whole,
     }
 
 
