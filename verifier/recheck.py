@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 
 from pcg.errors import OperatorError
 from pcg.files import read_json, read_text
@@ -39,6 +40,8 @@ from verifier.trusted.types import agreement_script, differences, residual
 from verifier.witness import value_of
 
 Solvers = Mapping[str, smt.Judge]
+REASON = 500
+"""Characters of a reason: what a certificate holds may be quoted in it."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Rechecker:
                 claim.statement, claim.assumed, file.requires, claim.degrees, file.whole
             )
         except Rejected as error:
-            return Rechecked(file.rule, accepted=False, reason=str(error), conditions=0)
+            return Rechecked(file.rule, False, shorten(str(error), REASON, placeholder="..."), 0)
         return Rechecked(file.rule, True, "", len(conditions), proved)
 
     def _derived(self, file: CertificateFile) -> tuple[Claim, list[str]]:

@@ -5,20 +5,22 @@ small shape at which it shows.
 Method: both sides are evaluated by the reference, shard by shard, at two shapes that are chosen
 here and not by who claims: pairwise different sizes at degrees of 2, and sizes as near to 1 as
 degrees of 3 let them be, with as many attributes of 0 as fit. Of each an input is cut, copied or
-partial too, where types leave that free. Every number is drawn anew from a fixed seed.
+partial too, where types leave that free; real attributes are of either sign. Every number is drawn
+anew from a fixed seed.
 Exact: no. It can only refute; that it does not is no proof.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, combinations, count, islice
+from itertools import chain, combinations, count, cycle, islice
 from math import lcm, prod
 
 from pcg.graph import Graph, Value
 from pcg.poly import Poly
 from verifier.concrete import Origin, numbers, real_symbols
 from verifier.counterexample import (
+    OFFSETS,
     Counterexample,
     Instance,
     cuts_of,
@@ -50,9 +52,10 @@ def refutation(
     to try, that is said. ``degrees``: some at which both sides are typed alike."""
     tried = 0
     for instance in shapes(pair, sizes, types, degrees):
-        tried += 1
-        if found := replay(instance, once=True):
+        # Where even different sizes give few elements, they are drawn more than once.
+        if found := replay(instance, once=tried > 0):
             return found
+        tried += 1
     return None if tried else "no shape is small enough to replay it"
 
 
@@ -68,9 +71,11 @@ def shapes(
 def _different(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
     """The pair at pairwise different sizes, as small as what cuts them allows."""
     free, cuts = free_symbols(pair, sizes), _multiples(pair, sizes, degrees)
-    given = dict(zip(free, count(2), strict=False))
-    values = {s: number * cuts.get(s, 1) for s, number in given.items()}
-    return chain(_typed(pair, sizes, values, degrees), sized(pair, sizes, degrees))
+    values = {s: number * cuts.get(s, 1) for s, number in zip(free, count(2), strict=False)}
+    # Of attributes that no size depends on, small ones: a window then reads what lies inside too.
+    known = {s for size in sizes.positive for s in sizes.resolve(size).symbols}
+    values |= dict(zip((s for s in free if s not in known), cycle(OFFSETS), strict=False))
+    return chain(_typed(pair, sizes, values, degrees, sign=-1), sized(pair, sizes, degrees))
 
 
 def _least(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
@@ -86,9 +91,17 @@ def _least(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Ins
 
 
 def _typed(
-    pair: Pair, sizes: Sizes, values: Mapping[str, int], degrees: Mapping[str, int]
+    pair: Pair,
+    sizes: Sizes,
+    values: Mapping[str, int],
+    degrees: Mapping[str, int],
+    *,
+    sign: int = 1,
 ) -> Iterator[Instance]:
-    found = instantiate(Origin(pair, sizes, values, degrees, real_symbols(pair)))
+    """The pair at some values, if it has types there. ``sign``: that of all real attributes, which
+    turns their order too."""
+    reals = {symbol: sign * value for symbol, value in real_symbols(pair).items()}
+    found = instantiate(Origin(pair, sizes, values, degrees, reals))
     if found is not None:
         yield found
 
