@@ -14,10 +14,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from pcg.errors import InputError
-from pcg.files import FileModel, write_text_atomic
+from pcg.files import FileModel, validation_problem, write_text_atomic
 from pcg.graph import Graph, Value
 from pcg.operator import Operator
 from pcg.poly import Poly
@@ -179,25 +179,29 @@ def certify(
         theorems, own = _theorems(pair)
     conditions = [*proof.obligations, *([types] if types else []), *own]
     origin = evidence.witness
-    file = CertificateFile(
-        schema_version=1,
-        rule=name,
-        operators=tuple(map(OperatorFile.of, operators_of(pair))),
-        left=print_graph(Graph(pair[0])),
-        right=print_graph(Graph(pair[1])),
-        equal=tuple((a.terms, b.terms) for a, b in evidence.equal),
-        requires=evidence.requires,
-        whole=evidence.whole,
-        typings=evidence.typings,
-        types=script_name(types) if types else "",
-        theorems=tuple(theorems),
-        steps=proof.steps,
-        conditions=tuple(map(script_name, proof.obligations)),
-        witness=WitnessFile(
-            sizes=dict(origin.values), degrees=dict(origin.degrees), reals=dict(origin.reals)
-        ),
-        runs=tuple(runs),
-    )
+    try:
+        file = CertificateFile(
+            schema_version=1,
+            rule=name,
+            operators=tuple(map(OperatorFile.of, operators_of(pair))),
+            left=print_graph(Graph(pair[0])),
+            right=print_graph(Graph(pair[1])),
+            equal=tuple((a.terms, b.terms) for a, b in evidence.equal),
+            requires=evidence.requires,
+            whole=evidence.whole,
+            typings=evidence.typings,
+            types=script_name(types) if types else "",
+            theorems=tuple(theorems),
+            steps=proof.steps,
+            conditions=tuple(map(script_name, proof.obligations)),
+            witness=WitnessFile(
+                sizes=dict(origin.values), degrees=dict(origin.degrees), reals=dict(origin.reals)
+            ),
+            runs=tuple(runs),
+        )
+    except ValidationError as error:
+        problem = f"no certificate can be written: {validation_problem(error)}"
+        raise InputError(f"rule {name}", problem) from None
     return Certificate(file, {script_name(c): script_text(c) for c in conditions})
 
 
