@@ -98,7 +98,11 @@ def text(old: str, new: str, side: str = "left") -> Callable[[Content], None]:
 
 
 def both(old: str, new: str) -> Callable[[Content], None]:
-    return lambda content: [text(old, new, side)(content) for side in ("left", "right")] and None
+    def change(content: Content) -> None:
+        for side in ("left", "right"):
+            text(old, new, side)(content)
+
+    return change
 
 
 def witness(part: str, **fields: object) -> Callable[[Content], None]:
@@ -222,7 +226,7 @@ BAD: dict[str, tuple[str, Callable[[Content], object], str]] = {
     "a step left out": ("sum", less("steps"), ""),
     "a step too many": ("sum", again("steps"), "more than its proof needs"),
     "a step that is none": ("sum", lambda c: c["steps"].__setitem__(0, "no\x1bway"), "way"),
-    "a million steps": ("sum", put("steps", ["sorted"] * 1_000_000), "steps"),
+    "100,000 steps": ("sum", put("steps", ["sorted"] * 100_000), "steps"),
     "a condition left out": ("sum", less("conditions"), "of its proof are others"),
     "conditions of another": ("cut", put("conditions", ["0" * 24]), "of its proof are others"),
     "a path as a condition": ("cut", put("conditions", ["../../../../etc/passwd"]), "conditions"),
@@ -333,15 +337,15 @@ def _evaluated(forged: Forgery) -> bool:
 def test_unsound_rules_are_rejected_whatever_solvers_say():
     """By two shapes alone: but for the few that differ at a few numbers of many."""
     tried = missed = 0
-    for line in lines("unsound"):
+    for line in lines("unsound")[::3]:
         try:
             forged = forge_pair(parse(line))
         except (Unproved, TooLarge, Unsolvable, Undecided, OperatorError, ValueError):
             continue
         tried += 1
         missed += not _evaluated(forged)
-    assert tried > 30
-    assert missed <= tried // 50, f"{missed} of {tried}"
+    assert tried > 20
+    assert missed <= 1, f"{missed} of {tried}"
 
 
 def mine(equation: str, *, commutative: bool = False) -> Operator:
