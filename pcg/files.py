@@ -146,11 +146,15 @@ def _validate(where: str, model: type[M], text: str) -> M:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        first, *others = error.errors(include_url=False)
-    problem = _describe(first)
-    if others:
-        problem += f" (and {len(others)} more error{'s' if len(others) > 1 else ''})"
+        problem = validation_problem(error)
     raise InputError(where, problem)
+
+
+def validation_problem(error: ValidationError) -> str:
+    """The first of the errors in a line, and how many more there are."""
+    first, *others = error.errors(include_url=False)
+    more = f" (and {len(others)} more error{'s' if len(others) > 1 else ''})" if others else ""
+    return f"{_describe(first)}{more}"
 
 
 def _describe(error: ErrorDetails) -> str:

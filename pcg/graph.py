@@ -69,7 +69,8 @@ class Node:
         digests = [f"{v.node.digest}.{v.port}" for v in self.inputs]
         if isinstance(self.call, Call) and self.call.operator.commutative:
             digests.sort()
-        text = f"{self.call}|{'|'.join(digests)}"
+        name = self.call.identity if isinstance(self.call, Call) else str(self.call)
+        text = f"{name}|{'|'.join(digests)}"
         object.__setattr__(self, "digest", blake2b(text.encode(), digest_size=12).hexdigest())
 
     def __eq__(self, other: object) -> bool:

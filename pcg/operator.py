@@ -10,9 +10,10 @@ for them; in a rule they may be symbolic (a ``Poly``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from hashlib import blake2b
 from typing import Any
 
 from pcg import local
@@ -93,6 +94,15 @@ class Operator:
         return f"<operator {self.name}>"
 
     @cached_property
+    def identity(self) -> str:
+        """What it is to graphs, equal for equal definitions alone: the name of one of Unity's own;
+        any other name may have many definitions, and a hash of its own goes with it."""
+        if _OWN.get(self.name) == self:
+            return self.name
+        parts = (self.equation, self.sizes, self.reals, self.commutative, self.parallel)
+        return f"{self.name}#{blake2b(repr(parts).encode(), digest_size=12).hexdigest()}"
+
+    @cached_property
     def template(self) -> Template:
         return parse_template(self.equation)
 
@@ -150,6 +160,15 @@ class Operator:
         raise OperatorError(self.name, "*", None, problem)
 
 
+_OWN: dict[str, Operator] = {}
+"""Unity's own operators by name."""
+
+
+def own(operators: Iterable[Operator]) -> None:
+    """Let names stand for these definitions. Called once, where Unity's operators are declared."""
+    _OWN.update({operator.name: operator for operator in operators})
+
+
 PARALLEL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "partition": ("dim", "degree"),
     "combine": ("dim", "degree"),
@@ -198,8 +217,16 @@ class Call:
         return self.operator.typing(ranks, self.positions)
 
     def __str__(self) -> str:
+        return self._text(self.name)
+
+    @property
+    def identity(self) -> str:
+        """Equal for equal calls of equal definitions alone (``Operator.identity``)."""
+        return self._text(self.operator.identity)
+
+    def _text(self, name: str) -> str:
         inner = ", ".join(f"{name}={value}" for name, value in self.attributes)
-        return f"{self.name}({inner})"
+        return f"{name}({inner})"
 
 
 def _positions(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from substitutions.general import General, canonical, general
 from substitutions.requirements import parse_requirement
 from substitutions.retype import TYPES_DIFFER, retyped
 from substitutions.rule import Rule, input_ranks
-from substitutions.store import ProofFile, RuleFile, rule_file, rule_name
+from substitutions.store import ProofFile, RuleFile, rule_file, stated_name
 from substitutions.symbols import settled, variants
 from verifier.decide import Decision, Verdict, decide
 from verifier.trusted.runs import free_runs
@@ -120,9 +120,8 @@ def _decided(form: General, *, brief: bool) -> Decision:
 def _rule(form: General, decision: Decision, candidate: Candidate) -> RuleFile:
     assert decision.proof is not None
     inputs = input_ranks(form.both)
-    where = f" where {', '.join(form.requires)}" if form.requires else ""
     rule = Rule(
-        rule_name(f"{dict(inputs)} {form.text}{where}"),
+        stated_name(inputs, form.text, form.requires),
         inputs,
         form.left,
         form.right,

@@ -7,10 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from pcg.errors import InputError, NegativeAnswer
+from pcg.operator import Operator
 from pcg.poly import Poly
 from pcg.text import parse_graph
-from substitutions.rule import Rule
-from substitutions.store import LibraryFile, RuleFile, parse_entry
+from substitutions.requirements import requirement_text
+from substitutions.rule import Rule, input_ranks
+from substitutions.store import RULE_NAME, LibraryFile, RuleFile, parse_entry, stated_name
 from substitutions.workers import parallel_map
 from verifier.bundle import write_bundle
 from verifier.certificate import Certificate, CertificateFile, certify, polynomial
@@ -35,6 +37,30 @@ def _certificate(entry: RuleFile) -> Certificate:
     if decision.verdict is not Verdict.PROVED:
         raise NegativeAnswer(f"rule {rule.name}: {decision.verdict}: {decision.reason}")
     return certify(rule.name, rule.left, rule.right, decision, rule.runs)
+
+
+def label_problem(file: CertificateFile, statement: str) -> str:
+    """How the label of a certificate differs from what it states; empty where it does not. A label
+    that states something has to state this, and the name of a library's rule is a hash of it; any
+    other is a name, which says nothing."""
+    label = "".join(file.rule.split())
+    if "==" in label and "".join(statement.split()) not in label:
+        return f"its label is another statement than {statement}"
+    if RULE_NAME.fullmatch(file.rule) and file.rule != _name(file, statement):
+        return f"its label is the name of another rule than {statement}"
+    return ""
+
+
+def _name(file: CertificateFile, statement: str) -> str:
+    """The name that a library gives a rule that says what a certificate does."""
+    sides = (parse_graph(text, file.rule, _operators(file)) for text in (file.left, file.right))
+    inputs = input_ranks(tuple(value for side in sides for value in side.outputs))
+    requires = [requirement_text((polynomial(a), polynomial(b))) for a, b in file.equal]
+    return stated_name(inputs, statement, requires)
+
+
+def _operators(file: CertificateFile) -> dict[str, Operator]:
+    return {definition.name: definition.operator() for definition in file.operators}
 
 
 def uncertified(

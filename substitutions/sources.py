@@ -21,15 +21,21 @@ from pcg.files import FileModel, read_json, read_text
 from substitutions.importers.schema import ForeignRule, read_foreign
 from substitutions.importers.verdict import ALL, decide_foreign
 from substitutions.rule import Family, Rule, parse_rule, variables
-from substitutions.store import DirectionFile, OptionsFile, ProofFile, UndecidedFile, parse_runs
+from substitutions.store import (
+    MAX_RANK,
+    MAX_SIDE_CHARACTERS,
+    DirectionFile,
+    OptionsFile,
+    ProofFile,
+    UndecidedFile,
+    parse_runs,
+)
 from verifier.counterexample import Counterexample
 from verifier.decide import Decision, Verdict, decide
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 """Of any rule file. More could not be refused within a second, and no library comes near."""
-MAX_RANK = 16
 MAX_NAME = 1_000
-MAX_SIDE_CHARACTERS = 10_000
 
 OWN = '"schema_version": 1 and "rules": [...]'
 FOREIGN = '"rule": [...] in the schema of TASO and FlexFlow'

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -36,6 +37,9 @@ from substitutions.rule import Family, Rule, parse_rule, side_text
 from substitutions.uses import Direction, Way, directions
 from verifier.trusted.runs import Group, free_runs
 
+MAX_RANK = 16
+MAX_INPUTS = 64
+MAX_SIDE_CHARACTERS = 10_000
 PACKAGES = {"unity": "unity", "z3": "z3-solver", "numpy": "numpy"}
 """The packages of which a library records the versions, by the names that it has for them."""
 
@@ -68,11 +72,11 @@ class DirectionFile(FileModel):
 
 
 class RuleFile(FileModel):
-    name: str
+    name: str = Field(min_length=1, max_length=200)
     family: Family
-    inputs: dict[str, int]
-    left: str
-    right: str
+    inputs: dict[str, Annotated[int, Field(ge=0, le=MAX_RANK)]] = Field(max_length=MAX_INPUTS)
+    left: str = Field(max_length=MAX_SIDE_CHARACTERS)
+    right: str = Field(max_length=MAX_SIDE_CHARACTERS)
     runs: tuple[tuple[str, ...], ...] = Field(strict=False)
     """The axes that may each be any number of axes: ``["x.0", "y.1"]`` is one of two inputs."""
     requires: tuple[str, ...] = Field(strict=False)
@@ -166,13 +170,16 @@ def _library(where: Path, text: str, operators: str) -> Library:
     if content.operators != operators:
         problem = "made from other operator definitions, run 'python -m unity.generate'"
         raise InputError(str(where), problem)
-    rules: list[Rule] = []
+    rules: dict[str, Rule] = {}
     for i, entry in enumerate(content.rules):
+        if entry.name in rules:
+            problem = f"the name {entry.name} is taken by another rule of the library"
+            raise InputError(f"{where}: rules[{i}]", problem)
         try:
-            rules.append(parse_entry(entry))
+            rules[entry.name] = parse_entry(entry)
         except InputError as error:
             raise InputError(f"{where}: rules[{i}]", str(error)) from error
-    return Library(tuple(rules), library_hash(content))
+    return Library(tuple(rules.values()), library_hash(content))
 
 
 def is_library(wanted: str, path: str | Path | None = None) -> bool:
@@ -295,3 +302,12 @@ def save_library(content: LibraryFile, path: str | Path) -> None:
 def rule_name(text: str) -> str:
     """A short name that depends on the rule's text alone."""
     return f"r{sha256(text.encode()).hexdigest()[:10]}"
+
+
+RULE_NAME = re.compile(r"r[0-9a-f]{10}")
+
+
+def stated_name(inputs: Iterable[tuple[str, int]], text: str, requires: Sequence[str]) -> str:
+    """The name of a rule that says ``text`` of inputs of some ranks, where sizes are equal."""
+    where = f" where {', '.join(requires)}" if requires else ""
+    return rule_name(f"{dict(inputs)} {text}{where}")

@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from pcg.budget import Budget
-from pcg.errors import NegativeAnswer
+from pcg.errors import NegativeAnswer, one_line
 from pcg.files import read_json
 from pcg.machine import load_machine, preset_names
 from pcg.models import MODELS
@@ -300,14 +300,14 @@ def _print_json(found: Audit, path: Path) -> None:
 
 
 def _print(found: Audit, path: Path) -> None:
-    for finding in found.findings:
-        say(f"{path}: {finding}")
-    for line in found.done:
-        say(f"checked: {line}")
-    for line in found.skipped:
-        say(f"not checked: {line}")
+    lines = [f"{path}: {finding}" for finding in found.findings]
+    lines += [f"checked: {line}" for line in found.done]
+    lines += [f"not checked: {line}" for line in found.skipped]
     if not found.findings:
-        say(f"{path}: follows from {found.plan.model_name}, {found.figures['seconds']:.1f} s")
+        seconds = found.figures["seconds"]
+        lines.append(f"{path}: follows from {found.plan.model_name}, {seconds:.1f} s")
+    for line in lines:  # what a plan holds may be anything
+        say(one_line(line))
 
 
 if __name__ == "__main__":

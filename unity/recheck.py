@@ -8,9 +8,8 @@ python -m unity.recheck generated_rules
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,15 +17,15 @@ import typer
 from rich.progress import track
 
 from pcg.budget import Budget
-from pcg.errors import NegativeAnswer
+from pcg.errors import NegativeAnswer, one_line
 from pcg.files import read_json
-from substitutions.certificates import uncertified
+from substitutions.certificates import label_problem, uncertified
 from substitutions.limited import Lost, limited_map
 from substitutions.store import CERTIFICATES, RULES, LibraryFile
 from unity.cli import PlainConsole, new_app, run_app, say
 from verifier.bundle import read_bundle
 from verifier.certificate import CertificateFile
-from verifier.recheck import Rechecked, Rechecker, Solvers
+from verifier.recheck import Proved, Rechecked, Rechecker
 from verifier.recheck import certificates as certificates_in
 from verifier.solvers import SOLVERS, require
 
@@ -34,7 +33,7 @@ app = new_app()
 BUDGET = Budget(seconds=4)
 """For one certificate: ours take well under a second."""
 CHUNK = 64
-"""Certificates in a row that one process is given: they share scripts."""
+"""Certificates that a process is given at once."""
 SHOWN = 5
 """Names in a message."""
 
@@ -61,41 +60,81 @@ def recheck(
         bool, typer.Option("--json", help="Print one JSON object a certificate, a line each.")
     ] = False,
 ) -> None:
-    """Derive every side condition of every certificate again, and solve it."""
+    """Derive every side condition of every certificate again, solve it, and say what is proved."""
     chosen = require(solver or list(SOLVERS))
     if (certificates / CERTIFICATES).is_file():
         library = library or certificates / RULES
         certificates /= CERTIFICATES
     rules = None if library is None else read_json(library, LibraryFile)
     given = _read(certificates)
-    check = Checking({name: SOLVERS[name] for name in chosen}, given.scripts)
-    found = track(
-        limited_map(check, given.files, jobs, Budget(seconds, memory), chunk=CHUNK),
-        "rechecking",
-        total=len(given.files),
-        console=PlainConsole(stderr=True),
-        transient=True,
-        disable=as_json,
-    )
-    results = [
-        _lost(file, result) if isinstance(result, Lost) else result
-        for (_, file), result in zip(given.files, found, strict=True)
-    ]
+    workers = Workers(jobs, Budget(seconds, memory))
+    if not given.files:
+        raise NegativeAnswer(f"{certificates}: holds no certificates, nothing is proved")
+    results = list(_results(given, chosen, workers, quiet=as_json, by_label=rules is None))
     for (place, _), result in zip(given.files, results, strict=True):
-        if as_json:
-            say(json.dumps(_record(place, result)))
-        elif not result.accepted:
-            say(f"rejected: {place}: {result.reason}")
+        say(json.dumps(_record(place, result)) if as_json else _line(place, result))
     accepted = [f for (_, f), r in zip(given.files, results, strict=True) if r.accepted]
-    rejected = len(results) - len(accepted)
     if not as_json:
+        rejected = len(results) - len(accepted)
         say(f"{certificates}: {len(accepted)} certificates accepted, {rejected} rejected")
         conditions = sum(result.conditions for result in results)
         say(f"{conditions} side conditions, each without a solution by {' and '.join(chosen)}")
-    if rejected:
-        raise NegativeAnswer(f"{certificates}: {rejected} of {len(results)} certificates rejected")
+    _require_all(str(certificates), results)
     if rules is not None:
         _compare(rules, str(library), accepted, jobs, quiet=as_json)
+
+
+def _results(
+    given: Given, chosen: Sequence[str], workers: Workers, *, quiet: bool, by_label: bool
+) -> Iterator[Rechecked]:
+    """What comes of each certificate; ``by_label``: whether its label has to fit it, as where no
+    library says what rule has the name."""
+    # One for all: forked workers go on with it, each theorem and script once in each of them.
+    rechecker = Rechecker(given.scripts, {name: SOLVERS[name] for name in chosen})
+    files = [file for _, file in given.files]
+    found = track(
+        limited_map(rechecker.check_file, files, workers.jobs, workers.budget, chunk=CHUNK),
+        "rechecking",
+        total=len(files),
+        console=PlainConsole(stderr=True),
+        transient=True,
+        disable=quiet,
+    )
+    labels: set[str] = set()
+    for file, given_result in zip(files, found, strict=True):
+        result = _lost(file, given_result) if isinstance(given_result, Lost) else given_result
+        problem = ""
+        if file.rule in labels:
+            problem = "another certificate has its label"
+        elif result.proved is not None and by_label:
+            problem = label_problem(file, result.proved.statement)
+        labels.add(file.rule)
+        yield replace(result, accepted=False, reason=problem) if problem else result
+
+
+def _require_all(where: str, results: Sequence[Rechecked]) -> None:
+    """Raise NegativeAnswer unless all certificates are accepted, and none is about whole tensors
+    only: a rule that was proved for those may be false for tensors that are cut."""
+    rejected = sum(not result.accepted for result in results)
+    if rejected:
+        raise NegativeAnswer(f"{where}: {rejected} of {len(results)} certificates rejected")
+    whole = sum(result.proved is not None and result.proved.whole for result in results)
+    if whole:
+        problem = "are about whole tensors only, nothing is proved of tensors that are cut"
+        raise NegativeAnswer(f"{where}: {whole} of {len(results)} certificates {problem}")
+
+
+def _lost(file: CertificateFile, lost: Lost) -> Rechecked:
+    """What can be said of a certificate that used up its budget."""
+    return Rechecked(file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many processes check certificates, and what each certificate may use."""
+
+    jobs: int
+    budget: Budget
 
 
 @dataclass(frozen=True)
@@ -115,26 +154,6 @@ def _read(where: Path) -> Given:
     return Given(tuple((f"{where}: {f.rule}", f) for f in bundle.certificates), bundle.scripts)
 
 
-@dataclass
-class Checking:
-    """Checks certificates one after the other. What is solved for one is kept for others."""
-
-    solvers: Solvers
-    scripts: Path | Mapping[str, str]
-
-    @cached_property
-    def _rechecker(self) -> Rechecker:
-        return Rechecker(self.scripts, self.solvers)
-
-    def __call__(self, given: tuple[str, CertificateFile]) -> Rechecked:
-        return self._rechecker.check_file(given[1])
-
-
-def _lost(file: CertificateFile, lost: Lost) -> Rechecked:
-    """What can be said of a certificate that used up its budget."""
-    return Rechecked(file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0)
-
-
 def _compare(
     rules: LibraryFile, name: str, accepted: Sequence[CertificateFile], jobs: int, *, quiet: bool
 ) -> None:
@@ -147,13 +166,43 @@ def _compare(
         say(f"{name}: all {len(rules.rules)} rules have one that says what they say")
 
 
+def _line(place: str, result: Rechecked) -> str:
+    """What came of a certificate: what it proves, or why it is rejected. It comes from anywhere, so
+    that whatever it holds stays on the line."""
+    proved = result.proved
+    if not result.accepted or proved is None:
+        return one_line(f"rejected: {place}: {result.reason}")
+    parts = [f"proved: {result.rule}: {proved.statement}"]
+    parts += [f"where {', '.join(proved.assumed)}"] if proved.assumed else []
+    parts += [f"if {', '.join(proved.requires)}"] if proved.requires else []
+    return one_line(f"{' '.join(parts)} ({_degrees(proved)})")
+
+
+def _degrees(proved: Proved) -> str:
+    """For what degrees something is proved."""
+    if proved.whole:
+        return "whole tensors only"
+    if not proved.degrees:
+        return "all degrees"
+    return f"degrees as written, {', '.join(map(str, proved.degrees))}; all of the inputs"
+
+
 def _record(place: str, result: Rechecked) -> dict[str, object]:
-    return {
+    found: dict[str, object] = {
         "file": place,
         "rule": result.rule,
         "accepted": result.accepted,
         "reason": result.reason,
         "conditions": result.conditions,
+    }
+    if (proved := result.proved) is None or not result.accepted:
+        return found
+    return found | {
+        "statement": proved.statement,
+        "where": list(proved.assumed),
+        "requires": list(proved.requires),
+        "degrees": list(proved.degrees) or "all",
+        "whole": proved.whole,
     }
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from pcg.errors import InputError
-from pcg.files import MAX_FILE_BYTES, FileModel
+from pcg.files import MAX_FILE_BYTES, FileModel, validation_problem
 from verifier.certificate import FOOTER, HEADER, Certificate, CertificateFile, script_name
 
 M = TypeVar("M", bound=FileModel)
@@ -26,8 +26,8 @@ class BundleHeader(FileModel):
     """The first line. ``scripts`` and ``certificates``: how many lines of each follow."""
 
     schema_version: Literal[1]
-    scripts: int
-    certificates: int
+    scripts: int = Field(ge=0)
+    certificates: int = Field(ge=0)
 
 
 class ScriptLine(FileModel):
@@ -105,7 +105,4 @@ def _line(path: Path, lines: list[str], number: int, model: type[M]) -> M:
     try:
         return model.model_validate_json(lines[number] if number < len(lines) else "")
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        problem = f"{place}: {first['msg']}" if place else first["msg"]
-        raise InputError(str(path), f"line {number + 1}: {problem}") from None
+        raise InputError(str(path), f"line {number + 1}: {validation_problem(error)}") from None

@@ -12,18 +12,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from pcg.errors import InputError
-from pcg.files import FileModel, write_text_atomic
+from pcg.files import FileModel, validation_problem, write_text_atomic
 from pcg.graph import Graph, Value
 from pcg.operator import Operator
 from pcg.poly import Poly
 from pcg.text import print_graph
 from verifier.agreement import typed_sides
 from verifier.decide import Decision
+from verifier.grammar import (
+    MAX_LIST,
+    MAX_RANK,
+    Count,
+    Degree,
+    DegreeName,
+    FreeName,
+    GraphText,
+    Hash,
+    Index,
+    Label,
+    Name,
+    PolyFile,
+    Rank,
+    Step,
+    Text,
+)
+from verifier.grammar import Equation as EquationText
 from verifier.trusted.degrees import local_typing, ranks
 from verifier.trusted.local import prove_typing
 from verifier.trusted.runs import Group
@@ -31,6 +49,8 @@ from verifier.trusted.types import agreement_script
 
 SCRIPTS = "conditions"
 """The folder of the scripts."""
+Parallel = Literal["partition", "combine", "replicate", "reduce", "pipeline", "batch", "join"]
+"""The kinds of operators that move data."""
 HEADER = "(set-logic ALL)\n"
 FOOTER = "\n(check-sat)\n"
 
@@ -38,14 +58,12 @@ FOOTER = "\n(check-sat)\n"
 class OperatorFile(FileModel):
     """A definition; the equation says it all."""
 
-    name: str
-    equation: str
-    sizes: tuple[str, ...] = Field(strict=False)
-    reals: tuple[str, ...] = Field(strict=False)
+    name: Name
+    equation: EquationText
+    sizes: tuple[Name, ...] = Field(strict=False, max_length=MAX_RANK)
+    reals: tuple[Name, ...] = Field(strict=False, max_length=MAX_RANK)
     commutative: bool
-    parallel: (
-        Literal["partition", "combine", "replicate", "reduce", "pipeline", "batch", "join"] | None
-    )
+    parallel: Parallel | None
 
     @staticmethod
     def of(operator: Operator) -> OperatorFile:
@@ -55,7 +73,7 @@ class OperatorFile(FileModel):
             sizes=operator.sizes,
             reals=operator.reals,
             commutative=operator.commutative,
-            parallel=operator.parallel,
+            parallel=cast(Parallel | None, operator.parallel),
         )
 
     def operator(self) -> Operator:
@@ -70,52 +88,56 @@ class OperatorFile(FileModel):
         )
 
 
+Hashes = Annotated[tuple[Hash, ...], Field(strict=False, max_length=MAX_LIST)]
+Steps = Annotated[tuple[Step, ...], Field(strict=False, max_length=MAX_LIST)]
+
+
 class TheoremFile(FileModel):
     """That tasks on their own blocks compute an operator: the parallel type of a node."""
 
-    operator: str
-    ranks: tuple[int, ...] = Field(strict=False)
-    positions: tuple[int, ...] = Field(strict=False)
-    carriers: tuple[int, ...] = Field(strict=False)
-    windows: tuple[str, ...] = Field(strict=False, default=())
+    operator: Name
+    ranks: tuple[Rank, ...] = Field(strict=False, max_length=MAX_RANK)
+    positions: tuple[Rank, ...] = Field(strict=False, max_length=MAX_RANK)
+    carriers: tuple[Rank, ...] = Field(strict=False, max_length=MAX_RANK)
+    windows: tuple[Name, ...] = Field(strict=False, default=(), max_length=MAX_RANK)
     """The indices of windows that are cut, since operands have halos."""
-    steps: tuple[str, ...] = Field(strict=False)
-    conditions: tuple[str, ...] = Field(strict=False)
+    steps: Steps
+    conditions: Hashes
 
 
 class WitnessFile(FileModel):
     """Sizes, degrees and real attributes at which both sides are typed alike."""
 
-    sizes: dict[str, int]
-    degrees: dict[str, Annotated[int, Field(ge=1)]]
-    reals: dict[str, float]
+    sizes: dict[FreeName, Count]
+    degrees: dict[DegreeName, Degree]
+    reals: dict[Name, float]
 
 
-PolyFile = tuple[tuple[tuple[str, ...], int], ...]
+Axes = Annotated[tuple[tuple[Name, Rank], ...], Field(max_length=MAX_LIST)]
 
 
 class CertificateFile(FileModel):
     """All that a proof rests on."""
 
     schema_version: Literal[1]
-    rule: str
-    operators: tuple[OperatorFile, ...] = Field(strict=False)
-    left: str
-    right: str
-    equal: tuple[tuple[PolyFile, PolyFile], ...] = Field(strict=False)
-    """Sizes that are assumed equal, as (symbols, coefficient) pairs."""
-    requires: tuple[str, ...] = Field(strict=False)
+    rule: Label
+    operators: tuple[OperatorFile, ...] = Field(strict=False, max_length=64)
+    left: GraphText
+    right: GraphText
+    equal: tuple[tuple[PolyFile, PolyFile], ...] = Field(strict=False, max_length=256)
+    """Sizes that are assumed equal."""
+    requires: tuple[Text, ...] = Field(strict=False, max_length=256)
     """What the right side asks beyond the left."""
     whole: bool
     """Whether it is about tensors that are neither cut nor copied; types then need no proof."""
-    typings: tuple[int, int] = Field(strict=False)
-    types: str
+    typings: tuple[Index, Index] = Field(strict=False)
+    types: Hash | Literal[""]
     """The condition that both sides have the same types."""
-    theorems: tuple[TheoremFile, ...] = Field(strict=False)
-    steps: tuple[str, ...] = Field(strict=False)
-    conditions: tuple[str, ...] = Field(strict=False)
+    theorems: tuple[TheoremFile, ...] = Field(strict=False, max_length=MAX_LIST)
+    steps: Steps
+    conditions: Hashes
     witness: WitnessFile
-    runs: tuple[tuple[tuple[str, int], ...], ...] = Field(strict=False, default=())
+    runs: tuple[Axes, ...] = Field(strict=False, default=(), max_length=256)
     """The dimensions of inputs that may each be any number of axes, by input and place."""
 
 
@@ -157,25 +179,31 @@ def certify(
         theorems, own = _theorems(pair)
     conditions = [*proof.obligations, *([types] if types else []), *own]
     origin = evidence.witness
-    file = CertificateFile(
-        schema_version=1,
-        rule=name,
-        operators=tuple(map(OperatorFile.of, operators_of(pair))),
-        left=print_graph(Graph(pair[0])),
-        right=print_graph(Graph(pair[1])),
-        equal=tuple((a.terms, b.terms) for a, b in evidence.equal),
-        requires=evidence.requires,
-        whole=evidence.whole,
-        typings=evidence.typings,
-        types=script_name(types) if types else "",
-        theorems=tuple(theorems),
-        steps=proof.steps,
-        conditions=tuple(map(script_name, proof.obligations)),
-        witness=WitnessFile(
-            sizes=dict(origin.values), degrees=dict(origin.degrees), reals=dict(origin.reals)
-        ),
-        runs=tuple(runs),
-    )
+    try:
+        file = CertificateFile(
+            schema_version=1,
+            rule=name,
+            operators=tuple(map(OperatorFile.of, operators_of(pair))),
+            left=print_graph(Graph(pair[0])),
+            right=print_graph(Graph(pair[1])),
+            equal=tuple((a.terms, b.terms) for a, b in evidence.equal),
+            requires=evidence.requires,
+            whole=evidence.whole,
+            typings=evidence.typings,
+            types=script_name(types) if types else "",
+            theorems=tuple(theorems),
+            steps=proof.steps,
+            conditions=tuple(map(script_name, proof.obligations)),
+            witness=WitnessFile(
+                sizes={str(symbol): size for symbol, size in origin.values.items()},
+                degrees=dict(origin.degrees),
+                reals=dict(origin.reals),
+            ),
+            runs=tuple(runs),
+        )
+    except ValidationError as error:
+        problem = f"no certificate can be written: {validation_problem(error)}"
+        raise InputError(f"rule {name}", problem) from None
     return Certificate(file, {script_name(c): script_text(c) for c in conditions})
 
 

@@ -142,16 +142,16 @@ def instances(
     except Unsolvable:
         return
     pair = (left, right)
-    given = _sized(pair, sizes, degrees)
+    given = sized(pair, sizes, degrees)
     yield from islice(given, 1)
     for other in degree_choices(left, right, degrees):
-        yield from islice(_sized(pair, sizes, other), TRIES_OF_DEGREES)
+        yield from islice(sized(pair, sizes, other), TRIES_OF_DEGREES)
     yield from given
 
 
-def _sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
+def sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
     """The pair at small sizes and the given degrees, where it has types."""
-    free = _free_symbols(pair, sizes)
+    free = free_symbols(pair, sizes)
     reals = real_symbols(pair)
     cuts = cuts_of(pair, sizes, degrees)
     attributes = [v for s, v in degrees.items() if "." not in s]
@@ -408,7 +408,7 @@ def size_attributes(pair: Pair) -> Iterator[Poly]:
                     yield value
 
 
-def _free_symbols(pair: Pair, sizes: Sizes) -> list[str]:
+def free_symbols(pair: Pair, sizes: Sizes) -> list[str]:
     """The symbols of sizes and of whole attributes that do not follow from others."""
     known = (*sizes.positive, *sizes.naturals, *size_attributes(pair))
     return sorted({s for size in known for s in sizes.resolve(size).symbols})

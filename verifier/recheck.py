@@ -2,7 +2,9 @@
 
 Nothing of the prover's search takes part. From the definitions in a certificate both graphs are
 expanded again; where there are several ways to go, the certificate says which; the conditions met
-on the way have to be those that it lists, and each has to have no solution.
+on the way have to be those that it lists, and each has to have no solution. What solvers are given
+is written here, of symbols that were checked; what a certificate holds is only compared with it.
+Before a claim is accepted it is replayed in numbers (``verifier.replay``).
 """
 
 from __future__ import annotations
@@ -10,63 +12,77 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 
-from pcg.errors import InputError, OperatorError
+from pcg.errors import OperatorError
 from pcg.files import read_json, read_text
-from pcg.graph import Graph, Node, Value
-from pcg.ops import OPERATORS
-from pcg.ops.stand_ins import STAND_INS
-from pcg.template import EquationError
-from pcg.text import parse_graph
+from pcg.graph import Graph
+from pcg.operator import Operator
 from verifier.certificate import (
     SCRIPTS,
     CertificateFile,
     TheoremFile,
-    polynomial,
     script_name,
     script_text,
 )
-from verifier.concrete import Origin
+from verifier.claim import Claim, Pair, Rejected, claim_of, exchanged
+from verifier.concrete import Origin, real_symbols
+from verifier.counterexample import Counterexample, free_symbols
+from verifier.replay import refutation
 from verifier.trusted import smt
-from verifier.trusted.degrees import Typing, local_typing, ranks, typing_at
+from verifier.trusted.degrees import Typing, local_typing, ranks
 from verifier.trusted.errors import TooLarge, Unproved, Unsolvable
 from verifier.trusted.expansion import obligations
 from verifier.trusted.local import typing_obligations
-from verifier.trusted.runs import free_runs
-from verifier.trusted.sizes import Sizes, different_ranks, pair_sizes
-from verifier.trusted.steps import Following
-from verifier.trusted.types import agreement_script, residual
+from verifier.trusted.sizes import Sizes, pair_sizes
+from verifier.trusted.steps import Following, Searching
+from verifier.trusted.types import agreement_script, differences, residual
+from verifier.witness import value_of
 
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 Solvers = Mapping[str, smt.Judge]
+REASON = 500
+"""Characters of a reason: what a certificate holds may be quoted in it."""
 
 
-class Rejected(Exception):
-    """A certificate that does not prove its rule; the text says why."""
+@dataclass(frozen=True)
+class Proved:
+    """What an accepted certificate proves.
+
+    ``assumed`` and ``requires``: for which sizes and degrees; ``degrees``: those that are numbers,
+    where all others may be any; ``whole``: whether it is about whole tensors only.
+    """
+
+    statement: str
+    assumed: tuple[str, ...]
+    requires: tuple[str, ...]
+    degrees: tuple[int, ...]
+    whole: bool
 
 
 @dataclass(frozen=True)
 class Rechecked:
-    """What came of one certificate: accepted, or the reason why not."""
+    """What came of one certificate: accepted, with what it proves, or the reason why not."""
 
     rule: str
     accepted: bool
     reason: str
     conditions: int
+    proved: Proved | None = None
 
 
 @dataclass
 class Rechecker:
     """Checks certificates, whose scripts are those of a directory or given by name; a script that
-    several share is solved once."""
+    several share is solved once, and so is a theorem: of the same definition, for a name may have
+    another one in each certificate."""
 
     scripts: Path | Mapping[str, str]
     solvers: Solvers
     outcomes: dict[tuple[str, str], smt.Outcome] = field(
         default_factory=dict[tuple[str, str], smt.Outcome]
     )
-    theorems: dict[TheoremFile, tuple[str, ...]] = field(
-        default_factory=dict[TheoremFile, tuple[str, ...]]
+    theorems: dict[tuple[Operator, TheoremFile], tuple[str, ...]] = field(
+        default_factory=dict[tuple[Operator, TheoremFile], tuple[str, ...]]
     )
 
     def check(self, path: Path) -> Rechecked:
@@ -76,45 +92,82 @@ class Rechecker:
     def check_file(self, file: CertificateFile) -> Rechecked:
         """Check one certificate that was read."""
         try:
-            conditions = self._conditions(file)
+            claim, conditions = self._derived(file)
             for condition in conditions:
                 self._solve(condition)
+            proved = Proved(
+                claim.statement, claim.assumed, file.requires, claim.degrees, file.whole
+            )
         except Rejected as error:
-            return Rechecked(file.rule, accepted=False, reason=str(error), conditions=0)
-        return Rechecked(file.rule, accepted=True, reason="", conditions=len(conditions))
+            return Rechecked(file.rule, False, shorten(str(error), REASON, placeholder="..."), 0)
+        return Rechecked(file.rule, True, "", len(conditions), proved)
 
-    def _conditions(self, file: CertificateFile) -> list[str]:
-        """Every side condition of a certificate, derived again."""
-        pair = _pair(file)
+    def _derived(self, file: CertificateFile) -> tuple[Claim, list[str]]:
+        """What a certificate claims, and every side condition of it, derived again."""
         try:
-            sizes, types = _statement(file, pair)
-            _check_witness(file, pair, sizes)
-            found = [*_equality(file, pair, sizes)]
-            if types is None:
-                return found
-            return [*found, _types(file, types), *self._all_theorems(file, pair)]
+            claim = claim_of(file)
+            _check_witness(claim)
+            found = list(_equality(claim))
+            if claim.types is not None:
+                found += [_types(file, claim.types), *self._all_theorems(claim)]
+            for pair in exchanged(claim):
+                self._check_exchanged(pair)
+            _replay(claim)
+        except RecursionError:
+            raise Rejected("is nested too deeply") from None
         except (Unproved, TooLarge, Unsolvable, OperatorError, ValueError) as error:
             raise Rejected(f"does not lead to its rule: {error}") from None
+        return claim, found
 
-    def _all_theorems(self, file: CertificateFile, pair: Pair) -> Iterator[str]:
+    def _all_theorems(self, claim: Claim) -> Iterator[str]:
         """The conditions of the theorems that the types of all operators rest on."""
         known = {
             (t.operator, t.ranks, t.positions, frozenset(t.carriers), t.windows): t
-            for t in file.theorems
+            for t in claim.file.theorems
         }
-        for node in _computing(pair):
+        for node in claim.computing:
             call, own, typing = node.operator_call, ranks(node), local_typing(node)
             windows = tuple(window.axis.name for window in typing.open_windows)
             for carriers in (frozenset[int](), *typing.carriers):
                 theorem = known.get((call.name, own, call.positions, carriers, windows))
                 if theorem is None:
                     raise Rejected(f"has no theorem for {call.name} at ranks {own}")
-                if theorem not in self.theorems:
+                key = (call.operator, theorem)
+                if key not in self.theorems:
                     steps = Following(theorem.steps)
                     found = typing_obligations(call, own, typing, carriers, steps, _assume)
+                    if not steps.is_done:
+                        raise Rejected(f"says more of {call.name} than its theorem needs")
                     _compare("theorem", found, theorem.conditions)
-                    self.theorems[theorem] = found
-                yield from self.theorems[theorem]
+                    self.theorems[key] = found
+                yield from self.theorems[key]
+
+    def _check_exchanged(self, pair: Pair) -> None:
+        """That the order of operands is none of an operator that says so. A certificate has no
+        proof of that, so the way is found here; solvers judge each condition on it."""
+        name = pair[0][0].node.name
+        sizes, asked = pair_sizes(*pair, ())
+        sides = [list(typings(Graph(side).nodes, side)) for side in pair]
+        alike = all(any(not residual(a, b).texts for b in sides[1]) for a in sides[0])
+        if asked or not alike:
+            raise Rejected(f"{name} has other types with its operands exchanged")
+        try:
+            obligations(*pair, sizes, Searching(), self._judge)
+        except Unproved as error:
+            raise Rejected(f"{name} is not shown to commute: {error}") from None
+
+    def _judge(self, condition: str) -> smt.Outcome:
+        """What the first solver says that finds no contradiction; ``unsat`` if all do."""
+        for solver in self.solvers:
+            if (outcome := self._ask(solver, condition)) != "unsat":
+                return outcome
+        return "unsat"
+
+    def _ask(self, solver: str, condition: str) -> smt.Outcome:
+        key = (script_name(condition), solver)
+        if key not in self.outcomes:
+            self.outcomes[key] = self.solvers[solver](condition)
+        return self.outcomes[key]
 
     def _solve(self, condition: str) -> None:
         name = script_name(condition)
@@ -122,10 +175,8 @@ class Rechecker:
             if self._script(name) != script_text(condition):
                 raise Rejected(f"{name}.smt2 is not the condition that it stands for")
             self.outcomes[name, ""] = "unsat"
-        for solver, ask in self.solvers.items():
-            if (name, solver) not in self.outcomes:
-                self.outcomes[name, solver] = ask(condition)
-            if (outcome := self.outcomes[name, solver]) != "unsat":
+        for solver in self.solvers:
+            if (outcome := self._ask(solver, condition)) != "unsat":
                 raise Rejected(f"{solver} says {outcome} to {name}.smt2")
 
     def _script(self, name: str) -> str:
@@ -148,83 +199,64 @@ def _compare(what: str, found: tuple[str, ...], stated: tuple[str, ...]) -> None
         raise Rejected(f"the conditions of its {what} are others")
 
 
-def _pair(file: CertificateFile) -> Pair:
-    """Both sides, by the certificate's own definitions."""
-    try:
-        operators = {o.name: o.operator() for o in file.operators}
-    except EquationError as error:
-        raise Rejected(str(error)) from None
-    for name, operator in operators.items():
-        known = OPERATORS.get(name) or STAND_INS.get(name)
-        if known is not None and known != operator:
-            raise Rejected(f"defines {name} anew")
-    try:
-        left, right = (parse_graph(t, file.rule, operators) for t in (file.left, file.right))
-    except InputError as error:
-        raise Rejected(str(error)) from None
-    pair = (left.outputs, right.outputs)
-    if len(pair[0]) != len(pair[1]) or different_ranks(*pair):
-        raise Rejected("its sides have different outputs")
-    leaves = {node.leaf for node in Graph((*pair[0], *pair[1])).leaves}
-    if len(leaves) > len({leaf.name for leaf in leaves}):
-        raise Rejected("an input has two ranks")
-    if not set(file.runs) <= set(free_runs(*pair)):
-        raise Rejected("has axes that may not be any number of axes")
-    return pair
-
-
-def _computing(pair: Pair) -> list[Node]:
-    nodes = Graph((*pair[0], *pair[1])).nodes
-    return [n for n in nodes if not n.is_leaf and n.operator_call.operator.parallel is None]
-
-
-def _statement(file: CertificateFile, pair: Pair) -> tuple[Sizes, tuple[Typing, Typing] | None]:
-    """The sizes and types of both sides, under what the certificate says that it requires; no
-    types where it is about whole tensors."""
-    equal = tuple((polynomial(a), polynomial(b)) for a, b in file.equal)
-    sizes, asked = pair_sizes(*pair, equal, carry=True)
-    if file.whole:
-        if len(_computing(pair)) < sum(not n.is_leaf for n in Graph((*pair[0], *pair[1])).nodes):
-            raise Rejected("is about whole tensors, but moves them")
-        if asked != file.requires:
-            raise Rejected("requires something else than it says")
-        return sizes, None
-    try:
-        left, right = (
-            typing_at(Graph(side).nodes, side, number)
-            for number, side in zip(file.typings, pair, strict=True)
-        )
-    except IndexError:
-        raise Rejected("has no such typing") from None
-    if (*asked, *residual(left, right).texts) != file.requires:
-        raise Rejected("requires something else than it says")
-    return sizes, (left, right)
-
-
-def _equality(file: CertificateFile, pair: Pair, sizes: Sizes) -> tuple[str, ...]:
+def _equality(claim: Claim) -> tuple[str, ...]:
     """The conditions under which both sides mean the same."""
-    steps = Following(file.steps)
-    found = obligations(*pair, sizes, steps, _assume)
+    steps = Following(claim.file.steps)
+    found = obligations(*claim.pair, claim.sizes, steps, _assume)
     if not steps.is_done:
         raise Rejected("says more than its proof needs")
-    _compare("proof", found, file.conditions)
+    _compare("proof", found, claim.file.conditions)
     return found
 
 
-def _check_witness(file: CertificateFile, pair: Pair, sizes: Sizes) -> None:
+def _check_witness(claim: Claim) -> None:
     """That there are sizes and degrees at which both sides are typed alike."""
-    witness = file.witness
-    if any(value < 2 for symbol, value in witness.degrees.items() if "." not in symbol):
-        raise Rejected("its witness has a degree of less than 2")
-    try:
-        typed = Origin(pair, sizes, witness.sizes, witness.degrees, witness.reals).typed()
-    except KeyError as error:
-        raise Rejected(f"its witness has no value for {error.args[0]}") from None
+    witness = claim.file.witness
+    _check_degrees(claim, witness.degrees)
+    # A quotient of sizes is a symbol that a proof makes up; a file can only have its text.
+    free = {str(symbol): symbol for symbol in free_symbols(claim.pair, claim.sizes)}
+    if missing := sorted(free.keys() ^ witness.sizes.keys()):
+        raise Rejected(f"its witness has no value, or one too many, for {missing[0]}")
+    if witness.reals.keys() != real_symbols(claim.pair).keys():
+        raise Rejected("its witness has other real numbers than the rule")
+    sizes = {free[text]: value for text, value in witness.sizes.items()}
+    origin = Origin(claim.pair, claim.sizes, sizes, witness.degrees, witness.reals)
+    values = origin.symbols
+    solved = {s: claim.sizes.resolve(p) for s, p in claim.sizes.solved.items()}
+    given = {s: size.evaluate(sizes) for s, size in solved.items()}
+    if any(values[s] != v for s, v in (*sizes.items(), *given.items())):
+        raise Rejected("its witness has two values for a symbol")
+    _check_sizes(claim.sizes, sizes)
+    typed = origin.typed()
     if typed is None:
         raise Rejected("its witness has no type")
     types = [tuple(value.type for value in side.outputs) for side in typed]
     if types[0] != types[1]:
         raise Rejected("the types of its witness differ")
+
+
+def _check_degrees(claim: Claim, degrees: Mapping[str, int]) -> None:
+    """That the types of a claim hold at the degrees of its witness: what contradicts itself would
+    imply everything."""
+    types = claim.types or ()
+    if any(value < 2 for symbol, value in degrees.items() if "." not in symbol):
+        raise Rejected("its witness has a degree of less than 2")
+    symbols = frozenset[str]().union(*(t.symbols for t in types))
+    if missing := sorted(s for s in symbols ^ degrees.keys() if not s.isdigit()):
+        raise Rejected(f"its witness has no value, or one too many, for {missing[0]}")
+    ones = [e for typing in types for e in typing.equations]
+    ones += differences(*types) if claim.types else ()
+    if not all(value_of(e, degrees) == 1 for e in ones):
+        raise Rejected("its witness has degrees at which its types do not hold")
+    if not all(value_of(w, degrees) for typing in types for w in typing.whole):
+        raise Rejected("its witness has degrees at which its types do not hold")
+
+
+def _check_sizes(sizes: Sizes, values: Mapping[str, int]) -> None:
+    """That what the proof takes for positive is, and what it takes for no less than 0."""
+    for found, least in ((sizes.positive, 1), (sizes.naturals, 0)):
+        if any(sizes.resolve(size).evaluate(values) < least for size in found):
+            raise Rejected("its witness has a size that cannot be")
 
 
 def _types(file: CertificateFile, types: tuple[Typing, Typing]) -> str:
@@ -235,9 +267,15 @@ def _types(file: CertificateFile, types: tuple[Typing, Typing]) -> str:
     return script
 
 
+def _replay(claim: Claim) -> None:
+    """Raise Rejected where both sides differ at a shape that is tried."""
+    found = refutation(claim.pair, claim.sizes, claim.types, claim.file.witness.degrees)
+    if isinstance(found, Counterexample):
+        raise Rejected(f"is refuted by evaluation: {found}")
+    if found:
+        raise Rejected(found)
+
+
 def certificates(directory: Path) -> list[Path]:
-    """The certificates in a directory. Raises InputError where there are none."""
-    found = sorted(directory.glob("*.json"))
-    if not found:
-        raise InputError(str(directory), "holds no certificates, expected NAME.json files")
-    return found
+    """The certificates in a directory, by name."""
+    return sorted(directory.glob("*.json"))

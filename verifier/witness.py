@@ -49,7 +49,7 @@ def _solve(
     tries[0] |= {s: PREFERRED for s in free if _divides(s, needed)}
     for values in tries:
         full = _complete(values, solved, unknown)
-        if full is not None and all(_value(w, full) for w in whole):
+        if full is not None and all(value_of(w, full) for w in whole):
             return tuple(sorted(full.items()))
     return _by_z3(basis, whole, unknown)
 
@@ -68,14 +68,14 @@ def _complete(
     full = dict(values)
     for symbol in unknown:
         if symbol in solved:
-            value = _value(solved[symbol], values)
+            value = value_of(solved[symbol], values)
             if value is None or ("." not in symbol and value < 2):
                 return None
             full[symbol] = value
     return full
 
 
-def _value(monomial: Monomial, values: Mapping[str, int]) -> int | None:
+def value_of(monomial: Monomial, values: Mapping[str, int]) -> int | None:
     """The value of a monomial, if it is a whole number."""
     total = Fraction(1)
     for symbol, exponent in monomial.powers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pcg.operator import Operator
+from pcg.operator import Operator, own
 from pcg.ops import (
     algebra,
     attention,
@@ -30,3 +30,5 @@ OPERATORS: dict[str, Operator] = {
 
 BUILT_IN = frozenset(OPERATORS.values())
 """Those that come with Unity."""
+
+own(BUILT_IN)

@@ -9,7 +9,7 @@ model every operator is one of ``pcg.ops.OPERATORS``.
 from __future__ import annotations
 
 from pcg.expr import Access, IndexValue, Max, Sum, walk
-from pcg.operator import Operator
+from pcg.operator import Operator, own
 
 _ONE = Operator("pointwise", "out[i...] = any1(x[i...])")
 
@@ -18,6 +18,7 @@ _TWO = Operator("pointwise2", "out[i...] = any2(x[i...], y[i...])")
 _THREE = Operator("pointwise3", "out[i...] = any3(x[i...], y[i...], z[i...])")
 
 STAND_INS: dict[str, Operator] = {operator.name: operator for operator in (_ONE, _TWO, _THREE)}
+own(STAND_INS.values())
 
 _BY_ARITY = {operator.arity: operator for operator in STAND_INS.values()}
 

@@ -138,7 +138,7 @@ def damaged(path: Path, damage: str) -> None:
         ("not compressed", "not an xz file"),
         ("cut off", "not an xz file"),
         ("a line less", "lines, expected"),
-        ("no header", "line 1: schema_version: "),
+        ("no header", "line 1: at schema_version: missing"),
         ("half a line", "ends too early"),
         ("other text", "byte 0 is not UTF-8"),
         ("nothing", "line 1: "),

@@ -174,5 +174,4 @@ def test_a_user_s_operator_brings_its_definition(tmp_path: Path):
 
 
 def test_a_directory_without_certificates(tmp_path: Path):
-    with pytest.raises(InputError, match="holds no certificates"):
-        certificates(tmp_path)
+    assert certificates(tmp_path) == []

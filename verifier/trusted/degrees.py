@@ -185,17 +185,9 @@ def _carriers(nodes: Sequence[Node]) -> tuple[list[Node], list[tuple[frozenset[i
     return computing, [_carrier_options(node) for node in computing]
 
 
-def _rank(value: Value) -> int:
-    node = value.node
-    if isinstance(node.call, Leaf):
-        return node.call.rank
-    equation = node.call.instance(tuple(_rank(v) for v in node.inputs))
-    return len(equation.outputs[value.port].dims)
-
-
 def ranks(node: Node) -> tuple[int, ...]:
     """The ranks of a node's operands."""
-    return tuple(_rank(value) for value in node.inputs)
+    return tuple(value.rank for value in node.inputs)
 
 
 def halos_of(value: Value) -> Halos:

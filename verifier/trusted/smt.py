@@ -22,8 +22,6 @@ Judge = Callable[[str], Outcome]
 RESOURCES = 4_000_000
 """Z3's own count of its steps, at which it gives up: unlike a time, the same on every machine."""
 CACHED = 65_536
-_QUOTABLE = re.compile(r"[\w.@%~()/*+ -]+")
-"""What symbols are called: names, sizes, and sums and products of sizes that are divided."""
 _WORDS = frozenset(
     (
         *("true", "false", "not", "and", "or", "xor", "ite", "distinct", "implies", "let", "as"),
@@ -32,6 +30,8 @@ _WORDS = frozenset(
     )
 )
 """Of Z3 or of cvc5: neither lets a constant be called so."""
+_QUOTED = re.compile(r"[^\x00-\x1f\x7f-\x9f|\\]+")
+"""What may stand in a quoted symbol: all but its end, the backslash and control characters."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,15 @@ def _product(monomial: tuple[str, ...], coefficient: int) -> str:
 
 
 def _symbol(name: str) -> str:
-    """A quoted symbol. Raises ValueError for a name that would end the quotation."""
-    text = symbol_name(name)
-    if not _QUOTABLE.fullmatch(text):
-        raise ValueError(f"{name!r} is no symbol")
-    return f"|{text}|"
+    return quoted(symbol_name(name))
+
+
+@lru_cache(maxsize=CACHED)
+def quoted(name: str) -> str:
+    """A symbol in quotes. Raises ValueError for a name that would not end where its quotes do."""
+    if not _QUOTED.fullmatch(name):
+        raise ValueError(f"{name[:40]!r} is no symbol")
+    return f"|{name}|"
 
 
 def symbol_name(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import lcm
 
+from verifier.trusted import smt
 from verifier.trusted.degrees import ONE, Monomial, Typing, entries
 
 
@@ -71,7 +72,7 @@ def agreement_script(left: Typing, right: Typing) -> str:
     known = (*left.equations, *residual(left, right).equations)
     claims = (*right.equations, *differences(left, right))
     symbols = sorted({s for m in (*known, *claims) for s, _ in m.powers})
-    lines = [f"(declare-const |log {symbol}| Real)" for symbol in symbols]
+    lines = [f"(declare-const {_log(symbol)} Real)" for symbol in symbols]
     lines += [f"(assert {_is_one(m)})" for m in known]
     lines.append(f"(assert (not (and true {' '.join(map(_is_one, claims))})))")
     return "\n".join(lines)
@@ -80,8 +81,12 @@ def agreement_script(left: Typing, right: Typing) -> str:
 def _is_one(monomial: Monomial) -> str:
     """That a product of powers is 1, in logarithms and without fractions."""
     scale = lcm(*(e.denominator for _, e in monomial.powers)) if monomial.powers else 1
-    parts = [f"(* {_real(int(e * scale))} |log {s}|)" for s, e in monomial.powers]
+    parts = [f"(* {_real(int(e * scale))} {_log(s)})" for s, e in monomial.powers]
     return f"(= (+ 0.0 0.0 {' '.join(parts)}) 0.0)"
+
+
+def _log(symbol: str) -> str:
+    return smt.quoted(f"log {symbol}")
 
 
 def _real(value: int) -> str:

@@ -1,0 +1,224 @@
+"""What a certificate claims: both sides by its own definitions, and what is assumed of sizes.
+
+A certificate names things, and names prove nothing. A name that Unity's own operators have means
+what it means there; every other operator is what its equation says, computes on its own blocks, and
+has no more properties than are proved. What is not printed just as it was read, an operator without
+an equation, an input that is none of a rule, a symbol that nothing explains: all are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pcg.errors import InputError
+from pcg.graph import Graph, Node, Value, tensor
+from pcg.opaque import opaque_nodes
+from pcg.operator import Call, Operator
+from pcg.ops import OPERATORS
+from pcg.ops.stand_ins import STAND_INS
+from pcg.poly import Poly
+from pcg.template import EquationError
+from pcg.text import parse_graph, print_graph, print_value
+from verifier.certificate import CertificateFile, polynomial
+from verifier.grammar import MAX_NUMBER, NAME, PART, SIZE
+from verifier.trusted.degrees import Typing, ranks, typing_at
+from verifier.trusted.runs import free_runs
+from verifier.trusted.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
+from verifier.trusted.types import residual
+
+Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
+MAX_DEGREE = 1 << 16
+"""Of a parallel operator, where it is a number."""
+MAX_PRINTED = 1_000
+"""Operators in a statement that is written as nested calls."""
+
+
+class Rejected(Exception):
+    """A certificate that does not prove its rule; the text says why."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Both sides of a rule with their sizes and, where it is about cut tensors, their types."""
+
+    file: CertificateFile
+    pair: Pair
+    sizes: Sizes
+    types: tuple[Typing, Typing] | None
+
+    @cached_property
+    def computing(self) -> tuple[Node, ...]:
+        """The operators that compute; the others move data."""
+        return tuple(node for node in _operators(self.pair) if _computes(node))
+
+    @property
+    def statement(self) -> str:
+        """Both sides in a line."""
+        return " == ".join(map(_side_text, self.pair))
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The equations of sizes for which alone it is claimed."""
+        return tuple(f"{left} = {right}" for left, right in _equations(self.file))
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """The degrees of its parallel operators that are numbers; all others may be any."""
+        degrees = (node.operator_call.values.get("degree") for node in _operators(self.pair))
+        given = (Poly.of(d).constant for d in degrees if isinstance(d, int | Poly))
+        return tuple(sorted({number for number in given if number is not None}))
+
+
+def claim_of(file: CertificateFile) -> Claim:
+    """Read what a certificate claims. Raises Rejected, and what the expansion of graphs does."""
+    pair = _pair(file)
+    sizes, asked = pair_sizes(*pair, _equations(file), carry=True)
+    if file.whole:
+        if not all(map(_computes, _operators(pair))):
+            raise Rejected("is about whole tensors, but moves them")
+        if asked != file.requires:
+            raise Rejected("requires something else than it says")
+        return Claim(file, pair, sizes, None)
+    left, right = (_typing(*given) for given in zip(pair, file.typings, strict=True))
+    if (*asked, *residual(left, right).texts) != file.requires:
+        raise Rejected("requires something else than it says")
+    return Claim(file, pair, sizes, (left, right))
+
+
+def _typing(side: tuple[Value, ...], number: int) -> Typing:
+    try:
+        return typing_at(Graph(side).nodes, side, number)
+    except IndexError:
+        raise Rejected("has no such typing") from None
+
+
+def _equations(file: CertificateFile) -> tuple[SizeEquation, ...]:
+    return tuple((polynomial(a), polynomial(b)) for a, b in file.equal)
+
+
+def _operators(pair: Pair) -> list[Node]:
+    return [node for node in Graph((*pair[0], *pair[1])).nodes if not node.is_leaf]
+
+
+def _computes(node: Node) -> bool:
+    return node.operator_call.operator.parallel is None
+
+
+def _pair(file: CertificateFile) -> Pair:
+    operators = _definitions(file)
+    left, right = (_graph(text, file.rule, operators) for text in (file.left, file.right))
+    pair = (left.outputs, right.outputs)
+    used = {node.name for node in _operators(pair)}
+    if used != operators.keys():
+        raise Rejected("defines other operators than it uses")
+    if len(pair[0]) != len(pair[1]) or different_ranks(*pair):
+        raise Rejected("its sides have different outputs")
+    _check_inputs(file, pair)
+    _check_attributes(pair)
+    if not set(file.runs) <= set(free_runs(*pair)):
+        raise Rejected("has axes that may not be any number of axes")
+    return pair
+
+
+def _definitions(file: CertificateFile) -> dict[str, Operator]:
+    """The operators that a certificate is about, by name."""
+    found: dict[str, Operator] = {}
+    for definition in file.operators:
+        name = definition.name
+        if name in found:
+            raise Rejected(f"defines {name} twice")
+        try:
+            operator = definition.operator()
+        except EquationError as error:
+            raise Rejected(str(error)) from None
+        known = OPERATORS.get(name) or STAND_INS.get(name)
+        if known is None and operator.parallel is not None:
+            raise Rejected(f"{name} moves data, and is none of Unity's own operators")
+        if known is not None and known != operator:
+            raise Rejected(f"defines {name} anew")
+        found[name] = operator
+    return found
+
+
+def _graph(text: str, rule: str, operators: dict[str, Operator]) -> Graph:
+    """A side from text, which has to be just as a graph is printed."""
+    try:
+        graph = parse_graph(text, rule, operators)
+    except InputError as error:
+        raise Rejected(str(error)) from None
+    if opaque_nodes(graph):
+        raise Rejected("has an operator without an equation")
+    if any(node.leaf.kind != "tensor" for node in graph.leaves):
+        raise Rejected("has an input that is none of a rule")
+    if print_graph(graph) != text:
+        raise Rejected("its sides are not written as graphs are printed")
+    return graph
+
+
+def _check_inputs(file: CertificateFile, pair: Pair) -> None:
+    """That each symbol is one of the sizes of the inputs, or stands in an attribute."""
+    leaves = {node.leaf for node in Graph((*pair[0], *pair[1])).leaves}
+    ranks = {leaf.name: leaf.rank for leaf in leaves}
+    if len(leaves) > len(ranks):
+        raise Rejected("an input has two ranks")
+    if wrong := [name for name in sorted(ranks) if not NAME.fullmatch(name)]:
+        raise Rejected(f"{wrong[0]!r} is no name of an input")
+    attributes = {symbol for value in _attributes(pair) for symbol in value.symbols}
+    sizes = {f"|{name}.{dim}|" for name, rank in ranks.items() for dim in range(rank)}
+    stated = {s for sides in _equations(file) for side in sides for s in side.symbols}
+    for symbol in sorted(attributes | stated):
+        if symbol in sizes or (symbol in attributes and NAME.fullmatch(symbol)):
+            continue
+        # A size of which others are multiples is one of tensors that are not cut.
+        if not (file.whole and PART.fullmatch(symbol) and not SIZE.fullmatch(symbol)):
+            what = "the size of no input" if "|" in symbol else "in no attribute"
+            raise Rejected(f"{symbol} is {what}")
+
+
+def _attributes(pair: Pair) -> Iterator[Poly]:
+    calls = [node.operator_call for node in _operators(pair)]
+    for value in (value for call in calls for _, value in call.attributes):
+        if isinstance(value, Poly):
+            yield value
+
+
+def _check_attributes(pair: Pair) -> None:
+    """That numbers are none that could only be meant to take long."""
+    for call in (node.operator_call for node in _operators(pair)):
+        for name, value in call.attributes:
+            terms = () if isinstance(value, float) else Poly.of(value).terms
+            most = MAX_DEGREE if name == "degree" else MAX_NUMBER
+            if any(abs(coefficient) > most for _, coefficient in terms):
+                raise Rejected(f"{call.name}: {name} is more than {most}")
+
+
+def exchanged(claim: Claim) -> list[Pair]:
+    """What has to be equal where operators say that they commute, for then calls that differ in the
+    order of operands count as one: each such call, and the call with its operands exchanged."""
+    found: dict[Node, Pair] = {}
+    for node in claim.computing:
+        operator = node.operator_call.operator
+        if not operator.commutative or OPERATORS.get(operator.name) == operator:
+            continue
+        own = ranks(node)
+        if len(own) != 2 or own[0] != own[1]:
+            raise Rejected(f"{operator.name} cannot commute at ranks {own}")
+        call = Call(replace(operator, commutative=False), node.operator_call.attributes)
+        operands = tensor("x", own[0]), tensor("y", own[1])
+        sides = [Node(call, operands), Node(call, operands[::-1])]
+        outputs = [tuple(map(side.value, range(len(operator.outputs)))) for side in sides]
+        found[sides[0]] = (outputs[0], outputs[1])
+    return list(found.values())
+
+
+def _side_text(side: Sequence[Value]) -> str:
+    """A side as nested calls, or line by line where a value that is used often makes these long."""
+    lengths: dict[Node, int] = {}
+    for node in Graph(tuple(side)).nodes:
+        lengths[node] = 1 + sum(lengths[value.node] for value in node.inputs)
+    if sum(lengths[value.node] for value in side) <= MAX_PRINTED:
+        return ", ".join(map(print_value, side))
+    lines = print_graph(Graph(tuple(side))).splitlines()
+    return f"({'; '.join(lines)})"
