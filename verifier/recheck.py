@@ -30,7 +30,7 @@ from verifier.concrete import Origin, real_symbols
 from verifier.counterexample import Counterexample, free_symbols
 from verifier.replay import refutation
 from verifier.trusted import smt
-from verifier.trusted.degrees import Typing, local_typing, ranks
+from verifier.trusted.degrees import Typing, local_typing, ranks, typings
 from verifier.trusted.errors import TooLarge, Unproved, Unsolvable
 from verifier.trusted.expansion import obligations
 from verifier.trusted.local import typing_obligations
