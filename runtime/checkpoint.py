@@ -194,7 +194,9 @@ def load(world: World, kept: Kept, shards: Iterable[Shard]) -> None:
     Raises AgreedError for a tensor that is not in it, or has another shape.
     """
     try:
-        _together(world, lambda: fill(shards, kept.contents(), kept.path))
+        _together(
+            world, lambda: fill(shards, kept.contents(), kept.path), f"checkpoint {kept.path}"
+        )
     except _AnyFailed as error:
         where = str(kept.path)
         raise AgreedError(where, _reason(error).removeprefix(f"{where}: ")) from error
@@ -224,14 +226,15 @@ class _AnyFailed(Exception):
     """A rank's failure, on all of them."""
 
 
-def _together(world: World, act: Callable[[], T]) -> list[T]:
-    """What all ranks' calls return. Where one fails, all raise its error."""
+def _together(world: World, act: Callable[[], T], what: str = "all_gather of notes") -> list[T]:
+    """What all ranks' calls return. Where one fails, all raise its error. ``what``: its name where
+    a rank is lost."""
     result, problem = None, None
     try:
         result = act()
     except (OSError, UnityError, _Damaged) as error:
         problem = one_line(f"{_of_rank(world)}{error}")
-    found = world.gather((result, problem))
+    found = world.gather((result, problem), what)
     for _, failed in found:
         if failed is not None:
             raise _AnyFailed(failed)

@@ -211,11 +211,12 @@ class World:
 
         return total
 
-    def gather(self, value: T) -> list[T]:
-        """Every rank's value, which has to be one that can be pickled."""
+    def gather(self, value: T, what: str = "all_gather of notes") -> list[T]:
+        """Every rank's value, which has to be one that can be pickled. ``what``: its name in an
+        error."""
         if self.size == 1:
             return [value]
-        with self.reporting("all_gather of notes"):
+        with self.reporting(what):
             return self.network.notes(value, self.size)
 
     def reporting(self, what: str) -> AbstractContextManager[object]:

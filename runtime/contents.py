@@ -84,7 +84,7 @@ def contents_of(metadata: Metadata) -> ContentsFile:
     places: Mapping[MetadataIndex, Any] = metadata.storage_data
     tensors: dict[Name, TensorFile] = {}
     for name, saved in metadata.state_dict_metadata.items():
-        assert not hasattr(saved, "version"), "every entry of a run's checkpoints is a tensor"
+        assert isinstance(saved, TensorStorageMetadata), "checkpoints have tensors only"
         pieces: list[PieceFile] = []
         for chunk in saved.chunks:
             place = places[MetadataIndex(name, chunk.offsets)]
