@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from pcg.errors import NegativeAnswer
+from pcg.errors import NegativeAnswer, one_line
 from pcg.files import read_json
 from pcg.machine import load_machine, preset_names
 from pcg.models import MODELS
@@ -52,12 +52,14 @@ app = new_app()
 @dataclass
 class Audit:
     """An audit as it goes on. ``done``: what was checked and what came of it, in words;
-    ``skipped``: what was not, and why; ``figures``: counts and seconds."""
+    ``skipped``: what was not, because the user said so or because it follows from nothing;
+    ``unchecked``: what could not be, which nobody asked for; ``figures``: counts and seconds."""
 
     plan: Plan
     findings: list[Finding] = field(default_factory=list[Finding])
     done: list[str] = field(default_factory=list[str])
     skipped: list[str] = field(default_factory=list[str])
+    unchecked: list[str] = field(default_factory=list[str])
     figures: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -90,10 +92,17 @@ def audit(
     ] = None,
     capture: Annotated[bool, typer.Option(help="Capture the model again.")] = True,
     proofs: Annotated[bool, typer.Option(help="Check the rules' certificates.")] = True,
+    hardware: Annotated[
+        bool, typer.Option(" /--no-machine", help="Leave out whether the machine is the plan's.")
+    ] = True,
     jobs: Annotated[int, typer.Option(min=1, max=2, help="Processes.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Replay how PLAN was derived, and check each rule's certificate and conditions."""
+    """Replay how PLAN was derived, and check each rule's certificate and conditions.
+
+    Status 1 where it does not follow, and where model or machine cannot be checked and no option
+    says to leave them out.
+    """
     start = perf_counter()
     if operators is not None:
         load_user_operators(operators)
@@ -104,13 +113,16 @@ def audit(
         used = _check_derivation(found, rules)
         if proofs:
             _check_proofs(found, used, certificates or _beside(rules), solver or ["z3"])
-        _check_machine(found, machine)
+        if hardware:
+            _check_machine(found, machine)
         if name is not None:
             _check_model(found, name, again(), rules)
     if not proofs:
         found.skipped.append("the proofs of the rules (--no-proofs)")
     if not capture:
         found.skipped.append("the model (--no-capture)")
+    if not hardware:
+        found.skipped.append("the machine (--no-machine)")
     found.skipped += _undetermined(found.plan)
     problem = "is not as it was written, its hash is another"
     found.findings += [Finding(part, problem) for part in altered_parts(content)]
@@ -119,6 +131,8 @@ def audit(
     if found.findings:
         count = len(found.findings)
         raise NegativeAnswer(f"{plan}: does not follow, {count} finding{'s' * (count > 1)}")
+    if found.unchecked:
+        raise NegativeAnswer(f"{plan}: could not be checked whole: {'; '.join(found.unchecked)}")
 
 
 def _beside(rules: Path | None) -> Path:
@@ -165,7 +179,8 @@ def _check_proofs(
 def _check_machine(found: Audit, machine: str | None) -> None:
     name = machine or found.plan.machine.name
     if machine is None and name not in preset_names():
-        found.skipped.append(f"the machine, as {name} is no preset (--machine says which)")
+        how = "--machine says which, --no-machine leaves it out"
+        found.unchecked.append(f"the machine, as {name} is no preset ({how})")
         return
     found.findings += check_machine(found.plan, load_machine(name))
     found.done.append(f"the machine, {found.plan.machine.devices} x {found.plan.machine.name}")
@@ -200,7 +215,8 @@ def _model_name(found: Audit, model: str | None) -> str | None:
     """The model to capture, if one is known. A file is only run if the caller names it."""
     name = model or found.plan.model_name
     if model is None and name not in MODELS:
-        found.skipped.append(f"the model, as {name} is none of Unity's (--model says which)")
+        how = "--model says which, --no-capture leaves it out"
+        found.unchecked.append(f"the model, as {name} is none of Unity's ({how})")
         return None
     return name
 
@@ -222,9 +238,10 @@ def _print_json(found: Audit, path: Path) -> None:
     content = {
         "plan": str(path),
         "model": found.plan.model_name,
-        "sound": not found.findings,
+        "sound": not found.findings and not found.unchecked,
         "findings": [{"where": f.where, "what": f.what} for f in found.findings],
         "not_checked": found.skipped,
+        "could_not_check": found.unchecked,
         **found.figures,
     }
     print(json.dumps(content, indent=1))
@@ -232,12 +249,14 @@ def _print_json(found: Audit, path: Path) -> None:
 
 def _print(found: Audit, path: Path) -> None:
     for finding in found.findings:
-        print(f"{path}: {finding}")
+        print(one_line(f"{path}: {finding}"))
     for line in found.done:
         print(f"checked: {line}")
     for line in found.skipped:
         print(f"not checked: {line}")
-    if not found.findings:
+    for line in found.unchecked:
+        print(f"could not be checked: {line}")
+    if not found.findings and not found.unchecked:
         print(f"{path}: follows from {found.plan.model_name}, {found.figures['seconds']:.1f} s")
 
 
