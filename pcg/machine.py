@@ -19,7 +19,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from pcg.errors import InputError
 from pcg.files import FileModel, Name, read_toml
@@ -30,8 +30,17 @@ MAX_DEVICES = 1 << 20
 DType: TypeAlias = Literal["float64", "float32", "tf32", "bf16", "fp16"]
 Pattern: TypeAlias = Literal["message", "all_gather", "all_reduce"]
 """What devices do over a link; reduce_scatter is an all_gather backwards."""
-Positive: TypeAlias = Annotated[float, Field(ge=1e-18, le=1e24)]
-"""Rates and times: beyond are none of machines, and sums of them would be none of numbers."""
+LEAST, MOST = 1e-18, 1e24
+"""Of rates and times: beyond are none of machines, and sums of them would be none of numbers."""
+
+
+def _in_range(value: float) -> float:
+    if not LEAST <= value <= MOST:
+        raise ValueError(f"expected {LEAST:g} to {MOST:g}, got {value:g}")
+    return value
+
+
+Positive: TypeAlias = Annotated[float, Field(gt=0), AfterValidator(_in_range)]
 Latency: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 """Seconds."""
 

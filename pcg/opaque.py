@@ -24,7 +24,7 @@ from pcg.errors import OperatorError
 from pcg.graph import Graph, Node
 from pcg.lazy import torch
 from pcg.operator import Kernel, Operator
-from pcg.torch_calls import Format, TorchCall, check_call, parse_call
+from pcg.torch_calls import Format, TorchCall, check_call, parse_call, try_call
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,6 +63,10 @@ class Opaque(Operator):
         """The line of a graph's text that declares it."""
         reads, writes = (", ".join(map(str, types)) for types in (self.reads, self.writes))
         return f"opaque {self.name} = {self.function} : {reads} -> {writes}"
+
+    def check_results(self) -> None:
+        """Raise ValueError where the function returns something else than is declared."""
+        try_call(parse_call(self.function), self.reads, self.writes)
 
 
 def opaque(function: str, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> Opaque:
@@ -154,10 +158,20 @@ def _kernel(
 
     def run(task: Task, *blocks: Tensor) -> tuple[Tensor, ...]:
         given = [_as(block, read.dtype) for block, read in zip(blocks, reads, strict=True)]
-        results = call.run(given)
+        try:
+            results = call.run(given)
+        except (RuntimeError, IndexError, TypeError) as error:
+            if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+                raise
+            raise OperatorError(call.target, "*", None, f"does not run: {error}") from error
         if [tuple(tensor.shape) for tensor in results] != [written.shape for written in writes]:
             found = ", ".join(str(list(tensor.shape)) for tensor in results)
             raise OperatorError(call.target, "*", None, f"returned tensors of shape {found}")
+        device = blocks[0].device if blocks else results[0].device
+        if any(t.layout != torch.strided or t.device != device for t in results):
+            raise OperatorError(call.target, "*", None, "returned a tensor that lies elsewhere")
+        if any(tensor.is_complex() for tensor in results):
+            raise OperatorError(call.target, "*", None, "returned complex numbers")
         number = blocks[0].dtype if blocks else torch.get_default_dtype()
         return tuple(tensor.to(number) for tensor in results)
 

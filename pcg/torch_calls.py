@@ -2,7 +2,7 @@
 
 A plan is data, so a call in it must do nothing but compute. What a function may do follows from its
 schema and its tags in torch, with which this is decided: there is no list of good or bad functions.
-A call is then tried on tensors without elements, which tells what it returns before anything runs.
+An audit also tries a call on tensors without elements, which tells what it returns; a run compares.
 """
 
 from __future__ import annotations
@@ -95,23 +95,31 @@ def parse_call(function: str) -> TorchCall:
 
 
 def check_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]) -> None:
-    """That a call does nothing but compute tensors of some formats from others.
+    """That a call does nothing but compute tensors from others.
 
-    Raises ValueError for a function that changes its operands, draws random numbers, returns what
-    has no values yet, or is none of torch's documented ones; for an argument that is a text, file,
-    device or generator; and for results of another format.
+    Raises ValueError for a function that changes its operands, draws random numbers, or is none of
+    torch's documented ones; and for an argument that is a text, file, device or generator.
     """
     for tensor in (*reads, *writes):
         if tensor.dtype not in FORMATS:
             raise ValueError(f"unknown number format {tensor.dtype}")
     function = _resolved(call)
     _check_function(call, function)
-    operands = [_bare(read) for read in reads]
     try:
-        given, named = call.arguments(operands)
+        given, named = call.arguments([_bare(read) for read in reads])
     except RecursionError:
         raise ValueError("arguments are nested too deeply") from None
     _check_arguments(call, function, given, named)
+
+
+def try_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]) -> None:
+    """That a call, which has been checked, returns what is declared: it is made on tensors without
+    elements. Torch takes seconds to prepare for that, the first time.
+
+    Raises ValueError where it cannot be called so, and for results of another format.
+    """
+    function = _resolved(call)
+    given, named = call.arguments([_bare(read) for read in reads])
     _check_results(call, _tried(call, function, given, named, reads), writes)
 
 
@@ -151,8 +159,12 @@ def _check_function(call: TorchCall, function: Any) -> None:
         raise ValueError(f"{name} draws random numbers")
     if "empty" in call.name.split("_"):
         raise ValueError(f"{name} returns what happens to be in memory")
-    if call.name.startswith("_") and torch.Tag.core not in tags:
+    own = call.name.startswith("_") or "backward" in call.name
+    if own and torch.Tag.core not in tags:
         raise ValueError(f"{name} is a function of torch's own use")
+    # Their schemas do not say that they change these.
+    if any(a.name.startswith("running_") for a in schema.arguments) and torch.Tag.core not in tags:
+        raise ValueError(f"{name} may change running statistics")
     types = {str(result.type) for result in schema.returns}
     if not types or not types <= {"Tensor", "List[Tensor]"} or "..." in str(schema):
         raise ValueError(f"{name} returns something else than tensors")
@@ -172,6 +184,8 @@ def _check_arguments(
     bound |= named
     for argument in known:
         if argument.name not in bound:
+            if not argument.has_default_value():
+                raise ValueError(f"{call.target} needs an argument {argument.name}")
             continue
         kind, value = str(argument.real_type), bound[argument.name]
         if not _fits(kind, argument.name, value):

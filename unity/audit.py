@@ -19,11 +19,12 @@ from typing import Annotated
 
 import typer
 
-from pcg.errors import NegativeAnswer, one_line
+from pcg.errors import InputError, NegativeAnswer, one_line
 from pcg.files import read_json
 from pcg.machine import load_machine, preset_names
 from pcg.models import MODELS
 from pcg.naming import NamingFile
+from pcg.opaque import Opaque, opaque_nodes
 from pcg.plan import Plan, PlanFile, altered_parts, plan_of
 from substitutions.audit.errors import Finding
 from substitutions.audit.proofs import check_proofs
@@ -108,6 +109,7 @@ def audit(
         load_user_operators(operators)
     content = read_json(plan, PlanFile)
     found = Audit(plan_of(content, str(plan)))
+    _check_opaque(found.plan, str(plan))
     name = _model_name(found, model) if capture else None
     with _capturing(found.plan, name, jobs) as again:
         used = _check_derivation(found, rules)
@@ -137,6 +139,18 @@ def audit(
 
 def _beside(rules: Path | None) -> Path:
     return (rules or default_path()).with_name(CERTIFICATES)
+
+
+def _check_opaque(plan: Plan, where: str) -> None:
+    """That functions without an equation return what the model's graph says. Those of the plan's
+    graph are found to be the same."""
+    for node in opaque_nodes(plan.model):
+        operator = node.operator_call.operator
+        try:
+            if isinstance(operator, Opaque):
+                operator.check_results()
+        except ValueError as error:
+            raise InputError(f"{where}: model.graph", str(error)) from None
 
 
 def _check_derivation(found: Audit, rules: Path | None) -> dict[str, Rule]:

@@ -19,6 +19,7 @@ from pcg.check import (
     check_placement,
 )
 from pcg.graph import Graph, Leaf, LeafKind, Node, Value, apply, leaf, tensor
+from pcg.layout import grid
 from pcg.models import MODELS, build_model
 from pcg.operator import Call
 from pcg.ops import OPERATORS
@@ -223,8 +224,7 @@ def test_more_tasks_than_can_be_gone_through_are_refused():
     lines = [f"x = input[{devices}/{devices}]", "t0 = relu(x)"]
     lines += [f"t{i} = relu(t{i - 1})" for i in range(1, 17)]
     graph = parse_graph("\n".join([*lines, "return t16"]))
-    view = MachineView(0, (devices,), (1,))
-    views = {node: view for node in graph.nodes if not node.is_leaf}
+    views = {n: MachineView.packed(0, grid(n)) for n in graph.nodes if not n.is_leaf}
     first, *_ = check_placement(Placement(graph, views, devices))
     assert (first.check, first.what) == ("tasks", "17825792 tasks, expected at most 16777216")
 
