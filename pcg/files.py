@@ -24,6 +24,9 @@ from pcg.errors import InputError
 MAX_FILE_BYTES = 32 * 1024 * 1024
 """Larger files are refused: none of ours comes near, and reading one could exhaust memory."""
 
+MAX_TOML_BYTES, MAX_TOML_LINE = 256 * 1024, 512
+"""Characters of a line: tomllib takes time with the square of the parts of a key."""
+
 _CONTROL = re.compile(
     r"(?<!\\)(?:\\\\)*"  # an escape whose backslash is not escaped itself
     r"\\(?:[bfr]|u00(?:0[0-8bcef]|1|7f|[89])|u20(?:0[b-f]|2[89a-e]|6))"
@@ -108,8 +111,12 @@ def read_toml(path: str | Path, model: type[M]) -> M:
 
     Raises InputError if the file cannot be read, is not TOML or does not fit the model.
     """
-    text = read_text(path, "a TOML file")
+    text = read_text(path, "a TOML file", MAX_TOML_BYTES)
     where = str(path)
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > MAX_TOML_LINE:
+            problem = f"line {number}: longer than {MAX_TOML_LINE} characters"
+            raise InputError(where, problem)
     try:
         as_json = json.dumps(tomllib.loads(text), default=str)
     except tomllib.TOMLDecodeError as error:

@@ -33,7 +33,7 @@ Device = Annotated[int, Field(ge=0, le=1 << 20)]
 Whole = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]
 """Numbers beyond are none of sizes, degrees, elements or bytes."""
 Amount = Annotated[int, Field(ge=0, le=1 << 62)]
-Seconds = Annotated[float, Field(ge=0, le=1e18)]
+Seconds = Annotated[float, Field(ge=0, le=1e36)]
 MAX_AXES = 64
 Lines = Annotated[tuple[str, ...], Field(strict=False, max_length=1 << 16)]
 """Of a graph's text."""
