@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -276,7 +275,7 @@ def functions() -> Iterator[TorchCall]:
     for full in sorted(torch._C._dispatch_get_all_op_names()):
         space, _, rest = full.partition("::")
         name, _, overload = rest.partition(".")
-        call = TorchCall(name, overload or "default", ast.Call(ast.Name("x"), [], []))
+        call = TorchCall(name, overload or "default", parse_call("aten.f.g()").call)
         with suppress(ValueError):
             if space == "aten" and call.target != ATTENTION:
                 _check_function(call, _resolved(call))
