@@ -19,7 +19,15 @@ from pcg.errors import InputError, OperatorError
 from pcg.opaque import TensorType, opaque, parse_opaque
 from pcg.plan import PlanFile, load_plan, part_hashes, save_plan
 from pcg.text import parse_graph
-from pcg.torch_calls import ATTENTION, FORMATS, TorchCall, _check_function, _resolved, _results
+from pcg.torch_calls import (
+    ATTENTION,
+    FORMATS,
+    TorchCall,
+    _check_function,
+    _resolved,
+    _results,
+    parse_call,
+)
 from unity.audit import app
 
 MODEL = """
