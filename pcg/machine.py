@@ -30,8 +30,7 @@ MAX_DEVICES = 1 << 20
 DType: TypeAlias = Literal["float64", "float32", "tf32", "bf16", "fp16"]
 Pattern: TypeAlias = Literal["message", "all_gather", "all_reduce"]
 """What devices do over a link; reduce_scatter is an all_gather backwards."""
-LEAST, MOST = 1e-12, 1e24
-"""Of rates and times: beyond are none of machines, and sums of them would be none of numbers."""
+LEAST, MOST = 1e-12, 1e24  # of rates and times; beyond, sums of them would be no numbers
 
 
 def _in_range(value: float) -> float:
