@@ -38,6 +38,9 @@ class Problem:
         return f"{self.node}: {self.what}" if self.node else self.what
 
 
+MAX_TASKS = 1 << 24
+"""Of all operators together, each on a device."""
+
 Finding = tuple[Node | None, str]
 T = TypeVar("T")
 
@@ -297,6 +300,12 @@ def _within(placement: Placement) -> Iterator[Finding]:
             yield node, f"{prod(view.shape)} tasks on {placement.devices} devices"
 
 
+def _tasks(placement: Placement) -> Iterator[Finding]:
+    tasks = sum(view.size for view in placement.views.values())
+    if tasks > MAX_TASKS:
+        yield None, f"{tasks} tasks, expected at most {MAX_TASKS}"
+
+
 def _injective(placement: Placement) -> Iterator[Finding]:
     for node in placement.operators:
         if not placement.views[node].is_injective:
@@ -334,6 +343,7 @@ PLACEMENT_CHECKS: tuple[Check[Placement], ...] = (
     Check("views", "operators have a view, and only they", _viewed),
     Check("shapes", "a view has the shape of its operator's task grid", _shapes),
     Check("devices", "a view lies within the machine", _within),
+    Check("tasks", "there are not so many tasks that going through them takes long", _tasks),
     Check("injective", "no two tasks of an operator share a device", _injective),
     Check("homes", "leaves and outputs have devices for all of their pieces", _homes),
 )

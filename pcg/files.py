@@ -14,15 +14,26 @@ import secrets
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from pcg.errors import InputError
 
-MAX_FILE_BYTES = 256 * 1024 * 1024
+MAX_FILE_BYTES = 32 * 1024 * 1024
 """Larger files are refused: none of ours comes near, and reading one could exhaust memory."""
+
+MAX_TOML_BYTES, MAX_TOML_LINE = 256 * 1024, 512
+"""Characters of a line: tomllib takes time with the square of the parts of a key."""
+
+_CONTROL = re.compile(
+    r"(?<!\\)(?:\\\\)*"  # an escape whose backslash is not escaped itself
+    r"\\(?:[bfr]|u00(?:0[0-8bcef]|1|7f|[89])|u20(?:0[b-f]|2[89a-e]|6))"
+    "|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f]",
+    re.IGNORECASE,
+)
+"""In JSON: what steers a terminal or hides in a text. Line breaks and tabs are let through."""
 
 _SHOWN_CHARACTERS = 40
 
@@ -36,16 +47,26 @@ class FileModel(BaseModel):
 M = TypeVar("M", bound=BaseModel)
 
 
-def read_text(path: str | Path, what: str) -> str:
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"expected printable characters, got {text[:_SHOWN_CHARACTERS]!r}")
+    return text
+
+
+Name = Annotated[str, Field(max_length=1024), AfterValidator(_printable)]
+"""A text that is shown to people, on one line."""
+
+
+def read_text(path: str | Path, what: str, limit: int | None = None) -> str:
     """Return the text of the file at `path`, which should be `what` (such as "a plan file").
 
-    Raises InputError if it is missing, a directory, unreadable, larger than `MAX_FILE_BYTES`
-    or not UTF-8.
+    Raises InputError if it is missing, a directory, unreadable, larger than `limit` (by default
+    `MAX_FILE_BYTES`) or not UTF-8.
     """
-    where = str(path)
+    where, limit = str(path), limit or MAX_FILE_BYTES
     try:
         with Path(path).open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = file.read(limit + 1)
     except FileNotFoundError:
         raise InputError(where, f"no such file (expected {what})") from None
     except IsADirectoryError:
@@ -54,21 +75,21 @@ def read_text(path: str | Path, what: str) -> str:
         raise InputError(where, f"cannot read {what}: {_reason(error)}") from None
     except ValueError as error:  # a NUL character in the path
         raise InputError(where, f"cannot read {what}: {error}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise InputError(where, f"larger than {MAX_FILE_BYTES >> 20} MiB (expected {what})")
+    if len(data) > limit:
+        raise InputError(where, f"larger than {limit >> 20} MiB (expected {what})")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(where, f"byte {error.start} is not UTF-8 (expected {what})") from None
 
 
-def read_json(path: str | Path, model: type[M]) -> M:
+def read_json(path: str | Path, model: type[M], limit: int | None = None) -> M:
     """Return the JSON file at `path` as a `model`.
 
-    Raises InputError if the file cannot be read, is not JSON (a key given twice and NaN are not)
-    or does not fit the model.
+    Raises InputError if the file cannot be read, is not JSON (a key given twice and NaN are not),
+    has control characters or does not fit the model. ``limit``: bytes, as in ``read_text``.
     """
-    return parse_json(read_text(path, "a JSON file"), str(path), model)
+    return parse_json(read_text(path, "a JSON file", limit), str(path), model)
 
 
 def parse_json(text: str, where: str, model: type[M]) -> M:
@@ -90,8 +111,12 @@ def read_toml(path: str | Path, model: type[M]) -> M:
 
     Raises InputError if the file cannot be read, is not TOML or does not fit the model.
     """
-    text = read_text(path, "a TOML file")
+    text = read_text(path, "a TOML file", MAX_TOML_BYTES)
     where = str(path)
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > MAX_TOML_LINE:
+            problem = f"line {number}: longer than {MAX_TOML_LINE} characters"
+            raise InputError(where, problem)
     try:
         as_json = json.dumps(tomllib.loads(text), default=str)
     except tomllib.TOMLDecodeError as error:
@@ -143,6 +168,9 @@ def _replace(target: Path, data: bytes) -> None:
 
 def _validate(where: str, model: type[M], text: str) -> M:
     """Return JSON `text` as a `model`; JSON, because strict models then take arrays as tuples."""
+    if (control := _CONTROL.search(text)) is not None:
+        place = f"line {text.count(chr(10), 0, control.start()) + 1}"
+        raise InputError(where, f"{place}: has a control character, {control.group()!r}")
     try:
         return model.model_validate_json(text)
     except ValidationError as error:

@@ -19,10 +19,10 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from pcg.errors import InputError
-from pcg.files import FileModel, read_toml
+from pcg.files import FileModel, Name, read_toml
 
 MAX_DEVICES = 1 << 20
 """Machines with more devices are refused: a slip in a file should not exhaust memory."""
@@ -30,7 +30,18 @@ MAX_DEVICES = 1 << 20
 DType: TypeAlias = Literal["float64", "float32", "tf32", "bf16", "fp16"]
 Pattern: TypeAlias = Literal["message", "all_gather", "all_reduce"]
 """What devices do over a link; reduce_scatter is an all_gather backwards."""
-Positive: TypeAlias = Annotated[float, Field(gt=0)]
+LEAST, MOST = 1e-12, 1e24  # of rates and times; beyond, sums of them would be no numbers
+
+
+def _in_range(value: float) -> float:
+    if not LEAST <= value <= MOST:
+        raise ValueError(f"expected {LEAST:g} to {MOST:g}, got {value:g}")
+    return value
+
+
+Positive: TypeAlias = Annotated[float, Field(gt=0), AfterValidator(_in_range)]
+Latency: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
+"""Seconds."""
 
 _PRESETS = Path(__file__).with_name("machines")
 
@@ -55,24 +66,24 @@ class Device(FileModel):
 
     kind: Literal["gpu", "cpu"]
     flops: Flops
-    memory_bytes: Annotated[int, Field(gt=0)]
+    memory_bytes: Annotated[int, Field(gt=0, le=1 << 60)]
     memory_bandwidth: Positive
     """Bytes a second between the device and its own memory."""
-    kernel_latency: Annotated[float, Field(ge=0)]
+    kernel_latency: Latency
     """Seconds that every launched operator takes, whatever its size."""
 
 
 class OtherDevice(Device):
     """A device of another kind, which the nodes from ``first_node`` on have."""
 
-    first_node: Annotated[int, Field(ge=1)]
+    first_node: Annotated[int, Field(ge=1, le=MAX_DEVICES)]
     """Nodes are numbered from 0; the kind is that of all nodes up to the next such table."""
 
 
 class Rate(FileModel):
     """How long a step of a collective takes where it goes as a ring."""
 
-    latency: Annotated[float, Field(ge=0)]
+    latency: Latency
     """Seconds, whatever the size."""
     bandwidth: Positive
     """Bytes a second that a device sends in a step, as ``Level.bandwidth`` counts them."""
@@ -81,14 +92,14 @@ class Rate(FileModel):
 class Level(FileModel):
     """One level of the hierarchy: so many units of the level below, or devices, and their links."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: Annotated[Name, Field(min_length=1)]
     count: Annotated[int, Field(ge=1, le=MAX_DEVICES)]
     """How many inner units one unit of this level holds."""
-    latency: Annotated[float, Field(ge=0)]
+    latency: Latency
     """Seconds that a message between two inner units takes, whatever its size."""
     bandwidth: Positive
     """Bytes a second, each way, of one port between an inner unit and this level."""
-    ports: Annotated[int, Field(ge=1)] | None = None
+    ports: Annotated[int, Field(ge=1, le=MAX_DEVICES)] | None = None
     """Ports that each inner unit has onto this level, shared by its devices; one a device if
     not given."""
     all_gather: Rate | None = None
@@ -137,13 +148,13 @@ class Machine(FileModel):
     """A machine: its device, and its levels from the innermost to the cluster of nodes."""
 
     schema_version: Literal[1]
-    name: Annotated[str, Field(min_length=1)]
+    name: Annotated[Name, Field(min_length=1)]
     device: Device
-    others: tuple[OtherDevice, ...] = Field(alias="other_device", default=())
+    others: tuple[OtherDevice, ...] = Field(alias="other_device", default=(), max_length=1024)
     """Further kinds of devices, by the node that each begins at; ascending."""
-    levels: tuple[Level, ...] = Field(alias="level")
+    levels: tuple[Level, ...] = Field(alias="level", max_length=16)
     """From innermost to outermost; the last is the cluster, whose units are the nodes."""
-    device_limit: Annotated[int, Field(ge=1)] | None = None
+    device_limit: Annotated[int, Field(ge=1, le=MAX_DEVICES)] | None = None
     """If given, only this many devices take part: the first ones."""
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pcg.files import FileModel
+from pcg.files import FileModel, Name
 
 DRAWN = "drawn__"
 """How inputs are called that are no part of any data, but drawn in every step, as for dropout."""
@@ -15,7 +15,7 @@ DRAWN = "drawn__"
 class ParameterFile(FileModel):
     """A parameter of the module."""
 
-    names: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    names: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
     """As in the module's ``state_dict``; several for a parameter that is used in several places."""
     transposed: bool = False
     """Whether the graph's weight is its transpose."""
@@ -24,11 +24,11 @@ class ParameterFile(FileModel):
 class NamingFile(FileModel):
     """Leaves without an entry are called as in the graph."""
 
-    parameters: dict[str, ParameterFile] = Field(default_factory=dict[str, ParameterFile])
+    parameters: dict[Name, ParameterFile] = Field(default_factory=dict[str, ParameterFile])
     """By weight."""
-    inputs: tuple[str | None, ...] = Field(strict=False, default=())
+    inputs: tuple[Name | None, ...] = Field(strict=False, default=())
     """The inputs that the module's arguments feed, in order; None for one that is not needed."""
-    buffers: dict[str, str] = Field(default_factory=dict[str, str])
+    buffers: dict[Name, Name] = Field(default_factory=dict[str, str])
     """By input: the buffer, or constant of the module, that feeds it."""
 
     def parameter(self, weight: str) -> ParameterFile:

@@ -3,7 +3,9 @@
 Nothing is known of what they compute, so nothing may be cut: no index of theirs is an axis and no
 partial sum passes. They are declared where they are used, in the graph's own text:
 
-    opaque topk_default_3f2a91c0 = aten.topk.default(x0, 2) : [8, 16] float32 -> [8, 2] float32, ...
+    opaque topk_default_3f2a... = aten.topk.default(x0, 2) : [8, 16] float32 -> [8, 2] float32, ...
+
+The name ends with the SHA-256 of the whole declaration.
 
 The equation of one tells shapes, and what it reads and writes (which its cost follows from). What
 it says about values is not meant: reference evaluation refuses it, and no rule knows its name.
@@ -11,35 +13,33 @@ it says about values is not meant: reference evaluation refuses it, and no rule 
 
 from __future__ import annotations
 
-import ast
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from pcg.errors import OperatorError
 from pcg.graph import Graph, Node
 from pcg.lazy import torch
 from pcg.operator import Kernel, Operator
+from pcg.torch_calls import Format, TorchCall, check_call, parse_call, try_call
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pcg.task import Task
 
-NAMESPACE = "aten"
-"""Torch's own functions; a file that names others is refused."""
-DECLARATION = re.compile(r"^opaque (\w+) = (.+) : (.*?) ?-> (.+)$")
+MAX_RANK = 64
+"""Dimensions of a tensor of torch's."""
+DECLARATION = re.compile(r"opaque (\w+) = (.+)")
 TENSOR = re.compile(r"\[([\d, ]*)\] (\w+)")
 
 
 @dataclass(frozen=True)
-class TensorType:
+class TensorType(Format):
     """A shape and torch's name of a number format."""
-
-    shape: tuple[int, ...]
-    dtype: str
 
     def __str__(self) -> str:
         return f"{list(self.shape)} {self.dtype}"
@@ -64,17 +64,25 @@ class Opaque(Operator):
         reads, writes = (", ".join(map(str, types)) for types in (self.reads, self.writes))
         return f"opaque {self.name} = {self.function} : {reads} -> {writes}"
 
+    def check_results(self) -> None:
+        """Raise ValueError where the function returns something else than is declared."""
+        try_call(parse_call(self.function), self.reads, self.writes)
+
 
 def opaque(function: str, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> Opaque:
     """The operator of a function, such as ``aten.topk.default(x0, 2)``, for operands and results of
-    these types. Raises ValueError where ``function`` is no call of a function of torch's own."""
-    target, _ = _parse(function)
-    spec = f"{function} {list(map(str, reads))} {list(map(str, writes))}"
-    digest = blake2b(spec.encode(), digest_size=4).hexdigest()
+    these types.
+
+    Raises ValueError where ``function`` is no call of a function of torch's own that does nothing
+    but compute such results (``pcg.torch_calls``).
+    """
+    call = parse_call(function)
+    check_call(call, reads, writes)
+    spec = json.dumps([function, list(map(str, reads)), list(map(str, writes))])
     return Opaque(
-        f"{target[0]}_{target[1]}_{digest}",
+        f"{call.name}_{call.overload}_{sha256(spec.encode()).hexdigest()}",
         _equation(reads, writes),
-        kernel=_kernel(function, tuple(reads)),
+        kernel=_kernel(call, tuple(reads), tuple(writes)),
         function=function,
         reads=tuple(reads),
         writes=tuple(writes),
@@ -85,13 +93,17 @@ def parse_opaque(line: str) -> Opaque | None:
     """The operator that a line of a graph's text declares; None if the line is of another kind.
 
     Raises ValueError, saying what is wrong, for a declaration that cannot be read."""
-    match = DECLARATION.match(line)
+    match = DECLARATION.fullmatch(line)
     if match is None:
         return None
-    name, function, reads, writes = match.groups()
+    name, rest = match.groups()
+    rest, arrow, writes = rest.rpartition("->")
+    function, colon, reads = rest.rpartition(" : ")
+    if not arrow or not colon:
+        raise ValueError("expected 'opaque NAME = CALL : OPERANDS -> RESULTS'")
     found = opaque(function, _types(reads), _types(writes))
     if found.name != name:
-        raise ValueError(f"{name} does not name this function, expected {found.name}")
+        raise ValueError(f"{name[:40]} does not name this function, expected {found.name}")
     return found
 
 
@@ -109,11 +121,15 @@ def refuse_opaque(operator: Operator) -> None:
 
 def _types(text: str) -> tuple[TensorType, ...]:
     if TENSOR.sub("", text).strip(", "):
-        raise ValueError(f"expected SHAPE and FORMAT of tensors, got {text!r}")
-    return tuple(
-        TensorType(tuple(int(size) for size in re.findall(r"\d+", shape)), dtype)
-        for shape, dtype in TENSOR.findall(text)
-    )
+        raise ValueError(f"expected SHAPE and FORMAT of tensors, got {text[:40]!r}")
+    return tuple(TensorType(_shape(shape), dtype) for shape, dtype in TENSOR.findall(text))
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = re.findall(r"\d+", text)
+    if len(sizes) > MAX_RANK or any(len(size) > 18 for size in sizes):
+        raise ValueError(f"expected at most {MAX_RANK} sizes of 18 digits, got [{text[:40]}]")
+    return tuple(map(int, sizes))
 
 
 def _equation(reads: Sequence[TensorType], writes: Sequence[TensorType]) -> str:
@@ -135,16 +151,27 @@ def _equation(reads: Sequence[TensorType], writes: Sequence[TensorType]) -> str:
     return operands_first + "; ".join(outputs)
 
 
-def _kernel(function: str, reads: tuple[TensorType, ...]) -> Kernel:
+def _kernel(
+    call: TorchCall, reads: tuple[TensorType, ...], writes: tuple[TensorType, ...]
+) -> Kernel:
     """The torch function, on tensors that hold whole numbers as real ones."""
 
     def run(task: Task, *blocks: Tensor) -> tuple[Tensor, ...]:
-        (name, overload), call = _parse(function)
         given = [_as(block, read.dtype) for block, read in zip(blocks, reads, strict=True)]
-        args = [_argument(arg, given) for arg in call.args]
-        kwargs = {key.arg: _argument(key.value, given) for key in call.keywords if key.arg}
-        result = getattr(getattr(torch.ops.aten, name), overload)(*args, **kwargs)
-        results = result if isinstance(result, (tuple, list)) else (result,)
+        try:
+            results = call.run(given)
+        except (RuntimeError, IndexError, TypeError) as error:
+            if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+                raise
+            raise OperatorError(call.target, "*", None, f"does not run: {error}") from error
+        if [tuple(tensor.shape) for tensor in results] != [written.shape for written in writes]:
+            found = ", ".join(str(list(tensor.shape)) for tensor in results)
+            raise OperatorError(call.target, "*", None, f"returned tensors of shape {found}")
+        device = blocks[0].device if blocks else results[0].device
+        if any(t.layout != torch.strided or t.device != device for t in results):
+            raise OperatorError(call.target, "*", None, "returned a tensor that lies elsewhere")
+        if any(tensor.is_complex() for tensor in results):
+            raise OperatorError(call.target, "*", None, "returned complex numbers")
         number = blocks[0].dtype if blocks else torch.get_default_dtype()
         return tuple(tensor.to(number) for tensor in results)
 
@@ -155,35 +182,3 @@ def _as(block: Tensor, dtype: str) -> Tensor:
     """Real numbers keep the format that the run computes in."""
     wanted: Any = getattr(torch, dtype)
     return block if wanted.is_floating_point else block.to(wanted)
-
-
-def _parse(function: str) -> tuple[tuple[str, str], ast.Call]:
-    try:
-        call = ast.parse(function, mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"{function[:40]!r} is no call") from error
-    match call:
-        case ast.Call(ast.Attribute(ast.Attribute(ast.Name(space), name), overload)):
-            if space == NAMESPACE:
-                return (name, overload), call
-        case _:
-            pass
-    raise ValueError(f"expected {NAMESPACE}.NAME.OVERLOAD(...), got {function[:40]!r}")
-
-
-def _argument(node: ast.expr, operands: Sequence[Tensor]) -> Any:
-    match node:
-        case ast.Constant(value):
-            return value
-        case ast.UnaryOp(ast.USub(), operand):
-            return -_argument(operand, operands)
-        case ast.List(parts):
-            return [_argument(part, operands) for part in parts]
-        case ast.Name(name) if re.fullmatch(r"x\d+", name) and int(name[1:]) < len(operands):
-            return operands[int(name[1:])]
-        case ast.Name("inf" | "nan" as name):
-            return float(name)
-        case ast.Name(name) if isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        case _:
-            raise ValueError(f"unknown argument {ast.unparse(node)}")

@@ -18,50 +18,60 @@ from pydantic import Field
 
 from pcg.check import Placement, check_graph, check_placement
 from pcg.errors import InputError
-from pcg.files import FileModel, read_json, write_text_atomic
+from pcg.files import FileModel, Name, read_json, write_text_atomic
 from pcg.graph import Graph, Leaf, Node
 from pcg.machine import Machine
 from pcg.naming import NamingFile
 from pcg.pipeline import PipelineFile, misfit
 from pcg.statistics import RunningFile, groups_of, problems
-from pcg.text import MAX_RANK, node_names, parse_graph, print_graph
+from pcg.text import node_names, parse_graph, print_graph
 from pcg.training import Optimizer
 from pcg.view import MachineView
 
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
+Device = Annotated[int, Field(ge=0, le=1 << 20)]
+Whole = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]
+"""Numbers beyond are none of sizes, degrees, elements or bytes."""
+Amount = Annotated[int, Field(ge=0, le=1 << 62)]
+Seconds = Annotated[float, Field(ge=0, le=1e36)]
+MAX_AXES = 64
+Lines = Annotated[tuple[str, ...], Field(strict=False, max_length=1 << 16)]
+"""Of a graph's text."""
 
 
 class ViewFile(FileModel):
-    start: Annotated[int, Field(ge=0)]
-    shape: tuple[Count, ...] = Field(strict=False)
-    strides: tuple[Annotated[int, Field(ge=0)], ...] = Field(strict=False)
+    start: Device
+    shape: tuple[Count, ...] = Field(strict=False, max_length=MAX_AXES)
+    strides: tuple[Device, ...] = Field(strict=False, max_length=MAX_AXES)
 
 
 class ModelFile(FileModel):
-    name: str
-    graph: tuple[str, ...] = Field(strict=False)
-    hash: str
+    name: Name
+    graph: Lines
+    hash: Name
 
 
 class MachineFile(FileModel):
-    name: str
+    name: Name
     kind: Literal["cpu", "gpu"]
     devices: Count
-    hash: str
+    hash: Name
 
 
-Symbol = int | float
+Symbol = Whole | float
 """The value of a rule's symbol: a degree or size, or a real attribute."""
 
 
 class RuleFile(FileModel):
     """A rule of the library in the form in which steps apply it."""
 
-    rule: str
+    rule: Name
     """Its name in the library."""
-    axes: tuple[Annotated[int, Field(ge=0, le=MAX_RANK)], ...] = Field(strict=False)
+    axes: tuple[Annotated[int, Field(ge=0, le=MAX_AXES)], ...] = Field(
+        strict=False, max_length=MAX_AXES
+    )
     """How many axes stand in the place of each of its runs; none where it is taken as written."""
-    operators: tuple[str, ...] = Field(strict=False)
+    operators: tuple[Name, ...] = Field(strict=False, max_length=MAX_AXES)
     """The operators in the place of its stand-ins."""
     reversed: bool
     """Whether it is read from right to left."""
@@ -72,19 +82,19 @@ class RuleFile(FileModel):
 class StepFile(FileModel):
     """One step of the derivation (``Application``)."""
 
-    rule: str
-    at: tuple[str, ...] = Field(strict=False)
-    inputs: tuple[str, ...] = Field(strict=False)
-    symbols: dict[str, Symbol]
+    rule: Name
+    at: tuple[Name, ...] = Field(strict=False)
+    inputs: tuple[Name, ...] = Field(strict=False)
+    symbols: dict[Name, Symbol]
 
 
 class DecisionsFile(FileModel):
-    graph: tuple[str, ...] = Field(strict=False)
-    views: dict[str, ViewFile]
-    rules: dict[str, RuleFile]
+    graph: Lines
+    views: dict[Name, ViewFile]
+    rules: dict[Name, RuleFile]
     derivation: tuple[StepFile, ...] = Field(strict=False)
     optimizer: Optimizer = "sgd"
-    recompute: tuple[str, ...] = Field(strict=False, default=())
+    recompute: tuple[Name, ...] = Field(strict=False, default=())
     """Operators whose results are not kept for the backward pass but computed again."""
     pipeline: PipelineFile | None = None
 
@@ -135,10 +145,10 @@ def made_id(step: int, operator: int, port: int) -> str:
 
 
 class EstimatesFile(FileModel):
-    step_seconds: Annotated[float, Field(ge=0)]
-    one_device_seconds: Annotated[float, Field(ge=0)]
-    communication_elements: Annotated[int, Field(ge=0)]
-    peak_memory_bytes: Annotated[int, Field(ge=0)]
+    step_seconds: Seconds
+    one_device_seconds: Seconds
+    communication_elements: Amount
+    peak_memory_bytes: Amount
     """On the device that holds most."""
 
 
@@ -146,10 +156,10 @@ class PlanFile(FileModel):
     schema_version: Literal[4]
     model: ModelFile
     machine: MachineFile
-    library_hash: str
+    library_hash: Name
     decisions: DecisionsFile
     estimates: EstimatesFile
-    hashes: dict[str, str]
+    hashes: dict[Name, Name]
     """Of each part of the file as it was written, by its place (``altered_parts``)."""
     naming: NamingFile | None = None
     statistics: Annotated[tuple[RunningFile, ...] | None, Field(strict=False)] = None

@@ -11,9 +11,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from pcg.errors import InputError
-from pcg.files import FileModel, read_json
+from pcg.files import FileModel, Name, read_json
 from pcg.kind import Work
-from pcg.machine import DType, Level, Machine, Pattern, Positive, Rate
+from pcg.machine import MAX_DEVICES, DType, Level, Machine, Pattern, Positive, Rate
 
 
 class Point(FileModel):
@@ -24,11 +24,11 @@ class Point(FileModel):
     operator, bytes of a message."""
     seconds: Positive
     """The median, with the launch."""
-    spread: Annotated[float, Field(ge=0)]
+    spread: Annotated[float, Field(ge=0, le=1e24)]
     """Between the quartiles, in seconds."""
 
 
-Points = Annotated[tuple[Point, ...], Field(min_length=2)]
+Points = Annotated[tuple[Point, ...], Field(min_length=2, max_length=4096)]
 
 
 def _check_sizes(where: str, points: Points) -> None:
@@ -52,9 +52,9 @@ class LinkSeries(FileModel):
     port has. Messages go both ways at the same time, between pairs of the devices. By ascending
     bytes: of a message, or of the tensor that every device of a collective has in the end."""
 
-    level: str
+    level: Name
     of: Pattern = "message"
-    devices: Annotated[int, Field(ge=2)] = 2
+    devices: Annotated[int, Field(ge=2, le=MAX_DEVICES)] = 2
     """How many take part."""
     points: Points
 
@@ -76,8 +76,8 @@ class Profile(FileModel):
     """Measurements on one device of a machine; what is not measured is left to the cost model."""
 
     schema_version: Literal[1]
-    machine: str
-    device: str
+    machine: Name
+    device: Name
     """The device's own name, for people."""
     operators: tuple[OperatorSeries, ...]
     links: tuple[LinkSeries, ...] = ()

@@ -10,25 +10,25 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pcg.files import FileModel
+from pcg.files import FileModel, Name
 from pcg.graph import Graph, Value
 from pcg.ops.norms import ghost_batch_norm
 from pcg.text import node_names
 
-Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+Names = Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
 
 
 class RunningFile(FileModel):
     """The running statistics of one batch norm. Names are those of buffers of the module, as in its
     ``state_dict``; several for one that is used in several places."""
 
-    value: str
+    value: Name
     """What is normed, [n, c, ...], as the model's graph is printed."""
-    at: str | None = None
+    at: Name | None = None
     """The same tensor as the plan's graph is printed; none where the plan computes no such."""
     mean: Names
     variance: Names
-    count: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    count: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     """How many batches there have been."""
     momentum: Annotated[float, Field(ge=0, le=1)]
     """The part that a new batch has in the running statistics."""

@@ -45,7 +45,9 @@ DIMENSION = re.compile(
 )
 MAX_DEPTH = 200
 MAX_RANK = 64
-"""Of a tensor, as in torch."""
+"""Dimensions of a tensor, as in torch."""
+MAX_LINE = 1 << 14
+"""Characters of a line that declares no opaque operator."""
 
 
 def print_graph(graph: Graph) -> str:
@@ -114,6 +116,8 @@ def parse_graph(
         if (declared := _opaque(line, here)) is not None:
             operators = {**operators, declared.name: declared}
             continue
+        if len(line) > MAX_LINE:
+            raise InputError(here, f"expected at most {MAX_LINE} characters, got {len(line)}")
         if line.startswith("return ") or line == "return":
             reader = _Reader(line.removeprefix("return"), here, values, operators)
             return Graph(tuple(reader.list()))
@@ -168,6 +172,8 @@ def _define(values: dict[str, Value], name: str, value: Value, here: str) -> Non
 
 
 def _parse_leaf(kind: str, name: str, dims: str, rest: str, here: str) -> Leaf:
+    if dims.count(",") >= 2 * MAX_RANK:  # a halo has a comma too
+        raise InputError(here, f"expected at most {MAX_RANK} dimensions")
     entries = [entry.strip() for entry in SPLIT.split(dims)] if dims.strip() else []
     if len(entries) > MAX_RANK:
         raise InputError(here, f"{len(entries)} dimensions, expected at most {MAX_RANK}")

@@ -1,8 +1,9 @@
 """Checkpoints in a folder: each whole or not there, the last few kept, damage noticed.
 
-A checkpoint is a folder ``step-N`` with the files of torch.distributed.checkpoint and a manifest,
-``checkpoint.json``, that has their hashes and what else a run needs to go on. It is written under
-another name, which it keeps until all ranks are done and everything is on the disk.
+A checkpoint is a folder ``step-N`` with the files of torch.distributed.checkpoint, a table of their
+contents (``runtime.contents``) and a manifest, ``checkpoint.json``, that has their hashes and what
+else a run needs to go on. It is written under another name, which it keeps until all ranks are done
+and everything is on the disk. Nothing in it is ever unpickled.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Annotated, Literal, TypeVar, cast
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from pcg.errors import InputError, UnityError, one_line
-from pcg.files import FileModel, read_json, write_text_atomic
+from pcg.files import FileModel, Name, read_json, write_text_atomic
 from runtime.collectives import World
+from runtime.contents import CONTENTS, DATA, PICKLED, TableWriter, TensorFile, read_contents
 from runtime.job import AgreedError
+from runtime.pieces import fill
 from runtime.recipe import Recipe
 from runtime.rendezvous import identity
-from runtime.shards import SafeReader, Shard, ShardLoader, ShardSaver
+from runtime.shards import Shard, ShardSaver
 
 T = TypeVar("T")
 
@@ -46,10 +47,15 @@ class CheckpointError(UnityError):
     """A checkpoint that could not be written, by all ranks' knowledge."""
 
 
+FileName = Annotated[str, StringConstraints(pattern=rf"^({DATA}|{CONTENTS}|{PICKLED})$")]
+"""Of the files beside the manifest: a place elsewhere is no name."""
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+
+
 class FileRecord(FileModel):
     """What a file of a checkpoint has to be."""
 
-    bytes: int
+    bytes: Count
     digest: str
     """BLAKE2b."""
 
@@ -57,31 +63,31 @@ class FileRecord(FileModel):
 class ScaleRecord(FileModel):
     """What the loss is multiplied with in float16, and after how many good steps."""
 
-    value: float
-    good_steps: int
+    value: Annotated[float, Field(gt=0)]
+    good_steps: Count
 
 
 class Manifest(FileModel):
     """``checkpoint.json``."""
 
     schema_version: Literal[1] = 1
-    model: str
-    graph: str
+    model: Name
+    graph: Name
     """Hash of the model's graph."""
-    updates: int
+    updates: Count
     """How often weights had been updated: finished training steps."""
-    batches: int | None = None
+    batches: Count | None = None
     """Batches that these took; None where each took as many as the recipe says."""
     seed: int
     recipe: Recipe
-    run: str = ""
+    run: Name = ""
     """The identity of the run that wrote it."""
     delayed: bool = False
     """Whether it has the weights of one update before as well (PipeDream-2BW)."""
     loss_scale: ScaleRecord | None = None
-    parameters: dict[str, tuple[str, ...]]
+    parameters: dict[Name, tuple[Name, ...]]
     """Every parameter and running statistic in it, with its further names in the module."""
-    files: dict[str, FileRecord] = Field(default_factory=dict[str, FileRecord])
+    files: dict[FileName, FileRecord] = Field(default_factory=dict[str, FileRecord])
     digest: str = ""
     """BLAKE2b of all else in it."""
 
@@ -99,6 +105,14 @@ class Kept:
     manifest: Manifest
     passed_over: tuple[int, ...] = ()
     """The steps of later ones, which are damaged."""
+
+    def contents(self) -> dict[str, TensorFile]:
+        """Its tensors. Raises InputError where its table of contents is wrong."""
+        sizes = {name: record.bytes for name, record in self.manifest.files.items()}
+        if CONTENTS not in sizes:
+            problem = f"has no {CONTENTS}, as those of earlier versions, which are read no more"
+            raise InputError(str(self.path), problem)
+        return read_contents(self.path, sizes)
 
 
 def save(
@@ -179,14 +193,12 @@ def load(world: World, kept: Kept, shards: Iterable[Shard]) -> None:
 
     Raises AgreedError for a tensor that is not in it, or has another shape.
     """
-    where = str(kept.path)
-    # DCP wants to know whether to talk to other ranks.
-    alone = world.size == 1
     try:
-        with _quiet(), _naming(world, kept.path):
-            reader, planner = SafeReader(kept.path), ShardLoader(shards, where)
-            dcp_load({}, storage_reader=reader, planner=planner, no_dist=alone)
-    except CheckpointException as error:
+        _together(
+            world, lambda: fill(shards, kept.contents(), kept.path), f"checkpoint {kept.path}"
+        )
+    except _AnyFailed as error:
+        where = str(kept.path)
         raise AgreedError(where, _reason(error).removeprefix(f"{where}: ")) from error
 
 
@@ -214,14 +226,15 @@ class _AnyFailed(Exception):
     """A rank's failure, on all of them."""
 
 
-def _together(world: World, act: Callable[[], T]) -> list[T]:
-    """What all ranks' calls return. Where one fails, all raise its error."""
+def _together(world: World, act: Callable[[], T], what: str = "all_gather of notes") -> list[T]:
+    """What all ranks' calls return. Where one fails, all raise its error. ``what``: its name where
+    a rank is lost."""
     result, problem = None, None
     try:
         result = act()
     except (OSError, UnityError, _Damaged) as error:
         problem = one_line(f"{_of_rank(world)}{error}")
-    found = world.gather((result, problem))
+    found = world.gather((result, problem), what)
     for _, failed in found:
         if failed is not None:
             raise _AnyFailed(failed)
@@ -257,8 +270,8 @@ def _try_to_write(folder: Path) -> None:
 def _run_of(path: Path) -> str | None:
     """The identity of the run that wrote a checkpoint, if that can be read."""
     try:
-        return read_json(path / MANIFEST, Manifest).run or None
-    except InputError:
+        return _manifest(path).run or None
+    except (InputError, _Damaged):
         return None
 
 
@@ -276,14 +289,15 @@ def _prepare(folder: Path, part: Path) -> None:
 
 
 def _dcp_save(world: World, part: Path, shards: Sequence[Shard]) -> None:
-    writer = FileSystemWriter(part, sync_files=True)
+    writer = TableWriter(part, sync_files=True)
     alone = world.size == 1
     dcp_save({}, storage_writer=writer, planner=ShardSaver(shards), no_dist=alone)
 
 
 def _records(part: Path, rank: int) -> dict[str, FileRecord]:
-    """The files that this rank wrote; the table of contents is rank 0's."""
-    own = sorted(part.glob(f"__{rank}_*")) + ([part / ".metadata"] if rank == 0 else [])
+    """The files that this rank wrote; the tables of contents are rank 0's."""
+    own = sorted(part.glob(f"__{rank}_*"))
+    own += [part / PICKLED, part / CONTENTS] if rank == 0 else []
     return {path.name: _record(path) for path in own}
 
 
@@ -333,17 +347,28 @@ def _path(folder: Path, step: int) -> Path:
 
 def _verified(path: Path, world: World) -> Manifest:
     """The manifest, when this rank's share of the files is as it says."""
-    if not (path / MANIFEST).is_file():
-        raise _Damaged(f"{MANIFEST} is missing")
-    manifest = read_json(path / MANIFEST, Manifest)
+    manifest = _manifest(path)
     if manifest.digest != manifest.own_digest():
         raise _Damaged(f"{MANIFEST} is not what was written")
     for name, wanted in sorted(manifest.files.items())[world.rank :: world.size]:
-        if not (path / name).is_file():
-            raise _Damaged(f"{name} is missing")
-        if _record(path / name) != wanted:
+        _check_kind(path / name)
+        if (path / name).stat().st_size != wanted.bytes or _record(path / name) != wanted:
             raise _Damaged(f"{name} is not what was written")
     return manifest
+
+
+def _manifest(path: Path) -> Manifest:
+    _check_kind(path / MANIFEST)
+    return read_json(path / MANIFEST, Manifest)
+
+
+def _check_kind(path: Path) -> None:
+    """That there is a file, and no link to one elsewhere, pipe or device: to read these may take
+    for ever."""
+    if not path.is_file():
+        raise _Damaged(f"{path.name} is {'no file' if path.exists() else 'missing'}")
+    if path.is_symlink():
+        raise _Damaged(f"{path.name} is a link, expected a file of its own")
 
 
 def _reason(error: BaseException) -> str:

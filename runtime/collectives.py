@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pcg.errors import InputError, UnityError
+from runtime.loopback import stay_on_this_computer
 from runtime.network import Handle, Network, Work
 from runtime.program import Group
 from runtime.rendezvous import own_store
@@ -211,11 +212,12 @@ class World:
 
         return total
 
-    def gather(self, value: T) -> list[T]:
-        """Every rank's value, which has to be one that can be pickled."""
+    def gather(self, value: T, what: str = "all_gather of notes") -> list[T]:
+        """Every rank's value, which has to be one that can be pickled. ``what``: its name in an
+        error."""
         if self.size == 1:
             return [value]
-        with self.reporting("all_gather of notes"):
+        with self.reporting(what):
             return self.network.notes(value, self.size)
 
     def reporting(self, what: str) -> AbstractContextManager[object]:
@@ -290,6 +292,7 @@ def open_world(kind: Kind, timeout: float) -> Generator[World]:
         yield World(rank, size, device)
         return
     limit = timedelta(seconds=timeout)
+    stay_on_this_computer()
     with _reported(f"rank {rank}", "meeting the other ranks"):
         store = own_store(rank, size, limit)
         # With a device NCCL connects all ranks at once; point-to-point messages rely on that.

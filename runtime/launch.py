@@ -140,19 +140,18 @@ def _config(processes: int, folder: str, restarts: int, grace: int) -> Any:
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
 
+    from runtime.loopback import ADDRESS, register
+
     # Seconds until a worker that ignores its end is killed.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(grace))
-    if sys.platform == "linux":
-        # Else gloo looks the computer's own name up, which need not be an address that works.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return LaunchConfig(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=processes,
         run_id=uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
+        rdzv_backend=register(),
+        rdzv_endpoint=ADDRESS,
+        local_addr=ADDRESS,
         max_restarts=restarts,
         monitor_interval=0.05,
         start_method="forkserver",

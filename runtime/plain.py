@@ -10,15 +10,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from pcg.errors import InputError, one_line
 from pcg.naming import NamingFile
-from runtime.checkpoint import Kept, load
-from runtime.collectives import World
+from runtime.checkpoint import Kept
 from runtime.messages import cut
+from runtime.pieces import fill as fill_shards
 from runtime.program import Weight
-from runtime.shards import SafeReader, Shard
+from runtime.shards import Shard
 from runtime.statistics import RunningStatistics
 
 PREFIX = "model."
@@ -29,17 +28,17 @@ def state_dict(kept: Kept) -> dict[str, Tensor]:
     """The weights of a checkpoint under all names that they have in the module, on the CPU. A
     parameter with several names is one tensor."""
     tensors: dict[str, Tensor] = {}
-    contents = SafeReader(kept.path).read_metadata().state_dict_metadata
+    contents = kept.contents()
     for name in kept.manifest.parameters:
         saved = contents.get(PREFIX + name)
-        if not isinstance(saved, TensorStorageMetadata):
+        if saved is None:
             raise InputError(str(kept.path), f"has no tensor {PREFIX}{name}")
-        tensors[name] = torch.empty(saved.size, dtype=saved.properties.dtype)
+        tensors[name] = torch.empty(saved.shape, dtype=saved.torch_dtype)
     shards = (
         Shard(PREFIX + name, tuple(tensor.shape), (0,) * tensor.dim(), tensor, writes=False)
         for name, tensor in tensors.items()
     )
-    load(World(), kept, shards)
+    fill_shards(shards, contents, kept.path)
     names = kept.manifest.parameters.items()
     return {alias: tensors[name] for name, others in names for alias in (name, *others)}
 

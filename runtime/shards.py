@@ -7,15 +7,12 @@ otherwise than who wrote it.
 from __future__ import annotations
 
 import io
-import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -24,18 +21,12 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
     SavePlan,
     SavePlanner,
     TensorWriteData,
     WriteItem,
     WriteItemType,
 )
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
-
-from pcg.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -92,88 +83,6 @@ class ShardSaver(SavePlanner):
 
     def resolve_data(self, write_item: WriteItem) -> Tensor | io.BytesIO:
         return self._shards[write_item.index].tensor.detach().contiguous()
-
-
-class ShardLoader(LoadPlanner):
-    """Plans what a rank reads: its blocks, of whatever blocks they are written in."""
-
-    def __init__(self, shards: Iterable[Shard], where: str) -> None:
-        self._shards = {_index(shard): shard for shard in shards}
-        self._where = where
-        self._saved: Mapping[str, Any] = {}
-
-    def set_up_planner(
-        self, state_dict: Any, metadata: Metadata | None = None, is_coordinator: bool = False
-    ) -> None:
-        assert metadata is not None
-        self._saved = metadata.state_dict_metadata
-
-    def create_local_plan(self) -> LoadPlan:
-        items: list[ReadItem] = []
-        for shard in self._shards.values():
-            saved = self._saved.get(shard.name)
-            if not isinstance(saved, TensorStorageMetadata):
-                raise InputError(self._where, f"has no tensor {shard.name}")
-            if tuple(saved.size) != shard.shape:
-                problem = f"expected shape {list(shard.shape)}, got {list(saved.size)}"
-                raise InputError(self._where, f"{shard.name}: {problem}")
-            items += create_read_items_for_chunk_list(shard.name, saved, [shard.chunk])
-        return LoadPlan(items)
-
-    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
-        return global_plan
-
-    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
-        return central_plan
-
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        raise InputError(self._where, f"{read_item.dest_index.fqn} is no tensor")
-
-    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        # The destination's index has the offset of the block that the rank wants.
-        index = read_item.dest_index
-        block = self._shards[MetadataIndex(index.fqn, index.offset)].tensor.detach()
-        for dim, (start, size) in enumerate(
-            zip(read_item.dest_offsets, read_item.lengths, strict=True)
-        ):
-            block = block.narrow(dim, start, size)
-        return block
-
-    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
-        """It has been read into its place."""
-
-
-class SafeReader(FileSystemReader):
-    """Reads a checkpoint whose table of contents may name nothing but what such a table is made of:
-    it is a pickle, and others run what they like."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        path = Path(self.path) / ".metadata"
-        with path.open("rb") as file:
-            found = _Contents(file).load()
-        if not isinstance(found, Metadata):
-            raise pickle.UnpicklingError(f"{type(found).__name__} is no table of contents")
-        return found
-
-
-class _Contents(pickle.Unpickler):
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        if (module_name, global_name) in _CONTENTS or module_name in _CLASSES_OF:
-            return super().find_class(module_name, global_name)
-        raise pickle.UnpicklingError(f"names {module_name}.{global_name}")
-
-
-_CLASSES_OF = frozenset({"torch.distributed.checkpoint.metadata"})
-_CONTENTS = frozenset(
-    {
-        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-        ("torch", "Size"),
-        ("torch.serialization", "_get_layout"),
-        ("pathlib", "PosixPath"),
-        ("pathlib._local", "PosixPath"),
-        *(("torch", name) for name in ("float64", "float32", "bfloat16", "float16", "int64")),
-    }
-)
 
 
 def _index(shard: Shard) -> MetadataIndex:

@@ -20,11 +20,12 @@ from typing import Annotated
 import typer
 
 from pcg.budget import Budget
-from pcg.errors import NegativeAnswer, one_line
+from pcg.errors import InputError, NegativeAnswer, one_line
 from pcg.files import read_json
 from pcg.machine import load_machine, preset_names
 from pcg.models import MODELS
 from pcg.naming import NamingFile
+from pcg.opaque import Opaque, opaque_nodes
 from pcg.plan import Plan, PlanFile, altered_parts, plan_of
 from substitutions.audit.errors import Finding
 from substitutions.audit.proofs import check_proofs
@@ -56,12 +57,14 @@ BUDGET = Budget(seconds=120)
 @dataclass
 class Audit:
     """An audit as it goes on. ``done``: what was checked and what came of it, in words;
-    ``skipped``: what was not, and why; ``figures``: counts and seconds."""
+    ``skipped``: what was not, because the user said so or because it follows from nothing;
+    ``unchecked``: what could not be, which nobody asked for; ``figures``: counts and seconds."""
 
     plan: Plan
     findings: list[Finding] = field(default_factory=list[Finding])
     done: list[str] = field(default_factory=list[str])
     skipped: list[str] = field(default_factory=list[str])
+    unchecked: list[str] = field(default_factory=list[str])
     figures: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -98,15 +101,23 @@ def audit(
         int, typer.Option(min=1, help="Processor time for the derivation and the proofs.")
     ] = BUDGET.seconds,
     memory: Annotated[int, typer.Option(min=64, help="MiB for these.")] = BUDGET.memory,
+    hardware: Annotated[
+        bool, typer.Option(" /--no-machine", help="Leave out whether the machine is the plan's.")
+    ] = True,
     jobs: Annotated[int, typer.Option(min=1, max=2, help="Processes.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Replay how PLAN was derived, and check each rule's certificate and conditions."""
+    """Replay how PLAN was derived, and check each rule's certificate and conditions.
+
+    Status 1 where it does not follow, and where model or machine cannot be checked and no option
+    says to leave them out.
+    """
     start = perf_counter()
     if operators is not None:
         load_user_operators(operators)
-    given = Given(plan, rules, certificates, machine, tuple(solver or ["z3"]), proofs)
+    given = Given(plan, rules, certificates, machine, tuple(solver or ["z3"]), proofs, hardware)
     content, found = _first_read(given, Budget(seconds, memory))
+    _check_opaque(found.plan, str(plan))
     name = _model_name(found, model) if capture else None
     with _capturing(found.plan, name, jobs) as again:
         _take(found, _within(Budget(seconds, memory), _examined, given))
@@ -116,6 +127,8 @@ def audit(
         found.skipped.append("the proofs of the rules (--no-proofs)")
     if not capture:
         found.skipped.append("the model (--no-capture)")
+    if not hardware:
+        found.skipped.append("the machine (--no-machine)")
     found.skipped += _undetermined(found.plan)
     problem = "is not as it was written, its hash is another"
     found.findings += [Finding(part, problem) for part in altered_parts(content)]
@@ -124,6 +137,8 @@ def audit(
     if found.findings:
         count = len(found.findings)
         raise NegativeAnswer(f"{plan}: does not follow, {count} finding{'s' * (count > 1)}")
+    if found.unchecked:
+        raise NegativeAnswer(f"{plan}: could not be checked whole: {'; '.join(found.unchecked)}")
 
 
 @dataclass(frozen=True)
@@ -136,6 +151,7 @@ class Given:
     machine: str | None
     solvers: tuple[str, ...]
     proofs: bool
+    hardware: bool
 
     @property
     def bundle(self) -> Path:
@@ -150,6 +166,7 @@ class Examined:
     findings: tuple[Finding, ...]
     done: tuple[str, ...]
     skipped: tuple[str, ...]
+    unchecked: tuple[str, ...]
     figures: dict[str, float]
 
 
@@ -170,7 +187,7 @@ def _within(budget: Budget, work: Callable[[Given], Examined], given: Given) -> 
 
 def _read(given: Given) -> Examined:
     plan_of(read_json(given.plan, PlanFile), str(given.plan))
-    return Examined((), (), (), {})
+    return Examined((), (), (), (), {})
 
 
 def _examined(given: Given) -> Examined:
@@ -179,9 +196,14 @@ def _examined(given: Given) -> Examined:
     used = _check_derivation(found, given.rules)
     if given.proofs:
         _check_proofs(found, used, given.bundle, given.solvers)
-    _check_machine(found, given.machine)
+    if given.hardware:
+        _check_machine(found, given.machine)
     return Examined(
-        tuple(found.findings), tuple(found.done), tuple(found.skipped), dict(found.figures)
+        tuple(found.findings),
+        tuple(found.done),
+        tuple(found.skipped),
+        tuple(found.unchecked),
+        dict(found.figures),
     )
 
 
@@ -189,7 +211,20 @@ def _take(found: Audit, part: Examined) -> None:
     found.findings += part.findings
     found.done += part.done
     found.skipped += part.skipped
+    found.unchecked += part.unchecked
     found.figures |= part.figures
+
+
+def _check_opaque(plan: Plan, where: str) -> None:
+    """That functions without an equation return what the model's graph says. Those of the plan's
+    graph are found to be the same."""
+    for node in opaque_nodes(plan.model):
+        operator = node.operator_call.operator
+        try:
+            if isinstance(operator, Opaque):
+                operator.check_results()
+        except ValueError as error:
+            raise InputError(f"{where}: model.graph", str(error)) from None
 
 
 def _check_derivation(found: Audit, rules: Path | None) -> dict[str, Rule]:
@@ -232,7 +267,8 @@ def _check_proofs(
 def _check_machine(found: Audit, machine: str | None) -> None:
     name = machine or found.plan.machine.name
     if machine is None and name not in preset_names():
-        found.skipped.append(f"the machine, as {name} is no preset (--machine says which)")
+        how = "--machine says which, --no-machine leaves it out"
+        found.unchecked.append(f"the machine, as {name} is no preset ({how})")
         return
     found.findings += check_machine(found.plan, load_machine(name))
     found.done.append(f"the machine, {found.plan.machine.devices} x {found.plan.machine.name}")
@@ -269,7 +305,8 @@ def _model_name(found: Audit, model: str | None) -> str | None:
     """The model to capture, if one is known. A file is only run if the caller names it."""
     name = model or found.plan.model_name
     if model is None and name not in MODELS:
-        found.skipped.append(f"the model, as {name} is none of Unity's (--model says which)")
+        how = "--model says which, --no-capture leaves it out"
+        found.unchecked.append(f"the model, as {name} is none of Unity's ({how})")
         return None
     return name
 
@@ -291,9 +328,10 @@ def _print_json(found: Audit, path: Path) -> None:
     content = {
         "plan": str(path),
         "model": found.plan.model_name,
-        "sound": not found.findings,
+        "sound": not found.findings and not found.unchecked,
         "findings": [{"where": f.where, "what": f.what} for f in found.findings],
         "not_checked": found.skipped,
+        "could_not_check": found.unchecked,
         **found.figures,
     }
     say(json.dumps(content, indent=1))
@@ -303,7 +341,8 @@ def _print(found: Audit, path: Path) -> None:
     lines = [f"{path}: {finding}" for finding in found.findings]
     lines += [f"checked: {line}" for line in found.done]
     lines += [f"not checked: {line}" for line in found.skipped]
-    if not found.findings:
+    lines += [f"could not be checked: {line}" for line in found.unchecked]
+    if not found.findings and not found.unchecked:
         seconds = found.figures["seconds"]
         lines.append(f"{path}: follows from {found.plan.model_name}, {seconds:.1f} s")
     for line in lines:  # what a plan holds may be anything

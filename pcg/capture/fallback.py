@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 from pcg.errors import InputError
 from pcg.graph import Node, Value
 from pcg.lazy import torch
-from pcg.opaque import NAMESPACE, TensorType, opaque
+from pcg.opaque import TensorType, opaque
+from pcg.torch_calls import ATTENTION, NAMESPACE
 
 if TYPE_CHECKING:
     from torch import Tensor, fx
 
 PLACES = frozenset({"device", "layout", "pin_memory", "memory_format"})
 """Arguments that say where and how a tensor is stored, which is for the plan to say."""
-
-ATTENTION = "aten.scaled_dot_product_attention.default"
-"""Torch says that it draws random numbers; without dropout it does not."""
 
 
 def kept_whole(
@@ -34,11 +32,16 @@ def kept_whole(
     args = [_text(arg, operands, where) for arg in node.args]
     kwargs = node.kwargs.items()
     args += [f"{k}={_text(arg, operands, where)}" for k, arg in kwargs if k not in PLACES]
-    call = opaque(
-        f"{target}({', '.join(args)})",
-        [_type(operand.meta["val"]) for operand in operands],
-        [_type(result) for result in _results(node)],
-    )
+    try:
+        call = opaque(
+            f"{target}({', '.join(args)})",
+            [_type(operand.meta["val"]) for operand in operands],
+            [_type(result) for result in _results(node)],
+        )
+    except ValueError as error:
+        raise InputError(
+            where, f"{target} has no equation and cannot be kept whole: {error}"
+        ) from None
     made = Node(call(), tuple(value(operand) for operand in operands))
     if not isinstance(node.meta["val"], (tuple, list)):
         return made.value()

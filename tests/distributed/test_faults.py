@@ -174,7 +174,7 @@ def test_a_hung_peer_ends_the_run_with_rank_step_and_communication(write, tmp_pa
 
 STUCK = """
 import os, threading, torch
-import runtime.shards
+import runtime.checkpoint, runtime.shards
 
 class Samples:
     def __len__(self):
@@ -184,16 +184,17 @@ class Samples:
         return {{"x": torch.ones(8)}}
 
 if os.environ.get("RANK") == "1":
-    runtime.shards.{planner}.create_local_plan = lambda self: threading.Event().wait()
+    {function} = lambda *given: threading.Event().wait()
 """
+WRITING, READING = "runtime.shards.ShardSaver.create_local_plan", "runtime.checkpoint.fill"
 
 
-@pytest.mark.parametrize("planner", ["ShardSaver", "ShardLoader"])
-def test_a_peer_that_is_lost_in_a_checkpoint(write, tmp_path, planner):
-    (tmp_path / "data.py").write_text(STUCK.format(planner=planner))
+@pytest.mark.parametrize("function", [WRITING, READING])
+def test_a_peer_that_is_lost_in_a_checkpoint(write, tmp_path, function):
+    (tmp_path / "data.py").write_text(STUCK.format(function=function))
     data = ("--data", f"{tmp_path / 'data.py'}:Samples", "--resume", "--timeout")
     course, step = Course(tmp_path / "run"), 2
-    if planner == "ShardLoader":
+    if function == READING:
         alone = course.arguments(write("rows", 1), "--steps", "2", *data, "60")
         assert run_here(*alone).status == 0
         step = 0

@@ -19,6 +19,7 @@ from pcg.check import (
     check_placement,
 )
 from pcg.graph import Graph, Leaf, LeafKind, Node, Value, apply, leaf, tensor
+from pcg.layout import grid
 from pcg.models import MODELS, build_model
 from pcg.operator import Call
 from pcg.ops import OPERATORS
@@ -218,12 +219,22 @@ def test_a_grid_larger_than_the_machine_is_refused_before_it_is_walked():
     assert (first.check, first.what) == ("devices", f"{10**12} tasks on 2 devices")
 
 
+def test_more_tasks_than_can_be_gone_through_are_refused():
+    devices = 1 << 20
+    lines = [f"x = input[{devices}/{devices}]", "t0 = relu(x)"]
+    lines += [f"t{i} = relu(t{i - 1})" for i in range(1, 17)]
+    graph = parse_graph("\n".join([*lines, "return t16"]))
+    views = {n: MachineView.packed(0, grid(n)) for n in graph.nodes if not n.is_leaf}
+    first, *_ = check_placement(Placement(graph, views, devices))
+    assert (first.check, first.what) == ("tasks", "17825792 tasks, expected at most 16777216")
+
+
 def test_tables_are_named_and_tested():
     checks = (*GRAPH_CHECKS, *TRAINING_CHECKS, *PLACEMENT_CHECKS)
     names = [check.name for check in checks]
     assert len(set(names)) == len(names)
     assert all(check.meaning and "\n" not in check.meaning for check in checks)
-    tested = {check for check, *_ in [*FAULTS, *PLACEMENT_FAULTS]} | {"loss", "homes"}
+    tested = {check for check, *_ in [*FAULTS, *PLACEMENT_FAULTS]} | {"loss", "homes", "tasks"}
     assert tested == set(names)
 
 

@@ -183,7 +183,11 @@ def test_own_file(tmp_path: Path):
         ("count = 4", "count = 0", "at level[0].count: expected greater than or equal to 1, got 0"),
         ("count = 4", "", "at level[0].count: missing"),
         ("count = 4", "count = 4.5", "at level[0].count: expected integer, got 4.5"),
-        ("1e8", "-1e8", "at level[1].bandwidth: expected greater than 0, got -100000000.0"),
+        (
+            "1e8",
+            "-1e8",
+            "at level[1].bandwidth: expected greater than 0, got -100000000.0",
+        ),
         ("1e8", "nan", "at level[1].bandwidth: expected a finite number, got NaN"),
         (", float32 = 2e9", "", "at device.flops.float32: missing"),
         ("float32", "float16", "at device.flops.float32: missing (and 1 more error)"),

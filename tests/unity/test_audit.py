@@ -272,13 +272,31 @@ def test_a_file_is_only_run_if_it_is_named(tmp_path: Path, library: Library):
     save_plan(MeshPlanner(machine, library).plan(name, graph).plan, path)
     source.write_text(MODEL.replace("relu", "tanh") + "\nopen(__file__ + '.ran', 'w').close()\n")
     result = audit(str(path), "--no-proofs")
-    assert result.exit_code == 0, result.output
-    assert f"not checked: the model, as {name} is none of Unity's" in result.stdout
+    assert isinstance(result.exception, NegativeAnswer), result.output
+    assert f"could not be checked: the model, as {name} is none of Unity's" in result.stdout
+    assert audit(str(path), "--no-proofs", "--no-capture").exit_code == 0
     assert not source.with_name("mine.py.ran").exists()
     other = audit(str(path), "--no-proofs", "--model", name, "--jobs", "1")
     assert isinstance(other.exception, NegativeAnswer)
     assert "relu(" in other.stdout
     assert "tanh(" in other.stdout
+
+
+def test_a_machine_that_is_not_known_is_no_success(plan: Path):
+    def change(content: Content) -> None:
+        content["machine"]["name"] = "mine"
+
+    altered(plan, change)
+    result = audit(str(plan), "--no-proofs", "--no-capture")
+    assert isinstance(result.exception, NegativeAnswer), result.output
+    assert "could not be checked whole: the machine, as mine is no preset" in str(result.exception)
+    left_out = audit(str(plan), "--no-proofs", "--no-capture", "--no-machine")
+    assert left_out.exit_code == 0
+    assert "not checked: the machine (--no-machine)" in left_out.stdout
+    as_json = json.loads(audit(str(plan), "--no-proofs", "--no-capture", "--json").stdout)
+    assert not as_json["sound"]
+    assert as_json["findings"] == []
+    assert [line.split()[1] for line in as_json["could_not_check"]] == ["machine,"]
 
 
 def test_rules_without_certificates_are_refused(plan: Path, tmp_path: Path):

@@ -120,7 +120,7 @@ def test_other_functions_are_other_operators() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("opaque f = aten.tril.default(x0) : [4] float32 -> [4] float32", "does not name"),
+        ("opaque f = aten.relu.default(x0) : [4] float32 -> [4] float32", "does not name"),
         ("opaque f = os.system.default(x0) : [4] float32 -> [4] float32", "expected aten.NAME"),
         ("opaque f = aten.tril : [4] float32 -> [4] float32", "expected aten.NAME"),
         ("opaque f = ) : [4] float32 -> [4] float32", "is no call"),

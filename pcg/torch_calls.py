@@ -1,0 +1,292 @@
+"""Calls of torch's functions as text, such as ``aten.topk.default(x0, 2)``: what may be called.
+
+A plan is data, so a call in it must do nothing but compute. What a function may do follows from its
+schema and its tags in torch, with which this is decided: there is no list of good or bad functions.
+An audit also tries a call on tensors without elements, which tells what it returns; a run compares.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pcg.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NAMESPACE = "aten"
+"""Torch's own functions; a file that names others is refused."""
+FORMATS = frozenset(
+    {
+        *("float64", "float32", "bfloat16", "float16"),
+        *("int64", "int32", "int16", "int8", "uint8", "bool"),
+    }
+)
+"""Number formats of operands and results, by torch's names."""
+ATTENTION = "aten.scaled_dot_product_attention.default"
+"""Torch says that it draws random numbers; without dropout it does not."""
+MAX_TEXT = 1 << 16
+"""Characters of a call."""
+_LISTED = 1 << 12
+"""The largest dimension of what is split into a list of tensors."""
+
+_WORDS = frozenset(
+    {
+        *("approximate", "rounding_mode", "reduce", "reduction", "side", "interpolation"),
+        *("mode", "indexing", "equation", "norm"),
+    }
+)
+"""Parameters that are texts and choose how to compute; others name files or hold code."""
+_WORD = re.compile(r"[A-Za-z_.,> -]{0,64}")
+_REFUSED_TAGS = ("inplace", "inplace_view", "out", "maybe_aliasing_or_mutating")
+
+
+@dataclass(frozen=True)
+class Format:
+    """A tensor's shape and torch's name of its number format."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class TorchCall:
+    """A call of a function, read but not resolved."""
+
+    name: str
+    overload: str
+    call: ast.Call
+
+    @property
+    def target(self) -> str:
+        return f"{NAMESPACE}.{self.name}.{self.overload}"
+
+    def arguments(self, operands: Sequence[Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments, with ``operands`` for x0, x1, ... Raises ValueError for what is none."""
+        given = [_argument(arg, operands) for arg in self.call.args]
+        named = {key.arg or "**": _argument(key.value, operands) for key in self.call.keywords}
+        return given, named
+
+    def run(self, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What it returns. ``check`` has to have been called before, in this process or another."""
+        given, named = self.arguments(operands)
+        return _results(_resolved(self)(*given, **named))
+
+
+def parse_call(function: str) -> TorchCall:
+    """Read a call. Raises ValueError where the text is none, or of another namespace."""
+    if len(function) > MAX_TEXT:
+        raise ValueError(f"a call of {len(function)} characters, expected at most {MAX_TEXT}")
+    try:
+        call = ast.parse(function, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{function[:40]!r} is no call") from error
+    match call:
+        case ast.Call(ast.Attribute(ast.Attribute(ast.Name(space), name), overload)):
+            if space == NAMESPACE:
+                return TorchCall(name, overload, call)
+        case _:
+            pass
+    raise ValueError(f"expected {NAMESPACE}.NAME.OVERLOAD(...), got {function[:40]!r}")
+
+
+def check_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]) -> None:
+    """That a call does nothing but compute tensors from others.
+
+    Raises ValueError for a function that changes its operands, draws random numbers, or is none of
+    torch's documented ones; and for an argument that is a text, file, device or generator.
+    """
+    for tensor in (*reads, *writes):
+        if tensor.dtype not in FORMATS:
+            raise ValueError(f"unknown number format {tensor.dtype}")
+    function = _resolved(call)
+    _check_function(call, function)
+    try:
+        given, named = call.arguments([_bare(read) for read in reads])
+    except RecursionError:
+        raise ValueError("arguments are nested too deeply") from None
+    _check_arguments(call, function, given, named)
+
+
+def try_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]) -> None:
+    """That a call, which has been checked, returns what is declared: it is made on tensors without
+    elements. Torch takes seconds to prepare for that, the first time.
+
+    Raises ValueError where it cannot be called so, and for results of another format.
+    """
+    function = _resolved(call)
+    given, named = call.arguments([_bare(read) for read in reads])
+    _check_results(call, _tried(call, function, given, named, reads), writes)
+
+
+def draws(call: TorchCall) -> bool:
+    """Whether it draws random numbers. Raises ValueError where there is no such function."""
+    function = _resolved(call)
+    if call.target == ATTENTION:
+        rate = call.call.args[4] if len(call.call.args) > 4 else None
+        named = (key.value for key in call.call.keywords if key.arg == "dropout_p")
+        rate = next(named, rate)
+        return rate is not None and not (isinstance(rate, ast.Constant) and rate.value == 0)
+    return torch.Tag.nondeterministic_seeded in function.tags
+
+
+def _resolved(call: TorchCall) -> Any:
+    """Torch's function. No name leads anywhere but into its table of functions."""
+    plain = re.compile(r"[A-Za-z]\w*|_[a-z]\w*")
+    packet: Any = None
+    if plain.fullmatch(call.name) and not call.name.endswith("__"):
+        packet = getattr(torch.ops.aten, call.name, None)
+    if not isinstance(packet, type(torch.ops.aten.add)):
+        raise ValueError(f"torch has no function {call.target}")
+    if call.overload not in packet.overloads():
+        raise ValueError(f"torch has no function {call.target}")
+    return getattr(packet, call.overload)
+
+
+def _check_function(call: TorchCall, function: Any) -> None:
+    schema, tags = function._schema, function.tags
+    name = call.target
+    parts = (*schema.arguments, *schema.returns)
+    if schema.is_mutable or any(a.alias_info and a.alias_info.is_write for a in parts):
+        raise ValueError(f"{name} changes its operands")
+    if any(getattr(torch.Tag, tag) in tags for tag in _REFUSED_TAGS):
+        raise ValueError(f"{name} may change its operands")
+    if draws(call):
+        raise ValueError(f"{name} draws random numbers")
+    if "empty" in call.name.split("_"):
+        raise ValueError(f"{name} returns what happens to be in memory")
+    own = call.name.startswith("_") or "backward" in call.name
+    if own and torch.Tag.core not in tags:
+        raise ValueError(f"{name} is a function of torch's own use")
+    # Their schemas do not say that they change these.
+    if any(a.name.startswith("running_") for a in schema.arguments) and torch.Tag.core not in tags:
+        raise ValueError(f"{name} may change running statistics")
+    types = {str(result.type) for result in schema.returns}
+    if not types or not types <= {"Tensor", "List[Tensor]"} or "..." in str(schema):
+        raise ValueError(f"{name} returns something else than tensors")
+
+
+def _check_arguments(
+    call: TorchCall, function: Any, given: list[Any], named: dict[str, Any]
+) -> None:
+    known = function._schema.arguments
+    positional = [argument for argument in known if not argument.kwarg_only]
+    if len(given) > len(positional):
+        raise ValueError(f"{len(given)} arguments of {call.target}, which takes {len(positional)}")
+    bound = {argument.name: value for argument, value in zip(positional, given, strict=False)}
+    for name in named:
+        if name in bound or name not in {argument.name for argument in known}:
+            raise ValueError(f"{call.target} takes no argument {name} there")
+    bound |= named
+    for argument in known:
+        if argument.name not in bound:
+            if not argument.has_default_value():
+                raise ValueError(f"{call.target} needs an argument {argument.name}")
+            continue
+        kind, value = str(argument.real_type), bound[argument.name]
+        if not _fits(kind, argument.name, value):
+            raise ValueError(f"{call.target}: {argument.name} may not be given so")
+
+
+def _fits(kind: str, name: str, value: Any) -> bool:
+    """Whether a value is one of a schema's type, of those that compute."""
+    if match := re.fullmatch(r"Optional\[(.*)\]", kind):
+        return value is None or _fits(match[1], name, value)
+    if match := re.fullmatch(r"List\[(.*)\]", kind):
+        parts = value if isinstance(value, list) else [value]
+        return all(_fits(match[1], name, part) for part in parts)
+    check = _KINDS.get(kind)
+    if kind == "str":
+        return name in _WORDS and isinstance(value, str) and _WORD.fullmatch(value) is not None
+    return check is not None and check(value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "Tensor": lambda value: isinstance(value, torch.Tensor),
+    "int": _whole,
+    "float": lambda value: isinstance(value, float) or _whole(value),
+    "bool": lambda value: isinstance(value, bool),
+    "number": lambda value: isinstance(value, (float, bool)) or _whole(value),
+    "ScalarType": lambda value: str(value).removeprefix("torch.") in FORMATS,
+}
+
+
+def _bare(read: Format) -> Tensor:
+    """A tensor of a format without elements."""
+    try:
+        return torch.empty(read.shape, dtype=getattr(torch, read.dtype), device="meta")
+    except (RuntimeError, OverflowError, TypeError) as error:
+        raise ValueError(f"no tensor has the shape {list(read.shape)[:8]}") from error
+
+
+def _tried(
+    call: TorchCall,
+    function: Any,
+    given: list[Any],
+    named: dict[str, Any],
+    reads: Sequence[Format],
+) -> tuple[Tensor, ...]:
+    """The results without their elements."""
+    known = {argument.name for argument in function._schema.arguments}
+    is_listed = any(str(result.type) != "Tensor" for result in function._schema.returns)
+    if is_listed and max((size for read in reads for size in read.shape), default=1) > _LISTED:
+        raise ValueError(f"{call.target} of dimensions above {_LISTED}")
+    if "device" in known:
+        named = {**named, "device": "meta"}
+    try:
+        with torch.no_grad():
+            return _results(function(*given, **named))
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0][:120]
+        raise ValueError(f"{call.target} cannot be called so: {reason}") from error
+
+
+def _results(result: Any) -> tuple[Tensor, ...]:
+    parts = result if isinstance(result, (tuple, list)) else (result,)
+    return tuple(
+        t for part in parts for t in (part if isinstance(part, (tuple, list)) else (part,))
+    )
+
+
+def _check_results(call: TorchCall, results: Sequence[Tensor], writes: Sequence[Format]) -> None:
+    found = [Format(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in results]
+    if any(t.layout != torch.strided or t.device.type != "meta" for t in results):
+        raise ValueError(f"{call.target} returns tensors that lie elsewhere")
+    if len(found) != len(writes) or not all(map(_agree, found, writes)):
+        shown = ", ".join(f"{list(t.shape)} {t.dtype}" for t in found[:4])
+        raise ValueError(f"{call.target} returns {shown}")
+
+
+def _agree(found: Format, written: Format) -> bool:
+    """Real numbers have the format that the run computes in."""
+    if found.shape != written.shape:
+        return False
+    return found.dtype == written.dtype or all("float" in t.dtype for t in (found, written))
+
+
+def _argument(node: ast.expr, operands: Sequence[Tensor]) -> Any:
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
+            return -value
+        case ast.UnaryOp(ast.USub(), ast.Name("inf")):
+            return float("-inf")
+        case ast.List(parts):
+            return [_argument(part, operands) for part in parts]
+        case ast.Name(name) if re.fullmatch(r"x\d{1,6}", name) and int(name[1:]) < len(operands):
+            return operands[int(name[1:])]
+        case ast.Name("inf" | "nan" as name):
+            return float(name)
+        case ast.Name(name) if name in FORMATS:
+            return getattr(torch, name)
+        case _:
+            raise ValueError(f"unknown argument {ast.unparse(node)[:40]}")

@@ -1,0 +1,62 @@
+"""What a run on one computer listens on: loopback, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from runtime.collectives import open_world
+from runtime.launch import launch
+
+pytestmark = pytest.mark.distributed
+
+LISTENS = "0A"
+"""The state in the kernel's table of sockets."""
+
+
+def listening(process: int) -> set[str]:
+    """The addresses on which a process listens, in hexadecimal as the kernel has them."""
+    own: set[str] = set()
+    for entry in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            target = os.readlink(entry)  # noqa: PTH115  # "socket:[123]" is no path
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:["):
+            own.add(target[8:-1])
+    found: set[str] = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENS and fields[9] in own:
+                found.add(fields[1].partition(":")[0])
+    return found
+
+
+def meet(parent: str) -> list[set[str]]:
+    """Talk to the other ranks, and tell what all of them and their parent listen on."""
+    with open_world("cpu", 60) as world:
+        world.prepare([(0, 1)])
+        world.total(1.0)
+        found = world.gather(listening(os.getpid()))
+        return [*found, listening(int(parent))]
+
+
+def is_loopback(address: str) -> bool:
+    """Of IPv4, 127.0.0.0/8; of IPv6, ::1, and the same in ::ffff:0:0/96."""
+    if len(address) == 8:
+        return address.endswith("7F")
+    return address in ("0" * 24 + "01000000", "0" * 16 + "FFFF0000" + "0100007F")
+
+
+@pytest.mark.parametrize("chosen", [None, "eth0"])
+def test_nothing_listens_beyond_loopback(monkeypatch, chosen):
+    if chosen is not None:  # for runs across nodes
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", chosen)
+    found = launch(meet, (str(os.getpid()),), 2)
+    addresses = set().union(*found)
+    assert addresses
+    assert all(map(is_loopback, addresses)), addresses
+    assert found[-1], "the store of the parent"
