@@ -1,0 +1,73 @@
+"""A rank's program in the blocks in which it is run: stretches that need no other rank, and the
+communication between them, as ``runtime.stretch`` has it, which a test compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from runtime.program import Alias, Communication, Exchange, Instruction, Load, Run, sources, targets
+
+Local = Run | Alias | Exchange
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Instructions in a row that need no other rank."""
+
+    instructions: tuple[Local, ...]
+
+    @property
+    def reads(self) -> set[str]:
+        """Registers made before it."""
+        made = {name for instruction in self.instructions for name in targets(instruction)}
+        return {name for i in self.instructions for name in sources(i)} - made
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A communication, or what is moved into a register that slices add to."""
+
+    instruction: Communication
+
+    @property
+    def reads(self) -> set[str]:
+        return set(sources(self.instruction))
+
+
+Block = Stretch | Meeting
+
+
+def blocks_of(
+    instructions: Iterable[Instruction], joined: frozenset[str] = frozenset()
+) -> tuple[Block, ...]:
+    """Instructions as blocks; loads are done before. ``joined``: what slices add to."""
+    found: list[Block] = []
+    pending: list[Local] = []
+    for instruction in instructions:
+        if isinstance(instruction, Load):
+            continue
+        is_local = isinstance(instruction, Run | Alias) or (
+            isinstance(instruction, Exchange)
+            and instruction.is_local
+            and instruction.target not in joined
+        )
+        if is_local:
+            pending.append(instruction)  # pyright: ignore[reportArgumentType]
+            continue
+        if pending:
+            found.append(Stretch(tuple(pending)))
+            pending.clear()
+        found.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
+    if pending:
+        found.append(Stretch(tuple(pending)))
+    return tuple(found)
+
+
+def first_readers(blocks: Iterable[Block]) -> dict[str, int]:
+    """By register, the first block that reads it: the last one to add to its gradient."""
+    found: dict[str, int] = {}
+    for number, block in enumerate(blocks):
+        for name in block.reads:
+            found.setdefault(name, number)
+    return found
