@@ -19,12 +19,14 @@ from typing import Annotated
 
 import typer
 
-from pcg.errors import NegativeAnswer
+from pcg.errors import InputError, NegativeAnswer
 from pcg.files import read_json
 from pcg.machine import load_machine, preset_names
 from pcg.models import MODELS
 from pcg.naming import NamingFile
 from pcg.plan import Plan, PlanFile, altered_parts, plan_of
+from runtime.lower import Lowering
+from runtime.validate import ProgramError, validate_lowered
 from substitutions.audit.errors import Finding
 from substitutions.audit.proofs import check_proofs
 from substitutions.audit.replay import replay
@@ -105,6 +107,7 @@ def audit(
         if proofs:
             _check_proofs(found, used, certificates or _beside(rules), solver or ["z3"])
         _check_machine(found, machine)
+        _check_programs(found)
         if name is not None:
             _check_model(found, name, again(), rules)
     if not proofs:
@@ -169,6 +172,24 @@ def _check_machine(found: Audit, machine: str | None) -> None:
         return
     found.findings += check_machine(found.plan, load_machine(name))
     found.done.append(f"the machine, {found.plan.machine.devices} x {found.plan.machine.name}")
+
+
+def _check_programs(found: Audit) -> None:
+    """Lower the plan, and show that what each rank runs is what it says."""
+    start = perf_counter()
+    try:
+        lowering = Lowering(found.plan)
+        validate_lowered(lowering)
+    except ProgramError as error:
+        found.findings.append(Finding(error.at, error.problem))
+    except InputError as error:
+        found.findings.append(Finding("programs", error.problem))
+    else:
+        found.done.append(
+            f"the programs of {lowering.ranks} ranks: each piece once, each way back the transpose,"
+            " messages paired, nobody waits for ever"
+        )
+    found.figures["programs_seconds"] = perf_counter() - start
 
 
 def _check_model(found: Audit, name: str, again: Captured, rules: Path | None) -> None:

@@ -25,6 +25,7 @@ from pcg.user import load_operators
 from runtime.job import AgreedError, Observer, Options, Step
 from runtime.launch import check_computer, launch, start_server
 from runtime.lower import Lowering
+from runtime.validate import validate_lowered
 from unity.cli import command_of, new_app, run_app
 from unity.declarations import load_user_operators
 from unity.origin import check_graph_of, check_origin
@@ -62,6 +63,8 @@ def run(arguments: Arguments) -> None:
         check_origin(lowering.plan, plan, arguments.machine, arguments.rules)
         _check_model(arguments, lowering.plan)
         job = Job(arguments, arguments.options(lowering.plan.optimizer))
+    if _is_first():
+        validate_lowered(lowering, 8 if job.options.dtype == "float64" else 4)
     if arguments.show_program and _is_first():
         _print_programs(lowering)
     _start(job, lowering)

@@ -15,7 +15,14 @@ class Unsound(Exception):
 class ProgramError(NegativeAnswer):
     """Some rank's program does not do what the plan says: where, what, and what was expected."""
 
+    where: str
+    """The plan."""
+    at: str
+    """The rank and its instruction."""
+    problem: str
+
     def __init__(self, where: str, rank: int, what: object, problem: str) -> None:
         text = one_line(str(what))
         shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-        super().__init__(f"{where}: rank {rank}: {shown}: {problem}")
+        self.where, self.at, self.problem = where, f"rank {rank}: {shown}", problem
+        super().__init__(f"{where}: {self.at}: {problem}")
