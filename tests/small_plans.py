@@ -20,7 +20,7 @@ x = input[8, 12]
 w1 = weight[12, 16]
 w2 = weight[16, 8]
 y = matmul(relu(matmul(x, w1)), w2)
-loss = mean_loss(multiply(y, y))
+loss = mean_loss(scale(multiply(y, y), factor=0.5))
 return loss, y
 """
 _LEAVES = "x = input[8, 12]\nw1 = weight[12, 16]\nw2 = weight[16, 8]\n"
@@ -29,49 +29,49 @@ CUT: Mapping[str, str] = {
     "data": """
 h = relu(matmul(partition(x, dim=0, degree=4), replicate(w1, degree=4)))
 y = matmul(h, replicate(w2, degree=4))
-return reduce(mean_loss(multiply(y, y)), degree=4), combine(y, dim=0, degree=4)
+return reduce(mean_loss(scale(multiply(y, y), factor=0.5)), degree=4), combine(y, dim=0, degree=4)
 """,
     "columns then rows": """
 h = relu(matmul(replicate(x, degree=4), partition(w1, dim=1, degree=4)))
 y = replicate(reduce(matmul(h, partition(w2, dim=0, degree=4)), degree=4), degree=4)
-return mean_loss(multiply(y, y)), y
+return mean_loss(scale(multiply(y, y), factor=0.5)), y
 """,
     "data and model": """
 x2 = replicate(partition(x, dim=0, degree=2), degree=2)
 h = relu(matmul(x2, replicate(partition(w1, dim=1, degree=2), degree=2)))
 y = matmul(h, replicate(partition(w2, dim=0, degree=2), degree=2))
 r = replicate(reduce(y, degree=2), degree=2)
-return reduce(mean_loss(multiply(r, r)), degree=2), combine(reduce(y, degree=2), dim=0, degree=2)
+return reduce(mean_loss(scale(multiply(r, r), factor=0.5)), degree=2), combine(reduce(y, degree=2), dim=0, degree=2)
 """,
     "reduce_scatter": """
 a = matmul(partition(x, dim=1, degree=4), partition(w1, dim=0, degree=4))
 h = relu(partition(reduce(a, degree=4), dim=0, degree=4))
 y = matmul(h, replicate(w2, degree=4))
-return reduce(mean_loss(multiply(y, y)), degree=4), combine(y, dim=0, degree=4)
+return reduce(mean_loss(scale(multiply(y, y), factor=0.5)), degree=4), combine(y, dim=0, degree=4)
 """,
     "all_to_all": """
 a = relu(matmul(replicate(x, degree=4), partition(w1, dim=1, degree=4)))
 rows = partition(combine(a, dim=1, degree=4), dim=0, degree=4)
 y = matmul(rows, replicate(w2, degree=4))
-return reduce(mean_loss(multiply(y, y)), degree=4), combine(y, dim=0, degree=4)
+return reduce(mean_loss(scale(multiply(y, y), factor=0.5)), degree=4), combine(y, dim=0, degree=4)
 """,
     "weights in parts": """
 all1 = replicate(combine(partition(w1, dim=0, degree=4), dim=0, degree=4), degree=4)
 all2 = replicate(combine(partition(w2, dim=1, degree=4), dim=1, degree=4), degree=4)
 h = relu(matmul(partition(x, dim=0, degree=4), all1))
 y = matmul(h, all2)
-return reduce(mean_loss(multiply(y, y)), degree=4), combine(y, dim=0, degree=4)
+return reduce(mean_loss(scale(multiply(y, y), factor=0.5)), degree=4), combine(y, dim=0, degree=4)
 """,
     "messages": """
 h = matmul(partition(x, dim=0, degree=2), replicate(w1, degree=2))
 r = relu(partition(combine(h, dim=0, degree=2), dim=1, degree=2))
 y = matmul(r, partition(w2, dim=0, degree=2))
 s = reduce(y, degree=2)
-return mean_loss(multiply(s, s)), s
+return mean_loss(scale(multiply(s, s), factor=0.5)), s
 """,
     "one device": """
 y = matmul(relu(matmul(x, w1)), w2)
-return mean_loss(multiply(y, y)), y
+return mean_loss(scale(multiply(y, y), factor=0.5)), y
 """,
 }
 
@@ -82,7 +82,7 @@ def cut(name: str) -> Plan:
     nodes = [n for n in graph.nodes if not n.is_leaf and not n.is_parallel]
     views = {n: MachineView.packed(0, grid(n)) for n in nodes}
     if name == "messages":  # from devices 0 and 1 to 2 and 3
-        firsts = (0, 2, 1, 3, 3)
+        firsts = (0, 2, 1, 3, 3, 3)
         views = {n: MachineView.packed(f, grid(n)) for n, f in zip(nodes, firsts, strict=True)}
     return plan_with(parse_graph(MLP), graph, views, 4)
 

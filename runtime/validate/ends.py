@@ -4,6 +4,8 @@ and statistics, each part of each once."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from math import prod
 
 from pcg.plan import Plan
@@ -14,6 +16,7 @@ from runtime.validate.content import Box, Content, Place, Tensor, covers, shown
 from runtime.validate.errors import ProgramError
 from runtime.validate.local import Kept
 from runtime.validate.meaning import Meaning
+from runtime.validate.theorem import region
 
 
 def check_ends(
@@ -47,8 +50,8 @@ def _check_loss(
 def _check_outputs(
     meaning: Meaning, programs: Sequence[Program], made: Sequence[Kept], where: str
 ) -> None:
-    """Each block of each partial of each output is kept by some rank."""
-    kept_of: dict[Tensor, set[Place]] = {}
+    """Registers that are kept are pieces of outputs, and each piece of an output is one of them."""
+    registers: dict[str, list[tuple[int, Content]]] = {}
     for program, kept in zip(programs, made, strict=True):
         statistics = {n for r in program.running if r.piece for n in r.piece.registers}
         for name in program.outputs:
@@ -57,19 +60,63 @@ def _check_outputs(
             content = kept.contents.get(name)
             if content is None:
                 raise ProgramError(where, program.rank, name, "is an output that nothing has made")
-            kept_of.setdefault(content.tensor, set()).add(content.place)
-    for value in meaning.plan.graph.outputs[1:]:
-        tensor = meaning.tensor(value)
-        found = kept_of.get(tensor, set())
-        boxes = [_box(p) for p in found if p.last - p.first == _sums(tensor, value.type)]
-        # Outputs may lie in several layouts, so that a block may be there more than once.
-        missing = _uncovered(boxes, meaning.whole(tensor))
-        if missing is not None:
-            raise ProgramError(where, 0, tensor.name, f"output {missing} is on no rank")
+            registers.setdefault(name, []).append((program.rank, content))
+    left = [_layouts(meaning, number) for number in range(len(meaning.plan.graph.outputs))]
+    for name, held in registers.items():
+        _take_output(name, held, left, where)
+    for number, (tensor, layouts) in enumerate(left):
+        if all(layout.missing for layout in layouts):
+            place = min(map(str, layouts[0].missing))
+            raise ProgramError(where, 0, tensor.name, f"output {number}, {place}, is on no rank")
 
 
-def _sums(tensor: Tensor, wanted: ParallelTensor) -> int:
-    return tensor.partials // wanted.degrees.partials
+@dataclass
+class Wanted:
+    """A way to lie: the pieces, and those that no rank has been found to hold."""
+
+    pieces: frozenset[Place]
+    missing: set[Place] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.missing = set(self.pieces)
+
+
+Layouts = tuple[Tensor, list[Wanted]]
+"""A tensor, and the ways in which it may lie."""
+
+
+def _layouts(meaning: Meaning, number: int) -> Layouts:
+    """An output as its type says that it lies; the loss may also be left in the parts in which it
+    was computed, as each has the gradient 1."""
+    value = meaning.plan.graph.outputs[number]
+    tensor = meaning.tensor(value)
+    types = [value.type] if number else [value.type, tensor.value.type]
+    return tensor, [Wanted(frozenset(_pieces_of(meaning, tensor, own))) for own in types]
+
+
+def _pieces_of(meaning: Meaning, tensor: Tensor, wanted: ParallelTensor) -> Iterator[Place]:
+    own = wanted.degrees.partials
+    sums = tensor.partials // own
+    for sigma, *block in product(range(own), *map(range, wanted.degrees.dims)):
+        yield meaning.places.of(sigma * sums, (sigma + 1) * sums, region(wanted, block, 0))
+
+
+def _take_output(
+    name: str, held: list[tuple[int, Content]], left: list[Layouts], where: str
+) -> None:
+    """A register is on all ranks a piece of one output, in one way to lie."""
+    fits = False
+    rank, first = held[0]
+    places = {content.place for _, content in held}
+    for tensor, layouts in left:
+        if any(content.tensor is not tensor for _, content in held):
+            continue
+        for layout in layouts:
+            if places <= layout.pieces:
+                layout.missing -= places
+                fits = True
+    if not fits:
+        raise ProgramError(where, rank, name, f"{first} and its like are no pieces of an output")
 
 
 def _check_weights(meaning: Meaning, programs: Sequence[Program], where: str) -> None:
@@ -150,8 +197,8 @@ def _pieces(
             problem = "expected mean and variance of one block"
             raise ProgramError(where, program.rank, ", ".join(piece.registers), problem)
         content = mean[1]
-        region, extent = content.place.region, content.place.extent
-        if piece.channels != region[1] or piece.count * extent[1] != prod(extent):
+        channels, extent = content.place.region[1], content.place.extent
+        if piece.channels != channels or piece.count * extent[1] != prod(extent):
             problem = f"{piece.count} elements of channels {piece.channels}, expected {content}"
             raise ProgramError(where, program.rank, ", ".join(piece.registers), problem)
         yield program.rank, content
@@ -199,22 +246,6 @@ def _demand_once(
     how = "missing" if not times else f"there {times} times"
     part = f"partial {partials[0]} of {tensor.name}{shown(tuple(region))}"
     raise ProgramError(where, rank, what, f"{part} is {how}, expected once")
-
-
-def _uncovered(boxes: Sequence[Box], whole: Place) -> str | None:
-    """A part that no box covers."""
-    left = list(dict.fromkeys(boxes))
-    problem = covers(left, _box(whole))
-    while problem is not None and problem[0] > 1:
-        # Leave out one that is there in another layout too.
-        _, cell = problem
-        inside = [b for b in left if all(s <= c < e for (s, e), (c, _) in zip(b, cell, strict=True))]
-        left.remove(min(inside))
-        problem = covers(left, _box(whole))
-    if problem is None or problem[0] > 0:
-        return None
-    _, (partials, *region) = problem
-    return f"partial {partials[0]}, {shown(tuple(region))}"
 
 
 def _ranks(group: Group) -> str:

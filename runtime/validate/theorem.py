@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 from pcg.graph import Signature
@@ -190,6 +189,3 @@ def _blocks(ranges: Mapping[str, tuple[int, int]]) -> str:
     return ", ".join(f"{name} {start}:{stop}" for name, (start, stop) in ranges.items()) or "all"
 
 
-def pieces(tensor: ParallelTensor) -> int:
-    """How many different pieces a tensor has: blocks times partials."""
-    return prod(tensor.degrees.dims) * tensor.degrees.partials

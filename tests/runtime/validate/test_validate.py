@@ -27,9 +27,7 @@ def test_small_plans(name, plans):
 @pytest.mark.parametrize(
     ("name", "slices", "stages", "kind"),
     [
-        ("mlp-mnist", 8, 4, "2bw"),
         ("mlp-mnist", 4, 2, "1f1b"),
-        ("candle-uno-tiny", 4, 4, "1f1b"),
         ("xdl-tiny", 4, 1, "1f1b"),
         ("tied", 4, 2, "2bw"),
     ],
