@@ -3,10 +3,10 @@ communication between them, as ``runtime.stretch`` has it, which a test compares
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from runtime.program import Alias, Communication, Exchange, Instruction, Load, Run, sources, targets
+from runtime.program import Alias, Communication, Exchange, Instruction, Load, Run, sources
 
 Local = Run | Alias | Exchange
 
@@ -17,22 +17,12 @@ class Stretch:
 
     instructions: tuple[Local, ...]
 
-    @property
-    def reads(self) -> set[str]:
-        """Registers made before it."""
-        made = {name for instruction in self.instructions for name in targets(instruction)}
-        return {name for i in self.instructions for name in sources(i)} - made
-
 
 @dataclass(frozen=True)
 class Meeting:
     """A communication, or what is moved into a register that slices add to."""
 
     instruction: Communication
-
-    @property
-    def reads(self) -> set[str]:
-        return set(sources(self.instruction))
 
 
 Block = Stretch | Meeting
@@ -64,10 +54,12 @@ def blocks_of(
     return tuple(found)
 
 
-def first_readers(blocks: Iterable[Block]) -> dict[str, int]:
-    """By register, the first block that reads it: the last one to add to its gradient."""
+def first_readers(blocks: Iterable[Block], names: Collection[str]) -> dict[str, int]:
+    """By register, of some, the first block that reads it: the last one to add to its gradient."""
     found: dict[str, int] = {}
     for number, block in enumerate(blocks):
-        for name in block.reads:
-            found.setdefault(name, number)
+        for instruction in block.instructions if isinstance(block, Stretch) else [block.instruction]:
+            for name in sources(instruction):
+                if name in names:
+                    found.setdefault(name, number)
     return found

@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 
 from pcg.plan import Plan
-from pcg.statistics import named_values
+from pcg.statistics import RunningFile, named_values
 from pcg.tensor import ParallelTensor
 from runtime.program import Group, Program, Running, Weight
 from runtime.validate.content import Box, Content, Place, Tensor, covers, shown
@@ -158,6 +158,7 @@ def _check_statistics(
             raise ProgramError(where, program.rank, "statistics", "are others than rank 0's")
     if tuple(record for record, _, _ in first) != tuple(meaning.plan.statistics):
         raise ProgramError(where, 0, "statistics", "are others than the plan's")
+    named = named_values(meaning.plan.graph) if first else {}
     for number, (record, shape, is_known) in enumerate(first):
         pieces = list(_pieces(number, programs, made, where))
         if not is_known:
@@ -168,18 +169,16 @@ def _check_statistics(
         if len(tensors) != 1:
             raise ProgramError(where, 0, record.value, "has no statistics, expected some")
         (tensor,) = tensors
-        if tensor.shape != shape or tensor is not _watched(meaning, record.at):
+        if tensor.shape != shape or record.at is None or tensor is not meaning.tensor(named[record.at]):
             raise ProgramError(where, pieces[0][0], record.value, f"statistics of {tensor.name}")
         boxes = [_box(content.place) for _, content in pieces]
         rank = pieces[0][0]
         _demand_once(boxes, meaning.whole(tensor), tensor, where, rank, "statistics")
 
 
-def _watched(meaning: Meaning, at: str | None) -> Tensor | None:
-    return None if at is None else meaning.tensor(named_values(meaning.plan.graph)[at])
-
-
-def _records(program: Program) -> tuple[tuple[object, ...], ...]:
+def _records(
+    program: Program,
+) -> tuple[tuple[RunningFile, tuple[int, ...], bool], ...]:
     return tuple((r.record, r.shape, r.is_known) for r in program.running)
 
 

@@ -101,15 +101,25 @@ class Frame:
             block = self.blocks[number]
             self.rank.graded.clear()
             if isinstance(block, Stretch):
-                for instruction in reversed(block.instructions):
-                    if not self.needed.isdisjoint(targets(instruction)):
-                        for name in sources(instruction):
-                            self.need(name)
+                self._back(block)
             else:
                 yield from self._meet_back(block.instruction)
                 self.rank.graded.clear()  # without a hook
             if done is not None:
                 done(number)
+
+    def _back(self, stretch: Stretch) -> None:
+        """What a stretch makes has gradients, so what it reads has."""
+        needed, made, weights = self.needed, self.made, self.rank.weights
+        for instruction in reversed(stretch.instructions):
+            is_run = type(instruction) is Run
+            if needed.isdisjoint(instruction.results if is_run else targets(instruction)):
+                continue
+            for name in instruction.operands if is_run else sources(instruction):
+                if name in made and name not in weights:
+                    needed.add(name)
+                else:
+                    self.need(name)
 
     def need(self, name: str) -> None:
         """A register has a gradient."""
@@ -134,7 +144,8 @@ class Frame:
     def _local(self, instruction: Run | Alias | Exchange) -> None:
         try:
             if isinstance(instruction, Run):
-                given = [self.content(name) for name in instruction.operands]
+                known = self.kept.contents
+                given = [known.get(name) or self.content(name) for name in instruction.operands]
                 self.rank.device.run(instruction, given, self.part, self.kept)
             elif isinstance(instruction, Alias):
                 made = self.rank.device.alias(instruction, self.content(instruction.source))

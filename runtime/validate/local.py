@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pcg.operator import Call
-from pcg.ops.norms import batch_norm
-from runtime.norms import NORM, STATISTICS
 from runtime.program import Alias, Exchange, Group, Load, Program, Run, Weight
 from runtime.validate.content import Content, Fragment, Place, assemble, shown
 from runtime.validate.errors import Unsound
@@ -56,30 +54,29 @@ class Device:
 
     def run(self, run: Run, given: list[Content], part: int, kept: Kept) -> None:
         """One task: exactly one that the plan has for this device, on just those blocks."""
-        if run.call.operator == STATISTICS:
-            self._statistics(run, given, run.results, kept)
+        called = self.meaning.called(run.call)
+        if called.only:
+            self._statistics(run.results, given, kept)
             return
-        call, extra = plain(run.call), 0
-        if call is not run.call:
-            extra = 2
-        reads = tuple([content.tensor for content in given])
-        known = self.meaning.operations.get((call, reads))
+        known = called.operations.get(tuple([content[0] for content in given]))
         if known is None:
-            names = ", ".join(tensor.name for tensor in reads)
-            raise Unsound(f"the plan has no {call.name} of {names}")
-        places = tuple([content.place for content in given])
-        operation, expected = self._task(run, call, known, places, part)
-        if len(run.results) != len(operation.results) + extra:
-            raise Unsound(f"{len(run.results)} results, expected {len(operation.results) + extra}")
+            names = ", ".join(content.tensor.name for content in given)
+            raise Unsound(f"the plan has no {called.plain.name} of {names}")
+        places = tuple([content[1] for content in given])
+        operation, expected = self._task(run, called.plain, known, places, part)
+        count = len(operation.results)
+        if len(run.results) != count + 2 * called.also:
+            raise Unsound(f"{len(run.results)} results, expected {count + 2 * called.also}")
+        contents = kept.contents
         for name, tensor, place in zip(
             run.results, operation.results, expected.results, strict=False
         ):
             self.shaped(name, place)
-            if name in kept.contents:
+            if name in contents:
                 raise Unsound(f"makes {name}, which is made already")
-            kept.contents[name] = Content(tensor, place)
-        if extra:
-            self._statistics(run, given[:1], run.results[-extra:], kept)
+            contents[name] = Content(tensor, place)
+        if called.also:
+            self._statistics(run.results[count:], given[:1], kept)
 
     def _task(
         self, run: Run, call: Call, known: list[Operation], places: tuple[Place, ...], part: int
@@ -101,9 +98,7 @@ class Device:
             problem = wrong
         raise Unsound(problem)
 
-    def _statistics(
-        self, run: Run, given: list[Content], names: tuple[str, ...], kept: Kept
-    ) -> None:
+    def _statistics(self, names: tuple[str, ...], given: list[Content], kept: Kept) -> None:
         """Mean and variance of each channel of a block, which has to be added up."""
         (content,) = given
         tensor, place = content
@@ -142,11 +137,6 @@ class Device:
         """Raise Unsound where a register has another shape than what it holds."""
         if self._shapes.get(name) != place.extent:
             raise Unsound(f"{name} has shape {self._shapes.get(name)}, expected {place.extent}")
-
-
-def plain(call: Call) -> Call:
-    """The call that the plan has for one that also gives statistics; others are their own."""
-    return batch_norm(**call.values) if call.operator == NORM else call
 
 
 def _other_places(run: Run, places: tuple[Place, ...], expected: Expected) -> str:

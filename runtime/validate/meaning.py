@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 
 from pcg.graph import Node, Signature, Value
 from pcg.operator import Call
+from pcg.ops.norms import batch_norm
 from pcg.plan import Plan
 from pcg.schedule import trace
 from pcg.tensor import ParallelTensor
 from pcg.text import node_names
 from pcg.view import MachineView
 from runtime.executable import concrete
+from runtime.norms import NORM, STATISTICS
 from runtime.validate.content import Place, Places, Tensor
 from runtime.validate.theorem import Expected, joined, tasks_of
 
@@ -59,7 +61,17 @@ class Joining:
     tasks: Mapping[int, Expected]
 
 
-Read = tuple[Call, tuple[Tensor, ...]]
+@dataclass(frozen=True)
+class Called:
+    """A call of a program. ``plain``: the one that the plan has, where this one also gives
+    statistics (``also``); ``only``: it gives nothing else."""
+
+    call: Call
+    plain: Call
+    also: bool
+    only: bool
+    operations: dict[tuple[Tensor, ...], list[Operation]]
+    """By the tensors that it reads."""
 
 
 class Meaning:
@@ -69,9 +81,10 @@ class Meaning:
         self.plan, self.places = plan, Places()
         self.leaves: dict[str, Tensor] = {}
         """Inputs and weights by name."""
-        self.operations: dict[Read, list[Operation]] = {}
+        self.operations: dict[Call, dict[tuple[Tensor, ...], list[Operation]]] = {}
         self.joins: dict[Tensor, list[Joining]] = {}
         self._where = where
+        self._called: dict[int, Called] = {}
         self._names = node_names(plan.graph)
         self._of: dict[Value, Tensor] = {}
         self._made: dict[object, tuple[Tensor, ...]] = {}
@@ -81,6 +94,18 @@ class Meaning:
                 self._leaf(node)
             elif not node.is_parallel:
                 self._operator(node)
+
+    def called(self, call: Call) -> Called:
+        """What is known of a call. Calls are many and mostly the same objects, so that each is
+        compared once."""
+        found = self._called.get(id(call))
+        if found is None or found.call is not call:
+            also = call.operator == NORM
+            plain = batch_norm(**call.values) if also else call
+            operations = self.operations.get(plain, {})
+            found = Called(call, plain, also, call.operator == STATISTICS, operations)
+            self._called[id(call)] = found
+        return found
 
     def tensor(self, value: Value) -> Tensor:
         """The tensor behind a value, and before the parallel operators that lead to it."""
@@ -116,7 +141,7 @@ class Meaning:
             work = self._works[key] = Work(*key, self.places)
         again = node in self.plan.recompute
         found = Operation(node.name, work, results, again)
-        self.operations.setdefault((call, reads), []).append(found)
+        self.operations.setdefault(call, {}).setdefault(reads, []).append(found)
 
     def _results(
         self,

@@ -189,7 +189,8 @@ class Passes:
         last = self.slices[-1] if self.slices else ()
         self.way_back: tuple[Block, ...] = (*self.before, *self.tail, *last)
         self._sync = Sync(rank, itemsize)
-        closing = first_readers(self.way_back)
+        trained = frozenset(weight.register for weight in program.trained)
+        closing = first_readers(self.way_back, trained)
         self._closing: dict[int, list[str]] = {}
         for weight in program.trained:
             if weight.register in closing:
