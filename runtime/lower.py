@@ -9,8 +9,8 @@ from functools import cached_property
 from pcg import schedule as steps
 from pcg.graph import Node
 from pcg.layout import Layout, Piece, tasks
-from pcg.pipeline import turns
 from pcg.operator import Call
+from pcg.pipeline import turns
 from pcg.plan import Plan
 from pcg.schedule import Schedule, Slot
 from pcg.task import Task
@@ -60,7 +60,9 @@ class Lowering:
     plan: Plan
     where: str = "plan"
     schedule: Schedule = field(init=False)
-    _called: dict[int, _Called] = field(init=False, repr=False, default_factory=dict[int, "_Called"])
+    _called: dict[int, _Called] = field(
+        init=False, repr=False, default_factory=dict[int, "_Called"]
+    )
     _placed: dict[object, Mapping[int, _Placed]] = field(
         init=False, repr=False, default_factory=dict[object, "Mapping[int, _Placed]"]
     )

@@ -168,9 +168,15 @@ def _messages(own: Exchange) -> Iterator[tuple[str, list[Instruction]]]:
         rest = own.sends[:number], own.sends[number + 1 :]
         yield "missing send", [replace(own, sends=(*rest[0], *rest[1]))]
         yield "doubled send", [replace(own, sends=(*rest[0], part, part, *rest[1]))]
-        yield "other peer", [replace(own, sends=(*rest[0], Part(own_peer(own, part), part.region), *rest[1]))]
+        yield (
+            "other peer",
+            [replace(own, sends=(*rest[0], Part(own_peer(own, part), part.region), *rest[1]))],
+        )
         for region in _moved(part.region):
-            yield "wrong offset", [replace(own, sends=(*rest[0], Part(part.peer, region), *rest[1]))]
+            yield (
+                "wrong offset",
+                [replace(own, sends=(*rest[0], Part(part.peer, region), *rest[1]))],
+            )
     for number, part in enumerate(own.receives):
         rest = own.receives[:number], own.receives[number + 1 :]
         yield "missing receive", [replace(own, receives=(*rest[0], *rest[1]))]
@@ -183,7 +189,10 @@ def _messages(own: Exchange) -> Iterator[tuple[str, list[Instruction]]]:
         yield "missing piece", [replace(own, kept=(*rest[0], *rest[1]))]
         yield "doubled sum", [replace(own, kept=(*rest[0], kept, kept, *rest[1]))]
         for region in _moved(kept.source):
-            yield "wrong offset", [replace(own, kept=(*rest[0], replace(kept, source=region), *rest[1]))]
+            yield (
+                "wrong offset",
+                [replace(own, kept=(*rest[0], replace(kept, source=region), *rest[1]))],
+            )
     if own.sends or own.receives:
         yield "dropped messages", []
     if own.receives:
@@ -213,9 +222,7 @@ def _loads(own: Load) -> Iterator[tuple[str, list[Instruction]]]:
         yield "wrong offset", [replace(own, region=region)]
 
 
-def _runs(
-    program: Program, own: Run, read: set[str]
-) -> Iterator[tuple[str, list[Instruction]]]:
+def _runs(program: Program, own: Run, read: set[str]) -> Iterator[tuple[str, list[Instruction]]]:
     if read & set(own.results):
         yield "dropped operator", []
     others = [n for n in program.shapes if n not in (*own.operands, *own.results)]
@@ -256,7 +263,9 @@ def _of_orders(program: Program) -> Iterator[tuple[str, str, Program]]:
 def _lane(instruction: Instruction) -> object:
     """Equal for what meets its other ends in the order in which it is posted."""
     if isinstance(instruction, Exchange):
-        ends = [{part.peer for part in parts} for parts in (instruction.sends, instruction.receives)]
+        ends = [
+            {part.peer for part in parts} for parts in (instruction.sends, instruction.receives)
+        ]
         return None if instruction.is_local else tuple(map(frozenset, ends))
     return getattr(instruction, "group", None)
 
@@ -333,7 +342,9 @@ def _of_all(programs: Programs) -> Iterator[Mutant]:
         if isinstance(instruction, Run) and "factor" in instruction.call.values:
             yield Mutant("wrong scale", f"all ranks: {at}", _scaled(programs, number))
     for register in sorted({w.register for p in programs for w in p.weights if len(w.group) > 1}):
-        yield Mutant("gradient exchange left out", f"all ranks: {register}", _alone(programs, register))
+        yield Mutant(
+            "gradient exchange left out", f"all ranks: {register}", _alone(programs, register)
+        )
     trained = sorted({w.register for p in programs for w in p.trained})
     for register in trained:
         made = tuple(replace(p, active=p.active - {register}) for p in programs)

@@ -58,7 +58,9 @@ def first_readers(blocks: Iterable[Block], names: Collection[str]) -> dict[str, 
     """By register, of some, the first block that reads it: the last one to add to its gradient."""
     found: dict[str, int] = {}
     for number, block in enumerate(blocks):
-        for instruction in block.instructions if isinstance(block, Stretch) else [block.instruction]:
+        for instruction in (
+            block.instructions if isinstance(block, Stretch) else [block.instruction]
+        ):
             for name in sources(instruction):
                 if name in names:
                     found.setdefault(name, number)

@@ -169,7 +169,11 @@ def _check_statistics(
         if len(tensors) != 1:
             raise ProgramError(where, 0, record.value, "has no statistics, expected some")
         (tensor,) = tensors
-        if tensor.shape != shape or record.at is None or tensor is not meaning.tensor(named[record.at]):
+        if (
+            tensor.shape != shape
+            or record.at is None
+            or tensor is not meaning.tensor(named[record.at])
+        ):
             raise ProgramError(where, pieces[0][0], record.value, f"statistics of {tensor.name}")
         boxes = [_box(content.place) for _, content in pieces]
         rank = pieces[0][0]

@@ -151,7 +151,9 @@ class Frame:
                 made = self.rank.device.alias(instruction, self.content(instruction.source))
                 self._keep(instruction.target, made)
             else:
-                self._put(instruction, self.rank.device.sliced(instruction, self._source(instruction)))
+                self._put(
+                    instruction, self.rank.device.sliced(instruction, self._source(instruction))
+                )
         except Unsound as error:
             raise self.rank.wrong(instruction, str(error)) from error
 

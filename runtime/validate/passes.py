@@ -184,7 +184,9 @@ class Passes:
         self.pipeline = program.pipeline
         joined = frozenset(self.pipeline.joined if self.pipeline else ())
         self.before = blocks_of(program.instructions)
-        self.slices = [blocks_of(p, joined) for p in (self.pipeline.slices if self.pipeline else ())]
+        self.slices = [
+            blocks_of(p, joined) for p in (self.pipeline.slices if self.pipeline else ())
+        ]
         self.tail = blocks_of(self.pipeline.tail if self.pipeline else ())
         last = self.slices[-1] if self.slices else ()
         self.way_back: tuple[Block, ...] = (*self.before, *self.tail, *last)

@@ -187,5 +187,3 @@ def _ranges(
 
 def _blocks(ranges: Mapping[str, tuple[int, int]]) -> str:
     return ", ".join(f"{name} {start}:{stop}" for name, (start, stop) in ranges.items()) or "all"
-
-

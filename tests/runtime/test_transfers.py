@@ -15,9 +15,8 @@ from pcg.tensor import Degrees, ParallelTensor
 from pcg.transfer import transfer
 from runtime.moves import collective, exchange, pattern
 from runtime.program import Exchange
-from runtime.validate.content import Content, Places, Tensor
+from runtime.validate.content import Content, Places, Tensor, assemble
 from runtime.validate.movement import Member, arrived, collected, sent
-from runtime.validate.content import assemble
 from runtime.validate.transposed import is_transposed, parts
 
 
@@ -120,7 +119,12 @@ def check_symbols(source: Layout, target: Layout, own: dict, value: Value) -> No
 
 @pytest.mark.parametrize(
     ("devices", "size"),
-    [(2, 4), (4, 4), pytest.param(6, 6, marks=pytest.mark.soak), pytest.param(8, 8, marks=pytest.mark.soak)],
+    [
+        (2, 4),
+        (4, 4),
+        pytest.param(6, 6, marks=pytest.mark.soak),
+        pytest.param(8, 8, marks=pytest.mark.soak),
+    ],
 )
 def test_every_pair_of_layouts(devices, size):
     value = leaf("input", "x", (size, size))
