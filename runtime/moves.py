@@ -115,7 +115,7 @@ def _group_of(move: Transfer) -> Mapping[int, Group]:
 
 @lru_cache(maxsize=1024)
 def _swapped(move: Transfer) -> Mapping[int, tuple[dict[int, Region], dict[int, Region]]]:
-    """Of each rank of an all_to_all, what goes to each member, and where what comes from it goes."""
+    """Of each rank of an all_to_all, what goes to each member, and where what comes goes."""
     found: dict[int, tuple[dict[int, Region], dict[int, Region]]] = {}
     for message in move.messages:
         sender, receiver = message.source, message.target

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from runtime.program import (
@@ -251,7 +252,7 @@ def _of_orders(program: Program) -> Iterator[tuple[str, str, Program]]:
     each then meets the other's ends."""
     for instructions, put in lists(program):
         at = [n for n, i in enumerate(instructions) if _lane(i) is not None]
-        for first, second in zip(at, at[1:], strict=False):
+        for first, second in pairwise(at):
             one, other = instructions[first], instructions[second]
             if _lane(one) != _lane(other):
                 continue
@@ -286,8 +287,9 @@ def _of_program(program: Program) -> Iterator[tuple[str, str, Program]]:
         if weight.register in program.active:
             yield "gradient left out", str(weight), made
         yield "weight forgotten", str(weight), replace(program, weights=(*rest[0], *rest[1]))
+    known = {n for listed, _ in lists(program) for i in listed for n in targets(i)}
     for name in sorted(program.shapes):
-        if program.shapes[name] and any(name in targets(i) for l, _ in lists(program) for i in l):
+        if program.shapes[name] and name in known:
             shape = (program.shapes[name][0] + 1, *program.shapes[name][1:])
             shapes = {**program.shapes, name: shape}
             yield "wrong shape", name, replace(program, shapes=shapes)

@@ -41,7 +41,8 @@ x2 = replicate(partition(x, dim=0, degree=2), degree=2)
 h = relu(matmul(x2, replicate(partition(w1, dim=1, degree=2), degree=2)))
 y = matmul(h, replicate(partition(w2, dim=0, degree=2), degree=2))
 r = replicate(reduce(y, degree=2), degree=2)
-return reduce(mean_loss(scale(multiply(r, r), factor=0.5)), degree=2), combine(reduce(y, degree=2), dim=0, degree=2)
+out = combine(reduce(y, degree=2), dim=0, degree=2)
+return reduce(mean_loss(scale(multiply(r, r), factor=0.5)), degree=2), out
 """,
     "reduce_scatter": """
 a = matmul(partition(x, dim=1, degree=4), partition(w1, dim=0, degree=4))

@@ -2,9 +2,9 @@
 by a collective or by messages, gives every device the block that its type says. For all sizes and
 degrees.
 
-A tensor of P partials is V(sigma; i). Source pieces are blocks of ``B`` elements, and of a target of
-p = P/g partials the piece (tau, beta) means V'(tau; i) = sum j < g: V(tau g + j; i), as Reduce has
-it. Along each dimension, with n blocks of one side in a block of the other:
+A tensor of P partials is V(sigma; i). Source pieces are blocks of ``B`` elements. Of a target with
+p = P/g partials, the piece (tau, beta) means V'(tau; i) = sum j < g: V(tau g + j; i), as Reduce
+has it. Along each dimension, with n blocks of one side in a block of the other:
 
     all_reduce       out[u]       = sum j < g: V(tau g + j; beta B + u)
                      target       V'(tau; beta B + u)
@@ -21,17 +21,20 @@ about digits, in which sizes and degrees are symbols. No dimension matters to an
 reads each of them by itself and a partial is a digit like others; so each is proved for one.
 
 Each statement is the negation that Z3 finds to have no solution. Products of symbols are where
-solvers get lost, so a statement names the quotients, and takes for given that a product of two numbers that are
-not negative is not negative, which is one of the statements.
+solvers get lost, so a statement names the quotients, and takes for given that a product of two
+numbers that are not negative is not negative, which is one of the statements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import z3
 
+Formula = Any
+"""A term or condition of Z3, whose types say little."""
 _V = z3.Function("V", z3.IntSort(), z3.IntSort(), z3.IntSort())
 """The elements of a tensor, by a partial and an index, or by two indices."""
 RESOURCES = 20_000_000
@@ -43,15 +46,15 @@ class Claim:
     """Something that holds for all integers: ``given`` implies ``then``. ``text`` in words."""
 
     text: str
-    given: tuple[z3.BoolRef, ...]
-    then: z3.BoolRef
+    given: tuple[Formula, ...]
+    then: Formula
 
 
-def _ints(names: str) -> list[z3.ArithRef]:
+def _ints(names: str) -> list[Formula]:
     return [z3.Int(name) for name in names.split()]
 
 
-def _below(value: z3.ArithRef, size: z3.ArithRef) -> z3.BoolRef:
+def _below(value: Formula, size: Formula) -> Formula:
     return z3.And(value >= 0, value < size)
 
 
@@ -139,7 +142,7 @@ def met() -> tuple[Claim, ...]:
     i, q, r, u, lo, hi, b, d = _ints("i q r u lo hi B d")
     given = (b >= 1, d >= 1, lo >= 0, hi <= d * b, lo <= i, i < hi)
 
-    def holds(block: z3.ArithRef) -> z3.BoolRef:
+    def holds(block: Formula) -> Formula:
         start, stop = block * b, block * b + b
         first, last = z3.If(start > lo, start, lo), z3.If(stop < hi, stop, hi)
         return z3.And(first <= i, i < last)

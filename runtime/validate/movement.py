@@ -32,7 +32,7 @@ def collected(members: Sequence[Member], places: Places) -> list[Content]:
     """What each member of a collective holds after it. Raises Unsound where that is no block of a
     tensor."""
     maps = [parts(member.instruction) for member in members]
-    for member, own in zip(members, maps, strict=True):
+    for own in maps:
         for side in (own.sends, own.receives):
             if side is not None and len(side) != len(members):
                 raise Unsound(f"has {len(side)} regions, expected {len(members)}, one a member")

@@ -214,8 +214,7 @@ class Passes:
             yield from self._sync.finish()
             yield from self.rank.settle(lambda batch, _: batch <= self.rank.batch)
             yield from self._statistics(number)
-            for total in self._totals:
-                yield total
+            yield from self._totals
             self._totals.clear()
 
     def frame(

@@ -144,8 +144,7 @@ def test_a_group_does_one_thing_after_the_other():
         if rank:
             first, second = message(1, (0,), ()), message(1, (), (0,))
         made = [lanes.post(key, own) for key, own in zip(keys, (first, second), strict=True)]
-        for own in made:
-            yield own
+        yield from made
 
     apart = Lanes()
     run({rank: work(apart, rank, (rank, 1 - rank)) for rank in range(2)}, apart)
