@@ -166,7 +166,13 @@ def by_rank(messages: Iterable[tuple[int, int, Region, Region]]) -> Mapping[int,
         sends.setdefault(sender, []).append(Part(receiver, given))
         receives.setdefault(receiver, []).append(Part(sender, place))
     return {
-        rank: Exchange(None, None, *(tuple(own.get(rank, ())) for own in (sends, receives, kept)))
+        rank: Exchange(
+            None,
+            None,
+            tuple(sends.get(rank, ())),
+            tuple(receives.get(rank, ())),
+            tuple(kept.get(rank, ())),
+        )
         for rank in {*sends, *receives, *kept}
     }
 

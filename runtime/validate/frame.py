@@ -3,9 +3,9 @@ place of numbers: ``runtime.frame`` followed step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from runtime.program import Alias, Collective, Communication, Exchange, Run, sources, targets
 from runtime.validate.blocks import Block, Meeting, Stretch
@@ -207,8 +207,8 @@ class Frame:
             self.need(instruction.source)
 
     def _messages(
-        self, exchange: Exchange, outgoing: dict[int, object], way: Way
-    ) -> Generator[Operation, None, dict[int, object]]:
+        self, exchange: Exchange, outgoing: Mapping[int, Any], way: Way
+    ) -> Generator[Operation, None, dict[int, Any]]:
         rank = self.rank
         sends = {part.peer: outgoing.get(part.peer) for part in exchange.sends}
         receives = {part.peer: None for part in exchange.receives}

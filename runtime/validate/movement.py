@@ -38,10 +38,9 @@ def collected(members: Sequence[Member], places: Places) -> list[Content]:
                 raise Unsound(f"has {len(side)} regions, expected {len(members)}, one a member")
     if len({prod(extent(side[0])) if (side := own.sends) else -1 for own in maps}) > 1:
         raise Unsound("members give parts of different sizes")
-    alike = all(
-        m.source is not None and m.source.place.region == members[0].source.place.region
-        for m in members
-    ) and all(own.sends == maps[0].sends for own in maps)
+    alike = all(m.source.place.region == members[0].source.place.region for m in members) and all(
+        own.sends == maps[0].sends for own in maps
+    )
     if alike and maps[0].receives is None and all(own.receives is None for own in maps):
         return _summed(members, maps[0].sends, places)
     made: dict[object, Content] = {}
