@@ -33,7 +33,9 @@ out once for operators alike. Exact: what is accepted is right, and what is righ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 from pcg.errors import InputError
 from pcg.plan import Plan
@@ -73,8 +75,22 @@ def validate(
 
 def validate_lowered(lowering: Lowering, itemsize: int = FLOAT32) -> None:
     """The same for the programs that a plan is lowered to."""
-    programs = [lowering.program(rank) for rank in range(lowering.ranks)]
-    validate(lowering.plan, programs, lowering.where, itemsize)
+    with _uncollected():
+        programs = [lowering.program(rank) for rank in range(lowering.ranks)]
+        validate(lowering.plan, programs, lowering.where, itemsize)
+
+
+@contextmanager
+def _uncollected() -> Generator[None]:
+    """Without searches for cycles of garbage: of hundreds of thousands of instructions that stay,
+    each search would look at all."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 __all__ = ["ProgramError", "validate", "validate_lowered"]

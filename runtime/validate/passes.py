@@ -29,6 +29,7 @@ class Sync:
         program = rank.device.program
         sizes = {w.register: itemsize * prod(extent(w.region)) for w in program.trained}
         self.buckets = buckets(program.trained, sizes)
+        self._registers = [frozenset(w.register for w in b.weights) for b in self.buckets]
         self._rank, self._filled = rank, rank.filled
         self._sent: list[Operation | None] = []
         self.batch = 0
@@ -37,7 +38,7 @@ class Sync:
         self._filled.add(register)
         while len(self._sent) < len(self.buckets):
             bucket = self.buckets[len(self._sent)]
-            if any(weight.register not in self._filled for weight in bucket.weights):
+            if not self._registers[len(self._sent)] <= self._filled:
                 return
             self._send(bucket)
 
