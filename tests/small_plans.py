@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from by_hand import plan_with
 from images import ONE_IMAGE, four_devices
-from pipelines import plan_of
+from pipelines import plan_of, planned
 
 from pcg.layout import grid
 from pcg.plan import Plan
@@ -121,11 +122,18 @@ def two_stages(kind) -> Plan:
     return plan_of(parse_graph(THEIR_MODEL), graph, views, 2, 2, kind)
 
 
-def small_plans() -> dict[str, Plan]:
-    """All of them, by name."""
-    return {
-        **{name: cut(name) for name in CUT},
-        "halos": rows_of_an_image(),
-        "1f1b": two_stages("1f1b"),
-        "2bw": two_stages("2bw"),
-    }
+NAMES = (*CUT, "halos", "1f1b", "2bw", "tail")
+
+
+@lru_cache
+def small_plan(name: str) -> Plan:
+    """One of ``NAMES``, made when it is asked for."""
+    match name:
+        case "halos":
+            return rows_of_an_image()
+        case "1f1b" | "2bw":
+            return two_stages(name)
+        case "tail":
+            return planned("tied", load_library(), 4, 2, "1f1b")
+        case _:
+            return cut(name)

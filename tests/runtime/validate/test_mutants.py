@@ -8,13 +8,12 @@ from itertools import islice
 
 import pytest
 from program_mutants import Mutant, mutants
-from small_plans import small_plans
+from small_plans import NAMES, small_plan
 
 from pcg.plan import Plan
 from runtime.lower import Lowering
 from runtime.validate import ProgramError, validate
 
-PLANS = small_plans()
 EACH = 60
 """How many mutants of a plan are taken, evenly of all."""
 
@@ -28,23 +27,23 @@ def caught(plan: Plan, mutant: Mutant) -> bool:
 
 
 def all_mutants(name: str) -> list[Mutant]:
-    lowering = Lowering(PLANS[name])
+    lowering = Lowering(small_plan(name))
     return list(mutants(tuple(lowering.program(rank) for rank in range(lowering.ranks))))
 
 
-@pytest.mark.parametrize("name", list(PLANS))
+@pytest.mark.parametrize("name", NAMES)
 def test_mutants_are_caught(name):
     found = all_mutants(name)
     some = list(islice(found, 0, None, max(1, len(found) // EACH)))
     assert len(some) >= 20
-    left = [f"{m.kind}: {m.at}" for m in some if not caught(PLANS[name], m)]
+    left = [f"{m.kind}: {m.at}" for m in some if not caught(small_plan(name), m)]
     assert not left
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", list(PLANS))
+@pytest.mark.parametrize("name", NAMES)
 def test_all_mutants_are_caught(name):
     found = all_mutants(name)
     print(name, Counter(mutant.kind for mutant in found))
-    left = [f"{m.kind}: {m.at}" for m in found if not caught(PLANS[name], m)]
+    left = [f"{m.kind}: {m.at}" for m in found if not caught(small_plan(name), m)]
     assert not left

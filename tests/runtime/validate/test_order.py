@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pipelines import planned
 from simulated import on_ranks
-from small_plans import small_plans
+from small_plans import NAMES, small_plan
 
 from runtime import sync
 from runtime.executor import Executor
@@ -17,12 +16,7 @@ from runtime.validate.local import Device
 from runtime.validate.meaning import Meaning
 from runtime.validate.order import Blame, Lanes, Operation, run
 from runtime.validate.passes import Passes
-from substitutions.store import load_library
 
-PLANS = {
-    **small_plans(),
-    "tail": planned("tied", load_library(), 4, 2, "1f1b"),
-}
 STEPS = 3
 
 
@@ -79,13 +73,13 @@ def posted(lowering: Lowering, steps: int) -> list[list[object]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "small"), [*((name, True) for name in PLANS), ("1f1b", False), ("tail", False)]
+    ("name", "small"), [*((name, True) for name in NAMES), ("1f1b", False), ("tail", False)]
 )
 def test_ranks_post_what_was_foreseen(name, small, monkeypatch):
     if small:  # every gradient by itself
         monkeypatch.setattr(sync, "FIRST_BYTES", 1)
         monkeypatch.setattr(sync, "BUCKET_BYTES", 1)
-    lowering = Lowering(PLANS[name])
+    lowering = Lowering(small_plan(name))
     pipeline = lowering.program(0).pipeline
     steps = STEPS if pipeline is not None and pipeline.runs_on else 1
     found = posted(lowering, steps)
@@ -93,9 +87,9 @@ def test_ranks_post_what_was_foreseen(name, small, monkeypatch):
     assert all(found) or name == "one device"
 
 
-@pytest.mark.parametrize("name", list(PLANS))
+@pytest.mark.parametrize("name", NAMES)
 def test_blocks_are_those_that_run(name):
-    lowering = Lowering(PLANS[name])
+    lowering = Lowering(small_plan(name))
     for rank in range(lowering.ranks):
         program = lowering.program(rank)
         joined = frozenset(program.pipeline.joined if program.pipeline else ())

@@ -7,21 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import planned
 from random_plans import drawn_plan
-from small_plans import small_plans
+from small_plans import NAMES, small_plan
 
 from runtime.lower import Lowering
 from runtime.validate import validate_lowered
 from substitutions.store import load_library
 
 
-@pytest.fixture(scope="module")
-def plans():
-    return small_plans()
-
-
-@pytest.mark.parametrize("name", list(small_plans()))
-def test_small_plans(name, plans):
-    validate_lowered(Lowering(plans[name]))
+@pytest.mark.parametrize("name", NAMES)
+def test_small_plans(name):
+    validate_lowered(Lowering(small_plan(name)))
 
 
 @pytest.mark.parametrize(
