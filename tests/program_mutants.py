@@ -314,7 +314,8 @@ def _of_pipeline(program: Program) -> Iterator[tuple[str, str, Program]]:
     def made(**changes: Any) -> Program:
         return replace(program, pipeline=replace(own, **changes))
 
-    yield "slices swapped", "", made(slices=own.slices[::-1])
+    if own.slices != own.slices[::-1]:  # a rank may have nothing to do with them
+        yield "slices swapped", "", made(slices=own.slices[::-1])
     yield "slice left out", "", made(turns=own.turns[:-1])
     yield "slice back twice", "", made(turns=(*own.turns, own.turns[-1]))
     backward = [t for t in own.turns if not t[0]]
