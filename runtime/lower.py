@@ -9,9 +9,11 @@ from functools import cached_property
 from pcg import schedule as steps
 from pcg.graph import Node
 from pcg.layout import Layout, Piece, tasks
+from pcg.operator import Call
 from pcg.pipeline import turns
 from pcg.plan import Plan
 from pcg.schedule import Schedule, Slot
+from pcg.task import Task
 from pcg.tensor import ParallelTensor
 from pcg.text import node_names
 from pcg.transfer import Transfer, transfer
@@ -42,6 +44,11 @@ from runtime.slices import (
 )
 from runtime.watch import Watch, running, watches
 
+_Called = tuple[Call, tuple[str, ...], tuple[str, ...]]
+"""A call, and the registers that it reads and makes."""
+_Placed = tuple[Task, tuple[tuple[int, ...], ...]]
+"""A task, and where its operands start."""
+
 
 @dataclass(frozen=True)
 class Lowering:
@@ -53,6 +60,12 @@ class Lowering:
     plan: Plan
     where: str = "plan"
     schedule: Schedule = field(init=False)
+    _called: dict[int, _Called] = field(
+        init=False, repr=False, default_factory=dict[int, "_Called"]
+    )
+    _placed: dict[object, Mapping[int, _Placed]] = field(
+        init=False, repr=False, default_factory=dict[object, "Mapping[int, _Placed]"]
+    )
 
     def __post_init__(self) -> None:
         check_types(self.plan, self.where)
@@ -289,22 +302,44 @@ class Lowering:
             )
 
     def _run(self, number: int, step: steps.Compute, rank: int, part: int) -> Iterable[Instruction]:
-        task = next((task for device, task in tasks(step.node, step.view) if device == rank), None)
-        if task is None:
-            return
-        call = concrete(step.node.operator_call, self.where)
-        yield Run(
-            call,
-            replace(sliced_task(step.node, task, part), attributes=call.values),
-            tuple(
-                tuple(start for start, _ in global_region(slot.layout, rank, part))
-                for slot in step.operands
-            ),
-            tuple(self._name(slot) for slot in step.operands),
-            tuple(self._name(slot) for slot in step.results),
-            step.node in self.plan.recompute,
-            number,
-        )
+        own = self._tasks(step, part).get(rank)
+        if own is not None:
+            call, operands, results = self._calls(step)
+            again = step.node in self.plan.recompute
+            yield Run(call, *own, operands, results, again, number)
+
+    def _calls(self, step: steps.Compute) -> _Called:
+        """What all ranks that take part in a step have in common."""
+        found = self._called.get(id(step))
+        if found is None:
+            found = self._called[id(step)] = (
+                concrete(step.node.operator_call, self.where),
+                tuple(self._name(slot) for slot in step.operands),
+                tuple(self._name(slot) for slot in step.results),
+            )
+        return found
+
+    def _tasks(self, step: steps.Compute, part: int) -> Mapping[int, _Placed]:
+        """Each device's task with the global index of each operand's first element: the same for
+        steps that do the same in the same places."""
+        once = id(step), part
+        found = self._placed.get(once)
+        if found is not None:
+            return found
+        layouts = tuple(slot.layout for slot in step.operands)
+        key = step.node.signature, step.view, layouts, part
+        found = self._placed.get(key)
+        if found is None:
+            values = concrete(step.node.operator_call, self.where).values
+            found = self._placed[key] = {
+                device: (
+                    replace(sliced_task(step.node, task, part), attributes=values),
+                    tuple(_starts(layout, device, part) for layout in layouts),
+                )
+                for device, task in tasks(step.node, step.view)
+            }
+        self._placed[once] = found
+        return found
 
 
 def one_copy(layout: Layout, copy: int) -> Layout:
@@ -345,6 +380,10 @@ def _regular(step: steps.Move) -> Transfer | None:
 def _shape(slot: Slot, rank: int) -> tuple[int, ...]:
     """Of a rank's piece of a slice."""
     return tuple(stop - start for start, stop in region_of(one_slice(slot.layout), rank))
+
+
+def _starts(layout: Layout, device: int, part: int) -> tuple[int, ...]:
+    return tuple(start for start, _ in global_region(layout, device, part))
 
 
 def _holds(slot: Slot, rank: int) -> bool:

@@ -6,6 +6,8 @@ reduce_scatter, combine and partition along other dimensions an all_to_all.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 from math import prod
@@ -82,8 +84,8 @@ def collective(
     no part."""
     found = pattern(move)
     assert found is not None, "asked for where there is a pattern"
-    kind, groups = found
-    group = next((group for group in groups if rank in group), None)
+    kind = found[0]
+    group = _group_of(move).get(rank)
     if group is None:
         return None
     match kind:
@@ -98,35 +100,81 @@ def collective(
             places = tuple(inside(region_of(move.target, member), own) for member in group)
             return ReduceScatter(source, target, group, places, position)
         case "all_to_all":
-            sent = {m.target: _within(move.source, m, rank) for m in _of(move, source=rank)}
-            got = {m.source: _within(move.target, m, rank) for m in _of(move, target=rank)}
+            sent, got = _swapped(move)[rank]
             sends, receives = (tuple(known[member] for member in group) for known in (sent, got))
             return AllToAll(source, target, group, sends, receives, position)
 
 
+@lru_cache(maxsize=4096)
+def _group_of(move: Transfer) -> Mapping[int, Group]:
+    """The group of each rank that takes part in a transfer by a collective."""
+    found = pattern(move)
+    assert found is not None, "asked for where there is a pattern"
+    return {rank: group for group in found[1] for rank in group}
+
+
+@lru_cache(maxsize=1024)
+def _swapped(move: Transfer) -> Mapping[int, tuple[dict[int, Region], dict[int, Region]]]:
+    """Of each rank of an all_to_all, what goes to each member, and where what comes goes."""
+    found: dict[int, tuple[dict[int, Region], dict[int, Region]]] = {}
+    for message in move.messages:
+        sender, receiver = message.source, message.target
+        sent = found.setdefault(sender, ({}, {}))[0]
+        sent[receiver] = _within(move.source, message, sender)
+        got = found.setdefault(receiver, ({}, {}))[1]
+        got[sender] = _within(move.target, message, receiver)
+    return found
+
+
 def exchange(move: Transfer, rank: int, source: str, target: str) -> Exchange:
     """One rank's part of a transfer by messages."""
-    sends: list[Part] = []
-    receives: list[Part] = []
-    kept: list[Kept] = []
-    for message in move.messages:
-        if rank not in (message.source, message.target):
-            continue
-        if message.target != rank:
-            sends.append(Part(message.target, _within(move.source, message, rank)))
-            continue
-        place = _within(move.target, message, rank)
-        if message.source != rank:
-            receives.append(Part(message.source, place))
-        else:
-            kept.append(Kept(_within(move.source, message, rank), place))
-    return Exchange(
-        source if rank in move.source.by_device else None,
-        target if rank in move.target.by_device else None,
-        tuple(sends),
-        tuple(receives),
-        tuple(kept),
+    found = _exchanges(move).get(rank, NOTHING)
+    return replace(
+        found,
+        source=source if rank in move.source.by_device else None,
+        target=target if rank in move.target.by_device else None,
     )
+
+
+NOTHING = Exchange(None, None, (), (), ())
+"""The part of a rank that neither sends nor receives."""
+
+
+@lru_cache(maxsize=4096)
+def _exchanges(move: Transfer) -> Mapping[int, Exchange]:
+    return by_rank(
+        (
+            message.source,
+            message.target,
+            _within(move.source, message, message.source),
+            _within(move.target, message, message.target),
+        )
+        for message in move.messages
+    )
+
+
+def by_rank(messages: Iterable[tuple[int, int, Region, Region]]) -> Mapping[int, Exchange]:
+    """What each rank does with messages, as (sender, receiver, region of what the sender has,
+    region of what the receiver wants). Both ends list theirs in the order given."""
+    sends: dict[int, list[Part]] = {}
+    receives: dict[int, list[Part]] = {}
+    kept: dict[int, list[Kept]] = {}
+    for sender, receiver, given, place in messages:
+        if sender == receiver:
+            kept.setdefault(sender, []).append(Kept(given, place))
+            continue
+        sends.setdefault(sender, []).append(Part(receiver, given))
+        receives.setdefault(receiver, []).append(Part(sender, place))
+    return {
+        rank: Exchange(
+            None,
+            None,
+            tuple(sends.get(rank, ())),
+            tuple(receives.get(rank, ())),
+            tuple(kept.get(rank, ())),
+        )
+        for rank in {*sends, *receives, *kept}
+    }
 
 
 def _of(

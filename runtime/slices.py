@@ -9,7 +9,7 @@ and a slice goes back without waiting for others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -22,8 +22,8 @@ from pcg.schedule import Compute, Load, Move, Schedule, Slot, Step
 from pcg.task import Task
 from pcg.tensor import ParallelTensor
 from pcg.transfer import Region
-from runtime.moves import inside
-from runtime.program import Exchange, Kept, Part
+from runtime.moves import NOTHING, by_rank, inside
+from runtime.program import Exchange
 
 
 @dataclass(frozen=True)
@@ -145,19 +145,20 @@ def sliced_task(node: Node, task: Task, number: int) -> Task:
 def sliced_exchange(source: Slot, target: Slot, rank: int, number: int) -> Exchange:
     """A rank's part in moving a slice out of a whole tensor, or into one: only what lies in the
     slice is moved, and places are counted from the first elements of the pieces held."""
-    sends: list[Part] = []
-    receives: list[Part] = []
-    kept: list[Kept] = []
-    for sender, receiver, region in _messages(source.layout, target.layout, number):
-        given = inside(region, global_region(source.layout, sender, number))
-        place = inside(region, global_region(target.layout, receiver, number))
-        if rank == sender == receiver:
-            kept.append(Kept(given, place))
-        elif rank == sender:
-            sends.append(Part(receiver, given))
-        elif rank == receiver:
-            receives.append(Part(sender, place))
-    return Exchange(None, None, tuple(sends), tuple(receives), tuple(kept))
+    return _exchanges(source.layout, target.layout, number).get(rank, NOTHING)
+
+
+@lru_cache(maxsize=4096)
+def _exchanges(source: Layout, target: Layout, number: int) -> Mapping[int, Exchange]:
+    return by_rank(
+        (
+            sender,
+            receiver,
+            inside(region, global_region(source, sender, number)),
+            inside(region, global_region(target, receiver, number)),
+        )
+        for sender, receiver, region in _messages(source, target, number)
+    )
 
 
 def _messages(source: Layout, target: Layout, number: int) -> Iterable[tuple[int, int, Region]]:

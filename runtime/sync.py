@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from pcg.lazy import torch
 from pcg.training import BUCKET_BYTES, FIRST_BYTES
-from runtime.collectives import World
 from runtime.program import Group, Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from runtime.collectives import World
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ class GradientSync:
     buckets: tuple[Bucket, ...]
     world: World
     take: Callable[[str], Tensor]
-    _buffers: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
-    _views: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    _buffers: dict[int, Tensor] = field(default_factory=dict[int, "Tensor"])
+    _views: dict[str, Tensor] = field(default_factory=dict[str, "Tensor"])
     _filled: set[str] = field(default_factory=set[str])
     _bucket_of: dict[str, int] = field(default_factory=dict[str, int])
     _sent: list[_Sum] = field(default_factory=list[_Sum])

@@ -27,6 +27,8 @@ from pcg.models import MODELS
 from pcg.naming import NamingFile
 from pcg.opaque import Opaque, opaque_nodes
 from pcg.plan import Plan, PlanFile, altered_parts, plan_of
+from runtime.lower import Lowering
+from runtime.validate import ProgramError, validate_lowered
 from substitutions.audit.errors import Finding
 from substitutions.audit.proofs import check_proofs
 from substitutions.audit.replay import replay
@@ -198,6 +200,7 @@ def _examined(given: Given) -> Examined:
         _check_proofs(found, used, given.bundle, given.solvers)
     if given.hardware:
         _check_machine(found, given.machine)
+    _check_programs(found)
     return Examined(
         tuple(found.findings),
         tuple(found.done),
@@ -272,6 +275,24 @@ def _check_machine(found: Audit, machine: str | None) -> None:
         return
     found.findings += check_machine(found.plan, load_machine(name))
     found.done.append(f"the machine, {found.plan.machine.devices} x {found.plan.machine.name}")
+
+
+def _check_programs(found: Audit) -> None:
+    """Lower the plan, and show that what each rank runs is what it says."""
+    start = perf_counter()
+    try:
+        lowering = Lowering(found.plan)
+        validate_lowered(lowering)
+    except ProgramError as error:
+        found.findings.append(Finding(error.at, error.problem))
+    except InputError as error:
+        found.findings.append(Finding("programs", error.problem))
+    else:
+        found.done.append(
+            f"the programs of {lowering.ranks} ranks: each piece once, each way back the transpose,"
+            " messages paired, nobody waits for ever"
+        )
+    found.figures["programs_seconds"] = perf_counter() - start
 
 
 def _check_model(found: Audit, name: str, again: Captured, rules: Path | None) -> None:

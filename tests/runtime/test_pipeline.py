@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pipelines import DEVICES, Kind, plan_of, planned, trained
+from pipelines import DEVICES, plan_of, planned, trained
 from simulated import on_ranks
+from small_plans import two_stages
 
 from pcg.errors import InputError
 from pcg.layout import grid
@@ -81,33 +82,6 @@ def test_what_is_sent_is_not_held_until_the_batch_ends(kind, library):
         return on_ranks(DEVICES, work)
 
     assert most(8) == most(4)
-
-
-TWO_STAGES = """
-x = input[8, 12]
-w = weight[12, 6]
-v = weight[6, 6]
-u = weight[6, 4]
-p = partition(pipeline(x, dim=0, degree=2), dim=0, degree=2)
-h = relu(matmul(p, replicate(w, degree=2)))
-y = matmul(relu(matmul(h, replicate(v, degree=2))), replicate(u, degree=2))
-return sum_loss(combine(batch(y, dim=0, degree=2), dim=0, degree=2))
-"""
-THEIR_MODEL = """
-x = input[8, 12]
-w = weight[12, 6]
-v = weight[6, 6]
-u = weight[6, 4]
-return sum_loss(matmul(relu(matmul(relu(matmul(x, w)), v)), u))
-"""
-
-
-def two_stages(kind: Kind) -> Plan:
-    """Two devices each, of which either has half of the samples."""
-    graph = parse_graph(TWO_STAGES)
-    nodes = [n for n in graph.nodes if not n.is_leaf and not n.is_parallel]
-    views = {n: MachineView.packed(0 if i < 2 else 2, grid(n)) for i, n in enumerate(nodes)}
-    return plan_of(parse_graph(THEIR_MODEL), graph, views, 2, 2, kind)
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "2bw"])

@@ -1,0 +1,149 @@
+"""What a rank's own instructions make, against what the theorem asks of its device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pcg.operator import Call
+from runtime.program import Alias, Exchange, Group, Load, Program, Run, Weight
+from runtime.validate.content import Content, Fragment, Place, assemble, shown
+from runtime.validate.errors import Unsound
+from runtime.validate.meaning import Meaning, Operation
+from runtime.validate.movement import arrived
+from runtime.validate.theorem import Expected
+
+
+@dataclass
+class Kept:
+    """What a rank is found to hold. ``statistics``: of which block registers of statistics are, by
+    register, with whether it is the mean."""
+
+    contents: dict[str, Content]
+    statistics: dict[str, tuple[bool, Content]]
+
+
+class Device:
+    """Checks the instructions of one rank that need no other, and tells what they make."""
+
+    def __init__(self, program: Program, meaning: Meaning) -> None:
+        self.program, self.meaning = program, meaning
+        self.rank, self._shapes = program.rank, program.shapes
+        self._weights: dict[str, Weight] = {weight.register: weight for weight in program.weights}
+        self._everyone: Group = tuple(range(program.ranks))
+
+    def load(self, load: Load) -> Content:
+        """A block of a leaf. Whether it is the right one shows where it is read."""
+        tensor = self.meaning.leaves.get(load.leaf.name)
+        if tensor is None or tensor.value.node.leaf != load.leaf:
+            raise Unsound(f"loads {load.leaf}, expected a leaf of the plan")
+        sizes = tensor.shape
+        inside = len(load.region) == len(sizes) and all(
+            0 <= start < stop <= size
+            for (start, stop), size in zip(load.region, sizes, strict=True)
+        )
+        if not inside:
+            raise Unsound(f"loads {shown(load.region)} of {tensor.name} {list(sizes)}")
+        if load.leaf.kind == "weight":
+            kept = self._weights.get(load.target)
+            if kept is None or kept.leaf != load.leaf or kept.region != load.region:
+                raise Unsound(f"loads a weight, expected it in {load.target} as it is kept")
+        content = Content(tensor, self.meaning.places.of(0, 1, load.region))
+        self.shaped(load.target, content.place)
+        return content
+
+    def run(self, run: Run, given: list[Content], part: int, kept: Kept) -> None:
+        """One task: exactly one that the plan has for this device, on just those blocks."""
+        called = self.meaning.called(run.call)
+        if called.only:
+            self._statistics(run.results, given, kept)
+            return
+        known = called.operations.get(tuple([content[0] for content in given]))
+        if known is None:
+            names = ", ".join(content.tensor.name for content in given)
+            raise Unsound(f"the plan has no {called.plain.name} of {names}")
+        places = tuple([content[1] for content in given])
+        operation, expected = self._task(run, called.plain, known, places, part)
+        count = len(operation.results)
+        if len(run.results) != count + 2 * called.also:
+            raise Unsound(f"{len(run.results)} results, expected {count + 2 * called.also}")
+        contents = kept.contents
+        for name, tensor, place in zip(
+            run.results, operation.results, expected.results, strict=False
+        ):
+            self.shaped(name, place)
+            if name in contents:
+                raise Unsound(f"makes {name}, which is made already")
+            contents[name] = Content(tensor, place)
+        if called.also:
+            self._statistics(run.results[count:], given[:1], kept)
+
+    def _task(
+        self, run: Run, call: Call, known: list[Operation], places: tuple[Place, ...], part: int
+    ) -> tuple[Operation, Expected]:
+        """The operator, and the part of it that is this task."""
+        problem = "expected on other devices"
+        for operation in known:
+            expected = operation.work.on(self.rank, part)
+            if expected is None:
+                continue
+            if places != expected.operands:
+                problem = _other_places(run, places, expected)
+                continue
+            wrong = expected.task_problem(run.task, run.starts, call.values)
+            if wrong is None and run.again != operation.again:
+                wrong = f"again={run.again}, expected as in the plan"
+            if wrong is None:
+                return operation, expected
+            problem = wrong
+        raise Unsound(problem)
+
+    def _statistics(self, names: tuple[str, ...], given: list[Content], kept: Kept) -> None:
+        """Mean and variance of each channel of a block, which has to be added up."""
+        (content,) = given
+        tensor, place = content
+        if (place.first, place.last) != (0, tensor.partials):
+            raise Unsound(f"statistics of {content}, expected of all partials")
+        if len(names) != 2:
+            raise Unsound(f"{len(names)} statistics, expected mean and variance")
+        for number, name in enumerate(names):
+            if self._shapes.get(name) != place.extent[1:2]:
+                shape = self._shapes.get(name)
+                raise Unsound(f"{name} has shape {shape}, expected {place.extent[1:2]}")
+            kept.statistics[name] = number == 0, content
+
+    def alias(self, alias: Alias, given: Content) -> Content:
+        """A piece that becomes partials of a join."""
+        for joining in self.meaning.joins.get(given.tensor, []):
+            expected = joining.tasks.get(self.rank)
+            if expected is not None and expected.operands == (given.place,):
+                (place,) = expected.results
+                self.shaped(alias.target, place)
+                return Content(joining.result, place)
+        raise Unsound(f"{given} is no operand of a join here")
+
+    def sliced(self, exchange: Exchange, given: Content | None) -> list[Fragment]:
+        """What a rank keeps."""
+        return arrived(exchange, given, {})
+
+    def together(self, parts: list[Fragment], target: str) -> Content:
+        """What a register holds that parts were added to."""
+        shape = self._shapes.get(target)
+        if shape is None:
+            raise Unsound(f"{target} has no shape")
+        return assemble(parts, tuple(shape), self.meaning.places)
+
+    def shaped(self, name: str, place: Place) -> None:
+        """Raise Unsound where a register has another shape than what it holds."""
+        if self._shapes.get(name) != place.extent:
+            raise Unsound(f"{name} has shape {self._shapes.get(name)}, expected {place.extent}")
+
+
+def _other_places(run: Run, places: tuple[Place, ...], expected: Expected) -> str:
+    return next(_differences(run, places, expected))
+
+
+def _differences(run: Run, places: tuple[Place, ...], expected: Expected) -> Iterator[str]:
+    for name, place, wanted in zip(run.operands, places, expected.operands, strict=True):
+        if place is not wanted:
+            yield f"reads {name}, {place}, expected {wanted}"

@@ -1,0 +1,53 @@
+"""A program that is not its plan's is refused: by `unity run` before any process starts, and by
+`unity audit`, with a line that names the rank, the instruction and what was expected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from run_plans import refused, write_plan
+from typer.testing import CliRunner
+
+from pcg.errors import NegativeAnswer
+from runtime.lower import Lowering
+from runtime.program import AllGather, AllReduce, AllToAll, Exchange, ReduceScatter
+from unity.audit import app
+
+
+@pytest.fixture
+def mistaken(monkeypatch):
+    """Rank 1 forgets its first communication."""
+    program = Lowering.program
+
+    def changed(self, rank):
+        found = program(self, rank)
+        kinds = AllReduce | AllGather | ReduceScatter | AllToAll | Exchange
+        first = next(i for i in found.instructions if isinstance(i, kinds))
+        rest = tuple(i for i in found.instructions if i is not first or rank != 1)
+        return replace(found, instructions=rest)
+
+    monkeypatch.setattr(Lowering, "program", changed)
+
+
+def test_no_process_starts(tmp_path, capsys, monkeypatch, mistaken):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr("unity.run.launch", lambda *_, **__: pytest.fail("started"))
+    path = write_plan(tmp_path, 2)
+    status, line = refused(capsys, path)
+    assert status == 1
+    assert line.startswith(f"unity: error: {path}: rank 0: t5.1 = exchange(t5): ")
+    assert line.endswith("never ends, expected the other end at rank 1")
+
+
+def test_an_audit_finds_it(tmp_path, mistaken):
+    path = write_plan(tmp_path, 2)
+    found = CliRunner().invoke(app, [str(path), "--no-proofs", "--no-capture"])
+    assert found.exit_code == 1 or isinstance(found.exception, NegativeAnswer)
+    assert f"{path}: rank 0: t5.1 = exchange(t5): " in found.output
+
+
+def test_an_audit_says_what_it_checked(tmp_path):
+    path = write_plan(tmp_path, 2)
+    found = CliRunner().invoke(app, [str(path), "--no-proofs", "--no-capture"])
+    assert "checked: the programs of 2 ranks: each piece once" in found.output
