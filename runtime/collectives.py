@@ -73,6 +73,12 @@ class World:
     """Whether this rank was told to stop: it tells the others with the next ``total``."""
     stops: bool = False
     """Whether any rank was told to, as all of them know since the last ``total``."""
+    alarm: Tensor | float = 0.0
+    """Above 0 where this rank has met what is not finite: it tells with the next ``total``. A
+    tensor on the device, so that nothing waits for it before."""
+    alarmed: bool = False
+    """Whether any rank has, as all of them know since the last ``total``; for who acts on it to
+    take back."""
 
     def prepare(self, groups: Iterable[Group]) -> None:
         """Create the process groups that do not exist yet.
@@ -91,6 +97,13 @@ class World:
             if channel not in self._channels:
                 with self.reporting(f"creating the group of {channel}"):
                     self._channels[channel] = self.network.group(everyone)
+
+    def apart(self) -> World:
+        """The same ranks, which a thread of each of them can talk in. All have to call together."""
+        if self.size == 1:
+            return World()
+        with self.reporting("creating the group of checkpoints"):
+            return World(self.rank, self.size, network=self.network.apart(self.size))
 
     def all_reduce(self, values: Tensor, group: Group) -> Tensor:
         """The sum of the members' tensors. ``group`` has been prepared and holds this rank."""
@@ -194,19 +207,19 @@ class World:
 
     def start_total(self, value: Tensor | float) -> Callable[[], float]:
         """Begin to add a number up over all ranks; what is returned waits for the sum."""
-        own = torch.as_tensor(value, dtype=torch.float64, device=self.device)
-        if self.size == 1:
-            self.stops |= self.asked_to_stop
-            return own.item
-        numbers = torch.stack([own, own.new_tensor(float(self.asked_to_stop))])
-        what = "all_reduce of a number, such as the loss"
-        with self.reporting(what):
-            work = self.network.all_reduce(numbers, self._channels.get("total"))
+        given = (value, float(self.asked_to_stop), self.alarm)
+        parts = [torch.as_tensor(v, dtype=torch.float64, device=self.device) for v in given]
+        numbers = torch.stack(parts)
+        what, work = "all_reduce of a number, such as the loss", None
+        if self.size > 1:
+            with self.reporting(what):
+                work = self.network.all_reduce(numbers, self._channels.get("total"))
 
         def total() -> float:
             self._wait(work, what)
-            found, asked = numbers.tolist()
+            found, asked, alarm = numbers.tolist()
             self.stops |= asked > 0
+            self.alarmed |= alarm > 0
             return found
 
         return total

@@ -19,13 +19,22 @@ from runtime.collectives import World, environment, open_world
 from runtime.data import initial_weight
 from runtime.dataset import make_source
 from runtime.executor import Executor
-from runtime.job import Observer, Options, Report, Step
+from runtime.job import Beginning, Begins, Observer, Options, Report, Step
 from runtime.lower import Lowering
 from runtime.training import Training, is_delayed
 
 
+def _ignore(_: Beginning) -> None:
+    """What nobody asked for."""
+
+
 def train(
-    plan: Plan, options: Options, timeout: float, observe: Observer, where: str = "plan"
+    plan: Plan,
+    options: Options,
+    timeout: float,
+    observe: Observer,
+    where: str = "plan",
+    begins: Begins = _ignore,
 ) -> Report | None:
     """Train by a plan as one of the ranks that torchrun started, or alone for one device.
 
@@ -36,7 +45,7 @@ def train(
     lowering = Lowering(plan, where)
     share_cores()
     with open_world(plan.machine.kind, timeout) as world, _memory(world, where), _compiler():
-        return run_plan(lowering, options, world, observe)
+        return run_plan(lowering, options, world, observe, begins)
 
 
 def check_ranks(plan: Plan, where: str) -> None:
@@ -75,7 +84,11 @@ def _compiler() -> Generator[None]:
 
 
 def run_plan(
-    lowering: Lowering, options: Options, world: World, observe: Observer
+    lowering: Lowering,
+    options: Options,
+    world: World,
+    observe: Observer,
+    begins: Begins = _ignore,
 ) -> Report | None:
     """The same among ranks that are already connected."""
     program = lowering.program(world.rank)
@@ -84,8 +97,13 @@ def run_plan(
     source = make_source(options.data, inputs, plan.naming, seed)
     executor = Executor(program, world, options.dtype, seed, source, compiles=options.compiles)
     training = Training(lowering, options, world, executor)
-    steps = training.run(observe)
-    report = Report(steps, batches=recipe.accumulate, timeline=training.timeline)
+    steps = training.run(observe, begins)
+    report = Report(
+        steps,
+        batches=recipe.accumulate,
+        timeline=training.timeline,
+        not_finite=training.not_finite,
+    )
     if not options.check:
         return report if world.rank == 0 else None
     outcome = _collect(lowering, executor, world.rank, steps)
