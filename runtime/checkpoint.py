@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import Field
 from torch.distributed.checkpoint.api import CheckpointException
@@ -231,8 +231,19 @@ def _prepare(folder: Path, part: Path) -> None:
     part.mkdir()
 
 
+class _Writer(FileSystemWriter):
+    """Lets other ranks know that this one writes, and does not wait for them."""
+
+    world: World
+
+    def write_data(self, *given: Any, **named: Any) -> Any:
+        with self.world.busy("writing a checkpoint"):
+            return super().write_data(*given, **named)
+
+
 def _dcp_save(world: World, part: Path, shards: Sequence[Shard]) -> None:
-    writer = FileSystemWriter(part, sync_files=True)
+    writer = _Writer(part, sync_files=True)
+    writer.world = world
     alone = world.size == 1
     group = world.network.everyone
     planner = ShardSaver(shards)

@@ -44,7 +44,9 @@ class FiniteWatch:
             return
         infinity = float("inf")
         # What torch's own clipping uses: one kernel for many tensors.
-        norms = torch._foreach_norm(list(gradients.values()), infinity)  # pyright: ignore[reportPrivateImportUsage]
+        norms = torch._foreach_norm(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+            list(gradients.values()), infinity
+        )
         self._norms = list(gradients), torch.stack([norm.to(torch.float64) for norm in norms])
         self._world.alarm = self._norms[1].isfinite().logical_not().any().to(torch.float64)
 

@@ -127,12 +127,21 @@ class Keeper:
     def _settled(self) -> Path:
         writing, self._writing = self._writing, None
         assert writing is not None, "a checkpoint is under way"
-        writing.thread.join()
+        self._join(writing.thread)
         if writing.error is not None:
             raise writing.error
         assert writing.path is not None, "it has been written"
         self.newest, self._passed_over = (writing.updates, writing.path), ()
         return writing.path
+
+    def _join(self, thread: Thread) -> None:
+        """Wait for the thread; what it does, this rank does."""
+        apart = self._apart
+        assert apart is not None, "the thread talks in it"
+        with self._world.busy("writing a checkpoint"):
+            while thread.is_alive():
+                thread.join(0.2)
+                self._world.waits = apart.waits
 
     def _start(self, held: Sequence[Shard], manifest: Manifest) -> None:
         if self._apart is None:

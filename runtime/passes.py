@@ -137,5 +137,9 @@ class Passes:
             i.target: piece.to(device, dtype, non_blocking=True)  # from pinned memory
             for i in instructions
             if isinstance(i, Load) and i.leaf.kind != "weight"
-            for piece in (self.source.piece(i.leaf, i.region, number),)
+            for piece in (self._read(shared, i, number),)
         }
+
+    def _read(self, shared: Machinery, load: Load, number: int) -> Tensor:
+        with shared.world.busy("reading its data"):
+            return self.source.piece(load.leaf, load.region, number)

@@ -144,7 +144,7 @@ class Training:
         left_out = 0
         self._executor.ends_before(self._batches(self._options.steps))
         while (number := self._updater.updates) < self._options.steps:
-            self._world.step = number + 1
+            self._world.step, self._world.doing = number + 1, "computing"
             loss, seconds = self._taken(number)
             if self._updater.updates == number:
                 left_out += 1
