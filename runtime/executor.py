@@ -9,8 +9,10 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from pcg.errors import InputError
 from runtime.collectives import World
 from runtime.data import Source, Synthetic, initial_weight
+from runtime.fitting import exact_in
 from runtime.frame import Machinery
 from runtime.messages import run_exchange
 from runtime.passes import Passes, Told
@@ -162,6 +164,10 @@ class Executor:
             parts += [*program.pipeline.slices, program.pipeline.tail]
         loads = (i for part in parts for i in part if isinstance(i, Load))
         wanted = [(i.leaf, i.region) for i in loads if i.leaf.kind != "weight"]
+        for leaf, _ in wanted:
+            if not exact_in(leaf, self._precision.dtype):
+                problem = f"has integers up to {leaf.below}, which {self._precision.dtype} does not"
+                raise InputError(f"input {leaf.name}", f"{problem} hold, expected float64")
         return Ahead(source, wanted, self._precision.dtype, self._world.device)
 
     @property

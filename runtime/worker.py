@@ -19,7 +19,7 @@ from runtime.collectives import World, environment, open_world
 from runtime.data import initial_weight
 from runtime.dataset import make_source
 from runtime.executor import Executor
-from runtime.job import Beginning, Begins, Observer, Options, Report, Step
+from runtime.job import AgreedError, Beginning, Begins, Observer, Options, Report, Step
 from runtime.lower import Lowering
 from runtime.training import Training, is_delayed
 
@@ -97,7 +97,8 @@ def run_plan(
     source = make_source(options.data, inputs, plan.naming, seed)
     executor = Executor(program, world, options.dtype, seed, source, compiles=options.compiles)
     training = Training(lowering, options, world, executor)
-    steps = training.run(observe, begins)
+    with _naming_rank(world):
+        steps = training.run(observe, begins)
     report = Report(
         steps,
         batches=recipe.accumulate,
@@ -116,6 +117,21 @@ def run_plan(
     expected = replace(expected, losses=losses, outputs=expected.outputs if steps else ())
     found = compare(expected, _with_unused(outcome, plan, seed))
     return replace(report, comparisons=found)
+
+
+@contextmanager
+def _naming_rank(world: World) -> Generator[None]:
+    """Let what one of several ranks alone finds wrong, such as its data, name rank and step."""
+    try:
+        yield
+    except AgreedError:
+        raise
+    except InputError as error:
+        if world.size == 1:
+            raise
+        step = f": step {world.step}" if world.step else ""
+        where = f"rank {world.rank}{step}: {error.where}"
+        raise InputError(where, error.problem) from error
 
 
 def _collect(lowering: Lowering, executor: Executor, rank: int, steps: tuple[Step, ...]) -> Outcome:
