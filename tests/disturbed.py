@@ -71,8 +71,6 @@ class Disturbed(Course):
         its options."""
         super().__init__(folder)
         self.launcher, self.mark = launcher, uuid4().hex
-        self.finished = 0, "", ""
-        """What ``finish`` has returned."""
         own = self.arguments(plan, *options)
         self.process = subprocess.Popen(
             [sys.executable, *self.launcher, "-m", "unity.run", *own],
@@ -133,8 +131,7 @@ class Disturbed(Course):
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             out, err = self.process.communicate()
-        self.finished = self.process.returncode, out, err
-        return self.finished
+        return self.process.returncode, out, err
 
     def is_gone(self, within: float = 15.0) -> bool:
         """Whether all its processes have ended."""

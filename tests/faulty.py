@@ -10,7 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
+from commands import no_worker_is_left, run_here, workers_here
 from disturbed import Course, Disturbed, same_course
 
 DATA = '''
@@ -101,32 +104,34 @@ class Fault:
     status: int
     line: str = ""
     data: tuple[str, int] | None = None
-    act: Callable[[Disturbed], object] | None = None
+    act: Callable[[Any], object] | None = None
     options: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
+    is_here: bool = True
+    """Whether a run of this process does, which is quick, for its workers alone are met."""
     step: int = 23
     once: bool = False
     says: str = ""
     """What else it says, as a pattern."""
 
 
-def after(step: int, act: Callable[[Disturbed], object]) -> Callable[[Disturbed], object]:
-    def acting(run: Disturbed) -> None:
+def after(step: int, act: Callable[[Any], object]) -> Callable[[Any], object]:
+    def acting(run: Any) -> None:
         run.wait_for_step(step)
         act(run)
 
     return acting
 
 
-def to_worker(which: int, sign: signal.Signals) -> Callable[[Disturbed], object]:
+def to_worker(which: int, sign: signal.Signals) -> Callable[[Any], object]:
     return after(23, lambda run: run.kill_worker(which, sign))
 
 
-def to_launcher(sign: signal.Signals) -> Callable[[Disturbed], object]:
+def to_launcher(sign: signal.Signals) -> Callable[[Any], object]:
     return after(23, lambda run: run.process.send_signal(sign))
 
 
-def to_all(sign: signal.Signals) -> Callable[[Disturbed], object]:
+def to_all(sign: signal.Signals) -> Callable[[Any], object]:
     return after(23, lambda run: os.killpg(run.process.pid, sign))
 
 
@@ -136,6 +141,43 @@ def to_server(run: Disturbed) -> None:
     for worker in run.workers()[:1]:
         stat = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2]
         os.kill(int(stat.split()[1]), signal.SIGKILL)
+
+
+class Here(Course):
+    """A run of this process, whose workers come from the server of all tests, which is quick. What
+    is done to it, a thread does."""
+
+    launcher = ()
+
+    def __init__(
+        self,
+        plan: Path,
+        folder: Path,
+        options: tuple[str, ...],
+        act: Callable[[Any], object] | None,
+    ) -> None:
+        super().__init__(folder)
+        self._given, self._failed = self.arguments(plan, *options), ""
+        self._thread = None if act is None else Thread(target=act, args=(self,), daemon=True)
+        if self._thread is not None:
+            self._thread.start()
+
+    def wait_for_step(self, number: int) -> None:
+        end = time.monotonic() + 300
+        while time.monotonic() < end and not any(step >= number for step, _ in self.steps()):
+            time.sleep(0.01)
+
+    def kill_worker(self, which: int, sign: signal.Signals) -> None:
+        os.kill(workers_here()[which], sign)
+
+    def finish(self, within: float = 0.0) -> tuple[int, str, str]:
+        found = run_here(*self._given)
+        if self._thread is not None:
+            self._thread.join(10)
+        return found.status, found.out, found.err
+
+    def is_gone(self) -> bool:
+        return no_worker_is_left()
 
 
 class Scene:
@@ -158,15 +200,17 @@ class Scene:
         content = {"kind": kind, "rank": rank, "reads": reads, "once": fault.once}
         (self.folder / "fault.json").write_text(json.dumps(content))
 
-    def start(self, fault: Fault) -> Disturbed:
+    def start(self, fault: Fault) -> Disturbed | Here:
         self.arm(fault)
         given = (*self.given, "--timeout", "6", *fault.options)
+        if fault.is_here:
+            return Here(self.plan, self.folder / "run", given, fault.act)
         run = Disturbed(self.plan, self.folder / "run", given, fault.launcher)
         if fault.act is not None:
             fault.act(run)
         return run
 
-    def demand(self, fault: Fault, run: Disturbed, alone: Course, temporary: Path) -> None:
+    def demand(self, fault: Fault, run: Disturbed | Here, alone: Course, temporary: Path) -> None:
         """That the run ends as it has to, leaves nothing behind, and loses nothing."""
         status, _, err = run.finish(180)
         print(err)
@@ -183,11 +227,9 @@ class Scene:
         self._demand_clean(run, temporary, killed=status < 0)
         (self.folder / "fault.json").unlink(missing_ok=True)
         if status != 0:
-            again = Disturbed(self.plan, run.folder, (*self.given, "--resume"))
-            assert again.finish(180)[0] == 0, again.finish()
-            assert again.is_gone()
-            if "not finite" not in err:
-                assert "going on with step" in again.finished[2]
+            again = run_here(*run.arguments(self.plan, *self.given, "--resume"))
+            assert again.status == 0, again.err
+            assert "going on with step" in again.err
         same_course(run, alone)
         assert [number for number, _ in run.steps()] == list(range(1, STEPS + 1))
         self._demand_clean(run, temporary, killed=False)
@@ -197,9 +239,15 @@ class Scene:
         # Who was killed cannot give the folder back: the next run does, of whatever is left.
         assert killed or run_by_torchrun(run) or not hidden, hidden
         end = time.monotonic() + 10
-        while (left := sorted(p.name for p in temporary.iterdir())) and time.monotonic() < end:
+        while (left := left_in(temporary)) and time.monotonic() < end:
             time.sleep(0.1)
         assert run_by_torchrun(run) or not left, left
+
+
+def left_in(temporary: Path) -> list[str]:
+    """Temporary files of ours; torch's compiler keeps a folder for all runs."""
+    names = (path.name for path in temporary.iterdir())
+    return sorted(name for name in names if not name.startswith("torchinductor"))
 
 
 def run_by_torchrun(run: Course) -> bool:

@@ -17,7 +17,8 @@ from shutil import rmtree
 from tempfile import mkdtemp
 
 import pytest
-from disturbed import Disturbed
+from commands import run_here
+from disturbed import Course
 from faulty import (
     TORCHRUN,
     Fault,
@@ -76,40 +77,57 @@ FAULTS = {
     "rank 0 told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(0, TERM)),
     "rank 1 told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(1, TERM)),
     "rank 1 hung up on": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(1, HUP)),
-    "launcher told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_launcher(TERM)),
-    "launcher hung up on": Fault(129, STOPPED.format("SIGHUP"), act=to_launcher(HUP)),
-    "launcher interrupted": Fault(130, STOPPED.format("SIGINT"), act=to_launcher(INT)),
-    "all told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_all(TERM)),
-    "all hung up on": Fault(129, STOPPED.format("SIGHUP"), act=to_all(HUP)),
-    "all interrupted": Fault(130, STOPPED.format("SIGINT"), act=to_all(INT)),
-    "launcher killed": Fault(-KILL, act=to_launcher(KILL)),
-    "server of workers killed": Fault(AGAIN, r"worker \d ended suddenly", act=to_server),
+    "launcher told to stop": Fault(
+        143, STOPPED.format("SIGTERM"), act=to_launcher(TERM), is_here=False
+    ),
+    "launcher hung up on": Fault(
+        129, STOPPED.format("SIGHUP"), act=to_launcher(HUP), is_here=False
+    ),
+    "launcher interrupted": Fault(
+        130, STOPPED.format("SIGINT"), act=to_launcher(INT), is_here=False
+    ),
+    "all told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_all(TERM), is_here=False),
+    "all hung up on": Fault(129, STOPPED.format("SIGHUP"), act=to_all(HUP), is_here=False),
+    "all interrupted": Fault(130, STOPPED.format("SIGINT"), act=to_all(INT), is_here=False),
+    "launcher killed": Fault(-KILL, act=to_launcher(KILL), is_here=False),
+    "server of workers killed": Fault(
+        AGAIN, r"worker \d ended suddenly", act=to_server, is_here=False
+    ),
     "torchrun told to stop": Fault(
-        1, STOPPED.format("SIGTERM"), act=to_launcher(TERM), launcher=TORCHRUN
+        1, STOPPED.format("SIGTERM"), act=to_launcher(TERM), launcher=TORCHRUN, is_here=False
     ),
     "torchrun killed": Fault(
-        -KILL, STOPPED.format("SIGTERM"), act=to_launcher(KILL), launcher=TORCHRUN
+        -KILL, STOPPED.format("SIGTERM"), act=to_launcher(KILL), launcher=TORCHRUN, is_here=False
     ),
     "rank 1 of torchrun killed": Fault(
-        1, "rank 1 is silent in step", act=to_worker(1, KILL), launcher=TORCHRUN
+        1, "rank 1 is silent in step", act=to_worker(1, KILL), launcher=TORCHRUN, is_here=False
     ),
     "rank 1 of torchrun killed, restarted": Fault(
         0,
         "rank 1 is silent in step",
         act=to_worker(1, KILL),
         launcher=(*TORCHRUN, *ONE_RESTART),
+        is_here=False,
     ),
     "rank 1 of torchrun told to stop": Fault(
-        1, STOPPED.format("SIGTERM"), act=to_worker(1, TERM), launcher=TORCHRUN
+        1, STOPPED.format("SIGTERM"), act=to_worker(1, TERM), launcher=TORCHRUN, is_here=False
     ),
     "rank 0 of torchrun stops": Fault(
-        1, "rank 0 is silent in step", act=to_worker(0, STOP), launcher=TORCHRUN
+        1, "rank 0 is silent in step", act=to_worker(0, STOP), launcher=TORCHRUN, is_here=False
     ),
     "data of rank 1 of torchrun hang": Fault(
-        1, "rank 1 hangs in step 2[34], reading its data", data=("hangs", 1), launcher=TORCHRUN
+        1,
+        "rank 1 hangs in step 2[34], reading its data",
+        data=("hangs", 1),
+        launcher=TORCHRUN,
+        is_here=False,
     ),
     "data of rank 1 of torchrun are bad": Fault(
-        1, r"rank 1: step 2[34]: .* raised ValueError", data=("raises", 1), launcher=TORCHRUN
+        1,
+        r"rank 1: step 2[34]: .* raised ValueError",
+        data=("raises", 1),
+        launcher=TORCHRUN,
+        is_here=False,
     ),
     "rank 0 stops": Fault(AGAIN, "rank 0 is silent in step", act=to_worker(0, STOP)),
     "rank 1 stops": Fault(AGAIN, "rank 1 is silent in step", act=to_worker(1, STOP)),
@@ -174,9 +192,9 @@ def plan(tmp_path_factory, plan_of):
 def alone(tmp_path_factory, plan):
     """A run that nothing befalls."""
     scene = Scene(tmp_path_factory.mktemp("alone"), plan)
-    run = Disturbed(plan, scene.folder / "run", scene.given)
-    status, _, err = run.finish()
-    assert status == 0, err
+    run = Course(scene.folder / "run")
+    found = run_here(*run.arguments(plan, *scene.given))
+    assert found.status == 0, found.err
     return run
 
 
@@ -276,20 +294,18 @@ def test_a_folder_that_becomes_read_only(plan, tmp_path, small_disk):
     assert "Read-only file system" in err
     assert "step-00000020" in err.splitlines()[-1]
     remount("rw")
-    again = Disturbed(plan, run.folder, (*Scene(tmp_path, plan).given, "--resume"))
-    assert again.finish()[0] == 0
+    again = run_here(*run.arguments(plan, *Scene(tmp_path, plan).given, "--resume"))
+    assert again.status == 0, again.err
 
 
 def test_two_runs_in_a_folder(plan, alone, temporary, tmp_path):
     scene = Scene(tmp_path, plan)
-    first = scene.start(Fault(0, act=after(5, lambda run: None)))
+    first = scene.start(Fault(0, act=after(5, lambda run: None), is_here=False))
     os.kill(first.process.pid, signal.SIGSTOP)
-    second = Disturbed(plan, tmp_path / "run", (*scene.given, "--resume"))
-    # The second one logs elsewhere than the first.
-    status, _, err = second.finish()
+    second = run_here(*first.arguments(plan, *scene.given, "--resume"))
     os.kill(first.process.pid, signal.SIGCONT)
-    assert status == AGAIN
-    (error,) = [x for x in err.splitlines() if x.startswith("unity: error: ")]
+    assert second.status == AGAIN
+    (error,) = [x for x in second.err.splitlines() if x.startswith("unity: error: ")]
     assert "writes there, expected another folder or to wait for its end" in error
     scene.demand(Fault(0), first, alone, temporary)
 
@@ -297,17 +313,17 @@ def test_two_runs_in_a_folder(plan, alone, temporary, tmp_path):
 @pytest.mark.parametrize("host", ["here", "elsewhere"])
 def test_a_lock_that_was_left(plan, tmp_path, host):
     scene = Scene(tmp_path, plan)
-    run = scene.start(Fault(AGAIN, act=to_all(KILL)))
+    run = scene.start(Fault(AGAIN, act=to_all(KILL), is_here=False))
     assert run.finish()[0] == -KILL
     path = run.checkpoints / NAME
     assert path.exists()
     if host == "elsewhere":
         content = json.loads(path.read_text())
         path.write_text(json.dumps(content | {"host": "other/1/2"}))
-    again = Disturbed(plan, run.folder, (*scene.given, "--resume"))
-    status, _, err = again.finish()
+    again = run_here(*run.arguments(plan, *scene.given, "--resume"))
     if host == "here":
-        assert status == 0
+        assert again.status == 0, again.err
     else:
-        assert status == AGAIN
-        assert f"on other writes there, another computer's; if it has ended, remove {path}" in err
+        assert again.status == AGAIN
+        said = f"on other writes there, another computer's; if it has ended, remove {path}"
+        assert said in again.err
