@@ -107,8 +107,8 @@ class Fault:
     act: Callable[[Any], object] | None = None
     options: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
-    is_here: bool = True
-    """Whether a run of this process does, which is quick, for its workers alone are met."""
+    is_apart: bool = False
+    """Whether it needs processes of its own; else those of this process's runs do, quickly."""
     step: int = 23
     once: bool = False
     says: str = ""
@@ -128,13 +128,23 @@ def to_worker(which: int, sign: signal.Signals) -> Callable[[Any], object]:
 
 
 def to_launcher(sign: signal.Signals) -> Callable[[Any], object]:
-    return after(23, lambda run: run.process.send_signal(sign))
+    return _apart(after(23, lambda run: run.process.send_signal(sign)))
 
 
 def to_all(sign: signal.Signals) -> Callable[[Any], object]:
-    return after(23, lambda run: os.killpg(run.process.pid, sign))
+    return _apart(after(23, lambda run: os.killpg(run.process.pid, sign)))
 
 
+APART: list[Callable[[Any], object]] = []
+"""What is done to more than the workers of a run."""
+
+
+def _apart(act: Callable[[Any], object]) -> Callable[[Any], object]:
+    APART.append(act)
+    return act
+
+
+@_apart
 def to_server(run: Disturbed) -> None:
     """To the process that forks workers."""
     run.wait_for_step(23)
@@ -203,7 +213,7 @@ class Scene:
     def start(self, fault: Fault) -> Disturbed | Here:
         self.arm(fault)
         given = (*self.given, "--timeout", "6", *fault.options)
-        if fault.is_here:
+        if not (fault.is_apart or fault.launcher or fault.act in APART):
             return Here(self.plan, self.folder / "run", given, fault.act)
         run = Disturbed(self.plan, self.folder / "run", given, fault.launcher)
         if fault.act is not None:

@@ -77,57 +77,46 @@ FAULTS = {
     "rank 0 told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(0, TERM)),
     "rank 1 told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(1, TERM)),
     "rank 1 hung up on": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(1, HUP)),
-    "launcher told to stop": Fault(
-        143, STOPPED.format("SIGTERM"), act=to_launcher(TERM), is_here=False
-    ),
-    "launcher hung up on": Fault(
-        129, STOPPED.format("SIGHUP"), act=to_launcher(HUP), is_here=False
-    ),
-    "launcher interrupted": Fault(
-        130, STOPPED.format("SIGINT"), act=to_launcher(INT), is_here=False
-    ),
-    "all told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_all(TERM), is_here=False),
-    "all hung up on": Fault(129, STOPPED.format("SIGHUP"), act=to_all(HUP), is_here=False),
-    "all interrupted": Fault(130, STOPPED.format("SIGINT"), act=to_all(INT), is_here=False),
-    "launcher killed": Fault(-KILL, act=to_launcher(KILL), is_here=False),
-    "server of workers killed": Fault(
-        AGAIN, r"worker \d ended suddenly", act=to_server, is_here=False
-    ),
+    "launcher told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_launcher(TERM)),
+    "launcher hung up on": Fault(129, STOPPED.format("SIGHUP"), act=to_launcher(HUP)),
+    "launcher interrupted": Fault(130, STOPPED.format("SIGINT"), act=to_launcher(INT)),
+    "all told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_all(TERM)),
+    "all hung up on": Fault(129, STOPPED.format("SIGHUP"), act=to_all(HUP)),
+    "all interrupted": Fault(130, STOPPED.format("SIGINT"), act=to_all(INT)),
+    "launcher killed": Fault(-KILL, act=to_launcher(KILL)),
+    "server of workers killed": Fault(AGAIN, r"worker \d ended suddenly", act=to_server),
     "torchrun told to stop": Fault(
-        1, STOPPED.format("SIGTERM"), act=to_launcher(TERM), launcher=TORCHRUN, is_here=False
+        1, STOPPED.format("SIGTERM"), act=to_launcher(TERM), launcher=TORCHRUN
     ),
     "torchrun killed": Fault(
-        -KILL, STOPPED.format("SIGTERM"), act=to_launcher(KILL), launcher=TORCHRUN, is_here=False
+        -KILL, STOPPED.format("SIGTERM"), act=to_launcher(KILL), launcher=TORCHRUN
     ),
     "rank 1 of torchrun killed": Fault(
-        1, "rank 1 is silent in step", act=to_worker(1, KILL), launcher=TORCHRUN, is_here=False
+        1, "rank 1 is silent in step", act=to_worker(1, KILL), launcher=TORCHRUN
     ),
     "rank 1 of torchrun killed, restarted": Fault(
         0,
         "rank 1 is silent in step",
         act=to_worker(1, KILL),
         launcher=(*TORCHRUN, *ONE_RESTART),
-        is_here=False,
     ),
     "rank 1 of torchrun told to stop": Fault(
-        1, STOPPED.format("SIGTERM"), act=to_worker(1, TERM), launcher=TORCHRUN, is_here=False
+        1, STOPPED.format("SIGTERM"), act=to_worker(1, TERM), launcher=TORCHRUN
     ),
     "rank 0 of torchrun stops": Fault(
-        1, "rank 0 is silent in step", act=to_worker(0, STOP), launcher=TORCHRUN, is_here=False
+        1, "rank 0 is silent in step", act=to_worker(0, STOP), launcher=TORCHRUN
     ),
     "data of rank 1 of torchrun hang": Fault(
         1,
         "rank 1 hangs in step 2[34], reading its data",
         data=("hangs", 1),
         launcher=TORCHRUN,
-        is_here=False,
     ),
     "data of rank 1 of torchrun are bad": Fault(
         1,
         r"rank 1: step 2[34]: .* raised ValueError",
         data=("raises", 1),
         launcher=TORCHRUN,
-        is_here=False,
     ),
     "rank 0 stops": Fault(AGAIN, "rank 0 is silent in step", act=to_worker(0, STOP)),
     "rank 1 stops": Fault(AGAIN, "rank 1 is silent in step", act=to_worker(1, STOP)),
@@ -300,7 +289,7 @@ def test_a_folder_that_becomes_read_only(plan, tmp_path, small_disk):
 
 def test_two_runs_in_a_folder(plan, alone, temporary, tmp_path):
     scene = Scene(tmp_path, plan)
-    first = scene.start(Fault(0, act=after(5, lambda run: None), is_here=False))
+    first = scene.start(Fault(0, act=after(5, lambda run: None), is_apart=True))
     os.kill(first.process.pid, signal.SIGSTOP)
     second = run_here(*first.arguments(plan, *scene.given, "--resume"))
     os.kill(first.process.pid, signal.SIGCONT)
@@ -313,7 +302,7 @@ def test_two_runs_in_a_folder(plan, alone, temporary, tmp_path):
 @pytest.mark.parametrize("host", ["here", "elsewhere"])
 def test_a_lock_that_was_left(plan, tmp_path, host):
     scene = Scene(tmp_path, plan)
-    run = scene.start(Fault(AGAIN, act=to_all(KILL), is_here=False))
+    run = scene.start(Fault(AGAIN, act=to_all(KILL)))
     assert run.finish()[0] == -KILL
     path = run.checkpoints / NAME
     assert path.exists()

@@ -11,6 +11,7 @@ from checkpoints import MODEL, NAMING, names, plan_of, train
 from pcg.naming import NamingFile
 from runtime import worker
 from runtime.collectives import World
+from runtime.finite import FiniteWatch
 from runtime.job import NotFinite, Options
 from runtime.lower import Lowering
 from runtime.recipe import Recipe
@@ -96,13 +97,13 @@ def test_weights_alone(plan, tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
-def test_what_becomes_finite_again_is_forgotten(plan, tmp_path, monkeypatch):
-    """A loss that is too large for its format, whose gradients are not."""
-    monkeypatch.setattr(worker, "make_source", lambda *given: Poisoned(1, 1e160))
-    report = train(plan, tmp_path, 4, replace(SGD, rate=0.0), every=1, keep=9)
-    assert report.not_finite == ""
-    expected = ["step-00000001", "step-00000003", "step-00000004"]
-    assert names(tmp_path) == expected
+def test_what_becomes_finite_again_is_forgotten():
+    watch = FiniteWatch(World(), str, list)
+    assert [
+        watch.after(n, loss) for n, loss in enumerate((1.0, float("inf"), float("nan"), 2.0))
+    ] == [False, True, False, False]
+    assert (watch.now, watch.steps) == ("", 2)
+    assert watch.after(5, float("nan"))
 
 
 def test_what_fp16_leaves_out_is_no_such_run(plan, monkeypatch, capsys):
