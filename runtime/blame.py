@@ -24,7 +24,6 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from threading import Event, Thread
 from typing import Any, Protocol
 
@@ -35,8 +34,8 @@ BEAT = 0.5
 """Seconds from one sign of life to the next."""
 SILENT = 4.0
 """Seconds without one after which a rank is silent."""
-_LIMIT = timedelta(seconds=10)
-"""For an answer of the store."""
+ENDED = "so that it was killed"
+"""What is said of a process that did not answer and was there."""
 
 
 class Doing(Protocol):
@@ -151,8 +150,8 @@ class Pulse:
             if waited > SILENT or (waited > 3 * BEAT and not silent):
                 break
         text, frozen = judge(now, silent, self._told.rank)
-        _end([beat for rank in frozen if (beat := now[rank]) is not None])
-        return text
+        ended = _end([beat for rank in frozen if (beat := now[rank]) is not None])
+        return f"{text}, {ENDED}" if ended else text
 
     def _beats(self) -> dict[int, Beat | None]:
         keys = {rank: f"beat/{rank}" for rank in range(self._told.size)}
@@ -199,11 +198,14 @@ def _each(found: Any) -> str:
     return ", ".join(texts[:3]) + more
 
 
-def _end(frozen: Sequence[Beat]) -> None:
+def _end(frozen: Sequence[Beat]) -> bool:
     """End processes of this computer that cannot end by themselves, such as stopped ones: the run
-    is over, and who started it would wait for them."""
+    is over, and who started it would wait for them. Returns whether there were any."""
+    ended = False
     for beat in frozen:
         process = Process(beat.host, beat.pid, beat.started)
         if process.is_here and process.is_alive:
             with contextlib.suppress(OSError):
                 os.kill(beat.pid, signal.SIGKILL)
+                ended = True
+    return ended

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from pcg.errors import InputError, UnityError, one_line
+from runtime.blame import ENDED
 from runtime.orphans import end_with_parent
 from runtime.status import STOPPED, TRY_AGAIN, UNUSABLE
 
@@ -297,7 +298,10 @@ def _stopped(notes: Sequence[_Note]) -> WorkerError | None:
 def _cause(notes: Sequence[_Note], rank: int, status: int, *, is_short: bool) -> Exception:
     """The error that came first, losses of touch aside. ``rank`` was seen to end with ``status``,
     negative for a signal; ``is_short``: whether the kernel has killed a process for its memory."""
-    if all(note.is_consequence for note in notes) and rank not in {note.rank for note in notes}:
+    # A stopped one is killed by a rank that says so; its end alone would not tell.
+    unasked = not any(ENDED in note.text for note in notes)
+    consequences = all(note.is_consequence for note in notes)
+    if unasked and consequences and rank not in {note.rank for note in notes}:
         return _Again(WorkerError(_sudden_end(rank, status, is_short), TRY_AGAIN))
     first = min(notes, key=lambda note: (note.is_consequence, note.time))
     if first.status is None:

@@ -38,6 +38,8 @@ class Samples:
         fault = json.loads(path.read_text())
         if fault["rank"] != int(os.environ.get("RANK", "0")) or Samples.reads <= fault["reads"]:
             return {"x": x}
+        if fault["kind"] == "writing" and not any(HERE.glob("run/checkpoints/.writing-*")):
+            return {"x": x}
         if fault["once"]:
             path.unlink(missing_ok=True)
         return {"x": KINDS[fault["kind"]](x)}
@@ -73,17 +75,10 @@ def limited(x):
     resource.setrlimit(resource.RLIMIT_AS, (used, used))
     return torch.ones(1 << 32)
 
-def killed_in_a_checkpoint(x):
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        if any(HERE.glob("run/checkpoints/.writing-*")):
-            os.kill(os.getpid(), signal.SIGKILL)
-    return x
-
 KINDS = {
     "gone": gone, "killed": killed, "crashed": crashed, "hangs": hangs, "holds": holds,
     "raises": raises, "leaves": leaves, "short": short, "limited": limited,
-    "writing": killed_in_a_checkpoint,
+    "writing": killed,
     "nan": lambda x: x * float("nan"), "inf": lambda x: x * float("inf"),
     "huge": lambda x: x * 1e30, "shape": lambda x: x[:3], "complex": lambda x: x * 1j,
     "none": lambda x: None, "text": lambda x: "text",

@@ -18,7 +18,7 @@ from tempfile import mkdtemp
 
 import pytest
 from commands import run_here
-from disturbed import Course
+from disturbed import Course, Disturbed
 from faulty import (
     TORCHRUN,
     Fault,
@@ -289,10 +289,15 @@ def test_a_folder_that_becomes_read_only(plan, tmp_path, small_disk):
 
 def test_two_runs_in_a_folder(plan, alone, temporary, tmp_path):
     scene = Scene(tmp_path, plan)
-    first = scene.start(Fault(0, act=after(5, lambda run: None), is_apart=True))
-    os.kill(first.process.pid, signal.SIGSTOP)
+    given = ("--timeout", "300")
+    first = scene.start(Fault(0, act=after(5, lambda run: None), options=given, is_apart=True))
+    assert isinstance(first, Disturbed)
+    workers = first.workers()
+    for worker in workers:
+        os.kill(worker, STOP)
     second = run_here(*first.arguments(plan, *scene.given, "--resume"))
-    os.kill(first.process.pid, signal.SIGCONT)
+    for worker in workers:
+        os.kill(worker, signal.SIGCONT)
     assert second.status == AGAIN
     (error,) = [x for x in second.err.splitlines() if x.startswith("unity: error: ")]
     assert "writes there, expected another folder or to wait for its end" in error
