@@ -188,12 +188,13 @@ def start_server() -> None:
     would copy torchrun's threads.)
     """
     multiprocessing.set_forkserver_preload(["runtime.preload"])
-    # First, because it unblocks signals when it is started.
-    resource_tracker.ensure_running()
     # The server inherits that they wait, and so do its workers until they heed them: it ends when
-    # we do, and quietly.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORKED)
+    # we do, and quietly. So does what tracks resources, which is first because to start it
+    # unblocks all but this one.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORKED)
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
