@@ -28,6 +28,7 @@ from threading import Event, Thread
 from typing import Any, Protocol
 
 from pcg.errors import one_line
+from runtime.orphans import ORPHANED
 from runtime.processes import Process, this_process
 
 BEAT = 0.5
@@ -97,7 +98,7 @@ class Pulse:
     def __init__(self, store: Store, told: Doing) -> None:
         self._store, self._told = store, told
         self._ended = Event()
-        self._process = this_process()
+        self._process, self._parent = this_process(), os.getppid()
         self._number = 0
         self._say()
         Thread(target=self._live, daemon=True).start()
@@ -127,6 +128,8 @@ class Pulse:
                 self._say()
 
     def _say(self, left: str = "", blames: str = "") -> None:
+        if ORPHANED.is_set() or os.getppid() != self._parent:
+            return  # torch would print what it thinks of a store that is gone
         told, own = self._told, self._process
         self._number += 1
         seconds = time.monotonic() - told.since

@@ -23,6 +23,7 @@ def end_with_parent(
 
     def watch() -> None:
         join()
+        ORPHANED.set()
         for folder in temporary:
             shutil.rmtree(folder, ignore_errors=True)
         # To the process, so that a main thread that waits for another rank gets it too.
@@ -40,5 +41,7 @@ def parent_ended() -> None:
         time.sleep(_POLL)
 
 
+ORPHANED = threading.Event()
+"""Set once the parent of this process has ended, and with it the store that it kept."""
 STATUS = 1
 """Nobody asks for it."""
