@@ -10,16 +10,14 @@ Such a file declares operators as ``pcg/ops`` does; every ``Operator`` among its
 from __future__ import annotations
 
 import re
-import sys
 import traceback
 from collections.abc import Sequence
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
 from pcg.errors import InputError
 from pcg.files import read_text
+from pcg.from_file import module_of
 from pcg.operator import Operator
 from pcg.ops import OPERATORS
 from pcg.template import EquationError
@@ -68,22 +66,16 @@ def add_operators(operators: Sequence[Operator]) -> None:
 
 
 def run_file(path: Path, prefix: str) -> ModuleType:
-    """Run a user's Python file as a module of its own. Raises InputError with the line at fault."""
-    name = f"{prefix}_{path.stem}"
-    loader = SourceFileLoader(name, str(path))
-    spec = spec_from_loader(name, loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and the like look their module up
+    """Run a user's Python file as a module of its own, which processes that this one starts can
+    import too, as they do for its classes. Raises InputError with the line at fault."""
     try:
-        loader.exec_module(module)
+        return module_of(path, prefix)
     except EquationError as error:
         # It names the operator, and the index or the token at fault.
         raise InputError(line_at_fault(path, error), str(error)) from error
     except (Exception, SystemExit) as error:
         problem = f"{type(error).__name__}: {error}"
         raise InputError(line_at_fault(path, error), problem) from error
-    return module
 
 
 def _declared(path: Path) -> tuple[Operator, ...]:

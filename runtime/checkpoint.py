@@ -9,16 +9,13 @@ and everything is on the disk. Nothing in it is ever unpickled.
 from __future__ import annotations
 
 import hashlib
-import os
-import re
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import Field, StringConstraints
 from torch.distributed.checkpoint.api import CheckpointException
@@ -28,23 +25,25 @@ from pcg.errors import InputError, UnityError, one_line
 from pcg.files import FileModel, Name, read_json, write_text_atomic
 from runtime.collectives import World
 from runtime.contents import CONTENTS, DATA, PICKLED, TableWriter, TensorFile, read_contents
+from runtime.folder import REPLACED, WRITING, numbered, path_of, sync, tidy
 from runtime.job import AgreedError
 from runtime.pieces import fill
 from runtime.recipe import Recipe
-from runtime.rendezvous import identity
 from runtime.shards import Shard, ShardSaver
+from runtime.status import TRY_AGAIN
+from runtime.words import words
 
 T = TypeVar("T")
 
 MANIFEST = "checkpoint.json"
 Warn = Callable[[str], None]
 """Takes one line for the user."""
-_NAME = re.compile(r"step-(\d{8,})")
-_WRITING, _REPLACED = ".writing-", ".replaced-"
 
 
-class CheckpointError(UnityError):
+class CheckpointError(AgreedError):
     """A checkpoint that could not be written, by all ranks' knowledge."""
+
+    exit_status = TRY_AGAIN
 
 
 FileName = Annotated[str, StringConstraints(pattern=rf"^({DATA}|{CONTENTS}|{PICKLED})$")]
@@ -128,8 +127,8 @@ def save(
 
     Raises CheckpointError on all of them where one fails; what was there before stays.
     """
-    path = _path(folder, manifest.updates)
-    part = folder / f"{_WRITING}{path.name}"
+    path = path_of(folder, manifest.updates)
+    part = folder / f"{WRITING}{path.name}"
     try:
         _together(world, lambda: _prepare(folder, part) if world.rank == 0 else None)
         with _quiet(), _naming(world, path):
@@ -141,28 +140,14 @@ def save(
     except (CheckpointException, _AnyFailed) as error:
         if world.rank == 0:
             shutil.rmtree(part, ignore_errors=True)
-        raise CheckpointError(f"{path}: {_reason(error)}") from error
+        raise CheckpointError(str(path), _reason(error)) from error
     if world.rank == 0:
-        damaged = [old for step in passed_over if (old := _path(folder, step)) != path]
+        damaged = [old for step in passed_over if (old := path_of(folder, step)) != path]
         for old in damaged:
             shutil.rmtree(old, ignore_errors=True)
-        for old in list(_numbered(folder).values())[keep:]:
+        for old in list(numbered(folder).values())[keep:]:
             shutil.rmtree(old, ignore_errors=True)
     return path
-
-
-def begin(world: World, folder: Path, *, resume: bool) -> tuple[str, bool]:
-    """The identity of this run, and whether it goes on from the checkpoints of a folder: because
-    it is asked to (``resume``), or because an earlier start of it wrote them. All ranks call
-    together, and rank 0 decides.
-
-    Raises AgreedError where others' checkpoints are there, or none can be written.
-    """
-    decided = _decided(folder, resume) if world.rank == 0 else ("", False, "")
-    run, goes_on, problem = world.gather(decided)[0]
-    if problem:
-        raise AgreedError(str(folder), problem)
-    return run, goes_on
 
 
 def find(world: World, folder: Path, warn: Warn) -> Kept | None:
@@ -171,7 +156,7 @@ def find(world: World, folder: Path, warn: Warn) -> Kept | None:
 
     Raises AgreedError where all are damaged.
     """
-    names = world.gather({step: path.name for step, path in _numbered(folder).items()})[0]
+    names = world.gather({step: path.name for step, path in numbered(folder).items()})[0]
     problem, passed_over = "", list[int]()
     for step, name in names.items():
         path = folder / name
@@ -218,7 +203,7 @@ def newest_manifest(path: Path) -> Kept:
     return found
 
 
-class _Damaged(Exception):
+class _Damaged(UnityError):
     """What is wrong with a checkpoint."""
 
 
@@ -232,8 +217,8 @@ def _together(world: World, act: Callable[[], T], what: str = "all_gather of not
     result, problem = None, None
     try:
         result = act()
-    except (OSError, UnityError, _Damaged) as error:
-        problem = one_line(f"{_of_rank(world)}{error}")
+    except Exception as error:  # a rank that left would keep the others waiting
+        problem = one_line(f"{_of_rank(world)}{words(error)}")
     found = world.gather((result, problem), what)
     for _, failed in found:
         if failed is not None:
@@ -245,29 +230,7 @@ def _of_rank(world: World) -> str:
     return f"rank {world.rank}: " if world.size > 1 else ""
 
 
-def _decided(folder: Path, resume: bool) -> tuple[str, bool, str]:
-    """The identity of this run, whether it goes on, and what speaks against either."""
-    try:
-        _try_to_write(folder)
-        known = [_run_of(path) for path in _numbered(folder).values()]
-    except OSError as error:
-        reason = error.strerror or str(error)
-        return "", False, f"cannot write checkpoints: {reason[:1].lower()}{reason[1:]}"
-    run = identity()
-    goes_on = resume or run in known
-    wanted = goes_on or not known
-    problem = "" if wanted else "has checkpoints already, expected --resume or another folder"
-    return run, goes_on, problem
-
-
-def _try_to_write(folder: Path) -> None:
-    """Make a folder if it is not there, and a file in it that goes at once."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        file.write(b"\0")
-
-
-def _run_of(path: Path) -> str | None:
+def run_of(path: Path) -> str | None:
     """The identity of the run that wrote a checkpoint, if that can be read."""
     try:
         return _manifest(path).run or None
@@ -277,21 +240,27 @@ def _run_of(path: Path) -> str | None:
 
 def _prepare(folder: Path, part: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f"{_WRITING}*"):
-        shutil.rmtree(left)
-    for left in folder.glob(f"{_REPLACED}*"):
-        replacement = left.with_name(left.name.removeprefix(_REPLACED))
-        if replacement.exists():
-            shutil.rmtree(left)
-        else:
-            left.rename(replacement)
+    tidy(folder)
     part.mkdir()
 
 
+class _Writer(TableWriter):
+    """Lets other ranks know that this one writes, and does not wait for them."""
+
+    world: World
+
+    def write_data(self, *given: Any, **named: Any) -> Any:
+        with self.world.busy("writing a checkpoint"):
+            return super().write_data(*given, **named)
+
+
 def _dcp_save(world: World, part: Path, shards: Sequence[Shard]) -> None:
-    writer = TableWriter(part, sync_files=True)
+    writer = _Writer(part, sync_files=True)
+    writer.world = world
     alone = world.size == 1
-    dcp_save({}, storage_writer=writer, planner=ShardSaver(shards), no_dist=alone)
+    group = world.network.everyone
+    planner = ShardSaver(shards)
+    dcp_save({}, storage_writer=writer, planner=planner, process_group=group, no_dist=alone)
 
 
 def _records(part: Path, rank: int) -> dict[str, FileRecord]:
@@ -312,37 +281,13 @@ def _publish(part: Path, path: Path, manifest: Manifest) -> None:
     whole = Manifest.model_validate_json(manifest.model_dump_json())
     signed = whole.model_copy(update={"digest": whole.own_digest()})
     write_text_atomic(part / MANIFEST, signed.model_dump_json(indent=1) + "\n")
-    _sync(part)
-    replaced = path.with_name(f"{_REPLACED}{path.name}")
+    sync(part)
+    replaced = path.with_name(f"{REPLACED}{path.name}")
     if path.exists():  # from before a restart, damaged
         path.rename(replaced)
     part.rename(path)
-    _sync(path.parent)
+    sync(path.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    """Have the names in a folder written to the disk."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
-def _numbered(folder: Path) -> dict[int, Path]:
-    """The checkpoints of a folder by their steps, the newest first; among them one that had to make
-    way, where the process died before another took its place."""
-    found: dict[int, Path] = {}
-    # What made way comes first in order, so that what took its place counts.
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if matched := _NAME.fullmatch(path.name.removeprefix(_REPLACED)):
-            found[int(matched[1])] = path
-    return dict(sorted(found.items(), reverse=True))
-
-
-def _path(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:08}"
 
 
 def _verified(path: Path, world: World) -> Manifest:
@@ -378,7 +323,7 @@ def _reason(error: BaseException) -> str:
     rank, (first, _) = min(error.failures.items())
     if isinstance(first, InputError):
         return str(first)
-    return one_line(f"rank {rank}: {type(first).__name__}: {first}")
+    return one_line(f"rank {rank}: {words(first)}")
 
 
 def _naming(world: World, path: Path) -> AbstractContextManager[object]:

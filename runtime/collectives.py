@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, TypeVar
+from time import monotonic
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from pcg.errors import InputError, UnityError
+from runtime.blame import Pulse
 from runtime.loopback import stay_on_this_computer
 from runtime.network import Handle, Network, Work
 from runtime.program import Group
-from runtime.rendezvous import own_store
+from runtime.rendezvous import own_store, pulse_store
+from runtime.status import TRY_AGAIN
+from runtime.words import words
 
 Kind = Literal["cpu", "gpu"]
 T = TypeVar("T")
@@ -36,6 +40,10 @@ and the other, and numbers that are added up, which some ranks ask for long befo
 
 class CommunicationError(UnityError):
     """Another rank could not be reached in time: most often because it has ended."""
+
+    exit_status = TRY_AGAIN
+    is_told = False
+    """Whether another rank says what has happened."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,18 @@ class World:
     """Whether this rank was told to stop: it tells the others with the next ``total``."""
     stops: bool = False
     """Whether any rank was told to, as all of them know since the last ``total``."""
+    doing: str = "starting"
+    """What this rank does, for others to know that wait for it in vain."""
+    waits: bool = False
+    """Whether that is to wait for others."""
+    since: float = field(default_factory=monotonic)
+    """When that began."""
+    alarm: Tensor | float = 0.0
+    """Above 0 where this rank has met what is not finite: it tells with the next ``total``. A
+    tensor on the device, so that nothing waits for it before."""
+    alarmed: bool = False
+    """Whether any rank has, as all of them know since the last ``total``; for who acts on it to
+    take back."""
 
     def prepare(self, groups: Iterable[Group]) -> None:
         """Create the process groups that do not exist yet.
@@ -92,6 +112,13 @@ class World:
             if channel not in self._channels:
                 with self.reporting(f"creating the group of {channel}"):
                     self._channels[channel] = self.network.group(everyone)
+
+    def apart(self) -> World:
+        """The same ranks, which a thread of each of them can talk in. All have to call together."""
+        if self.size == 1:
+            return World()
+        with self.reporting("creating the group of checkpoints"):
+            return World(self.rank, self.size, network=self.network.apart(self.size))
 
     def all_reduce(self, values: Tensor, group: Group) -> Tensor:
         """The sum of the members' tensors. ``group`` has been prepared and holds this rank."""
@@ -195,19 +222,19 @@ class World:
 
     def start_total(self, value: Tensor | float) -> Callable[[], float]:
         """Begin to add a number up over all ranks; what is returned waits for the sum."""
-        own = torch.as_tensor(value, dtype=torch.float64, device=self.device)
-        if self.size == 1:
-            self.stops |= self.asked_to_stop
-            return own.item
-        numbers = torch.stack([own, own.new_tensor(float(self.asked_to_stop))])
-        what = "all_reduce of a number, such as the loss"
-        with self.reporting(what):
-            work = self.network.all_reduce(numbers, self._channels.get("total"))
+        given = (value, float(self.asked_to_stop), self.alarm)
+        parts = [torch.as_tensor(v, dtype=torch.float64, device=self.device) for v in given]
+        numbers = torch.stack(parts)
+        what, work = "all_reduce of a number, such as the loss", None
+        if self.size > 1:
+            with self.reporting(what):
+                work = self.network.all_reduce(numbers, self._channels.get("total"))
 
         def total() -> float:
             self._wait(work, what)
-            found, asked = numbers.tolist()
+            found, asked, alarm = numbers.tolist()
             self.stops |= asked > 0
+            self.alarmed |= alarm > 0
             return found
 
         return total
@@ -220,10 +247,24 @@ class World:
         with self.reporting(what):
             return self.network.notes(value, self.size)
 
-    def reporting(self, what: str) -> AbstractContextManager[object]:
+    @contextmanager
+    def reporting(self, what: str) -> Generator[None]:
         """Name rank, step and what was under way where communication fails."""
         where = f"rank {self.rank}" + (f": step {self.step}" if self.step else "")
-        return _marked(where, what) if self.marks else _reported(where, what)
+        before = self.doing
+        self.doing, self.waits, self.since = what, True, monotonic()
+        with _marked(where, what) if self.marks else _reported(where, what):
+            yield
+        # Not where it has failed: then this is what it was doing.
+        self.doing, self.waits, self.since = before, False, monotonic()
+
+    @contextmanager
+    def busy(self, what: str) -> Generator[None]:
+        """Say that this rank does something of its own, which may take long."""
+        before = self.doing, self.waits
+        self.doing, self.waits, self.since = what, False, monotonic()
+        yield
+        (self.doing, self.waits), self.since = before, monotonic()
 
     def _settle(self, messages: Iterable[_Sent]) -> None:
         for message in messages:
@@ -304,10 +345,31 @@ def open_world(kind: Kind, timeout: float) -> Generator[World]:
             rank=rank,
             world_size=size,
         )
+        pulse_of = pulse_store(store, limit)
+    world = World(rank, size, device, network=Network(limit))
     try:
-        yield World(rank, size, device, network=Network(limit))
+        with _blaming(world, pulse_of):
+            yield world
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _blaming(world: World, store: Any) -> Generator[None]:
+    """Show that this rank lives; where it loses touch with others, say who is to blame."""
+    pulse = Pulse(store, world)
+    try:
+        yield
+    except CommunicationError as error:
+        verdict = pulse.verdict()
+        met = f" ({error})" if verdict.text else str(error)
+        blamed = CommunicationError(f"{verdict.text}{met}")
+        blamed.is_told = not verdict.speaks
+        raise blamed from error
+    except BaseException as error:
+        pulse.leave(words(error))
+        raise
+    pulse.leave()
 
 
 def _device(kind: Kind) -> torch.device:

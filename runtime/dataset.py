@@ -25,6 +25,7 @@ from pcg.naming import DRAWN, NamingFile
 from pcg.transfer import Region
 from pcg.user import run_file
 from runtime.data import Source, Synthetic
+from runtime.fitting import as_tensor, fitting
 from runtime.messages import cut
 
 
@@ -32,6 +33,10 @@ class Samples(Protocol):
     """Samples in an order of their own that has no end."""
 
     def at(self, position: int) -> Any: ...
+
+    def place(self, position: int) -> str:
+        """Where in the dataset that sample is, in words."""
+        ...
 
 
 class MapSamples:
@@ -45,14 +50,20 @@ class MapSamples:
             raise InputError(where, f"{len(dataset)} samples, expected a batch of {batch} or more")
         self._pass, self._order = -1, torch.empty(0, dtype=torch.int64)
 
+    def place(self, position: int) -> str:
+        return f"index {self._index(position)} of the dataset"
+
     def at(self, position: int) -> Any:
+        return self._dataset[self._index(position)]
+
+    def _index(self, position: int) -> int:
         number, place = divmod(position, self._usable)
         if number != self._pass:
             digest = blake2b(f"{self._seed}/order/{number}".encode(), digest_size=7).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))
             self._order = torch.randperm(len(self._dataset), generator=generator)
             self._pass = number
-        return self._dataset[int(self._order[place])]
+        return int(self._order[place])
 
 
 class StreamSamples:
@@ -64,6 +75,9 @@ class StreamSamples:
         self._iterator: Iterator[Any] = iter(dataset)
         self._next = 0
         self._recent: dict[int, Any] = {}
+
+    def place(self, position: int) -> str:
+        return "as the dataset gives them"
 
     def at(self, position: int) -> Any:
         if position < self._next and position not in self._recent:
@@ -82,6 +96,38 @@ class StreamSamples:
             except StopIteration:
                 self._iterator = iter(self._dataset)
         raise InputError(self._where, "gives no samples")
+
+
+class SharedSamples:
+    """An iterable that can be divided, as datasets of Hugging Face can: ``shard(num_shards,
+    index)`` gives a part of it. The rows of a batch are cut in as many groups as there are parts,
+    and each group has the samples of one part. A rank goes through the parts of its own rows alone,
+    and which sample lands in which row does not depend on how many ranks there are."""
+
+    def __init__(self, dataset: Any, batch: int, where: str) -> None:
+        self._dataset, self._batch, self._where = dataset, batch, where
+        most = getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", None) or batch
+        # The most parts that rows can be cut for evenly.
+        self._parts = max(n for n in range(1, batch + 1) if batch % n == 0 and n <= int(most))
+        self._streams: dict[int, StreamSamples] = {}
+
+    def at(self, position: int) -> Any:
+        part, own = self._own(position)
+        if part not in self._streams:
+            given = self._dataset.shard(num_shards=self._parts, index=part)
+            self._streams[part] = StreamSamples(given, self._batch // self._parts, self._where)
+        return self._streams[part].at(own)
+
+    def place(self, position: int) -> str:
+        part, own = self._own(position)
+        return f"sample {own} of part {part} of {self._parts}"
+
+    def _own(self, position: int) -> tuple[int, int]:
+        """The part that has a sample, and its position there."""
+        batch, row = divmod(position, self._batch)
+        rows = self._batch // self._parts
+        part, own = divmod(row, rows)
+        return part, batch * rows + own
 
 
 class UserData:
@@ -103,7 +149,10 @@ class UserData:
         """``alone``: whether nobody else knows what is no part of samples."""
         self._where = where
         constants: Mapping[str, Any] = getattr(dataset, "constants", {})
-        self._constants = {name: torch.as_tensor(value) for name, value in constants.items()}
+        self._constants = {
+            name: as_tensor(value, f"{where}: constants: {name}")
+            for name, value in constants.items()
+        }
         self._order = [name for name in naming.inputs if name is not None]
         self._drawn = Synthetic(seed)
         given = [leaf for leaf in leaves if not leaf.name.startswith(DRAWN)]
@@ -122,6 +171,8 @@ class UserData:
         self._samples: Samples
         if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
             self._samples = MapSamples(dataset, self._batch, seed, where)
+        elif isinstance(dataset, Iterable) and callable(getattr(dataset, "shard", None)):
+            self._samples = SharedSamples(dataset, self._batch, where)
         elif isinstance(dataset, Iterable):
             self._samples = StreamSamples(dataset, self._batch, where)
         else:
@@ -142,7 +193,8 @@ class UserData:
         if leaf.name.startswith(DRAWN):
             return self._drawn.piece(leaf, region, step)
         if leaf.name in self._constants:
-            whole = self._checked(leaf, self._constants[leaf.name], _shape(leaf), "constants")
+            where = f"{self._where}: constants: input {leaf.name}"
+            whole = fitting(leaf, self._constants[leaf.name], _shape(leaf), where)
             return whole[cut(region)]
         if step != self._step:
             self._step, self._read = step, {}
@@ -152,18 +204,22 @@ class UserData:
 
     def _row(self, leaf: Leaf, row: int) -> Tensor:
         position = self._step * self._batch + row
-        where = f"sample {position}"
         if row not in self._read:
             try:
                 self._read[row] = self._samples.at(position)
-            except InputError:
+            except (InputError, MemoryError):
                 raise
             except Exception as error:
-                problem = f"{where} raised {type(error).__name__}: {error}"
+                problem = f"sample {position} raised {type(error).__name__}: {error}"
                 raise InputError(self._where, problem) from error
-        return self._checked(leaf, self._field(leaf, self._read[row]), _shape(leaf)[1:], where)
+        found, name = self._field(leaf, self._read[row]), f"input {leaf.name}"
+        try:
+            return fitting(leaf, as_tensor(found, name), _shape(leaf)[1:], name)
+        except InputError as error:
+            place = f"sample {position}, {self._samples.place(position)}"
+            raise InputError(f"{self._where}: {place}", str(error)) from error
 
-    def _field(self, leaf: Leaf, sample: Any) -> Tensor:
+    def _field(self, leaf: Leaf, sample: Any) -> Any:
         names = self._order
         found: Any = None
         if isinstance(sample, Mapping):
@@ -175,19 +231,7 @@ class UserData:
         if found is None:
             expected = f"expected a tensor for each of {', '.join(names) or leaf.name}"
             raise InputError(self._where, f"no input {leaf.name} in a sample, {expected}")
-        return torch.as_tensor(found)
-
-    def _checked(self, leaf: Leaf, value: Tensor, shape: tuple[int, ...], what: str) -> Tensor:
-        where = f"{self._where}: {what}: input {leaf.name}"
-        if tuple(value.shape) != shape:
-            raise InputError(where, f"expected shape {list(shape)}, got {list(value.shape)}")
-        if leaf.below is not None and value.numel():
-            least, most = value.min().item(), value.max().item()
-            if least < 0 or most >= leaf.below:
-                outside = most if least >= 0 else least
-                problem = f"expected integers from 0 to {leaf.below - 1}, got {outside}"
-                raise InputError(where, problem)
-        return value
+        return found
 
 
 def make_source(

@@ -9,13 +9,16 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from pcg.errors import InputError
 from runtime.collectives import World
 from runtime.data import Source, Synthetic, initial_weight
+from runtime.fitting import exact_in
 from runtime.frame import Machinery
 from runtime.messages import run_exchange
 from runtime.passes import Passes, Told
 from runtime.precision import LossScale, PrecisionName, precision
-from runtime.program import Exchange, Program
+from runtime.prefetch import Ahead
+from runtime.program import Exchange, Load, Program
 from runtime.statistics import RunningStatistics
 from runtime.stretch import Block, Meeting
 from runtime.sync import GradientSync, buckets
@@ -73,7 +76,9 @@ class Executor:
         shared = Machinery(program, world, self._precision, compiles)
         self.loss_scale = LossScale() if self._precision.needs_scale else None
         """What the loss is multiplied with in float16."""
-        self._passes = Passes(program, source or Synthetic(seed))
+        given = source or Synthetic(seed)
+        self._ahead = self._read_ahead(given) if given.counts else None
+        self._passes = Passes(program, self._ahead or given)
         self._blocks = self._passes.way_back
         self._closing = _first_readers(self._blocks)
         self._sync = self._make_sync()
@@ -83,6 +88,8 @@ class Executor:
         self._versions = [replace(shared, leaves=self._leaves(self.older or self.weights))]
         if self.older:
             self._versions.append(replace(shared, leaves=self._leaves(self.weights)))
+        self._number = 0
+        """The batch under way."""
         self._reads = 0
         """The version that the gradients under way are of."""
 
@@ -104,6 +111,7 @@ class Executor:
             """Ranks add their parts of the loss up while the way back goes on."""
             totals.append(self._world.start_total(0.0 if loss is None else loss))
 
+        self._number = number
         # Until the way back is told of, nothing is complete.
         self._block = 0
         self._passes.scale = self.loss_scale.value if self.loss_scale else 1.0
@@ -146,6 +154,28 @@ class Executor:
         found = run_exchange(self._world, exchange, given, wanted, dtype)
         self._world.settle()
         return found
+
+    def ends_before(self, number: int) -> None:
+        """Say which batch is the first that no step will ask for."""
+        if self._ahead is not None:
+            self._ahead.end = number
+
+    def bad_inputs(self) -> list[str]:
+        """The inputs of the last batch, of a user's data, that are not finite."""
+        return [] if self._ahead is None else self._ahead.bad(self._number)
+
+    def _read_ahead(self, source: Source) -> Ahead:
+        program = self._program
+        parts = [program.instructions]
+        if program.pipeline is not None:
+            parts += [*program.pipeline.slices, program.pipeline.tail]
+        loads = (i for part in parts for i in part if isinstance(i, Load))
+        wanted = [(i.leaf, i.region) for i in loads if i.leaf.kind != "weight"]
+        for leaf, _ in wanted:
+            if not exact_in(leaf, self._precision.dtype):
+                problem = f"has integers up to {leaf.below}, which {self._precision.dtype} does not"
+                raise InputError(f"input {leaf.name}", f"{problem} hold, expected float64")
+        return Ahead(source, wanted, self._precision.dtype, self._world.device)
 
     @property
     def _is_delayed(self) -> bool:

@@ -11,7 +11,7 @@ from types import FrameType
 from pcg.errors import UnityError
 from runtime.collectives import World
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(UnityError):
@@ -47,13 +47,15 @@ class Requests:
 
 @contextmanager
 def stop_requests(world: World) -> Generator[Requests]:
-    """Take SIGINT and SIGTERM as requests to stop; all ranks learn of them with the next number
-    that they add up. Only a main thread can: in others nothing changes."""
+    """Take SIGINT, SIGTERM and SIGHUP as requests to stop; all ranks learn of them with the next
+    number that they add up. One that is ignored, as under nohup, stays so. Only a main thread can:
+    in others nothing changes."""
     requests = Requests(world)
     if threading.current_thread() is not threading.main_thread():
         yield requests
         return
-    before = {number: signal.signal(number, requests.note) for number in SIGNALS}
+    heeded = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, requests.note) for number in heeded}
     try:
         yield requests
     finally:

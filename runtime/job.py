@@ -8,6 +8,7 @@ from typing import Literal
 
 from pcg.errors import InputError
 from runtime.recipe import Recipe
+from runtime.status import NOT_FINITE, TRY_AGAIN
 
 PrecisionName = Literal["float32", "float64", "bf16", "fp16"]
 """Number formats: of everything, or of computations beside float32 weights."""
@@ -15,6 +16,18 @@ PrecisionName = Literal["float32", "float64", "bf16", "fp16"]
 
 class AgreedError(InputError):
     """Unusable input that all ranks of a run know of, so that one of them reports it."""
+
+
+class TryAgain(AgreedError):
+    """What keeps a run from going on now, and may be gone the next time."""
+
+    exit_status = TRY_AGAIN
+
+
+class NotFinite(AgreedError):
+    """A run whose loss, gradients or weights are not finite."""
+
+    exit_status = NOT_FINITE
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,8 @@ class Options:
     """Whether the last step is recorded."""
     compiles: bool = False
     """Whether what is between communications goes through torch.compile."""
+    stops_not_finite: bool = False
+    """Whether a run ends at the first loss or gradient that is not finite."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +120,8 @@ class Report:
     """Of a step."""
     timeline: tuple[tuple[Mark, ...], ...] = ()
     """Of the last step, by rank, where it was asked for."""
+    not_finite: str = ""
+    """What is not finite at the end, if anything."""
 
     @property
     def step_seconds(self) -> float | None:
@@ -119,3 +136,17 @@ class Report:
 
 Observer = Callable[[Step], None]
 """Told of every step as it ends."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """How a run with checkpoints begins. ``first``: its first step; ``goes_on``: whether steps
+    before it are those of checkpoints; ``run``: the identity of the run."""
+
+    first: int
+    goes_on: bool
+    run: str
+
+
+Begins = Callable[[Beginning], None]
+"""Told on rank 0 how a run with checkpoints begins, before its first step."""

@@ -66,6 +66,13 @@ class Network:
         # A rank that is no member is given a placeholder.
         return made if isinstance(made, dist.ProcessGroup) else None
 
+    def apart(self, size: int) -> Network:
+        """The same ranks in a group of their own, on the CPU, for a thread beside this one. All
+        ranks have to call together."""
+        made = Network(self._timeout)
+        made.everyone = dist.new_group(list(range(size)), timeout=self._timeout, backend="gloo")
+        return made
+
     def all_reduce(self, values: Tensor, group: Handle) -> Work | None:
         """Begin to replace a tensor by the sum of the members'."""
         return dist.all_reduce(values, group=group, async_op=True)
@@ -87,5 +94,5 @@ class Network:
     def notes(self, value: Any, size: int) -> list[Any]:
         """Every rank's value, which has to be one that can be pickled."""
         found: list[Any] = [None] * size
-        dist.all_gather_object(found, value)
+        dist.all_gather_object(found, value, group=self.everyone)
         return found

@@ -134,7 +134,12 @@ class Passes:
         """The inputs that instructions load, in the format in which the run computes."""
         device, dtype = shared.world.device, shared.precision.dtype
         return {
-            i.target: self.source.piece(i.leaf, i.region, number).to(device, dtype)
+            i.target: piece.to(device, dtype, non_blocking=True)  # from pinned memory
             for i in instructions
             if isinstance(i, Load) and i.leaf.kind != "weight"
+            for piece in (self._read(shared, i, number),)
         }
+
+    def _read(self, shared: Machinery, load: Load, number: int) -> Tensor:
+        with shared.world.busy("reading its data"):
+            return self.source.piece(load.leaf, load.region, number)

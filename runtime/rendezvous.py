@@ -49,6 +49,13 @@ def own_store(rank: int, size: int, timeout: timedelta) -> Any:
     return _PREFIX_STORE(agree(store, rank, size, timeout), store)
 
 
+def pulse_store(store: Any, timeout: timedelta) -> Any:
+    """The store in which ranks say that they live, by a connection of its own; ``store``: what
+    ``own_store`` gave. Raises RuntimeError where it cannot be reached."""
+    own = _agent_store(timeout) if store is None else store.clone()
+    return _PREFIX_STORE("pulse", own)
+
+
 def identity() -> str:
     """What tells a run from all others and is the same for all its starts; for rank 0 to ask.
 
@@ -56,6 +63,8 @@ def identity() -> str:
     may be that of another one, and its count of restarts differs from node to node. Where each
     start has its own store, or none, it counts as a run of its own.
     """
+    if (given := os.environ.get("UNITY_RUN")) is not None:  # of our own launcher
+        return given
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return uuid4().hex
     return kept_identity(_agent_store(_LIMIT), os.environ.get("TORCHELASTIC_RUN_ID", ""))
@@ -92,7 +101,10 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
         if name is not None and _get(store, "unity/go") == name:
             return name
         time.sleep(_POLL)
-    raise RuntimeError(f"not all {size} ranks have come within {timeout.total_seconds():g} s")
+    missing = [rank for rank in range(size) if not _get(store, f"unity/nonce/{rank}")]
+    who = f"rank {', '.join(map(str, missing))} of" if missing else "not all"
+    said = "has not come" if missing else "ranks have come"
+    raise RuntimeError(f"{who} {size} {said} within {timeout.total_seconds():g} s")
 
 
 def _nonces(store: Store, size: int) -> list[str] | None:

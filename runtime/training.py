@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 from torch import Tensor
 
@@ -17,8 +16,20 @@ from runtime.checkpoint import CheckpointError, Kept, Manifest, ScaleRecord
 from runtime.collectives import World
 from runtime.executor import Executor, StepResult, Update
 from runtime.faults import Requests, stop_requests
+from runtime.finite import FiniteWatch, all_finite
 from runtime.initial import DRAWN, Initial
-from runtime.job import AgreedError, Checkpoints, Mark, Observer, Options, Step
+from runtime.job import (
+    AgreedError,
+    Beginning,
+    Begins,
+    Checkpoints,
+    Mark,
+    NotFinite,
+    Observer,
+    Options,
+    Step,
+)
+from runtime.keeping import Keeper
 from runtime.lower import Lowering
 from runtime.optimizer import Updater
 from runtime.plain import fill
@@ -48,16 +59,10 @@ class Training:
         self._lowering, self._options, self._world = lowering, options, world
         self._program: Program = lowering.program(world.rank)
         self._executor = executor
-        self._run = ""
-        """What tells the run from others, where it keeps checkpoints."""
         self.timeline: tuple[tuple[Mark, ...], ...] = ()
         """What each rank did in the last step, where that was recorded."""
         self._begun = 0, 0
         """The updates and the batches that an earlier run had behind it."""
-        self._newest: tuple[int, Path] | None = None
-        """The last checkpoint that was read or written, and its updates."""
-        self._passed_over: tuple[int, ...] = ()
-        """The steps of damaged checkpoints, until there is one to take their place."""
         trained = self._program.trained
         self._updater = Updater(
             {weight.register: executor.weights[weight.register] for weight in trained},
@@ -65,11 +70,17 @@ class Training:
             world,
             frozenset(weight.register for weight in trained if self._writes(weight)),
         )
+        self._finite = FiniteWatch(world, self._named, executor.bad_inputs)
 
-    def run(self, observe: Observer) -> tuple[Step, ...]:
-        """Train up to the step that was asked for; ``observe`` is called on rank 0.
+    @property
+    def not_finite(self) -> str:
+        """What is not finite at the end, if anything."""
+        return self._finite.now
 
-        Raises Stopped where a signal ended it sooner.
+    def run(self, observe: Observer, begins: Begins = lambda beginning: None) -> tuple[Step, ...]:
+        """Train up to the step that was asked for; ``observe`` and ``begins`` are called on rank 0.
+
+        Raises Stopped where a signal ended it sooner, and NotFinite where that was asked for.
         """
         if lost := self._executor.running.lost:
             problem = "not followed, the plan does not compute what they are of"
@@ -81,23 +92,16 @@ class Training:
             self._renew_older()
         if (kept := self._options.checkpoints) is None:
             self._draw()
-            return tuple(step for step in self._steps(observe) if step)
-        steps: list[Step] = []
-        self._begin(kept)
-        if self._newest is None:
-            self._draw()
-        with stop_requests(self._world) as requests:
-            for step in self._steps(observe):
-                if self._world.stops:
-                    self._stop(kept, requests)
-                if step is None:
-                    continue
-                steps.append(step)
-                if step.number % kept.every == 0 and step.number != self._options.steps:
-                    self._save_or_warn(kept)
-            if steps:
-                self._save(kept)
-        return tuple(steps)
+            steps = tuple(step for step in self._steps(observe, None) if step)
+            self._finish(None)
+            return steps
+        keeper = Keeper(self._world, kept, self._tell)
+        try:
+            self._begin(keeper, begins)
+            with stop_requests(self._world) as requests:
+                return self._kept(kept, keeper, requests, observe)
+        finally:
+            keeper.close()
 
     def _draw(self) -> None:
         """Begin with the module's own values, unless a file has given others."""
@@ -113,12 +117,57 @@ class Training:
         self._initial.forget()
         self._renew_older()
 
-    def _steps(self, observe: Observer) -> Iterator[Step | None]:
+    def _kept(
+        self, kept: Checkpoints, keeper: Keeper, requests: Requests, observe: Observer
+    ) -> tuple[Step, ...]:
+        """Train with checkpoints."""
+        steps: list[Step] = []
+        for step in self._steps(observe, keeper):
+            if self._world.stops:
+                self._stop(keeper, requests)
+            if step is None:
+                continue
+            steps.append(step)
+            if step.number % kept.every == 0 and step.number != self._options.steps:
+                self._save_or_warn(keeper)
+        self._finish(keeper)
+        if steps and not self._finite.now and self._is_good(keeper):
+            keeper.save(*self._content(keeper))
+        else:
+            keeper.settle()
+        return tuple(steps)
+
+    def _update(self, gradients: Mapping[str, Tensor]) -> None:
+        self._finite.note(gradients, self._updater.updates + 1)
+        self._updater.update(gradients)
+
+    def _watch(self, number: int, loss: float, keeper: Keeper | None) -> None:
+        """Warn at the first step that is not finite, or end there."""
+        if self._finite.after(number, loss):
+            self._say(keeper)
+
+    def _finish(self, keeper: Keeper | None) -> None:
+        """The same for the last gradients."""
+        if self._finite.finish():
+            self._say(keeper)
+
+    def _say(self, keeper: Keeper | None) -> None:
+        if self._options.stops_not_finite:
+            kept = ""
+            if keeper is not None:
+                self._settle(keeper)
+                kept = f"; {keeper.last_good}"
+            raise NotFinite("training", f"{self._finite.now}{kept}")
+        kept = "" if keeper is None else "; until that has changed no checkpoint is written"
+        self._tell(f"warning: {self._finite.now}{kept}")
+
+    def _steps(self, observe: Observer, keeper: Keeper | None) -> Iterator[Step | None]:
         """Every step as it ends; None for an update that is left out, after which the same
         batches are taken again."""
         left_out = 0
+        self._executor.ends_before(self._batches(self._options.steps))
         while (number := self._updater.updates) < self._options.steps:
-            self._world.step = number + 1
+            self._world.step, self._world.doing = number + 1, "computing"
             loss, seconds = self._taken(number)
             if self._updater.updates == number:
                 left_out += 1
@@ -127,6 +176,7 @@ class Training:
             step, left_out = Step(number + 1, loss, seconds, left_out), 0
             if self._world.rank == 0:
                 observe(step)
+            self._watch(step.number, loss, keeper)
             yield step
 
     def _taken(self, updates: int) -> tuple[float, float]:
@@ -136,7 +186,7 @@ class Training:
         loss = seconds = 0.0
         for part in range(parts):
             # Gradients are exchanged once a step: with those of its last batch.
-            update = self._updater.update if part == parts - 1 else None
+            update = self._update if part == parts - 1 else None
             batch = self._batch(first + part, update)
             result = self._recorded(batch) if is_shown and update else batch()
             loss, seconds = loss + result.loss / parts, seconds + result.seconds
@@ -158,23 +208,22 @@ class Training:
         self.timeline = tuple(self._world.gather(marks))
         return results[0]
 
-    def _begin(self, kept: Checkpoints) -> None:
+    def _begin(self, keeper: Keeper, begins: Begins) -> None:
         """Go on from the newest checkpoint that is whole, where that is wanted."""
-        folder = Path(kept.folder)
-        self._run, goes_on = checkpoint.begin(self._world, folder, resume=kept.resume)
-        if not goes_on:
-            return
-        found = checkpoint.find(self._world, folder, self._tell)
-        if found is None:
-            self._tell(f"{folder}: no checkpoint yet, starting at step 1")
-            return
+        if (found := keeper.begin()) is not None:
+            self._go_on(found)
+        else:
+            self._draw()
+        if self._world.rank == 0:
+            begins(Beginning(self._updater.updates + 1, found is not None, keeper.run))
+
+    def _go_on(self, found: Kept) -> None:
         self._check(found)
         updates, batches = found.manifest.updates, found.manifest.batches
         self._updater.restore(updates)
         if batches is None:
             batches = updates * found.manifest.recipe.accumulate
-        self._begun, self._newest = (updates, batches), (updates, found.path)
-        self._passed_over = found.passed_over
+        self._begun = updates, batches
         if (scale := found.manifest.loss_scale) and self._executor.loss_scale:
             self._executor.loss_scale.value = scale.value
             self._executor.loss_scale.good_steps = scale.good_steps
@@ -213,26 +262,53 @@ class Training:
             return f"has the states of {kind}, expected the same optimizer"
         return ""
 
-    def _stop(self, kept: Checkpoints, requests: Requests) -> None:
+    def _stop(self, keeper: Keeper, requests: Requests) -> None:
         updates = self._updater.updates
-        before, path = self._newest or (None, None)
+        self._settle(keeper)
+        before, path = keeper.newest or (None, None)
         # Nothing may be new where the last update was left out.
         if path is None or before != updates:
-            path = self._save(kept)
+            if self._finite.now or not self._is_good(keeper):
+                what = self._finite.now or "weights are not finite"
+                raise requests.stopped(f"after step {updates}, but {what}; {keeper.last_good}")
+            path = keeper.save(*self._content(keeper))
         raise requests.stopped(f"after step {updates}, checkpoint {path}")
 
-    def _save_or_warn(self, kept: Checkpoints) -> None:
+    def _save_or_warn(self, keeper: Keeper) -> None:
         """Train on without a checkpoint that could not be written: those before are still there."""
+        if self._finite.now or not self._is_good(keeper):
+            return
         try:
-            self._save(kept)
+            keeper.start(*self._content(keeper))
         except CheckpointError as error:
             self._tell(f"warning: no checkpoint: {error}")
 
-    def _save(self, kept: Checkpoints) -> Path:
+    def _settle(self, keeper: Keeper) -> None:
+        """Wait for the checkpoint under way."""
+        try:
+            keeper.settle()
+        except CheckpointError as error:
+            self._tell(f"warning: no checkpoint: {error}")
+
+    def _is_good(self, keeper: Keeper) -> bool:
+        """Whether what is trained is finite on all ranks, so that it may take the place of a good
+        checkpoint; says so if not."""
+        weights = self._executor.weights
+        trained = [weights[weight.register] for weight in self._program.trained]
+        states = (tensor for _, _, tensor in self._updater.states())
+        running = self._executor.running.tensors.values()
+        if all_finite(self._world, (*trained, *states, *running)):
+            return True
+        if not self._finite.now:
+            self._finite.now = f"weights or states are not finite after step {self._world.step}"
+            self._say(keeper)
+        return False
+
+    def _content(self, keeper: Keeper) -> tuple[list[Shard], Manifest]:
+        """What a checkpoint holds now."""
         running = (shard for _, shard in self._executor.running.shards())
-        shards = (*self._shards(), *self._older(), *running)
-        folder, options, updates = Path(kept.folder), self._options, self._updater.updates
-        plan = self._lowering.plan
+        shards = [*self._shards(), *self._older(), *running]
+        options, updates, plan = self._options, self._updater.updates, self._lowering.plan
         leaves = {w.leaf.name: w.leaf for w in self._program.weights}
         scale = self._executor.loss_scale
         known = self._world.gather(sorted(leaves))
@@ -241,21 +317,18 @@ class Training:
             for name in sorted({name for names in known for name in names})
             for parameter in (plan.naming.parameter(name),)
         } | {first: names[1:] for first, names in self._executor.running.names.items()}
-        manifest = Manifest(
+        return shards, Manifest(
             model=plan.model_name,
             graph=plan.model.digest,
             updates=updates,
             batches=self._batches(updates),
             seed=options.seed,
             recipe=options.recipe,
-            run=self._run,
+            run=keeper.run,
             delayed=is_delayed(plan),
             loss_scale=None if scale is None else ScaleRecord(**asdict(scale)),
             parameters=parameters,
         )
-        path = checkpoint.save(self._world, folder, shards, manifest, kept.keep, self._passed_over)
-        self._newest, self._passed_over = (updates, path), ()
-        return path
 
     def _shards(self) -> Iterator[Shard]:
         """Weights and states that this rank holds, by the names and shapes of the module."""
@@ -287,6 +360,11 @@ class Training:
             self._writes(weight),
         )
         return shard.transposed if parameter.transposed else shard
+
+    def _named(self, register: str) -> str:
+        """What the module calls a weight."""
+        leaves = {weight.register: weight.leaf.name for weight in self._program.weights}
+        return self._lowering.plan.naming.parameter(leaves[register]).names[0]
 
     def _writes(self, weight: Weight) -> bool:
         """Whether this rank stands for all that hold a piece."""

@@ -20,14 +20,23 @@ from runtime.data import Source, initial_weight
 from runtime.dataset import make_source
 from runtime.executor import Executor
 from runtime.initial import Initial, with_constants
-from runtime.job import Observer, Options, Report, Step
+from runtime.job import AgreedError, Beginning, Begins, Observer, Options, Report, Step
 from runtime.lower import Lowering
 from runtime.precision import precision
 from runtime.training import Training, is_delayed
 
 
+def _ignore(_: Beginning) -> None:
+    """What nobody asked for."""
+
+
 def train(
-    plan: Plan, options: Options, timeout: float, observe: Observer, where: str = "plan"
+    plan: Plan,
+    options: Options,
+    timeout: float,
+    observe: Observer,
+    where: str = "plan",
+    begins: Begins = _ignore,
 ) -> Report | None:
     """Train by a plan as one of the ranks that torchrun started, or alone for one device.
 
@@ -38,7 +47,7 @@ def train(
     lowering = Lowering(plan, where)
     share_cores()
     with open_world(plan.machine.kind, timeout) as world, _memory(world, where), _compiler():
-        return run_plan(lowering, options, world, observe)
+        return run_plan(lowering, options, world, observe, begins)
 
 
 def check_ranks(plan: Plan, where: str) -> None:
@@ -112,14 +121,24 @@ def prepare(lowering: Lowering, options: Options, world: World) -> Prepared:
 
 
 def run_plan(
-    lowering: Lowering, options: Options, world: World, observe: Observer
+    lowering: Lowering,
+    options: Options,
+    world: World,
+    observe: Observer,
+    begins: Begins = _ignore,
 ) -> Report | None:
     """The same among ranks that are already connected."""
     made = prepare(lowering, options, world)
     plan, seed, recipe = lowering.plan, options.seed, options.recipe
     executor, training = made.executor, made.training
-    steps = training.run(observe)
-    report = Report(steps, batches=recipe.accumulate, timeline=training.timeline)
+    with _naming_rank(world):
+        steps = training.run(observe, begins)
+    report = Report(
+        steps,
+        batches=recipe.accumulate,
+        timeline=training.timeline,
+        not_finite=training.not_finite,
+    )
     if not options.check:
         return report if world.rank == 0 else None
     outcome = _collect(lowering, executor, world.rank, steps)
@@ -134,6 +153,21 @@ def run_plan(
     expected = replace(expected, losses=losses, outputs=expected.outputs if steps else ())
     found = compare(expected, _with_unused(outcome, plan, seed, made.first))
     return replace(report, comparisons=found)
+
+
+@contextmanager
+def _naming_rank(world: World) -> Generator[None]:
+    """Let what one of several ranks alone finds wrong, such as its data, name rank and step."""
+    try:
+        yield
+    except AgreedError:
+        raise
+    except InputError as error:
+        if world.size == 1:
+            raise
+        step = f": step {world.step}" if world.step else ""
+        where = f"rank {world.rank}{step}: {error.where}"
+        raise InputError(where, error.problem) from error
 
 
 def _collect(lowering: Lowering, executor: Executor, rank: int, steps: tuple[Step, ...]) -> Outcome:

@@ -52,6 +52,11 @@ def run_here(*arguments: object) -> Finished:
     return Finished(status, workers[0] + out.getvalue(), workers[1] + err.getvalue())
 
 
+def workers_here() -> list[int]:
+    """The processes that the server has forked, in their order."""
+    return sorted(_children(_server()))
+
+
 def no_worker_is_left(within: float = 10.0) -> bool:
     """Whether all that the server has forked has ended."""
     end = time.monotonic() + within

@@ -8,12 +8,11 @@ torchrun --nproc-per-node 4 --max-restarts 3 -m unity.run plan.json --steps 10
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import Progress, TextColumn
@@ -21,11 +20,16 @@ from rich.progress import Progress, TextColumn
 from pcg.errors import InputError, NegativeAnswer
 from pcg.plan import Plan, load_plan
 from pcg.user import load_operators
-from runtime.job import AgreedError, Observer, Options, Step
+from runtime.folder import tidy
+from runtime.job import AgreedError, Begins, NotFinite, Observer, Options, Step
 from runtime.launch import check_computer, launch, start_server
+from runtime.lock import remove_stale
 from runtime.lower import Lowering
+from runtime.orphans import end_with_parent, parent_ended
+from runtime.status import HELP
 from unity.cli import PlainConsole, command_of, new_app, run_app, say
 from unity.declarations import load_user_operators
+from unity.losses import losses_file
 from unity.origin import check_graph_of, check_origin
 from unity.report import batch_of, print_json, print_report, write_trace
 from unity.run_arguments import Arguments
@@ -66,7 +70,7 @@ def run(arguments: Arguments) -> None:
     _start(job, lowering)
 
 
-app.command()(command_of(Arguments, run))
+app.command(epilog=HELP)(command_of(Arguments, run))
 
 
 @contextmanager
@@ -107,22 +111,44 @@ def _start(job: Job, lowering: Lowering) -> None:
     if machine.devices == 1 and not restarts:
         work(job)
         return
-    grace = 5 if job.options.checkpoints is None else GRACE
-    launch(work, (job,), machine.devices, restarts=restarts, grace=grace)
+    try:
+        launch(work, (job,), machine.devices, restarts=restarts, grace=_grace(job))
+    finally:
+        _clear(job)
+
+
+def _grace(job: Job) -> int:
+    return 5 if job.options.checkpoints is None else GRACE
+
+
+def _clear(job: Job) -> None:
+    """Remove what processes that were killed have left half written."""
+    if (kept := job.options.checkpoints) is None or not Path(kept.folder).is_dir():
+        return
+    with suppress(OSError):
+        if remove_stale(folder := Path(kept.folder)):
+            tidy(folder)
 
 
 def _work_among_ranks(job: Job, plan: Plan) -> None:
     """Work as one of torchrun's processes. What is wrong with this one alone, it reports."""
     # Here because the command, which starts processes of its own, can do without torch for long.
+    from runtime.collectives import CommunicationError
     from runtime.worker import check_ranks
 
     with _first_complains():
         check_computer(plan.machine.kind, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         check_ranks(plan, job.arguments.plan)
+    # Of one that was killed nobody would be told.
+    end_with_parent(parent_ended, _grace(job))
     try:
         work(job)
     except AgreedError as error:
         if not _is_first():
+            sys.exit(error.exit_status)
+        raise
+    except CommunicationError as error:
+        if error.is_told:
             sys.exit(error.exit_status)
         raise
 
@@ -136,8 +162,8 @@ def work(job: Job) -> None:
     if asked.operators is not None:
         load_operators(asked.operators)  # which `run` has checked
     plan = load_plan(asked.plan)
-    with _observed(job, plan) as observe:
-        report = train(plan, job.options, asked.timeout, observe, asked.plan)
+    with _observed(job, plan) as (observe, begins):
+        report = train(plan, job.options, asked.timeout, observe, asked.plan, begins)
     if report is None:
         return
     if asked.trace is not None:
@@ -146,6 +172,10 @@ def work(job: Job) -> None:
         print_json(plan, report)
     else:
         print_report(plan, report)
+    if report.not_finite:
+        kept = job.options.checkpoints
+        where = "" if kept is None else f"; {kept.folder} has the last good checkpoint, if any"
+        raise NotFinite(asked.plan, f"trained, but {report.not_finite}{where}")
     worst = max(report.comparisons, key=lambda c: (not c.passes, c.relative), default=None)
     if worst is not None and not worst.passes:
         what = f"{worst.kind} {worst.name} differs by {worst.relative:.1e} (relative)"
@@ -153,7 +183,7 @@ def work(job: Job) -> None:
 
 
 @contextmanager
-def _observed(job: Job, plan: Plan) -> Generator[Observer]:
+def _observed(job: Job, plan: Plan) -> Generator[tuple[Observer, Begins]]:
     """Show every step on a terminal, else some as lines, and add all to the log."""
     is_first = _is_first()
     is_shown = is_first and not job.arguments.as_json
@@ -167,18 +197,18 @@ def _observed(job: Job, plan: Plan) -> Generator[Observer]:
             transient=True,
             disable=not is_shown or tell is not None,
         ) as progress,
-        _appending(job.arguments.log if is_first else None) as write,
+        losses_file(job.arguments.log if is_first else None) as log,
     ):
         bar = progress.add_task("training", total=steps, loss="", speed="")
 
         def observe(step: Step) -> None:
             speed = f"{step.seconds:.3g} s a step, {samples / step.seconds:.4g} samples/s"
             progress.update(bar, completed=step.number, loss=f"{step.loss:.6g}", speed=speed)
-            write(step)
+            log.write(step)
             if tell is not None:
                 tell(step)
 
-        yield observe
+        yield observe, log.begin
 
 
 def _lines(steps: int, plan: Plan) -> Observer:
@@ -192,36 +222,6 @@ def _lines(steps: int, plan: Plan) -> Observer:
         say(f"unity: {text} ({predicted})", error=True)
 
     return tell
-
-
-@contextmanager
-def _appending(path: str | None) -> Generator[Observer]:
-    """What adds a line for a step to a file, if one is given."""
-    if path is None:
-        yield lambda step: None
-        return
-    with _writing(path):
-        file = Path(path).open("a")  # noqa: SIM115  # closed below, whose errors are the file's
-
-    def write(step: Step) -> None:
-        with _writing(path):
-            file.write(json.dumps(asdict(step)) + "\n")
-            file.flush()
-
-    try:
-        yield write
-    finally:
-        with _writing(path):
-            file.close()
-
-
-@contextmanager
-def _writing(path: str) -> Generator[None]:
-    """Say in a line that a file cannot be written; other errors are none of its own."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(path, f"cannot write: {error.strerror}") from error
 
 
 def _print_programs(lowering: Lowering) -> None:

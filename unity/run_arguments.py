@@ -53,7 +53,8 @@ class Arguments:
         str | None,
         typer.Option(
             help="module:function or FILE.py:function that returns a map-style dataset or an"
-            " iterable of samples; by default values are drawn."
+            " iterable of samples, whose `shard(num_shards, index)`, if it has one, gives each"
+            " rank its own; by default values are drawn."
         ),
     ] = None
     optimizer: Annotated[
@@ -99,6 +100,15 @@ class Arguments:
     keep: Annotated[int, typer.Option(min=1, help="How many checkpoints stay.")] = 3
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")
+    ] = False
+    stop_non_finite: Annotated[
+        bool,
+        typer.Option(
+            "--stop-non-finite",
+            help="End at the first loss or gradient that is not finite, with status 3; without it"
+            " a warning says so, no checkpoint is written until it has changed, and a run that"
+            " ends so has status 3 too.",
+        ),
     ] = False
     max_restarts: Annotated[
         int, typer.Option(min=0, help="How often to start again when a process has died.")
@@ -186,6 +196,7 @@ class Arguments:
             model=named if self.model is None and named in MODELS else self.model,
             timeline=self.trace is not None,
             compiles=self.compile,
+            stops_not_finite=self.stop_non_finite,
         )
 
     def _recipe(self, of_plan: Optimizer) -> Recipe:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +20,7 @@ from pcg.naming import NamingFile
 from pcg.pipeline import PipelineFile
 from pcg.tensor import ParallelTensor
 from pcg.text import parse_graph
+from pcg.user import run_file
 from runtime import executor
 from runtime.collectives import World
 from runtime.data import Synthetic
@@ -217,3 +223,110 @@ def test_reading_counts_where_the_data_are_a_users(graph, pieces, counts, monkey
 def test_only_a_users_data_count():
     assert user_data(samples(9)).counts
     assert not Synthetic(0).counts
+
+
+class Divided(Stream):
+    """Parts of a stream: every so many samples."""
+
+    def __init__(self, numbers, num_shards=BATCH):
+        self.numbers, self.num_shards = list(numbers), num_shards
+
+    def __iter__(self):
+        return iter([{"y": i, "x": torch.full((3,), float(i))} for i in self.numbers])
+
+    def shard(self, num_shards, index):
+        READ.append(index)
+        return Divided(self.numbers[index::num_shards])
+
+
+READ: list[int] = []
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 9])
+def test_an_iterable_that_can_be_divided_is(parts):
+    """Each sample once, the same whoever holds which rows; nobody goes through others' parts."""
+    rows = [((0, 2), (0, 3)), ((2, 4), (0, 3))]
+    whole = user_data(Divided(range(8), parts))
+    expected = [labels(whole, step) for step in range(2)]
+    assert sorted(expected[0] + expected[1]) == list(range(8))
+    for (begin, end), _ in rows:
+        READ.clear()
+        own = user_data(Divided(range(8), parts))
+        found = [own.piece(Y, ((begin, end),), step).tolist() for step in range(2)]
+        assert found == [step[begin:end] for step in expected]
+        assert len(set(READ)) == max(1, min(parts, 4) // 2)
+
+
+@pytest.mark.parametrize(
+    ("label", "problem"),
+    [
+        (0.5, "expected whole numbers from 0 to 9, got float32 0.5"),
+        (float("nan"), "expected whole numbers from 0 to 9, got float32 nan"),
+        (1j, "expected real numbers, got complex64"),
+        ("three", "expected a tensor, got str"),
+        (2**40, "expected integers from 0 to 9, got 1099511627776"),
+    ],
+)
+def test_labels_that_are_none(label, problem):
+    with pytest.raises(InputError) as caught:
+        read_all([(torch.zeros(3), label)] * 4)
+    assert problem in str(caught.value)
+    assert "of the dataset: input y: " in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int32, torch.bool, torch.float16, torch.int64])
+def test_labels_of_any_type_that_holds_them(kind):
+    given = [(torch.zeros(3), torch.tensor(i % 2).to(kind)) for i in range(4)]
+    found = user_data(given).piece(Y, WHOLE_Y, 0)
+    assert found.dtype == torch.int64
+    assert sorted(found.tolist()) == [0, 0, 1, 1]
+
+
+def test_the_element_that_is_out_of_range_is_named():
+    ids = leaf("ids", BATCH, 2, 3, below=10)
+    wrong = torch.zeros(2, 3, dtype=torch.int32)
+    wrong[1, 2] = -4
+    source = UserData([(wrong,)] * 4, [ids], NamingFile(inputs=("ids",)), 0, "data")
+    with pytest.raises(InputError, match=r"from 0 to 9, got -4 at \[1, 2\]$"):
+        source.piece(ids, ((0, 4), (0, 2), (0, 3)), 0)
+
+
+OF_A_FILE = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return {"x": torch.full((3,), float(index)), "y": index}
+
+def train():
+    return DataLoader(
+        Numbers(), batch_size=None, num_workers=1, multiprocessing_context="forkserver"
+    )
+"""
+
+
+def test_classes_of_a_file_reach_workers_that_are_not_forked(tmp_path):
+    """A pickle names their module, which another process has to find."""
+    path = tmp_path / "some numbers.py"
+    path.write_text(OF_A_FILE)
+    module = run_file(path, "user_data")
+    copied = subprocess.run(
+        [sys.executable, "-c", "import pickle, sys; print(len(pickle.load(sys.stdin.buffer)))"],
+        input=pickle.dumps(module.Numbers()),
+        capture_output=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert copied.stdout == b"8\n", copied.stderr
+
+
+@pytest.mark.soak
+def test_a_loader_with_workers_of_a_file(tmp_path):
+    path = tmp_path / "numbers.py"
+    path.write_text(OF_A_FILE)
+    source = make_source(f"{path}:train", [X, Y], NAMING, 0)
+    assert [labels(source, step) for step in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]

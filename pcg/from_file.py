@@ -1,0 +1,58 @@
+"""Modules made of users' files, under names by which other processes find the file.
+
+A class of a file that is given by its path has to have a module that can be imported: workers of a
+DataLoader, unless they are forked, get a dataset as a pickle, which names its class and module. So
+the name of such a module holds the path, this module is its package, and to import it runs the
+file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+__path__: list[str] = []
+"""As packages have it."""
+_SIGN = "_in_"
+"""Between what a module is called and where its file is."""
+
+
+def module_of(path: Path, prefix: str) -> ModuleType:
+    """Run a file as a module. ``prefix``: what it is for. Raises whatever the file does."""
+    whole = path.absolute()
+    spec = _spec(f"{__name__}.{prefix}_{path.stem}{_SIGN}{str(whole).encode().hex()}", path)
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and the like look their module up
+    assert spec.loader is not None, "it has one"
+    spec.loader.exec_module(module)
+    return module
+
+
+class _Finder(MetaPathFinder):
+    """Finds the file of a module's name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(f"{__name__}."):
+            return None
+        _, sign, place = fullname.rpartition(_SIGN)
+        try:
+            file = Path(bytes.fromhex(place).decode()) if sign else None
+        except ValueError:
+            return None
+        return _spec(fullname, file) if file is not None and file.is_file() else None
+
+
+def _spec(name: str, path: Path) -> ModuleSpec:
+    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
+    assert spec is not None, "of a loader there always is one"
+    return spec
+
+
+sys.meta_path.append(_Finder())

@@ -1,0 +1,47 @@
+"""Processes whose parent was killed: they end as if they were told to, and within bounds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_POLL = 0.5
+"""Seconds between looks at the parent."""
+
+
+def end_with_parent(
+    join: Callable[[], object], grace: float, temporary: Sequence[Path] = ()
+) -> None:
+    """Once ``join``, which waits for the parent's end, returns, tell this process to end; where it
+    has not after ``grace`` seconds, end it. ``temporary``: folders that the parent would have
+    removed."""
+
+    def watch() -> None:
+        join()
+        ORPHANED.set()
+        for folder in temporary:
+            shutil.rmtree(folder, ignore_errors=True)
+        # To the process, so that a main thread that waits for another rank gets it too.
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace)
+        os._exit(STATUS)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def parent_ended() -> None:
+    """Wait until the process that started this one has ended, as torchrun may without a word."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(_POLL)
+
+
+ORPHANED = threading.Event()
+"""Set once the parent of this process has ended, and with it the store that it kept."""
+STATUS = 1
+"""Nobody asks for it."""

@@ -1,0 +1,31 @@
+"""Exit statuses of a run: what has happened, and whether to try again.
+
+| status | what | try again? |
+|---|---|---|
+| 0 | done | |
+| 1 | a negative answer: a check that failed | no: the plan computes something else |
+| 2 | unusable input: a file, an option, data, too little memory for the plan | once it is mended |
+| 3 | loss, gradients or weights are not finite | from a good checkpoint, otherwise |
+| 75 | a process died or was silent, the disk is full, another run has the folder | yes, as it is |
+| 129, 130, 143 | stopped by SIGHUP, SIGINT or SIGTERM; its checkpoint is there | yes, --resume |
+
+75 is EX_TEMPFAIL of sysexits.h; the last are shells' 128 + signal. torchrun itself ends with 1
+whatever its processes end with, and starts them again for any status but 0.
+"""
+
+from __future__ import annotations
+
+NEGATIVE = 1
+UNUSABLE = 2
+NOT_FINITE = 3
+TRY_AGAIN = 75
+STOPPED = 128
+"""Statuses above are of what a signal has stopped, which is the rest."""
+
+HELP = (
+    "Exit status: 0 done; 1 a check failed; 2 unusable input; 3 loss, gradients or weights are not"
+    " finite; 75 may be tried again as it is (a process died or was silent, the disk is full,"
+    " another run has the folder); 129, 130, 143 stopped by SIGHUP, SIGINT, SIGTERM: with"
+    " --checkpoint and --resume it goes on. torchrun ends with 1 instead of these."
+)
+"""For the help of the command."""

@@ -1,0 +1,21 @@
+"""What an error is called in a line for the user."""
+
+from __future__ import annotations
+
+from pcg.errors import UnityError
+
+
+def words(error: BaseException) -> str:
+    """What has happened; of the system's errors in its words, for torch's writer tells of a full
+    disk as of a file whose end is not where it was expected."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError) and found.strerror:
+            where = f": {found.filename}" if found.filename else ""
+            return f"{found.strerror}{where}"
+        found = found.__cause__ or found.__context__
+    if isinstance(error, MemoryError):
+        return "no memory is left"
+    if isinstance(error, UnityError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
