@@ -7,7 +7,7 @@ that nobody will ask for is not read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -56,6 +56,10 @@ class Ahead:
     @property
     def counts(self) -> bool:
         return self._source.counts
+
+    @property
+    def constants(self) -> Collection[str]:
+        return self._source.constants
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
         """As ``runtime.data.Source`` says. Raises what the source did."""

@@ -52,7 +52,7 @@ def nested(form: str, times: int, inner: str = "x") -> str:
     return inner
 
 
-def _rule(left: str, right: str, requires: tuple[str, ...] = (), **inputs: Any) -> Rule:
+def _rule(left: str, right: str, requires: Any = (), **inputs: Any) -> Rule:
     return {"inputs": inputs, "left": left, "right": right, "requires": list(requires)}
 
 

@@ -89,7 +89,7 @@ def _sized(
 ) -> Instance | None:
     symbols = sorted({s for size in sizes.positive for s in sizes.resolve(size).symbols})
     # Strides, offsets and the like: no size of a tensor depends on them.
-    others = [s for s in counterexample._free_symbols((left, right), sizes) if s not in symbols]
+    others = [s for s in counterexample.free_symbols((left, right), sizes) if s not in symbols]
     cuts = dict.fromkeys(symbols, 1)
     for leaf in {node.leaf for side in (left, right) for node in Graph(side).leaves}:
         for dim in range(leaf.rank):

@@ -51,6 +51,7 @@ class OneBatch:
     """The same data in every step, there already, so that making it takes no time."""
 
     counts = False
+    constants = ()
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -300,9 +300,9 @@ def test_functions_of_a_tensor_that_are_let_through_leave_it_as_it_was():
             continue
         given = torch.rand(4, 4, generator=torch.Generator().manual_seed(0)) + 0.1
         before = given.clone()
-        assert made.kernel is not None
+        kernel: Any = made.kernel
         try:
-            first, second = (made.kernel(TASK, given)[0] for _ in range(2))
+            first, second = (kernel(TASK, given)[0] for _ in range(2))
         except OperatorError:
             continue
         assert torch.equal(given, before), call.target

@@ -203,6 +203,8 @@ def test_reading_counts_where_the_data_are_a_users(graph, pieces, counts, monkey
     monkeypatch.setattr(executor, "perf_counter", lambda: clock[0])
 
     class Slow:
+        constants = ()
+
         def __init__(self):
             self.counts = counts
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Functions of autograd override backward as torch documents it, with operands of their own.
+# pyright: reportIncompatibleMethodOverride=false
 import pytest
 import torch
 from capturing import assert_agrees
