@@ -291,15 +291,20 @@ class Reading:
 
 
 def read(side: str, inputs: Mapping[str, Tensor], symbols: Mapping[str, float]) -> Tensor:
-    """A side of a rule. Raises NoMeaning."""
-    with np.errstate(all="ignore"):
+    """A side of a rule. Raises NoMeaning, also where arithmetic overflows, which is rounding."""
+
+    def overflows(_kind: str, _flag: int) -> None:
+        raise NoMeaning
+
+    with np.errstate(divide="ignore", invalid="ignore", over="call", call=overflows):
         return Reading(inputs, symbols).value(ast.parse(side, mode="eval").body)
 
 
 def agree(left: Tensor, right: Tensor) -> bool:
-    """Whether two values are of one type, finite at the same places and equal there."""
+    """Whether two values of one type are finite at the same places and equal there; a rule says
+    nothing of values whose types differ."""
     if left.type != right.type:
-        return False
+        return True
     a, b = left.meaning, right.meaning
     numbers = np.isfinite(a)
     same = np.array_equal(numbers, np.isfinite(b))

@@ -10,10 +10,12 @@ it.
 
 Method. Two values are equal only if they are undefined at the same places. As a law cancels what
 it is a law of, that is decided before any: the parts of each side that are not known to be numbers
-are listed, each with the sums and conditions around it, and both lists have to read the same.
-``Prover.equal`` compares them as it compares the arguments of two maxima: by what they read alone
-or, where that leaves an index of a sum open, along with what they are multiplied by. Lists that are
-the same in the second way are so in the first.
+are listed, each with the sums and conditions around it, and both lists have to read the same. The
+factors of which they are parts are listed too. Machines go on with an infinity where we stop, and
+may come to a number, as in max(a, log(0)) = a; so both sides have to come to it in the same factor.
+``Prover.equal`` compares the lists as it compares the arguments of two maxima: by what they read
+alone or, where that leaves an index of a sum open, along with what they are multiplied by. Lists
+that are the same in the second way are so in the first.
 
 Cost. One walk over each side; where both list the same, nothing more. What is exact: parts are
 known to be numbers by sign alone (``Simplifier``), so equal values may be left undecided.
@@ -31,13 +33,14 @@ from verifier.trusted.cancel import is_positive_sum
 from verifier.trusted.simplify import Simplifier, alone, one_factor, times
 
 EVERYWHERE = Term(Fraction(1))
-VALUE = "value"
-"""Wraps a value, so that it is compared as a whole."""
+VALUE, AROUND = "value", "around"
+"""Names of what wraps a value, so that it is compared as a whole: a value, or a factor in which
+something may be no number."""
 
 
-def as_value(form: NormalForm) -> Function:
+def as_value(form: NormalForm, name: str = VALUE) -> Function:
     """A value as one factor, which is compared as a whole."""
-    return Function.of(VALUE, form)
+    return Function.of(name, form)
 
 
 def has_partial(form: NormalForm) -> bool:
@@ -57,16 +60,31 @@ def _is_conditional(function: Function) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """A function that may be no number. ``scope``: the sums, conditions and divisions around it,
-    and what it is multiplied by."""
+    """Something that may be no number. ``scope``: the sums, conditions and divisions around it, and
+    what it is multiplied by."""
 
     scope: Term
-    function: Function
+    form: NormalForm
+    name: str = VALUE
 
     def term(self, *, along: bool) -> Term:
         """What is compared: the part alone, or along with what it is multiplied by."""
-        own = as_value(one_factor(self.function))
+        own = as_value(self.form, self.name)
         return replace(self.scope, factors=(own, *self.scope.factors) if along else (own,))
+
+    @property
+    def maximum(self) -> Function | None:
+        """The maximum that it is, if it is one, which may be over nothing."""
+        return alone(self.form, "max") if self.name == VALUE else None
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A factor of a value with the parts of it that may be no numbers."""
+
+    scope: Term
+    function: Function
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True)
@@ -75,26 +93,44 @@ class Domain:
 
     simplifier: Simplifier
 
-    def parts(self, form: NormalForm, scope: Term = EVERYWHERE) -> Iterator[Part]:
-        """The parts of a value; ``scope`` is around it."""
+    def factors(self, form: NormalForm, scope: Term = EVERYWHERE) -> Iterator[Factor]:
+        """The factors of a value that may be no numbers; ``scope`` is around it."""
         for term in form:
             for at, factor in enumerate(term.factors):
                 if isinstance(factor, Function):
                     others = (*term.factors[:at], *term.factors[at + 1 :])
-                    around = replace(term, coefficient=Fraction(1), factors=others)
-                    yield from self._of_function(factor, times(scope, around))
+                    around = times(scope, replace(term, coefficient=Fraction(1), factors=others))
+                    if parts := tuple(self._of_function(factor, around)):
+                        yield Factor(around, factor, parts)
+
+    def around(self, factor: Factor) -> Iterator[Part]:
+        """What the laws leave of a factor, as far as parts are in it; all of it, if they have
+        cancelled the parts."""
+        left = self.simplifier.simplify(one_factor(factor.function))
+        found = False
+        for term in left:
+            scope = times(factor.scope, replace(term, coefficient=Fraction(1), factors=()))
+            for inner in (f for f in term.factors if isinstance(f, Function)):
+                if next(self._of_function(inner, EVERYWHERE), None) is not None:
+                    found = True
+                    yield Part(scope, one_factor(inner), AROUND)
+        if not found:
+            yield Part(factor.scope, left, AROUND)
+
+    def _inside(self, form: NormalForm, scope: Term) -> Iterator[Part]:
+        return (part for factor in self.factors(form, scope) for part in factor.parts)
 
     def _of_function(self, function: Function, scope: Term) -> Iterator[Part]:
         for argument in function.args:
             yield from self._of_argument(function, argument, scope)
         for part in self._partial(function):
-            yield Part(times(scope, part.scope), part.function)
+            yield replace(part, scope=times(scope, part.scope))
 
     def _of_argument(self, function: Function, argument: Argument, scope: Term) -> Iterator[Part]:
         around = times(scope, Term(Fraction(1), argument.binders, argument.guards))
         inner = alone(argument.form, "max") if function.name == "max" else None
         if inner is None:
-            yield from self.parts(argument.form, around)
+            yield from self._inside(argument.form, around)
             return
         # A maximum of a maximum: what the inner one is over, the outer one is over.
         for part in inner.args:
@@ -107,7 +143,8 @@ class Domain:
         for term in self.simplifier.simplify(one_factor(function)):
             for factor in term.factors:
                 if isinstance(factor, Function) and not self.is_defined(factor):
-                    yield Part(replace(term, coefficient=Fraction(1), factors=()), factor)
+                    scope = replace(term, coefficient=Fraction(1), factors=())
+                    yield Part(scope, one_factor(factor))
 
     def is_defined(self, function: Function) -> bool:
         """Whether a function is a number wherever its arguments are."""

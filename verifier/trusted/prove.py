@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from hashlib import sha256
 from itertools import permutations, product
@@ -23,6 +23,7 @@ from pcg.poly import Poly, Variable
 from verifier.trusted import smt
 from verifier.trusted.cases import Case, any_of, solve
 from verifier.trusted.domain import Domain, Part, as_value, has_partial
+from verifier.trusted.domain import Factor as Undefined
 from verifier.trusted.errors import Unproved
 from verifier.trusted.guards import SureGuards
 from verifier.trusted.keys import Key, key_of_term
@@ -137,10 +138,13 @@ class Prover:
         self, domain: Domain, left: NormalForm, right: NormalForm, free: frozenset[str]
     ) -> None:
         """Prove that two values are undefined at the same places. Raises Unproved."""
-        lefts, rights = (_distinct(domain.parts(side)) for side in (left, right))
-        if lefts.keys() == rights.keys():
+        factors = [tuple(domain.factors(side)) for side in (left, right)]
+        listed = [_distinct(_listed(domain, side)) for side in factors]
+        if listed[0].keys() == listed[1].keys():
             return
-        sides = [[part for part in s.values() if self._may_fail(part)] for s in (lefts, rights)]
+        known: dict[Key, bool] = {}
+        left_over = [self._doubtful(side, known) for side in factors]
+        sides = [tuple(_distinct(_listed(domain, side)).values()) for side in left_over]
         last = Unproved("where it is undefined")
         for way in self.steps.options(("alone", "along")):
             mark = len(self.obligations)
@@ -156,17 +160,33 @@ class Prover:
                 return
         raise last
 
-    def _may_fail(self, part: Part) -> bool:
+    def _doubtful(self, factors: Sequence[Undefined], known: dict[Key, bool]) -> list[Undefined]:
+        """The factors with the parts that are still not known to be numbers, if there are any."""
+        found: list[Undefined] = []
+        for factor in factors:
+            parts = tuple(part for part in factor.parts if self._may_fail(part, known))
+            if parts:
+                found.append(replace(factor, parts=parts))
+        return found
+
+    def _may_fail(self, part: Part, known: dict[Key, bool]) -> bool:
         """Whether a part is not known to be a number: a maximum is if it is over something."""
-        if part.function.name != "max":
+        if (maximum := part.maximum) is None:
             return True
+        key = key_of_term(part.term(along=False))
+        if key not in known:
+            known[key] = self._may_be_empty(maximum, part.scope.guards)
+        return known[key]
+
+    def _may_be_empty(self, maximum: Function, guards: Sequence[Poly]) -> bool:
+        """Whether a maximum is not known to be over something where ``guards`` hold."""
         for way in self.steps.options(("over something", "over nothing")):
             if way == "over nothing":
                 break
             try:
-                over = [Term(Fraction(1), a.binders, a.guards) for a in part.function.args]
+                over = [Term(Fraction(1), a.binders, a.guards) for a in maximum.args]
                 some = any_of(solve(term, (), self._name) for term in over)
-                read = smt.conjunction(smt.at_least(guard, 0) for guard in part.scope.guards)
+                read = smt.conjunction(smt.at_least(guard, 0) for guard in guards)
                 self._discharge(smt.disjunction((smt.negation(read), some)), "a maximum")
             except Unproved:
                 continue
@@ -341,6 +361,13 @@ def _keys(reads: Sequence[_Read]) -> Counter[Key]:
 
 def _distinct(parts: Iterable[Part]) -> dict[Key, Part]:
     return {key_of_term(part.term(along=False)): part for part in parts}
+
+
+def _listed(domain: Domain, factors: Iterable[Undefined]) -> Iterator[Part]:
+    """All that both sides have to have in common of where they are undefined."""
+    for factor in factors:
+        yield from factor.parts
+        yield from domain.around(factor)
 
 
 def _values(function: Function) -> list[Term]:
