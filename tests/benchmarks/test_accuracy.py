@@ -123,11 +123,12 @@ def test_it_learns_what_torch_learns(tmp_path, capsys):
     for devices in (1, 2):
         weights = under_a_plan(path, tmp_path / str(devices), devices, file.BATCH)
         ours = accuracy(file, weights)
-        # Two runs with other orders of sums drift apart, so this is told and not asserted.
         apart = max((weights[name] - wanted[name]).abs().max().item() for name in wanted)
         figures.append(
             f"{ours:.4f} on {devices} ({ours / theirs:.4f} of torch's, weights {apart:.1e} apart)"
         )
+        # In single precision sums of another order drift apart: step by step, hence not far.
+        assert apart < 1e-3
         found.append(ours)
     with capsys.disabled():
         print(f"\naccuracy before training {untrained:.4f}, by torch's own loop {theirs:.4f},")
