@@ -169,33 +169,48 @@ def _agreement(
     expected: Sequence[Tensor],
     found: Sequence[Tensor],
 ) -> Agreement:
-    if not torch.isfinite(expected[0]).all():
-        return Agreement(reason="its loss of random inputs is not finite")
+    outputs = [f"output {number}" for number in range(len(expected))]
+    if (what := _not_finite(["loss", *outputs[1:]], expected)) is not None:
+        return Agreement(reason=f"its {what} of random inputs is not finite")
     worst = 0.0
-    for number, (own, graph) in enumerate(zip(expected, found, strict=True)):
+    for what, own, graph in zip(outputs, expected, found, strict=True):
         size = max(own.detach().double().abs().max().item(), 1e-30) if own.numel() else 1.0
-        worst = max(worst, _checked(name, f"output {number}", own, graph, size))
+        worst = max(worst, _checked(name, what, own, graph, size))
     trained = list(given.parameters)
     of_module = _gradients(expected[0], [given.parameters[leaf] for leaf in trained])
     of_graph = _gradients(found[0], [given.leaves[leaf] for leaf in trained])
     size = max((g.abs().max().item() for g in of_module if g.numel()), default=0.0) or 1e-30
     weights = {weight.leaf: weight for weight in captured.weights}
-    for leaf, own, graph in zip(trained, of_module, of_graph, strict=True):
-        what = f"the gradient of {weights[leaf].parameter}"
+    gradients = [f"the gradient of {weights[leaf].parameter}" for leaf in trained]
+    if (what := _not_finite(gradients, of_module)) is not None:
+        return Agreement(reason=f"{what} on random inputs is not finite")
+    for leaf, what, own, graph in zip(trained, gradients, of_module, of_graph, strict=True):
         worst = max(worst, _checked(name, what, weights[leaf].of(own), graph, size))
     return Agreement(len(trained), worst)
 
 
+def _not_finite(names: Sequence[str], tensors: Sequence[Tensor]) -> str | None:
+    """The first tensor of a module that has a NaN or an infinity. Beside these no distance means
+    anything, so nothing is said of the graph."""
+    for name, tensor in zip(names, tensors, strict=True):
+        if not torch.isfinite(tensor).all():
+            return name
+    return None
+
+
 def _checked(name: str, what: str, own: Tensor, graph: Tensor, size: float) -> float:
+    against = (
+        "so that the graph is not what the module computes; --no-compare plans it all the same"
+    )
+    if own.shape != graph.shape:
+        problem = f"{what} has shape {list(graph.shape)}, that of the module itself"
+        raise InputError(name, f"{problem} {list(own.shape)}, {against}")
     error = (own.detach().double() - graph.detach().double()).abs()
     worst = error.max().item() / size if error.numel() else 0.0
     # Not "worst > NEAR": a NaN has to fail.
     if not worst <= NEAR:
         problem = f"{what} differs by {worst:.1e} from that of the module itself"
-        problem += (
-            " (relative, on random inputs), so that the graph is not what the module computes"
-        )
-        raise InputError(name, f"{problem}; --no-compare plans it all the same")
+        raise InputError(name, f"{problem} (relative, on random inputs), {against}")
     return worst
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from pcg.graph import Signature
@@ -150,19 +151,30 @@ def _result(
 def region(tensor: ParallelTensor, block: Sequence[int], part: int) -> Region:
     """The global indices of a block of a slice: slices of a dimension come first, blocks cut each;
     a halo reaches as far as the slice goes."""
-    found: list[tuple[int, int]] = []
     d = tensor.degrees
-    for dim, (size, cuts, slices, at) in enumerate(
-        zip(tensor.shape, d.dims, d.slices, block, strict=True)
-    ):
-        length = size // slices
-        first = part * length if slices > 1 else 0
-        start, stop = at * (length // cuts), (at + 1) * (length // cuts)
-        if (halo := d.halo(dim)) is not None:
-            before, after = halo.widths
-            start, stop = max(0, start - before), min(length, stop + after)
-        found.append((first + start, first + stop))
-    return tuple(found)
+    widths: dict[int, tuple[int, int]] = {halo.dim: halo.widths for halo in d.halos}
+    return tuple(
+        [
+            _span(size, cuts, slices, widths.get(dim), at, part)
+            for dim, (size, cuts, slices, at) in enumerate(
+                zip(tensor.shape, d.dims, d.slices, block, strict=True)
+            )
+        ]
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def _span(
+    size: int, cuts: int, slices: int, widths: tuple[int, int] | None, at: int, part: int
+) -> tuple[int, int]:
+    """A dimension of a region. The sizes and cuts of a model are few."""
+    length = size // slices
+    first = part * length if slices > 1 else 0
+    start, stop = at * (length // cuts), (at + 1) * (length // cuts)
+    if widths is not None:
+        before, after = widths
+        start, stop = max(0, start - before), min(length, stop + after)
+    return first + start, first + stop
 
 
 def _ranges(

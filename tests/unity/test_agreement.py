@@ -1,0 +1,80 @@
+"""`unity optimize` of a file whose graph is not what its module computes, or is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runtime.eager import NEAR
+from substitutions.store import load_library
+from unity.cli import run_app
+from unity.optimize import app
+
+MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 8)
+        self.read = torch.zeros(1).is_meta
+
+    def forward(self, x):
+        x = self.linear(x)
+        return ({WHAT}).square().mean()
+
+def make():
+    return Net(), (torch.zeros(4, 6),)
+"""
+LYING = "torch.relu(x) if self.read else torch.tanh(x)"
+"""What is captured, without numbers, is another function than what torch runs."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_library():
+    """Reading it takes a second or two, each time that the command runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        library = load_library()
+        patch.setattr("unity.optimize.load_library", lambda path=None: library)
+        yield
+
+
+def optimize(folder: Path, what: str, *options: str) -> tuple[int, Path]:
+    path, out = folder / "net.py", folder / "plan.json"
+    path.write_text(MODEL.replace("{WHAT}", what))
+    with pytest.raises(SystemExit) as caught:
+        run_app(app, "optimize", [f"{path}:make", "--devices", "2", "-o", str(out), *options])
+    assert isinstance(caught.value.code or 0, int)
+    return int(caught.value.code or 0), out
+
+
+def test_a_graph_that_is_not_the_module_is_refused_in_a_line(tmp_path: Path, capsys):
+    status, out = optimize(tmp_path, LYING)
+    shown = capsys.readouterr()
+    assert (status, shown.out) == (2, "")
+    assert shown.err.count("\n") == 1
+    assert "output 0 differs by " in shown.err
+    assert "--no-compare" in shown.err
+    assert not out.exists()
+
+
+def test_it_is_planned_without_the_comparison(tmp_path: Path, capsys):
+    status, out = optimize(tmp_path, LYING, "--no-compare", "--json")
+    assert status == 0
+    assert json.loads(capsys.readouterr().out)["agreement"] is None
+    assert out.exists()
+
+
+def test_json_says_what_became_of_the_comparison(tmp_path: Path, capsys):
+    assert optimize(tmp_path, "torch.relu(x)", "--json")[0] == 0
+    found = json.loads(capsys.readouterr().out)["agreement"]
+    assert found["gradients"] == 2
+    assert 0 <= found["error"] <= NEAR
+    assert not found["reason"]
+    assert optimize(tmp_path, "(x - 100).sqrt()", "--json")[0] == 0
+    found = json.loads(capsys.readouterr().out)["agreement"]
+    assert (found["gradients"], found["error"]) == (0, None)
+    assert found["reason"] == "its loss of random inputs is not finite"
