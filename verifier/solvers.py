@@ -9,8 +9,9 @@ from typing import Any
 from pcg.errors import InputError
 from verifier.trusted import smt
 
-TIME_LIMIT = 20_000
-"""Milliseconds after which cvc5 gives up on one condition."""
+RESOURCES = 5_000_000
+"""cvc5's own count of its steps, at which it gives up on one condition: unlike a time, the same on
+every machine, however busy."""
 
 
 def ask_z3(script: str) -> smt.Outcome:
@@ -30,7 +31,7 @@ def ask_cvc5(script: str) -> smt.Outcome:
 
 def _ask_cvc5(script: str, cvc5: Any) -> smt.Outcome:
     solver = cvc5.Solver(cvc5.TermManager())
-    solver.setOption("tlimit-per", str(TIME_LIMIT))
+    solver.setOption("rlimit-per", str(RESOURCES))
     parser = cvc5.InputParser(solver)
     text = f"(set-logic ALL)\n{script}"
     parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, text, "condition")

@@ -147,7 +147,7 @@ class Prover:
         sides = [tuple(_distinct(_listed(domain, side)).values()) for side in left_over]
         last = Unproved("where it is undefined")
         for way in self.steps.options(("alone", "along")):
-            mark = len(self.obligations)
+            mark = self._mark()
             terms = [[part.term(along=way == "along") for part in side] for side in sides]
             try:
                 for heads, (own, others) in self._grouped(terms[0], terms[1], free).items():
@@ -155,10 +155,23 @@ class Prover:
                     self._try_orders(own, others, self._same_values, what)
             except Unproved as error:
                 last = error
-                del self.obligations[mark:]
+                self._undo(mark)
             else:
                 return
         raise last
+
+    def _mark(self) -> tuple[int, int, int]:
+        """How much is known, for ``_undo``."""
+        return len(self.obligations), len(self._divisions), self.templates.count
+
+    def _undo(self, mark: tuple[int, int, int]) -> None:
+        """Forget what a way that failed left behind: names and templates are numbered, and whoever
+        follows the steps of the proof takes the last way alone."""
+        obligations, divisions, templates = mark
+        del self.obligations[obligations:]
+        while len(self._divisions) > divisions:
+            self._divisions.popitem()
+        self.templates.forget(templates)
 
     def _doubtful(self, factors: Sequence[Undefined], known: dict[Key, bool]) -> list[Undefined]:
         """The factors with the parts that are still not known to be numbers, if there are any."""
@@ -183,12 +196,14 @@ class Prover:
         for way in self.steps.options(("over something", "over nothing")):
             if way == "over nothing":
                 break
+            mark = self._mark()
             try:
                 over = [Term(Fraction(1), a.binders, a.guards) for a in maximum.args]
                 some = any_of(solve(term, (), self._name) for term in over)
                 read = smt.conjunction(smt.at_least(guard, 0) for guard in guards)
                 self._discharge(smt.disjunction((smt.negation(read), some)), "a maximum")
             except Unproved:
+                self._undo(mark)
                 continue
             return False
         return True
@@ -268,6 +283,7 @@ class Prover:
         last = Unproved(what)
         for way in self.steps.options((*ways, "identical")):
             orders = _sorted if way == "sorted" else _all_orders
+            mark = self._mark()
             try:
                 if way == "identical":
                     if _keys(lefts) != _keys(rights):
@@ -280,6 +296,7 @@ class Prover:
                 self._discharge(same(left, right), what)
             except Unproved as error:
                 last = error
+                self._undo(mark)
             else:
                 return
         raise last
@@ -330,7 +347,7 @@ class Prover:
         """Whether two functions have equal arguments, for all values of their holes."""
         if left.name != right.name:
             return False
-        mark, around = len(self.obligations), self._holes
+        mark, around = self._mark(), self._holes
         self._holes = holes
         names = frozenset(holes)
         try:
@@ -342,7 +359,7 @@ class Prover:
                 for a, b in zip(left.args, right.args, strict=True):
                     self._equal(a.form, b.form, names)
         except Unproved:
-            del self.obligations[mark:]
+            self._undo(mark)
             return False
         finally:
             self._holes = around

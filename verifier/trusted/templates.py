@@ -72,6 +72,15 @@ class Templates:
         self._range_of = range_of
         self._known: list[tuple[Function, int, int]] = []
 
+    @property
+    def count(self) -> int:
+        """How many templates are known."""
+        return len(self._known)
+
+    def forget(self, count: int) -> None:
+        """Know only the first ``count`` templates."""
+        del self._known[count:]
+
     def abstract(self, function: Function, bound: frozenset[str]) -> tuple[Head, tuple[Poly, ...]]:
         """The head and coordinates of a function of values; ``bound`` are the index variables."""
         holes = _Holes(bound)
