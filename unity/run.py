@@ -28,6 +28,7 @@ from runtime.lock import remove_stale
 from runtime.lower import Lowering
 from runtime.orphans import end_with_parent, parent_ended
 from runtime.status import HELP
+from runtime.validate import validate_lowered
 from unity.cli import PlainConsole, command_of, new_app, run_app, say
 from unity.declarations import load_user_operators
 from unity.losses import losses_file
@@ -66,6 +67,8 @@ def run(arguments: Arguments) -> None:
         check_origin(lowering.plan, plan, arguments.machine, arguments.rules)
         _check_model(arguments, lowering.plan)
         job = Job(arguments, arguments.options(lowering.plan.optimizer, lowering.plan.model_name))
+    if _is_first():
+        validate_lowered(lowering, 8 if job.options.dtype == "float64" else 4)
     if arguments.show_program and _is_first():
         _print_programs(lowering)
     _start(job, lowering)
