@@ -113,5 +113,5 @@ def test_statistics_that_nobody_takes_are_missed(name: str):
         return replace(program, running=tuple(replace(r, piece=None) for r in program.running))
 
     plan = plan_of(name, 4)
-    with pytest.raises(ProgramError, match="rank 0: t1.mean: "):
+    with pytest.raises(ProgramError, match=r"rank 0: t1\.mean: "):
         validate(plan, list(map(gone, programs_of(plan))))
