@@ -339,18 +339,19 @@ def _evaluated(forged: Forgery) -> bool:
     return not result.accepted
 
 
-def test_unsound_rules_are_rejected_whatever_solvers_say():
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.soak)])
+def test_unsound_rules_are_rejected_whatever_solvers_say(step: int):
     """By two shapes alone: but for the few that differ at a few numbers of many."""
     tried = missed = 0
-    for line in lines("unsound")[::3]:
+    for line in lines("unsound")[::step]:
         try:
             forged = forge_pair(parse(line))
         except (Unproved, TooLarge, Unsolvable, Undecided, OperatorError, ValueError):
             continue
         tried += 1
         missed += not _evaluated(forged)
-    assert tried > 20
-    assert missed <= 1, f"{missed} of {tried}"
+    assert tried > 60 / step
+    assert missed <= max(1, tried // 20), f"{missed} of {tried}"
 
 
 def mine(equation: str, *, commutative: bool = False) -> Operator:
