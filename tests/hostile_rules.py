@@ -230,7 +230,7 @@ FILES: dict[str, tuple[object, str]] = {
     "unknown": (_side("os_system(x)"), "unknown operator"),
     "escape": (_side("\x1b[31m(x)"), "control character U+001B"),
     "bell": (_side("x", name="\x07\r\x1b]0;owned\x07", right="y"), "control character U+0007"),
-    "right to left": (_side("x\u202e"), "\\u202e"),
+    "right to left": (_side("x\u202e"), "control character U+202E"),
     "half a letter": (_side("x\ud800"), ""),
     "one side only": (_side("relu(x)", "add(x, y)", inputs={"x": 1, "y": 1}), "right side only"),
     "more outputs": (_side("x", "x, x"), "2 on the right"),
