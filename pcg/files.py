@@ -29,11 +29,13 @@ MAX_TOML_BYTES, MAX_TOML_LINE = 256 * 1024, 512
 
 _CONTROL = re.compile(
     r"(?<!\\)(?:\\\\)*"  # an escape whose backslash is not escaped itself
-    r"\\(?:[bfr]|u00(?:0[0-8bcef]|1|7f|[89])|u20(?:0[b-f]|2[89a-e]|6))"
+    r"\\(?:[bfr]|u00(?:0[0-8bcef]|1[0-9a-f]|7f|[89][0-9a-f])|u20(?:0[b-f]|2[89a-e]|6[0-9a-f]))"
     "|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f]",
     re.IGNORECASE,
 )
 """In JSON: what steers a terminal or hides in a text. Line breaks and tabs are let through."""
+
+_ESCAPED = re.compile(r"\\(?:[bfr]|u....)$", re.IGNORECASE)
 
 _SHOWN_CHARACTERS = 40
 
@@ -169,8 +171,12 @@ def _replace(target: Path, data: bytes) -> None:
 def _validate(where: str, model: type[M], text: str) -> M:
     """Return JSON `text` as a `model`; JSON, because strict models then take arrays as tuples."""
     if (control := _CONTROL.search(text)) is not None:
-        place = f"line {text.count(chr(10), 0, control.start()) + 1}"
-        raise InputError(where, f"{place}: has a control character, {control.group()!r}")
+        # What is one line was perhaps made of a TOML file of several.
+        before = text.count("\n", 0, control.start())
+        place = f"line {before + 1}: " if "\n" in text.strip() else ""
+        found = _ESCAPED.search(control.group())
+        code = ord(json.loads(f'"{found.group()}"') if found else control.group())
+        raise InputError(where, f"{place}has the control character U+{code:04X}")
     try:
         return model.model_validate_json(text)
     except ValidationError as error:

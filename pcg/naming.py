@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from pcg.files import FileModel, Name
+from pcg.graph import Graph
 
 DRAWN = "drawn__"
 """How inputs are called that are no part of any data, but drawn in every step, as for dropout."""
@@ -34,3 +35,14 @@ class NamingFile(FileModel):
     def parameter(self, weight: str) -> ParameterFile:
         """The parameter that a weight is."""
         return self.parameters.get(weight) or ParameterFile(names=(weight,))
+
+
+def batch_of(model: Graph, naming: NamingFile) -> int:
+    """The samples of a step: the first dimension of the first input that is fed with data, not with
+    a parameter that is not trained or a buffer; 0 without one."""
+    inputs = {node.leaf.name: node.leaf for node in model.leaves if node.leaf.kind == "input"}
+    kept = naming.parameters.keys() | naming.buffers.keys()
+    fed = [name for name in naming.inputs if name is not None]
+    order = fed or [name for name in inputs if name not in kept]
+    shapes = (leaf.type.shape for name in order if (leaf := inputs.get(name)) and leaf.type)
+    return next((shape[0] for shape in shapes if shape), 0)

@@ -24,7 +24,7 @@ from pcg.errors import InputError, NegativeAnswer, one_line
 from pcg.files import read_json
 from pcg.machine import load_machine, preset_names
 from pcg.models import MODELS
-from pcg.naming import NamingFile
+from pcg.naming import NamingFile, batch_of
 from pcg.opaque import Opaque, opaque_nodes
 from pcg.plan import Plan, PlanFile, altered_parts, plan_of
 from runtime.lower import Lowering
@@ -34,7 +34,6 @@ from substitutions.audit.proofs import check_proofs
 from substitutions.audit.replay import replay
 from substitutions.audit.sources import (
     Captured,
-    batch_of,
     captured,
     check_library,
     check_machine,
@@ -336,7 +335,12 @@ def _model_name(found: Audit, model: str | None) -> str | None:
 def _capturing(plan: Plan, name: str | None, jobs: int) -> Generator[Callable[[], Captured]]:
     """Capture a model beside the rest, which it takes longer than; in this process, afterwards,
     where there is to be one only."""
-    given = (name or "", batch_of(plan.model), plan.machine.devices, plan.norm_groups)
+    given = (
+        name or "",
+        batch_of(plan.model, plan.naming) or None,
+        plan.machine.devices,
+        plan.norm_groups,
+    )
     if jobs == 1 or name is None:
         yield lambda: captured(*given)
         return

@@ -23,6 +23,7 @@ from rich.table import Table
 from pcg.errors import InputError
 from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model, default_optimizer
+from pcg.naming import batch_of
 from pcg.opaque import opaque_nodes
 from pcg.plan import machine_record, save_plan
 from pcg.training import optimizer_of
@@ -42,7 +43,6 @@ from unity.cli import PlainConsole, new_app, run_app, say
 from unity.declarations import load_user_operators
 from unity.limits import check_batch, check_devices, check_file
 from unity.planners import NAMES, check_name, planner_of
-from unity.report import batch_of
 from unity.simulate import save_trace
 from unity.speed import PROFILE_HELP, measured
 
@@ -204,7 +204,7 @@ def optimize(
     else:
         _print_report(found, out)
         if agreement is not None:
-            print(agreement)
+            say(str(agreement))
 
 
 def _check(planner: str, engine: Engine, given: Collection[str]) -> None:
@@ -317,7 +317,9 @@ def _print_report(found: Planned, out: Path) -> None:
         used.add_row(name, str(count), text)
     console.print(used)
     if plan.norm_groups > 1:
-        console.print(groups_text(plan.norm_groups, batch_of(plan)), soft_wrap=True)
+        console.print(
+            groups_text(plan.norm_groups, batch_of(plan.model, plan.naming)), soft_wrap=True
+        )
     if whole := [node.name for node in opaque_nodes(plan.model)]:
         console.print(f"without an equation, hence kept whole: {', '.join(whole)}", soft_wrap=True)
     estimates = plan.estimates

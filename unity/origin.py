@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pcg.errors import InputError
 from pcg.machine import Machine, load_machine, preset_names
+from pcg.naming import batch_of
 from pcg.plan import MachineFile, Plan
-from substitutions.audit.sources import batch_of, captured, check_model
+from substitutions.audit.sources import captured, check_model
 from substitutions.store import is_library
 
 
@@ -34,7 +35,8 @@ def check_graph_of(plan: Plan, where: str, model: str) -> None:
     ``model``: a name of the zoo, or FILE.py:FUNCTION. Raises InputError where its graph is another
     than the one that the plan was made from, and where it cannot be captured.
     """
-    again = captured(model, batch_of(plan.model), plan.machine.devices, plan.norm_groups)
+    batch = batch_of(plan.model, plan.naming) or None
+    again = captured(model, batch, plan.machine.devices, plan.norm_groups)
     for finding in check_model(plan, model, again):
         raise InputError(where, f"was made for another graph, {finding}")
 

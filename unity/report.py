@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from pcg.naming import batch_of
 from pcg.plan import Plan
 from pcg.timeline import event, names, write_timeline
 from runtime.job import TOLERANCE, Comparison, Report, Step
@@ -18,14 +19,6 @@ from unity.cli import PlainConsole, say
 
 MAX_ROWS = 20
 """Longer tables are thinned out."""
-
-
-def batch_of(plan: Plan) -> int:
-    """The samples of a step: the first dimension of the model's first input, 0 without one."""
-    inputs = {node.leaf.name: node.leaf for node in plan.model.leaves if node.leaf.kind == "input"}
-    order = [name for name in plan.naming.inputs if name is not None] or list(inputs)
-    shapes = [leaf.type.shape for name in order if (leaf := inputs.get(name)) and leaf.type]
-    return next((shape[0] for shape in shapes if shape), 0)
 
 
 def write_trace(report: Report, path: Path) -> None:
@@ -60,7 +53,7 @@ def print_json(plan: Plan, report: Report) -> None:
 def _throughput(plan: Plan, report: Report) -> float | None:
     """Samples a second."""
     seconds = report.step_seconds
-    return batch_of(plan) * report.batches / seconds if seconds else None
+    return batch_of(plan.model, plan.naming) * report.batches / seconds if seconds else None
 
 
 def _check_record(comparisons: tuple[Comparison, ...]) -> dict[str, object]:
@@ -96,7 +89,9 @@ def print_report(plan: Plan, report: Report) -> None:
             soft_wrap=True,
         )
     if plan.norm_groups > 1:
-        console.print(groups_text(plan.norm_groups, batch_of(plan)), soft_wrap=True)
+        console.print(
+            groups_text(plan.norm_groups, batch_of(plan.model, plan.naming)), soft_wrap=True
+        )
     if left_out := sum(step.left_out for step in report.steps):
         console.print(f"{left_out} updates left out until the scale of the loss fitted fp16")
     if report.comparisons:

@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.progress import Progress, TextColumn
 
 from pcg.errors import InputError, NegativeAnswer
+from pcg.naming import batch_of
 from pcg.plan import Plan, load_plan
 from pcg.user import load_operators
 from runtime.folder import tidy
@@ -27,11 +28,12 @@ from runtime.lock import remove_stale
 from runtime.lower import Lowering
 from runtime.orphans import end_with_parent, parent_ended
 from runtime.status import HELP
+from runtime.validate import validate_lowered
 from unity.cli import PlainConsole, command_of, new_app, run_app, say
 from unity.declarations import load_user_operators
 from unity.losses import losses_file
 from unity.origin import check_graph_of, check_origin
-from unity.report import batch_of, print_json, print_report, write_trace
+from unity.report import print_json, print_report, write_trace
 from unity.run_arguments import Arguments
 
 MAX_PROGRAMS = 8
@@ -65,6 +67,8 @@ def run(arguments: Arguments) -> None:
         check_origin(lowering.plan, plan, arguments.machine, arguments.rules)
         _check_model(arguments, lowering.plan)
         job = Job(arguments, arguments.options(lowering.plan.optimizer, lowering.plan.model_name))
+    if _is_first():
+        validate_lowered(lowering, 8 if job.options.dtype == "float64" else 4)
     if arguments.show_program and _is_first():
         _print_programs(lowering)
     _start(job, lowering)
@@ -187,7 +191,8 @@ def _observed(job: Job, plan: Plan) -> Generator[tuple[Observer, Begins]]:
     """Show every step on a terminal, else some as lines, and add all to the log."""
     is_first = _is_first()
     is_shown = is_first and not job.arguments.as_json
-    steps, samples = job.options.steps, batch_of(plan) * job.options.recipe.accumulate
+    steps = job.options.steps
+    samples = batch_of(plan.model, plan.naming) * job.options.recipe.accumulate
     tell = _lines(steps, plan) if is_shown and not sys.stderr.isatty() else None
     with (
         Progress(

@@ -151,7 +151,7 @@ def _check_weights(meaning: Meaning, programs: Sequence[Program], where: str) ->
 def _check_statistics(
     meaning: Meaning, programs: Sequence[Program], made: Sequence[Kept], where: str
 ) -> None:
-    """Each element of what is normed counts once."""
+    """Each element of what is normed counts once; of samples in groups, those of the first."""
     first = _records(programs[0])
     for program in programs:
         if _records(program) != first:
@@ -169,15 +169,14 @@ def _check_statistics(
         if len(tensors) != 1:
             raise ProgramError(where, 0, record.value, "has no statistics, expected some")
         (tensor,) = tensors
-        if (
-            tensor.shape != shape
-            or record.at is None
-            or tensor is not meaning.tensor(named[record.at])
-        ):
+        samples, *rest = tensor.shape
+        counted = (samples // meaning.plan.norm_groups, *rest)
+        if counted != shape or record.at is None or tensor is not meaning.tensor(named[record.at]):
             raise ProgramError(where, pieces[0][0], record.value, f"statistics of {tensor.name}")
         boxes = [_box(content.place) for _, content in pieces]
         rank = pieces[0][0]
-        _demand_once(boxes, meaning.whole(tensor), tensor, where, rank, "statistics")
+        first_group = meaning.places.of(0, tensor.partials, tuple((0, size) for size in counted))
+        _demand_once(boxes, first_group, tensor, where, rank, "statistics")
 
 
 def _records(

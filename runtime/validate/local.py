@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pcg.operator import Call
+from runtime.norms import FIRST_STATISTICS, GROUP_NORM
 from runtime.program import Alias, Exchange, Group, Load, Program, Run, Weight
 from runtime.validate.content import Content, Fragment, Place, assemble, shown
 from runtime.validate.errors import Unsound
@@ -56,7 +57,7 @@ class Device:
         """One task: exactly one that the plan has for this device, on just those blocks."""
         called = self.meaning.called(run.call)
         if called.only:
-            self._statistics(run.results, given, kept)
+            self._statistics(run, run.results, given, kept)
             return
         known = called.operations.get(tuple([content[0] for content in given]))
         if known is None:
@@ -76,7 +77,7 @@ class Device:
                 raise Unsound(f"makes {name}, which is made already")
             contents[name] = Content(tensor, place)
         if called.also:
-            self._statistics(run.results[count:], given[:1], kept)
+            self._statistics(run, run.results[count:], given[:1], kept)
 
     def _task(
         self, run: Run, call: Call, known: list[Operation], places: tuple[Place, ...], part: int
@@ -98,14 +99,25 @@ class Device:
             problem = wrong
         raise Unsound(problem)
 
-    def _statistics(self, names: tuple[str, ...], given: list[Content], kept: Kept) -> None:
-        """Mean and variance of each channel of a block, which has to be added up."""
-        (content,) = given
-        tensor, place = content
+    def _statistics(
+        self, run: Run, names: tuple[str, ...], given: list[Content], kept: Kept
+    ) -> None:
+        """Mean and variance of each channel of a block, or of the first samples of it. The block
+        has to be added up."""
+        if len(given) != 1:
+            raise Unsound(f"statistics of {len(given)} registers, expected of one")
+        tensor, place = content = given[0]
         if (place.first, place.last) != (0, tensor.partials):
             raise Unsound(f"statistics of {content}, expected of all partials")
         if len(names) != 2:
             raise Unsound(f"{len(names)} statistics, expected mean and variance")
+        rows = _first_rows(run, place)
+        if not isinstance(rows, int) or not 1 <= rows <= place.extent[0]:
+            raise Unsound(f"statistics of {rows} samples of {content}")
+        if rows < place.extent[0]:
+            first, _ = place.region[0]
+            region = ((first, first + rows), *place.region[1:])
+            content = Content(tensor, self.meaning.places.of(place.first, place.last, region))
         for number, name in enumerate(names):
             if self._shapes.get(name) != place.extent[1:2]:
                 shape = self._shapes.get(name)
@@ -137,6 +149,14 @@ class Device:
         """Raise Unsound where a register has another shape than what it holds."""
         if self._shapes.get(name) != place.extent:
             raise Unsound(f"{name} has shape {self._shapes.get(name)}, expected {place.extent}")
+
+
+def _first_rows(run: Run, place: Place) -> object:
+    """Of how many samples of a block the statistics are, as the kernels of ``runtime.norms``."""
+    if run.call.operator == FIRST_STATISTICS:
+        return run.task.attributes.get("rows")
+    samples = place.extent[0]
+    return samples // run.task.length("g") if run.call.operator == GROUP_NORM else samples
 
 
 def _other_places(run: Run, places: tuple[Place, ...], expected: Expected) -> str:

@@ -12,16 +12,19 @@ from dataclasses import dataclass, field
 
 from pcg.graph import Node, Signature, Value
 from pcg.operator import Call
-from pcg.ops.norms import batch_norm
+from pcg.ops.norms import batch_norm, ghost_batch_norm
 from pcg.plan import Plan
 from pcg.schedule import trace
 from pcg.tensor import ParallelTensor
 from pcg.text import node_names
 from pcg.view import MachineView
 from runtime.executable import concrete
-from runtime.norms import NORM, STATISTICS
+from runtime.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
 from runtime.validate.content import Place, Places, Tensor
 from runtime.validate.theorem import Expected, joined, tasks_of
+
+NORMS = {NORM.name: (NORM, batch_norm), GROUP_NORM.name: (GROUP_NORM, ghost_batch_norm)}
+"""Norms that also give statistics, each with the one that the plan has."""
 
 
 @dataclass(eq=False)
@@ -100,10 +103,12 @@ class Meaning:
         compared once."""
         found = self._called.get(id(call))
         if found is None or found.call is not call:
-            also = call.operator == NORM
-            plain = batch_norm(**call.values) if also else call
+            norm = NORMS.get(call.operator.name)
+            also = norm is not None and call.operator == norm[0]
+            plain = norm[1](**call.values) if norm is not None and also else call
+            only = call.operator in (STATISTICS, FIRST_STATISTICS)
             operations = self.operations.get(plain, {})
-            found = Called(call, plain, also, call.operator == STATISTICS, operations)
+            found = Called(call, plain, also, only, operations)
             self._called[id(call)] = found
         return found
 

@@ -69,11 +69,12 @@ class Follower:
         for pattern, port in zip(rule.left, old, strict=True):
             place.check(pattern, port)
         self._check_requirements(rule, known)
+        attributed = _attributed(rule, known)
         if (wrong := not_natural(rule.naturals, known)) is not None:
             found = evaluated(wrong, known)
             raise Refused(f"{wrong} is {found}, expected a whole number of at least 0")
         _check_apart(rule, old, inputs)
-        made, new = _made(rule, inputs, known)
+        made, new = _made(rule, inputs, attributed)
         for before, after in zip(old, new, strict=True):
             if before.type != after.type:
                 raise Refused(f"gives a tensor {after.type}, expected {before.type}")
@@ -137,16 +138,10 @@ def _check_apart(rule: Rule, old: Sequence[Port], inputs: Mapping[str, Port]) ->
             pending += (port.item for port in item.inputs)
 
 
-def _made(
-    rule: Rule, inputs: Mapping[str, Port], known: Mapping[str, Symbol]
-) -> tuple[list[Item], list[Port]]:
-    """The operators of the right side on the inputs, and its outputs."""
-    items: dict[Node, Item] = {}
-
-    def port(value: Value) -> Port:
-        call = value.node.call
-        return inputs[call.name] if isinstance(call, Leaf) else Port(items[value.node], value.port)
-
+def _attributed(rule: Rule, known: Mapping[str, Symbol]) -> dict[Node, Call]:
+    """The operators of the right side with their attributes. Raises Refused for a degree below 2,
+    and where an integer is none."""
+    found: dict[Node, Call] = {}
     for node in rule.created:
         call = node.operator_call
         attributes = tuple((name, evaluated(value, known)) for name, value in call.attributes)
@@ -156,8 +151,23 @@ def _made(
         for name, value in attributes:
             if isinstance(value, float) and name not in call.operator.reals:
                 raise Refused(f"has no type there: {name} is {value}, expected an integer")
+        found[node] = Call(call.operator, attributes)
+    return found
+
+
+def _made(
+    rule: Rule, inputs: Mapping[str, Port], attributed: Mapping[Node, Call]
+) -> tuple[list[Item], list[Port]]:
+    """The operators of the right side on the inputs, and its outputs."""
+    items: dict[Node, Item] = {}
+
+    def port(value: Value) -> Port:
+        call = value.node.call
+        return inputs[call.name] if isinstance(call, Leaf) else Port(items[value.node], value.port)
+
+    for node in rule.created:
         try:
-            made = draft(Call(call.operator, attributes), tuple(map(port, node.inputs)))
+            made = draft(attributed[node], tuple(map(port, node.inputs)))
         except OperatorError as error:
             raise Refused(f"has no type there: {error}") from None
         items[node] = made

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from pcg.errors import InputError
-from pcg.graph import Graph
 from pcg.machine import Machine
 from pcg.models import capture_model
 from pcg.naming import NamingFile
@@ -112,9 +111,3 @@ def _places(naming: NamingFile) -> dict[str, str]:
     buffers = {f"buffers.{leaf}": buffer for leaf, buffer in naming.buffers.items()}
     inputs = {f"inputs[{i}]": str(leaf) for i, leaf in enumerate(naming.inputs)}
     return parameters | buffers | inputs
-
-
-def batch_of(model: Graph) -> int | None:
-    """The first dimension of the first input, which is the batch where a model has one."""
-    shapes = (n.leaf.type.shape for n in model.leaves if n.leaf.kind == "input" and n.leaf.type)
-    return next((shape[0] for shape in shapes if shape), None)

@@ -131,7 +131,7 @@ BAD: dict[str, tuple[str, Callable[[Content], object], str]] = {
     "a line break in a symbol": ("sum", equal("a\n"), "equal"),
     "no symbol": ("sum", equal(""), "equal"),
     "a space in a symbol": ("sum", equal("size x.0"), "equal"),
-    "a NUL in a symbol": ("sum", equal("a\0"), "equal"),
+    "a NUL in a symbol": ("sum", equal("a\0"), "control character"),
     "a letter that looks like another": ("sum", equal("\u0445"), "equal"),
     "a symbol of the core": ("sum", equal("quotient 1"), "equal"),
     "an index of the core": ("sum", equal("o0"), "o0 is in no attribute"),
@@ -198,7 +198,7 @@ BAD: dict[str, tuple[str, Callable[[Content], object], str]] = {
         "characters",
     ),
     "calls 10,000 deep": ("sum", put("left", "relu(" * 10_000), "characters"),
-    "an escape character": ("sum", text("t0", "t\x1b[2J0"), "ASCII"),
+    "an escape character": ("sum", text("t0", "t\x1b[2J0"), "control character"),
     "a letter of another script": ("sum", both("x", "\u0445"), "ASCII"),
     "an input of two ranks": ("sum", text("y = tensor[_, _]", "y = tensor[_]"), ""),
     "a rank of 60": ("sum", both("x = tensor[_, _]", f"x = tensor[{', '.join('_' * 60)}]"), ""),
@@ -225,7 +225,12 @@ BAD: dict[str, tuple[str, Callable[[Content], object], str]] = {
     # The proof
     "a step left out": ("sum", less("steps"), ""),
     "a step too many": ("sum", again("steps"), "more than its proof needs"),
-    "a step that is none": ("sum", lambda c: c["steps"].__setitem__(0, "no\x1bway"), "way"),
+    "a step that is none": ("sum", lambda c: c["steps"].__setitem__(0, "no way"), "no way"),
+    "an escape character in a step": (
+        "sum",
+        lambda c: c["steps"].__setitem__(0, "no\x1bway"),
+        "control character",
+    ),
     "100,000 steps": ("sum", put("steps", ["sorted"] * 100_000), "steps"),
     "a condition left out": ("sum", less("conditions"), "of its proof are others"),
     "conditions of another": ("cut", put("conditions", ["0" * 24]), "of its proof are others"),
@@ -334,18 +339,19 @@ def _evaluated(forged: Forgery) -> bool:
     return not result.accepted
 
 
-def test_unsound_rules_are_rejected_whatever_solvers_say():
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.soak)])
+def test_unsound_rules_are_rejected_whatever_solvers_say(step: int):
     """By two shapes alone: but for the few that differ at a few numbers of many."""
     tried = missed = 0
-    for line in lines("unsound")[::3]:
+    for line in lines("unsound")[::step]:
         try:
             forged = forge_pair(parse(line))
         except (Unproved, TooLarge, Unsolvable, Undecided, OperatorError, ValueError):
             continue
         tried += 1
         missed += not _evaluated(forged)
-    assert tried > 20
-    assert missed <= 1, f"{missed} of {tried}"
+    assert tried > 60 / step
+    assert missed <= max(1, tried // 20), f"{missed} of {tried}"
 
 
 def mine(equation: str, *, commutative: bool = False) -> Operator:
@@ -441,15 +447,18 @@ def test_a_proof_about_whole_tensors_is_said_to_be_one(tmp_path: Path):
 
 def test_what_is_printed_is_plain_text(tmp_path: Path):
     forged = made("cut")
-    forged.content["rule"] = "\x1b]0;owned\x07 \u202e name\nproved: all"
+    forged.content["rule"] = "[red]name[/red] :smile:\nproved: all"
     status, printed = recheck(forged.write(tmp_path))
     assert status == 0
-    assert "\\x1b]0;owned\\x07" in printed
+    assert "[red]name[/red] :smile:" in printed
     (line,) = [line for line in printed.splitlines() if line.startswith("proved: ")]
     assert "matmul(x, w) == reduce(" in line
-    status, printed = recheck(tmp_path, "--json")
-    assert status == 0
-    assert "\x1b" not in printed
+    forged.content["rule"] = "\x1b]0;owned\x07 \u202e name"
+    for options in ((), ("--json",)):
+        status, printed = recheck(forged.write(tmp_path), *options)
+        assert status == 2
+        assert "has the control character U+001B" in printed
+        assert "owned" not in printed
 
 
 def test_swapped_scripts_are_noticed(tmp_path: Path):

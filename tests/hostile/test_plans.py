@@ -28,6 +28,7 @@ from pcg.torch_calls import (
     _results,
     parse_call,
 )
+from substitutions.store import load_library
 from unity.audit import app
 
 MODEL = """
@@ -47,6 +48,15 @@ Content = dict[str, Any]
 SQUARE = TensorType((4, 4), "float32")
 TASK: Any = None
 """No kernel of torch's asks for it."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_library():
+    """Reading it takes a second or two, each time that an audit runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        library = load_library()
+        patch.setattr("unity.audit.load_library", lambda path=None: library)
+        yield
 
 
 @pytest.fixture

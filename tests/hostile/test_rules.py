@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_rules import FILES, OPERATORS, OWN_OPERATORS, OWN_RULES, rules
+from hostile_rules import FILES, OPERATORS, OWN_OPERATORS, OWN_RULES, Expected, Rule, rules
 
 from pcg.ops import OPERATORS as KNOWN
 from unity.cli import run_app
@@ -63,13 +63,25 @@ def verdicts(folder: Path, given: list[dict[str, Any]], *more: object) -> list[d
     return found
 
 
+def unexpected(given: dict[str, tuple[Rule, Expected]], record: dict[str, Any]) -> bool:
+    """Whether a verdict is none of those that are true of its rule."""
+    return record["verdict"] not in given[record["rule"]][1]
+
+
 def test_hostile_rules(tmp_path: Path):
     corpus = rules()
+    given = dict(zip((rule["name"] for rule, _ in corpus), corpus, strict=True))
     found = verdicts(tmp_path, [rule for rule, _ in corpus], "--seconds", 1)
+    # A processor that others use too does less in its second: what is unknown is asked again.
+    slow = [r["rule"] for r in found if r["verdict"] == "unknown" and unexpected(given, r)]
+    if slow:
+        found += verdicts(tmp_path, [given[name][0] for name in slow], "--seconds", HANG)
+        found = list({record["rule"]: record for record in found}.values())
     wrong = [
         f"{record['verdict']}: {rule['left'][:80]} == {rule['right'][:80]} {rule['requires']}"
-        for (rule, expected), record in zip(corpus, found, strict=True)
-        if record["verdict"] not in expected
+        for record in found
+        if unexpected(given, record)
+        for rule in (given[record["rule"]][0],)
     ]
     assert not wrong, "\n".join(wrong)
 

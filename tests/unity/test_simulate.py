@@ -40,7 +40,11 @@ def test_it_agrees_with_the_plan(made: Path) -> None:
     assert content["memory"]["bytes"] == content["plan_estimate"]["peak_memory_bytes"]
     assert sum(content["phases"].values()) == pytest.approx(content["step_seconds"])
     memory = content["memory"]
-    assert memory["optimizer"] == 2 * memory["gradients"] == 2 * memory["parameters"] > 0
+    assert memory["optimizer"] == 2 * memory["parameters"] > 0
+    # Those of weights that several devices hold are in buffers, beside the one that is computed.
+    assert memory["parameters"] <= memory["gradients"] <= 2 * memory["parameters"]
+    kinds = ("parameters", "gradients", "optimizer", "activations")
+    assert memory["bytes"] == sum(memory[kind] for kind in kinds)
     busiest = content["busiest_device"]
     spent = busiest["computing"] + busiest["communication_exposed"] + busiest["idle"]
     assert spent == pytest.approx(content["step_seconds"])

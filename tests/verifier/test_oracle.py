@@ -18,11 +18,13 @@ from verifier.decide import Verdict
 RANKS = {"x": 2, "y": 2, "z": 2}
 SHAPES = ((1, 2, 3), (2, 2, 2), (1, 1, 1), (6, 4, 2), (4, 6, 4))
 """Among sizes of few values, dimensions are equal often enough for products to have types."""
+WORLDS = 30
+"""So many until shapes, equal shapes and kinds of numbers have all met: 5 * 2 * 3."""
 
 
 def worlds(rng: random.Random) -> Iterator[tuple[dict[str, oracle.Tensor], dict[str, float]]]:
     """Inputs and symbols at many shapes; elements are often 0, negative, or equal."""
-    for number in range(60):
+    for number in range(WORLDS):
         sizes = SHAPES[number % len(SHAPES)]
         seed = np.random.default_rng(number)
         inputs: dict[str, oracle.Tensor] = {}

@@ -86,12 +86,15 @@ def test_convolutions(name: str, padding: str, seed: int):
     else:
         placed = case.along(padded, before=torchs, after=torchs)
     call = OPERATORS[name](**case.convolution(*placed))
-    assert_means(
-        call,
-        (x, k),
-        lambda x, k: functional.conv2d(x, k, None, case.stride, torchs, case.dilation, groups),
-        DTYPES[seed % len(DTYPES)],
-    )
+    # oneDNN's convolution in bfloat16, with groups and dilation, reads what nobody wrote on some
+    # processors (torch 2.13: the same call gives other numbers, inf among them).
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert_means(
+            call,
+            (x, k),
+            lambda x, k: functional.conv2d(x, k, None, case.stride, torchs, case.dilation, groups),
+            DTYPES[seed % len(DTYPES)],
+        )
 
 
 @pytest.mark.parametrize("seed", range(10))
