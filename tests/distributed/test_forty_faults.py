@@ -2,7 +2,8 @@
 whether to try again, leaves no process and no file, and loses nothing: resumed, the run has the
 losses of one that nothing befell.
 
-A dozen that need no processes of their own are in tests/runtime/test_faults.py.
+The few that run with every change are in tests/distributed/test_faults.py, what decides who is to
+blame is in tests/runtime/test_blame.py.
 """
 
 from __future__ import annotations
