@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -37,8 +40,22 @@ def end_with_parent(
 def parent_ended() -> None:
     """Wait until the process that started this one has ended, as torchrun may without a word."""
     parent = os.getppid()
+    if sys.platform == "linux":
+        _end_of(parent)
     while os.getppid() == parent:
         time.sleep(_POLL)
+
+
+def _end_of(process: int) -> None:
+    """Wait for the end of a process without looking again and again, where the kernel can tell."""
+    with contextlib.suppress(OSError):  # it has ended, or the kernel is old
+        handle = os.pidfd_open(process)
+        try:
+            ends = select.poll()
+            ends.register(handle, select.POLLIN)
+            ends.poll()
+        finally:
+            os.close(handle)
 
 
 ORPHANED = threading.Event()
