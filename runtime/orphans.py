@@ -58,6 +58,16 @@ def _end_of(process: int) -> None:
             os.close(handle)
 
 
+def end_undisturbed() -> None:
+    """Heed no signal that asks this process to end, for it does so, and first says why. Who sends
+    one kills it in the end, should it hang."""
+    if threading.current_thread() is threading.main_thread():
+        for number in STOPS:
+            signal.signal(number, signal.SIG_IGN)
+
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a process to end."""
 ORPHANED = threading.Event()
 """Set once the parent of this process has ended, and with it the store that it kept."""
 STATUS = 1

@@ -129,7 +129,7 @@ FAULTS = {
         AGAIN, "rank 1 hangs in step 2[34], reading its data", data=("hangs", 1)
     ),
     "data of rank 1 hang and hold all threads": Fault(
-        AGAIN, "rank 1 is silent in step", data=("holds", 1)
+        AGAIN, "rank 1 is silent (in step|before the first step)", data=("holds", 1)
     ),
     "data of rank 1 raise": Fault(
         UNUSABLE,
