@@ -59,7 +59,11 @@ def options(steps, every, *more):
     return ("--steps", str(steps), "--every", str(every), "--timeout", "60", *more)
 
 
-@pytest.mark.parametrize("launcher", [(), (*TORCHRUN, "2", "--max-restarts", "1")])
+@pytest.mark.parametrize(
+    "launcher",
+    [(), pytest.param((*TORCHRUN, "2", "--max-restarts", "1"), marks=pytest.mark.soak)],
+    ids=["own", "torchrun"],
+)
 def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_path, launcher):
     plan = write("columns", 2)
     every = 8

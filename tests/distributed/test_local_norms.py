@@ -100,15 +100,22 @@ def assert_same(plan, steps, wanted, *, running=True):
         torch.testing.assert_close(found, expected, rtol=NEAR, atol=NEAR)
 
 
-@pytest.mark.parametrize("devices", [2, 4])
-def test_they_are_those_of_distributed_data_parallel(devices, library, tmp_path, request):
+@pytest.mark.parametrize(
+    ("devices", "families"),
+    [
+        (2, ("data-parallel", "zero")),
+        (4, ("data-parallel",)),
+        pytest.param(4, ("zero",), marks=pytest.mark.soak),
+    ],
+)
+def test_they_are_those_of_distributed_data_parallel(devices, families, library, tmp_path, request):
     """Losses, gradients, weights and running statistics, on as many devices as there are groups,
     and on fewer, of which each has several."""
     first = alone(devices, library)
     wanted = trained(tmp_path, devices, started(first), batches(first))
     plans = [first]
     for fewer in {2, devices}:
-        for family in ("data-parallel", "zero"):
+        for family in families:
             plans.append(planned(devices, fewer, library, family))
     for plan in plans:
         save_plan(plan, tmp_path / "plan.json")
