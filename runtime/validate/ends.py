@@ -151,7 +151,7 @@ def _check_weights(meaning: Meaning, programs: Sequence[Program], where: str) ->
 def _check_statistics(
     meaning: Meaning, programs: Sequence[Program], made: Sequence[Kept], where: str
 ) -> None:
-    """Each element of what is normed counts once."""
+    """Each element of what is normed, in groups of the first one, counts once."""
     first = _records(programs[0])
     for program in programs:
         if _records(program) != first:
@@ -170,14 +170,15 @@ def _check_statistics(
             raise ProgramError(where, 0, record.value, "has no statistics, expected some")
         (tensor,) = tensors
         if (
-            tensor.shape != shape
+            tensor.shape != (shape[0] * meaning.plan.norm_groups, *shape[1:])
             or record.at is None
             or tensor is not meaning.tensor(named[record.at])
         ):
             raise ProgramError(where, pieces[0][0], record.value, f"statistics of {tensor.name}")
         boxes = [_box(content.place) for _, content in pieces]
         rank = pieces[0][0]
-        _demand_once(boxes, meaning.whole(tensor), tensor, where, rank, "statistics")
+        group = meaning.places.of(0, tensor.partials, tuple((0, size) for size in shape))
+        _demand_once(boxes, group, tensor, where, rank, "statistics")
 
 
 def _records(

@@ -56,7 +56,7 @@ class Device:
         """One task: exactly one that the plan has for this device, on just those blocks."""
         called = self.meaning.called(run.call)
         if called.only:
-            self._statistics(run.results, given, kept)
+            self._statistics(run.results, given, kept, run.call.values.get("rows"))
             return
         known = called.operations.get(tuple([content[0] for content in given]))
         if known is None:
@@ -76,7 +76,9 @@ class Device:
                 raise Unsound(f"makes {name}, which is made already")
             contents[name] = Content(tensor, place)
         if called.also:
-            self._statistics(run.results[count:], given[:1], kept)
+            rows = given[0].tensor.shape[0] // called.plain.values.get("groups", 1)
+            grouped = "groups" in called.plain.values
+            self._statistics(run.results[count:], given[:1], kept, rows if grouped else None)
 
     def _task(
         self, run: Run, call: Call, known: list[Operation], places: tuple[Place, ...], part: int
@@ -98,12 +100,22 @@ class Device:
             problem = wrong
         raise Unsound(problem)
 
-    def _statistics(self, names: tuple[str, ...], given: list[Content], kept: Kept) -> None:
-        """Mean and variance of each channel of a block, which has to be added up."""
+    def _statistics(
+        self, names: tuple[str, ...], given: list[Content], kept: Kept, rows: int | None
+    ) -> None:
+        """Mean and variance of each channel of a block, which has to be added up, or of so many of
+        its first rows."""
         (content,) = given
         tensor, place = content
         if (place.first, place.last) != (0, tensor.partials):
             raise Unsound(f"statistics of {content}, expected of all partials")
+        if rows is not None:
+            (start, stop), *others = place.region
+            if not 0 < rows <= stop - start:
+                raise Unsound(f"statistics of {rows} rows of {content}")
+            region = ((start, start + rows), *others)
+            place = self.meaning.places.of(place.first, place.last, region)
+            content = Content(tensor, place)
         if len(names) != 2:
             raise Unsound(f"{len(names)} statistics, expected mean and variance")
         for number, name in enumerate(names):

@@ -12,16 +12,19 @@ from dataclasses import dataclass, field
 
 from pcg.graph import Node, Signature, Value
 from pcg.operator import Call
-from pcg.ops.norms import batch_norm
+from pcg.ops.norms import batch_norm, ghost_batch_norm
 from pcg.plan import Plan
 from pcg.schedule import trace
 from pcg.tensor import ParallelTensor
 from pcg.text import node_names
 from pcg.view import MachineView
 from runtime.executable import concrete
-from runtime.norms import NORM, STATISTICS
+from runtime.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
 from runtime.validate.content import Place, Places, Tensor
 from runtime.validate.theorem import Expected, joined, tasks_of
+
+_PLAIN = {NORM.name: batch_norm, GROUP_NORM.name: ghost_batch_norm}
+"""What a plan calls an operator that also gives statistics."""
 
 
 @dataclass(eq=False)
@@ -100,10 +103,12 @@ class Meaning:
         compared once."""
         found = self._called.get(id(call))
         if found is None or found.call is not call:
-            also = call.operator == NORM
-            plain = batch_norm(**call.values) if also else call
+            norm = _PLAIN.get(call.operator.name)
+            also = norm is not None
+            plain = call if norm is None else norm(**call.values)
             operations = self.operations.get(plain, {})
-            found = Called(call, plain, also, call.operator == STATISTICS, operations)
+            only = call.operator in (STATISTICS, FIRST_STATISTICS)
+            found = Called(call, plain, also, only, operations)
             self._called[id(call)] = found
         return found
 

@@ -78,7 +78,7 @@ FAULTS = {
     ),
     "rank 0 told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(0, TERM)),
     "rank 1 told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(1, TERM)),
-    "rank 1 hung up on": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(1, HUP)),
+    "rank 1 hung up on": Fault(129, STOPPED.format("SIGHUP"), act=to_worker(1, HUP)),
     "launcher told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_launcher(TERM)),
     "launcher hung up on": Fault(129, STOPPED.format("SIGHUP"), act=to_launcher(HUP)),
     "launcher interrupted": Fault(130, STOPPED.format("SIGINT"), act=to_launcher(INT)),

@@ -24,6 +24,7 @@ from runtime.executor import Executor
 from runtime.kernels import run_equation, run_whole, whole_task
 from runtime.lower import Lowering
 from runtime.norms import FIRST_STATISTICS, GROUP_NORM
+from runtime.validate import validate_lowered
 from search.mesh.planner import MeshPlanner
 from substitutions.locate import of_module
 from substitutions.store import load_library
@@ -135,6 +136,12 @@ def test_the_data_parallel_plan_exchanges_gradients_alone(library):
         lines = str(Lowering(plan).program(rank)).splitlines()
         assert not [line for line in lines if " = all_reduce" in line or "exchange" in line]
     assert "ghost_batch_norm" in {node.name for node in plan.graph.nodes}
+
+
+@pytest.mark.parametrize("family", ["data-parallel", "zero"])
+@pytest.mark.parametrize(("groups", "devices"), [(2, 2), (4, 2), (4, 4)])
+def test_their_programs_are_those_of_the_plan(groups, devices, family, library):
+    validate_lowered(Lowering(planned(groups, devices, library, family)))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
