@@ -101,7 +101,7 @@ class Device:
         raise Unsound(problem)
 
     def _statistics(
-        self, names: tuple[str, ...], given: list[Content], kept: Kept, rows: int | None
+        self, names: tuple[str, ...], given: list[Content], kept: Kept, rows: float | None
     ) -> None:
         """Mean and variance of each channel of a block, which has to be added up, or of so many of
         its first rows."""
@@ -113,7 +113,7 @@ class Device:
             (start, stop), *others = place.region
             if not 0 < rows <= stop - start:
                 raise Unsound(f"statistics of {rows} rows of {content}")
-            region = ((start, start + rows), *others)
+            region = ((start, start + int(rows)), *others)
             place = self.meaning.places.of(place.first, place.last, region)
             content = Content(tensor, place)
         if len(names) != 2:
