@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from pcg.operator import Call
 from runtime.program import Alias, Exchange, Group, Load, Program, Run, Weight
@@ -56,7 +57,9 @@ class Device:
         """One task: exactly one that the plan has for this device, on just those blocks."""
         called = self.meaning.called(run.call)
         if called.only:
-            self._statistics(run.results, given, kept, run.call.values.get("rows"))
+            self._statistics(
+                run.results, given, kept, cast("int | None", run.call.values.get("rows"))
+            )
             return
         known = called.operations.get(tuple([content[0] for content in given]))
         if known is None:
@@ -76,7 +79,7 @@ class Device:
                 raise Unsound(f"makes {name}, which is made already")
             contents[name] = Content(tensor, place)
         if called.also:
-            rows = given[0].tensor.shape[0] // called.plain.values.get("groups", 1)
+            rows = given[0].tensor.shape[0] // cast("int", called.plain.values.get("groups", 1))
             grouped = "groups" in called.plain.values
             self._statistics(run.results[count:], given[:1], kept, rows if grouped else None)
 
@@ -101,7 +104,7 @@ class Device:
         raise Unsound(problem)
 
     def _statistics(
-        self, names: tuple[str, ...], given: list[Content], kept: Kept, rows: float | None
+        self, names: tuple[str, ...], given: list[Content], kept: Kept, rows: int | None
     ) -> None:
         """Mean and variance of each channel of a block, which has to be added up, or of so many of
         its first rows."""
@@ -113,7 +116,7 @@ class Device:
             (start, stop), *others = place.region
             if not 0 < rows <= stop - start:
                 raise Unsound(f"statistics of {rows} rows of {content}")
-            region = ((start, start + int(rows)), *others)
+            region = ((start, start + rows), *others)
             place = self.meaning.places.of(place.first, place.last, region)
             content = Content(tensor, place)
         if len(names) != 2:
