@@ -6,7 +6,8 @@ the store where the ranks met, that it lives, in which step it is, and what it d
 fails, who meets the failure reads what all have said, and again a little later:
 
 1. who has left says why in its last entry;
-2. who has said nothing new is silent: dead, stopped, or stuck without letting its threads run;
+2. who has said nothing new is silent: dead, which is seen at once where it is a process of this
+   computer, stopped, or stuck without letting its threads run;
 3. who does not wait for others keeps them waiting: it reads data, computes, or writes;
 4. who waits in an earlier step than others is behind.
 
@@ -82,6 +83,10 @@ class Beat:
     blames: str = ""
     """What it has found where it lost touch with others."""
 
+    @property
+    def process(self) -> Process:
+        return Process(self.host, self.pid, self.started)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -108,7 +113,7 @@ class Pulse:
         self._ended.set()
         with contextlib.suppress(RuntimeError):
             self._say(left=one_line(why) or "it has ended")
-            if why:
+            if why and not self._is_orphaned:
                 self._store.compare_set("spoken", "", str(self._told.rank))
 
     def verdict(self) -> Verdict:
@@ -122,13 +127,18 @@ class Pulse:
             return Verdict("", speaks=True)
         return Verdict(text, spoken == str(self._told.rank))
 
+    @property
+    def _is_orphaned(self) -> bool:
+        """Whether the store is gone with the parent that had it."""
+        return ORPHANED.is_set() or os.getppid() != self._parent
+
     def _live(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store has gone
             while not self._ended.wait(BEAT):
                 self._say()
 
     def _say(self, left: str = "", blames: str = "") -> None:
-        if ORPHANED.is_set() or os.getppid() != self._parent:
+        if self._is_orphaned:
             return  # torch would print what it thinks of a store that is gone
         told, own = self._told, self._process
         self._number += 1
@@ -149,6 +159,9 @@ class Pulse:
                 for rank, beat in now.items()
                 if beat is None or ((old := before[rank]) and old.number == beat.number)
             ]
+            if dead := [rank for rank, beat in now.items() if beat and not beat.process.is_alive]:
+                silent = dead
+                break
             waited = time.monotonic() - begin
             if waited > SILENT or (waited > 3 * BEAT and not silent):
                 break
@@ -206,8 +219,7 @@ def _end(frozen: Sequence[Beat]) -> bool:
     is over, and who started it would wait for them. Returns whether there were any."""
     ended = False
     for beat in frozen:
-        process = Process(beat.host, beat.pid, beat.started)
-        if process.is_here and process.is_alive:
+        if beat.process.is_here and beat.process.is_alive:
             with contextlib.suppress(OSError):
                 os.kill(beat.pid, signal.SIGKILL)
                 ended = True

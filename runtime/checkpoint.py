@@ -178,10 +178,13 @@ def load(world: World, kept: Kept, shards: Iterable[Shard]) -> None:
 
     Raises AgreedError for a tensor that is not in it, or has another shape.
     """
+
+    def read() -> None:
+        with world.busy("reading a checkpoint"):
+            fill(shards, kept.contents(), kept.path)
+
     try:
-        _together(
-            world, lambda: fill(shards, kept.contents(), kept.path), f"checkpoint {kept.path}"
-        )
+        _together(world, read, f"checkpoint {kept.path}")
     except _AnyFailed as error:
         where = str(kept.path)
         raise AgreedError(where, _reason(error).removeprefix(f"{where}: ")) from error

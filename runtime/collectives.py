@@ -19,6 +19,7 @@ from pcg.errors import InputError, UnityError
 from runtime.blame import Pulse
 from runtime.loopback import stay_on_this_computer
 from runtime.network import Handle, Network, Work
+from runtime.orphans import end_undisturbed
 from runtime.program import Group
 from runtime.rendezvous import own_store, pulse_store
 from runtime.status import TRY_AGAIN
@@ -361,6 +362,7 @@ def _blaming(world: World, store: Any) -> Generator[None]:
     try:
         yield
     except CommunicationError as error:
+        end_undisturbed()
         verdict = pulse.verdict()
         met = f" ({error})" if verdict.text else str(error)
         blamed = CommunicationError(f"{verdict.text}{met}")

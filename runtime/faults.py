@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from pcg.errors import UnityError
-from runtime.collectives import World
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from runtime.collectives import CommunicationError, World
+from runtime.orphans import STOPS, end_undisturbed
 
 
 class Stopped(UnityError):
@@ -49,15 +48,21 @@ class Requests:
 def stop_requests(world: World) -> Generator[Requests]:
     """Take SIGINT, SIGTERM and SIGHUP as requests to stop; all ranks learn of them with the next
     number that they add up. One that is ignored, as under nohup, stays so. Only a main thread can:
-    in others nothing changes."""
+    in others nothing changes. Where ranks end for that, or for one that they have lost, the first
+    to do so makes torchrun tell the others to end: they are about to, and say why first."""
     requests = Requests(world)
     if threading.current_thread() is not threading.main_thread():
         yield requests
         return
-    heeded = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+    heeded = [n for n in STOPS if signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, requests.note) for number in heeded}
     try:
         yield requests
+    except (Stopped, CommunicationError):
+        if world.size > 1:
+            before = {}
+            end_undisturbed()
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

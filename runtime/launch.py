@@ -289,10 +289,18 @@ def _notes(folder: Path) -> list[_Note]:
     return [_Note(**json.loads(path.read_text())) for path in folder.glob("note-*.json")]
 
 
+def _order(note: _Note) -> tuple[bool, bool, float]:
+    """Causes first. Ranks that stop because another one was told to name SIGTERM."""
+    return note.is_consequence, note.status == STOPPED + signal.SIGTERM, note.time
+
+
 def _stopped(notes: Sequence[_Note]) -> WorkerError | None:
     """What workers say that ended by themselves when they were told to."""
     ended = [note for note in notes if note.has_stopped]
-    return WorkerError(ended[0].text, ended[0].status or 0) if ended else None
+    if not ended:
+        return None
+    first = min(ended, key=_order)
+    return WorkerError(first.text, first.status or 0)
 
 
 def _cause(notes: Sequence[_Note], rank: int, status: int, *, is_short: bool) -> Exception:
@@ -303,7 +311,7 @@ def _cause(notes: Sequence[_Note], rank: int, status: int, *, is_short: bool) ->
     consequences = all(note.is_consequence for note in notes)
     if unasked and consequences and rank not in {note.rank for note in notes}:
         return _Again(WorkerError(_sudden_end(rank, status, is_short), TRY_AGAIN))
-    first = min(notes, key=lambda note: (note.is_consequence, note.time))
+    first = min(notes, key=_order)
     if first.status is None:
         return _Again(RuntimeError(f"worker {first.rank} failed:\n{first.text}"))
     error = WorkerError(first.text, first.status)

@@ -92,6 +92,7 @@ class Training:
             self._renew_older()
         if (kept := self._options.checkpoints) is None:
             self._draw()
+            self._forget()
             steps = tuple(step for step in self._steps(observe, None) if step)
             self._finish(None)
             return steps
@@ -114,8 +115,12 @@ class Training:
             return
         self._initial.fill(self._executor.weights, self._program.weights)
         self._executor.running.fill(self._initial.statistics())
-        self._initial.forget()
         self._renew_older()
+
+    def _forget(self) -> None:
+        """Give the memory of the module back, wherever the first values came from."""
+        if self._initial is not None:
+            self._initial.forget()
 
     def _kept(
         self, kept: Checkpoints, keeper: Keeper, requests: Requests, observe: Observer
@@ -214,6 +219,7 @@ class Training:
             self._go_on(found)
         else:
             self._draw()
+        self._forget()
         if self._world.rank == 0:
             begins(Beginning(self._updater.updates + 1, found is not None, keeper.run))
 

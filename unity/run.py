@@ -138,6 +138,7 @@ def _work_among_ranks(job: Job, plan: Plan) -> None:
     """Work as one of torchrun's processes. What is wrong with this one alone, it reports."""
     # Here because the command, which starts processes of its own, can do without torch for long.
     from runtime.collectives import CommunicationError
+    from runtime.faults import Stopped
     from runtime.worker import check_ranks
 
     with _first_complains():
@@ -147,7 +148,7 @@ def _work_among_ranks(job: Job, plan: Plan) -> None:
     end_with_parent(parent_ended, _grace(job))
     try:
         work(job)
-    except AgreedError as error:
+    except (AgreedError, Stopped) as error:  # of which all ranks know
         if not _is_first():
             sys.exit(error.exit_status)
         raise

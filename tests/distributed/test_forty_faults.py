@@ -2,7 +2,8 @@
 whether to try again, leaves no process and no file, and loses nothing: resumed, the run has the
 losses of one that nothing befell.
 
-A dozen that need no processes of their own are in tests/runtime/test_faults.py.
+The few that run with every change are in tests/distributed/test_faults.py, what decides who is to
+blame is in tests/runtime/test_blame.py.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ FAULTS = {
     ),
     "rank 0 told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(0, TERM)),
     "rank 1 told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(1, TERM)),
-    "rank 1 hung up on": Fault(143, STOPPED.format("SIGTERM"), act=to_worker(1, HUP)),
+    "rank 1 hung up on": Fault(129, STOPPED.format("SIGHUP"), act=to_worker(1, HUP)),
     "launcher told to stop": Fault(143, STOPPED.format("SIGTERM"), act=to_launcher(TERM)),
     "launcher hung up on": Fault(129, STOPPED.format("SIGHUP"), act=to_launcher(HUP)),
     "launcher interrupted": Fault(130, STOPPED.format("SIGINT"), act=to_launcher(INT)),
@@ -128,7 +129,7 @@ FAULTS = {
         AGAIN, "rank 1 hangs in step 2[34], reading its data", data=("hangs", 1)
     ),
     "data of rank 1 hang and hold all threads": Fault(
-        AGAIN, "rank 1 is silent in step", data=("holds", 1)
+        AGAIN, "rank 1 is silent (in step|before the first step)", data=("holds", 1)
     ),
     "data of rank 1 raise": Fault(
         UNUSABLE,

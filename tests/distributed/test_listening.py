@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -16,8 +17,9 @@ LISTENS = "0A"
 """The state in the kernel's table of sockets."""
 
 
-def listening(process: int) -> set[str]:
-    """The addresses on which a process listens, in hexadecimal as the kernel has them."""
+def listening(process: int) -> list[str]:
+    """The addresses on which a process listens, in hexadecimal as the kernel has them, as often as
+    it does."""
     own: set[str] = set()
     for entry in Path(f"/proc/{process}/fd").iterdir():
         try:
@@ -26,16 +28,16 @@ def listening(process: int) -> set[str]:
             continue
         if target.startswith("socket:["):
             own.add(target[8:-1])
-    found: set[str] = set()
+    found: list[str] = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == LISTENS and fields[9] in own:
-                found.add(fields[1].partition(":")[0])
+                found.append(fields[1].partition(":")[0])
     return found
 
 
-def meet(parent: str) -> list[set[str]]:
+def meet(parent: str) -> list[list[str]]:
     """Talk to the other ranks, and tell what all of them and their parent listen on."""
     with open_world("cpu", 60) as world:
         world.prepare([(0, 1)])
@@ -56,7 +58,28 @@ def test_nothing_listens_beyond_loopback(monkeypatch, chosen):
     if chosen is not None:  # for runs across nodes
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", chosen)
     found = launch(meet, (str(os.getpid()),), 2)
-    addresses = set().union(*found)
+    addresses = {address for own in found for address in own}
     assert addresses
     assert all(map(is_loopback, addresses)), addresses
     assert found[-1], "the store of the parent"
+
+
+def meet_again(parent: str, folder: str, starts: int) -> list[list[list[str]]]:
+    """The same in every start, of which all but the last fail once all have met."""
+    mine = sorted(Path(folder).glob(f"start-*-{os.environ['RANK']}"))
+    found = meet(parent)
+    (Path(folder) / f"start-{len(mine)}-{os.environ['RANK']}").write_text(json.dumps(found))
+    if len(mine) + 1 < starts:
+        raise RuntimeError("again")
+    return [json.loads(path.read_text()) for path in mine] + [found]
+
+
+def test_nor_after_restarts_and_none_is_left(tmp_path):
+    """Every start has a store of its own, and that of the one before has gone."""
+    before = listening(os.getpid())
+    found = launch(meet_again, (str(os.getpid()), str(tmp_path), 3), 2, restarts=2)
+    assert len(found) == 3
+    for start in found:
+        assert all(is_loopback(address) for own in start for address in own)
+        assert len(start[-1]) == len(before) + 1, "the store of this start alone"
+    assert listening(os.getpid()) == before

@@ -24,6 +24,7 @@ from runtime.executor import Executor
 from runtime.kernels import run_equation, run_whole, whole_task
 from runtime.lower import Lowering
 from runtime.norms import FIRST_STATISTICS, GROUP_NORM
+from runtime.validate import validate_lowered
 from search.mesh.planner import MeshPlanner
 from substitutions.locate import of_module
 from substitutions.store import load_library
@@ -100,15 +101,22 @@ def assert_same(plan, steps, wanted, *, running=True):
         torch.testing.assert_close(found, expected, rtol=NEAR, atol=NEAR)
 
 
-@pytest.mark.parametrize("devices", [2, 4])
-def test_they_are_those_of_distributed_data_parallel(devices, library, tmp_path, request):
+@pytest.mark.parametrize(
+    ("devices", "families"),
+    [
+        (2, ("data-parallel", "zero")),
+        (4, ("data-parallel",)),
+        pytest.param(4, ("zero",), marks=pytest.mark.soak),
+    ],
+)
+def test_they_are_those_of_distributed_data_parallel(devices, families, library, tmp_path, request):
     """Losses, gradients, weights and running statistics, on as many devices as there are groups,
     and on fewer, of which each has several."""
     first = alone(devices, library)
     wanted = trained(tmp_path, devices, started(first), batches(first))
     plans = [first]
     for fewer in {2, devices}:
-        for family in ("data-parallel", "zero"):
+        for family in families:
             plans.append(planned(devices, fewer, library, family))
     for plan in plans:
         save_plan(plan, tmp_path / "plan.json")
@@ -128,6 +136,12 @@ def test_the_data_parallel_plan_exchanges_gradients_alone(library):
         lines = str(Lowering(plan).program(rank)).splitlines()
         assert not [line for line in lines if " = all_reduce" in line or "exchange" in line]
     assert "ghost_batch_norm" in {node.name for node in plan.graph.nodes}
+
+
+@pytest.mark.parametrize("family", ["data-parallel", "zero"])
+@pytest.mark.parametrize(("groups", "devices"), [(2, 2), (4, 2), (4, 4)])
+def test_their_programs_are_those_of_the_plan(groups, devices, family, library):
+    validate_lowered(Lowering(planned(groups, devices, library, family)))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

@@ -27,6 +27,11 @@ from unity.planners import planner_of
 
 SEED, RATE, NEAR = 7, 0.1, 1e-9
 PLANNERS = ((1, "joint"), (2, "data-parallel"), (2, "megatron"), (4, "zero"), (4, "joint"))
+SOME = [
+    pytest.param(*case, marks=() if case in ((2, "megatron"), (4, "zero")) else pytest.mark.soak)
+    for case in PLANNERS
+]
+"""Those of which the others add little."""
 
 
 @lru_cache(maxsize=16)
@@ -82,7 +87,7 @@ def own(tmp_path_factory):
     return write_own(tmp_path_factory.mktemp("own"))
 
 
-@pytest.mark.parametrize(("devices", "planner"), PLANNERS)
+@pytest.mark.parametrize(("devices", "planner"), SOME)
 def test_a_users_model_begins_with_its_own_values(own, devices, planner):
     plan = planned(own, planner, devices)
     found = begun(plan, Options(steps=0, seed=SEED, model=own))
@@ -129,7 +134,7 @@ def eager_losses(plan, module, steps):
     return losses
 
 
-@pytest.mark.parametrize(("devices", "planner"), PLANNERS)
+@pytest.mark.parametrize(("devices", "planner"), SOME)
 def test_it_trains_as_the_module_itself(own, devices, planner):
     plan = planned(own, planner, devices)
     recipe = Recipe(rate=RATE, weight_decay=0.01)

@@ -14,7 +14,7 @@ from pcg.plan import Plan
 from runtime.lower import Lowering
 from runtime.validate import ProgramError, validate
 
-EACH = 60
+EACH = 20
 """How many mutants of a plan are taken, evenly of all."""
 
 
