@@ -9,7 +9,6 @@ for them; in a rule they may be symbolic (a ``Poly``).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -21,7 +20,7 @@ from pcg.errors import OperatorError
 from pcg.language import Equation, expand
 from pcg.poly import Poly
 from pcg.task import Task
-from pcg.template import Declared, EquationError, Template, parse_template, tokenize
+from pcg.template import Declared, EquationError, Template, parse_template
 
 Value = int | float | Poly
 """The value of an attribute; a polynomial where a rule leaves it symbolic."""
@@ -70,9 +69,6 @@ class Operator:
             if self.attributes.count(name) > 1:
                 raise EquationError(f"attribute {name!r} is given twice")
         runs = self.runs
-        for name in tokenize(self.equation):
-            if run := next((r for r in runs if re.fullmatch(rf"{r}\d+", name)), None):
-                raise EquationError(f"name {name!r} is also one of the indices in {run}...")
         for start, step in ((1, 0), (2, 1)):
             lengths = {run: start + step * i for i, run in enumerate(runs)}
             equation = self._expand(tuple(lengths.items()))

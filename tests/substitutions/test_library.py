@@ -17,7 +17,14 @@ from substitutions.rule import Rule, attribute_symbols, open_call, parse_rule, v
 from substitutions.store import load_library
 from verifier.counterexample import Instance
 
-RULES = load_library().rules
+
+def is_open(rule: Rule) -> bool:
+    """Whether it asks for equal products of parts of sizes, which random sizes hardly ever are:
+    those that recheck tries (``verifier.replay``) satisfy them."""
+    return any("/" in condition and " = " in condition for condition in rule.conditions)
+
+
+RULES = tuple(rule for rule in load_library().rules if not is_open(rule))
 CHUNK = 50
 TRIES = 24
 

@@ -309,8 +309,8 @@ def test_variables_are_no_strings():
 
 
 def test_names_of_indices_in_a_run_are_taken():
-    with pytest.raises(EquationError, match="one of the indices in a"):
-        Operator("captured", "x[a..., n] -> out[a..., n] = sum a1 < |n|: x[a..., a1]")
+    with pytest.raises(EquationError, match="'a0' is bound twice"):
+        Operator("captured", "x[a..., n] -> out[a..., n] = sum a0 < |n|: x[a..., a0]")
 
 
 EMPTY = Operator("empty", "x[i, j] -> out[i] = max k < n: x[i, k]", ("n",))
