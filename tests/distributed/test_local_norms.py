@@ -105,7 +105,7 @@ def assert_same(plan, steps, wanted, *, running=True):
     ("devices", "families"),
     [
         (2, ("data-parallel", "zero")),
-        (4, ("data-parallel",)),
+        pytest.param(4, ("data-parallel",), marks=pytest.mark.soak),  # 8 processes on 2 cores
         pytest.param(4, ("zero",), marks=pytest.mark.soak),
     ],
 )
