@@ -30,9 +30,8 @@ from fractions import Fraction
 from pcg.functions import FUNCTIONS
 from pcg.normal import Argument, Function, NormalForm, Term
 from verifier.trusted.cancel import is_positive_sum
-from verifier.trusted.simplify import Simplifier, alone, one_factor, times
+from verifier.trusted.simplify import UNIT, Simplifier, alone, one_factor, times
 
-EVERYWHERE = Term(Fraction(1))
 VALUE, AROUND = "value", "around"
 """Names of what wraps a value, so that it is compared as a whole: a value, or a factor in which
 something may be no number."""
@@ -93,7 +92,7 @@ class Domain:
 
     simplifier: Simplifier
 
-    def factors(self, form: NormalForm, scope: Term = EVERYWHERE) -> Iterator[Factor]:
+    def factors(self, form: NormalForm, scope: Term = UNIT) -> Iterator[Factor]:
         """The factors of a value that may be no numbers; ``scope`` is around it."""
         for term in form:
             for at, factor in enumerate(term.factors):
@@ -111,7 +110,7 @@ class Domain:
         for term in left:
             scope = times(factor.scope, replace(term, coefficient=Fraction(1), factors=()))
             for inner in (f for f in term.factors if isinstance(f, Function)):
-                if next(self._of_function(inner, EVERYWHERE), None) is not None:
+                if next(self._of_function(inner, UNIT), None) is not None:
                     found = True
                     yield Part(scope, one_factor(inner), AROUND)
         if not found:
