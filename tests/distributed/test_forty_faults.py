@@ -221,6 +221,16 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], capture_output=True)
 
 
+def after_checkpoint(step, act):
+    """What acts once the checkpoint of a step is there, which load can delay."""
+
+    def acting(run):
+        run.wait_for_checkpoint(step)
+        act(run)
+
+    return acting
+
+
 def filled(scene):
     """Leave no room in the folder of checkpoints."""
     path = scene.folder / "run" / "checkpoints" / "fill"
@@ -233,7 +243,7 @@ def test_a_disk_that_becomes_full(plan, alone, tmp_path, small_disk):
     """Checkpoints are left out with a warning; of the last one it is said that it is lost."""
     small_disk("size=1m")
     scene = Scene(tmp_path, plan)
-    run = scene.start(Fault(AGAIN, act=after(15, lambda run: filled(scene))))
+    run = scene.start(Fault(AGAIN, act=after_checkpoint(10, lambda run: filled(scene))))
     status, _, err = run.finish()
     assert status == AGAIN, err
     (error,) = [x for x in err.splitlines() if x.startswith("unity: error: ")]
@@ -259,7 +269,7 @@ def test_a_disk_that_is_full_at_first(plan, tmp_path, small_disk):
 def test_older_checkpoints_make_room_for_the_last(plan, tmp_path, small_disk):
     small_disk("size=1m")
     scene = Scene(tmp_path, plan)
-    run = scene.start(Fault(0, act=after(45, lambda run: filled(scene))))
+    run = scene.start(Fault(0, act=after_checkpoint(40, lambda run: filled(scene))))
     status, _, err = run.finish()
     assert status == 0, err
     assert "trying again without older checkpoints" in err
@@ -280,7 +290,7 @@ def test_a_folder_that_becomes_read_only(plan, tmp_path, small_disk):
     def remount(how):
         subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
 
-    run = Scene(tmp_path, plan).start(Fault(AGAIN, act=after(25, lambda run: remount("ro"))))
+    run = Scene(tmp_path, plan).start(Fault(AGAIN, act=after_checkpoint(20, lambda run: remount("ro"))))
     status, _, err = run.finish()
     assert status == AGAIN
     assert "Read-only file system" in err

@@ -1,0 +1,29 @@
+"""What tests of forged plans share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from by_hand import make_plan
+from forged_plans import GRAPH, MODEL
+
+from pcg.plan import save_plan
+from pcg.text import parse_graph
+from substitutions.store import load_library
+
+
+@pytest.fixture(scope="session")
+def _library():
+    return load_library()
+
+
+@pytest.fixture
+def plan_path(tmp_path, monkeypatch, _library) -> Path:
+    """A plan that is good, in the current folder, and a library that no audit reads again, which
+    takes a second or two."""
+    monkeypatch.setattr("unity.audit.load_library", lambda path=None: _library)
+    monkeypatch.chdir(tmp_path)
+    model, graph = parse_graph(MODEL), parse_graph(GRAPH)
+    save_plan(make_plan(model, graph, 2, {}), tmp_path / "plan.json")
+    return tmp_path / "plan.json"
