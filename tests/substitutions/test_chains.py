@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cache
 from itertools import product
 from random import Random
 
@@ -15,19 +16,27 @@ from verifier.decide import Verdict, decide
 from verifier.trusted.degrees import entries, typings
 from verifier.trusted.runs import free_runs, widened
 
-RULES = move_rules()
-TEXTS = {f"{c.left} == {c.right}" for c in RULES.candidates}
 K, K2 = ("k",), ("k2",)
 
 
+@cache
+def rules():
+    return move_rules()
+
+
+@cache
+def texts() -> set[str]:
+    return {f"{c.left} == {c.right}" for c in rules().candidates}
+
+
 def either_way(left: str, right: str) -> bool:
-    return f"{left} == {right}" in TEXTS or f"{right} == {left}" in TEXTS
+    return f"{left} == {right}" in texts() or f"{right} == {left}" in texts()
 
 
 @pytest.mark.parametrize(("there", "back"), [("partition", "combine"), ("pipeline", "batch")])
 def test_what_cancels(there, back):
     for first, second in ((there, back), (back, there)):
-        assert f"{second}({first}(x, dim=1, degree=k), dim=1, degree=k) == x" in TEXTS
+        assert f"{second}({first}(x, dim=1, degree=k), dim=1, degree=k) == x" in texts()
 
 
 @pytest.mark.parametrize("name", ["partition", "combine", "pipeline", "batch"])
@@ -55,7 +64,7 @@ def test_a_degree_splits_into_two():
 
 
 def test_all_are_proved_for_any_number_of_axes():
-    for candidate in RULES.candidates:
+    for candidate in rules().candidates:
         left, right = candidate.parse()
         assert decide(left, right).verdict is Verdict.PROVED, candidate
         rank = dict(candidate.inputs)["x"]
@@ -97,7 +106,7 @@ def test_types_of_chains_are_those_of_the_verifier():
 
 def test_chains_of_three_follow_from_the_rules():
     """In both directions; every class of chains with the same type is connected."""
-    rewriter = Rewriter([_words(c.left, c.right) for c in RULES.candidates])
+    rewriter = Rewriter([_words(c.left, c.right) for c in rules().candidates])
     names = ("partition", "combine", "pipeline", "replicate", "reduce")
     moves = [
         Move(name, -1 if name in ("replicate", "reduce") else 0, degree)
@@ -139,6 +148,6 @@ def _end_of_operand(text: str) -> int:
 
 
 def test_no_rule_follows_from_those_before():
-    every = [_words(c.left, c.right) for c in RULES.candidates]
+    every = [_words(c.left, c.right) for c in rules().candidates]
     for i, (left, right) in enumerate(every):
         assert not Rewriter(every[:i]).joins(left, right), (left, right)
