@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
+from typing import NamedTuple
 
 from pcg.graph import Value, apply, tensor
 from pcg.ops import OPERATORS
@@ -31,12 +32,14 @@ LONGEST = 3
 REACH = 3
 """Steps from each of two chains to one between."""
 
+ENTRIES = {"partition": "dims", "combine": "dims", "pipeline": "slices", "batch": "slices"}
+"""Where several operators change one entry of a type, what that is called."""
+
 Degree = tuple[str, ...]
 """A product of symbols, sorted; empty for 1."""
 
 
-@dataclass(frozen=True, order=True)
-class Move:
+class Move(NamedTuple):
     """A parallel operator. ``axis``: -1 for those that have none. ``haloed``: a partition that
     states a halo."""
 
@@ -48,8 +51,7 @@ class Move:
     @property
     def entry(self) -> tuple[str, int]:
         """The entry of a type that it changes."""
-        kinds = {"partition": "dims", "combine": "dims", "pipeline": "slices", "batch": "slices"}
-        return kinds.get(self.name, self.name), self.axis
+        return ENTRIES.get(self.name, self.name), self.axis
 
     @property
     def power(self) -> int:
@@ -158,19 +160,28 @@ def _moves(degrees: Sequence[Degree]) -> list[Move]:
 
 def type_of(word: Word) -> Type | None:
     """How a chain changes a type without halos; None if it cuts where there is a halo."""
+    halos = _halos(word)
+    if halos is None:
+        return None
     powers: dict[tuple[tuple[str, int], str], int] = defaultdict(int)
-    halos: set[int] = set()
     for move in word:
         for symbol in move.degree:
             powers[move.entry, symbol] += move.power
+    halo = [((("halo", axis), ""), 1) for axis in halos]
+    return tuple(sorted([*((p, n) for p, n in powers.items() if n), *halo]))
+
+
+def _halos(word: Word) -> set[int] | None:
+    """The axes that have a halo after a chain; None if it cuts where there is one."""
+    halos: set[int] = set()
+    for move in word:
         if move.name == "partition" and move.axis in halos:
             return None
         if move.haloed:
             halos.add(move.axis)
         elif move.name == "combine":
             halos.discard(move.axis)
-    halo = [((("halo", axis), ""), 1) for axis in halos]
-    return tuple(sorted([*((p, n) for p, n in powers.items() if n), *halo]))
+    return halos
 
 
 def _classes(words: Sequence[Word]) -> dict[Type, list[Word]]:
@@ -241,32 +252,43 @@ class Rewriter:
     def __init__(self, known: Sequence[tuple[Word, Word]] = ()) -> None:
         self._rules: dict[tuple[str, ...], list[Rewrite]] = defaultdict(list)
         self._images: dict[Word, frozenset[Word]] = {}
+        self._nexts: dict[Word, frozenset[Word]] = {}
         for left, right in known:
             self.learn(left, right)
 
     def learn(self, left: Word, right: Word) -> None:
         self._images.clear()
+        self._nexts.clear()
         for a, b in ((left, right), (right, left)):
             if {s for m in b for s in m.degree} <= {s for m in a for s in m.degree} and a:
                 self._rules[tuple(m.name for m in a)].append(Rewrite(a, b))
 
     def joins(self, first: Word, second: Word) -> bool:
         """Whether a few steps from each of two chains lead to the same."""
-        near = ({first}, {second})
+        if first == second:
+            return True
+        reached = ({first}, {second})
+        last = [{first}, {second}]
         for _ in range(REACH):
-            for reached in near:
-                reached.update([b for a in reached for b in self.nexts(a)])
-                if not near[0].isdisjoint(near[1]):
+            for side, other in ((0, 1), (1, 0)):
+                last[side] = {b for a in last[side] for b in self.nexts(a)} - reached[side]
+                if not last[side].isdisjoint(reached[other]):
                     return True
+                reached[side].update(last[side])
         return False
 
-    def nexts(self, word: Word) -> Iterator[Word]:
+    def nexts(self, word: Word) -> frozenset[Word]:
         """The chains that one step makes."""
+        if word not in self._nexts:
+            self._nexts[word] = frozenset(self._stepped(word))
+        return self._nexts[word]
+
+    def _stepped(self, word: Word) -> Iterator[Word]:
         for start in range(len(word)):
             for end in range(start + 1, min(start + 2, len(word)) + 1):
                 for image in self._image(word[start:end]):
                     found = word[:start] + image + word[end:]
-                    if len(found) <= LONGEST + 1 and type_of(found) is not None:
+                    if len(found) <= LONGEST + 1 and _halos(found) is not None:
                         yield found
 
     def _image(self, part: Word) -> frozenset[Word]:
