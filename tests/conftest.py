@@ -5,5 +5,5 @@ from __future__ import annotations
 from hypothesis import settings
 
 # How long an example takes varies with what is drawn, and with the computer: no deadline.
-settings.register_profile("unity", max_examples=60, deadline=None)
+settings.register_profile("unity", max_examples=30, deadline=None)
 settings.load_profile("unity")

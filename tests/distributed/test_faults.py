@@ -83,6 +83,7 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_pa
     assert disturbed.is_gone()
 
 
+@pytest.mark.soak
 def test_a_restart_is_no_consent_to_go_on_with_another_run(write, tmp_path):
     plan = write("columns", 1)
     old = Course(tmp_path / "run")
@@ -96,7 +97,7 @@ def test_a_restart_is_no_consent_to_go_on_with_another_run(write, tmp_path):
     assert [number for number, _ in again.steps()] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["rows", "slices"])
+@pytest.mark.parametrize("kind", [pytest.param("rows", marks=pytest.mark.soak), "slices"])
 def test_told_to_stop_a_run_leaves_a_checkpoint_and_another_plan_goes_on(kind, write, tmp_path):
     """Also where slices of the next batch are under way."""
     run = Disturbed(write(kind, 2), tmp_path / "run", options(100_000, 100_000))

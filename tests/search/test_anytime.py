@@ -33,6 +33,12 @@ def model() -> Graph:
     return build_model("mlp-tiny", 24, 1)
 
 
+@pytest.fixture(scope="module")
+def whole(library: Library, model: Graph) -> Planned:
+    """What a search finds that nothing ends early."""
+    return mesh(library).plan("m", model)
+
+
 def interrupting(*, after: int) -> Progress:
     """Interrupts a search once, when it has told so often of a plan that can be run."""
     told = 0
@@ -77,8 +83,8 @@ def test_backtracking_gives_the_best_so_far_as_well(library, model):
     check(found.plan, model, library)
 
 
-def test_without_time_there_is_one_plan(library, model):
-    short, whole = (mesh(library, seconds=s).plan("m", model) for s in (0.0, 600.0))
+def test_without_time_there_is_one_plan(library, model, whole):
+    short = mesh(library, seconds=0.0).plan("m", model)
     assert short.report.stop == "time"
     assert whole.report.stop == "exhausted"
     assert short.report.simulated < whole.report.simulated
@@ -96,15 +102,13 @@ def test_pipelines_without_time_are_few(library):
     check(short.plan, graph, library)
 
 
-def test_an_interrupt_among_pipelines_leaves_the_plan_that_is_known(library, model):
-    plain = mesh(library).plan("m", model)
-
+def test_an_interrupt_among_pipelines_leaves_the_plan_that_is_known(model, whole):
     class Interrupted:
         def plan(self, name: str, graph: Graph) -> Planned:
             raise KeyboardInterrupt
 
-    found = WithPipelines(Known(plain), lambda *_: Interrupted()).plan("m", model)
-    assert found.plan is plain.plan
+    found = WithPipelines(Known(whole), lambda *_: Interrupted()).plan("m", model)
+    assert found.plan is whole.plan
     assert found.report.stop == "interrupted"
 
 
@@ -117,14 +121,14 @@ def test_pipelines_are_left_out_where_time_is_up(library, model):
     assert WithPipelines(Known(plain), none).plan("m", model).plan is plain.plan
 
 
-def test_both_searches_are_reported(library, model):
-    plain, other = mesh(library).plan("m", model), Report(3, 2, "time", {"choosing": 1.0}, 5)
-    found = WithPipelines(Known(plain), lambda *_: Known(replace(plain, report=other)))
+def test_both_searches_are_reported(model, whole):
+    other = Report(3, 2, "time", {"choosing": 1.0}, 5)
+    found = WithPipelines(Known(whole), lambda *_: Known(replace(whole, report=other)))
     report = found.plan("m", model).report
-    assert report.simulated == plain.report.simulated + 2
-    assert report.strategies == plain.report.strategies + 3
-    assert report.known == plain.report.known + 5
-    assert report.phases["choosing"] == pytest.approx(plain.report.phases["choosing"] + 1.0)
+    assert report.simulated == whole.report.simulated + 2
+    assert report.strategies == whole.report.strategies + 3
+    assert report.known == whole.report.known + 5
+    assert report.phases["choosing"] == pytest.approx(whole.report.phases["choosing"] + 1.0)
     assert report.stop == "time"
 
 

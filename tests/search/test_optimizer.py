@@ -44,7 +44,7 @@ def same_meaning(plan: Plan) -> bool:
 
 
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     widths=st.lists(st.sampled_from([4, 6, 12]), min_size=2, max_size=4),
@@ -91,6 +91,7 @@ def test_without_rules_it_finds_nothing() -> None:
     assert not found.plan.derivation
 
 
+@pytest.mark.soak
 def test_a_search_is_deterministic(library: Library) -> None:
     machine = load_machine("local").with_devices(2)
     graph = build_model("mlp-tiny", None, 2)
@@ -112,6 +113,7 @@ def test_what_the_search_did_is_told(library: Library) -> None:
     assert again.plan == first.plan
 
 
+@pytest.mark.soak
 def test_exchanges_that_the_whole_hides_count_less(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +121,7 @@ def test_exchanges_that_the_whole_hides_count_less(
     machine, graph = load_machine("local"), mlp(1024, (256, 256, 256))
 
     def seconds() -> float:
-        found = Optimizer(machine, library, Settings(final_budget=20)).optimize("mlp", graph)
+        found = Optimizer(machine, library, Settings(budget=60, final_budget=5)).optimize("mlp", graph)
         return found.plan.estimates.step_seconds
 
     hidden = seconds()
@@ -167,6 +169,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_what_it_misses_by(library: Lib
         Optimizer(machine, library, Settings(budget=60, final_budget=20)).optimize("m", graph)
 
 
+@pytest.mark.soak
 def test_a_slower_plan_that_fits_is_preferred(library: Library) -> None:
     machine = load_machine("local").with_devices(2)
     graph = build_model("mlp-tiny", None, 2)

@@ -40,7 +40,7 @@ def _one_library():
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     out = tmp_path_factory.mktemp("compared") / "new"
-    return compare("mlp-mnist", *SMALL, "-o", str(out), "--json"), out
+    return compare("xdl-tiny", *SMALL, "-o", str(out), "--json"), out
 
 
 def test_it_writes_what_the_planners_predict(done: tuple[Result, Path]):
@@ -58,8 +58,8 @@ def test_it_writes_what_the_planners_predict(done: tuple[Result, Path]):
             assert ratio is not None
             assert ratio >= 1
     target = first_devices(load_machine("local"), 4)
-    graph = build_model("mlp-mnist", None, 4)
-    alone = MeshPlanner(target, load_library()).plan("mlp-mnist", graph).plan.estimates
+    graph = build_model("xdl-tiny", None, 4)
+    alone = MeshPlanner(target, load_library()).plan("xdl-tiny", graph).plan.estimates
     assert content.entries[3].step_seconds == alone.step_seconds
     assert content.entries[3].memory_bytes == alone.peak_memory_bytes
 
@@ -73,7 +73,7 @@ def test_the_table_has_a_row_for_each(done: tuple[Result, Path]):
 
 def test_pipelines_can_be_compared(tmp_path: Path):
     few = ("--machine", "local", "--gpus", "2", "--planners", "joint,pipeline")
-    result = compare("mlp-mnist", *few, "-o", str(tmp_path))
+    result = compare("xdl-tiny", *few, "-o", str(tmp_path))
     assert result.exit_code == 0, result.output
     content = ComparisonFile.model_validate_json((tmp_path / "compare.json").read_text())
     assert [entry.planner for entry in content.entries] == ["joint", "pipeline"]
@@ -82,10 +82,10 @@ def test_pipelines_can_be_compared(tmp_path: Path):
 
 def test_plots_are_drawn(done: tuple[Result, Path]):
     _, out = done
-    assert (out / "mlp-mnist.png").read_bytes().startswith(b"\x89PNG")
-    svg = ElementTree.parse(out / "mlp-mnist.svg")
+    assert (out / "xdl-tiny.png").read_bytes().startswith(b"\x89PNG")
+    svg = ElementTree.parse(out / "xdl-tiny.svg")
     texts = {text.strip() for text in svg.getroot().itertext()}
-    assert {"mlp-mnist on local", "data-parallel", "joint", "devices", "2", "4"} <= texts
+    assert {"xdl-tiny on local", "data-parallel", "joint", "devices", "2", "4"} <= texts
     assert "predicted throughput (samples/s)" in texts
 
 
@@ -153,7 +153,7 @@ def test_an_interruption_keeps_what_is_done(
 def test_without_matplotlib_the_table_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("unity.compare.can_plot", lambda: False)
     arguments = ("--machine", "local", "--gpus", "2", "--planners", "joint", "-o", str(tmp_path))
-    result = compare("mlp-mnist", *arguments)
+    result = compare("xdl-tiny", *arguments)
     assert result.exit_code == 0
     assert "they take matplotlib" in result.output
     assert [path.name for path in tmp_path.iterdir()] == ["compare.json"]

@@ -22,8 +22,9 @@ runner = CliRunner()
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan for four devices, with Adam, and the timeline that optimize wrote."""
     folder = tmp_path_factory.mktemp("plan")
-    options = ["--devices", "4", "--optimizer", "adam", "--trace", str(folder / "trace.json")]
-    result = runner.invoke(optimize_app, ["mlp-tiny", "-o", str(folder / "plan.json"), *options])
+    options = ["--devices", "4", "--optimizer", "adam", "--planner", "data-parallel"]
+    options += ["-o", str(folder / "plan.json"), "--trace", str(folder / "trace.json")]
+    result = runner.invoke(optimize_app, ["mlp-tiny", *options])
     assert result.exit_code == 0, result.output
     return folder
 

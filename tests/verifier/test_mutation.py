@@ -29,7 +29,7 @@ FEWEST = 8
 RULES = [
     rule for rule in load_library().rules if operators_in(rule.left) + operators_in(rule.right) >= 2
 ]
-SAMPLE = sorted(RULES, key=lambda rule: rule.name)[:40]
+SAMPLE = sorted(RULES, key=lambda rule: rule.name)[:16]
 """Names are hashes of the rules' texts, so that these are of all kinds, and stay the same."""
 MOST = 12
 
@@ -57,8 +57,9 @@ def test_mutants_that_differ_are_refuted(rule):
     assert any(finding.verdict != Verdict.PROVED for finding in findings)
 
 
-def test_every_rule_has_mutants():
-    assert [rule.text for rule in RULES if len(mutants(rule.left, rule.right)) < FEWEST] == []
+def test_rules_have_mutants():
+    some = RULES[:: len(RULES) // 100]
+    assert [rule.text for rule in some if len(mutants(rule.left, rule.right)) < FEWEST] == []
 
 
 @pytest.mark.soak
@@ -66,8 +67,10 @@ def test_mutants_of_all_rules():
     """``-s`` shows the counts of the README."""
     findings = examine_mutants([(rule.left, rule.right) for rule in RULES], jobs=JOBS)
     wrong = [str(finding) for finding in findings if finding.problem]
+    few = [rule.text for rule in RULES if len(mutants(rule.left, rule.right)) < FEWEST]
     print(f"\n{len(RULES)} rules\n{table(findings)}\n\n{crossed(findings)}", *wrong, sep="\n")
     assert wrong == []
+    assert few == []
 
 
 MATMUL = _pair(

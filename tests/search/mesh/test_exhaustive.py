@@ -88,7 +88,6 @@ def check(library: Library, machine: Machine, graph: Graph) -> None:
         ("dgx-a100", 4, "square", (4096, 1536, 48)),
         ("summit", 6, "relu", (96, 384, 768)),
         ("summit", 6, "product", (12, 24, 12)),  # two operators change together
-        ("summit", 6, "softmax", (12, 24, 12)),  # on two devices of a socket of three
         ("dgx-a100", 8, "product", (4096, 1536, 48)),
     ],
 )
