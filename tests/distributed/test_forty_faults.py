@@ -290,7 +290,9 @@ def test_a_folder_that_becomes_read_only(plan, tmp_path, small_disk):
     def remount(how):
         subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
 
-    run = Scene(tmp_path, plan).start(Fault(AGAIN, act=after_checkpoint(20, lambda run: remount("ro"))))
+    run = Scene(tmp_path, plan).start(
+        Fault(AGAIN, act=after_checkpoint(20, lambda run: remount("ro")))
+    )
     status, _, err = run.finish()
     assert status == AGAIN
     assert "Read-only file system" in err

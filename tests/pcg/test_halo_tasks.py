@@ -108,7 +108,7 @@ def windows_cut(draw: DrawFn) -> Graph:
     return Graph((apply(call, x, k),))
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(graph=windows_cut(), seed=seeds, exact=st.booleans())
 def test_tasks_on_blocks_with_halos_compute_the_whole(graph: Graph, seed: int, exact: bool):
     ring = PrimeField() if exact else Reals()

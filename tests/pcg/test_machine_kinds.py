@@ -39,7 +39,7 @@ def machines(draw: st.DrawFn) -> Machine:
 
 
 @given(machines(), st.data())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_a_device_is_of_the_last_kind_that_began(machine: Machine, data: st.DataObject):
     device = data.draw(st.integers(0, machine.devices - 1))
     begun = sum(o.first_node <= device // machine.devices_per_node for o in machine.others)
@@ -54,7 +54,7 @@ def test_a_device_is_of_the_last_kind_that_began(machine: Machine, data: st.Data
 
 
 @given(machines(), st.data())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_a_part_keeps_the_kinds_of_its_devices(machine: Machine, data: st.DataObject):
     n = data.draw(st.integers(1, machine.devices))
     part = machine.with_devices(n)
@@ -144,7 +144,7 @@ def test_kinds_have_to_ascend():
 
 
 @given(machines(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_hops_make_up_a_group(machine: Machine, data: st.DataObject):
     some = data.draw(st.sets(st.integers(0, machine.devices - 1), min_size=1, max_size=12))
     hops = machine.hops(some)

@@ -91,7 +91,7 @@ def binders(form: NormalForm) -> list[str]:
 
 
 @pytest.mark.parametrize("operator", COMPUTE, ids=[operator.name for operator in COMPUTE])
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(data=st.data(), seed=seeds)
 def test_operators_keep_their_value(operator: Operator, data: st.DataObject, seed: int):
     case = data.draw(applied((operator,), cut=False))
@@ -128,7 +128,7 @@ EQUATIONS = [
 
 @pytest.mark.parametrize("text", EQUATIONS)
 @given(seed=seeds)
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_other_equations_keep_their_value(text: str, seed: int):
     operator = Operator("other", text)
     ring = PrimeField()

@@ -90,7 +90,7 @@ def with_torch(case: Applied, inputs: list[torch.Tensor]) -> tuple[torch.Tensor,
 
 
 @pytest.mark.parametrize("name", TORCH)
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(data=st.data(), seed=seeds)
 def test_forward(name: str, data: st.DataObject, seed: int):
     case = data.draw(applied((OPERATORS[name],), cut=False))
@@ -103,7 +103,7 @@ def test_forward(name: str, data: st.DataObject, seed: int):
 
 
 @pytest.mark.parametrize("name", [o.name for o in COMPUTE if o.arity and o.name != "one_hot"])
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(data=st.data(), seed=seeds)
 def test_backward(name: str, data: st.DataObject, seed: int):
     """torch's gradients are those of the equation, differentiated by itself."""
@@ -137,7 +137,7 @@ def gradients(
 
 
 @pytest.mark.parametrize("name", [*(operator.name for operator in SIMPLE), *SMOOTH])
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(data=st.data(), seed=seeds)
 def test_slope(name: str, data: st.DataObject, seed: int):
     """torch's gradient is the slope of the equation along a random direction: no automatic
@@ -165,7 +165,7 @@ def test_slope(name: str, data: st.DataObject, seed: int):
 
 
 @pytest.mark.parametrize("name", EXACT)
-@settings(max_examples=15)
+@settings(max_examples=7)
 @given(data=st.data(), seed=seeds)
 def test_prime_field(name: str, data: st.DataObject, seed: int):
     case = data.draw(applied((OPERATORS[name],), cut=False))
@@ -179,7 +179,7 @@ def test_prime_field(name: str, data: st.DataObject, seed: int):
 
 
 @pytest.mark.parametrize("name", FRACTIONS)
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(data=st.data(), seed=seeds)
 def test_fractions_in_the_prime_field(name: str, data: st.DataObject, seed: int):
     case = data.draw(applied((OPERATORS[name],), cut=False))

@@ -90,7 +90,7 @@ def test_round_trip(plan: Plan, path: Path):
     assert again.read_bytes() == path.read_bytes()
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=placed(training_graphs()))
 def test_round_trip_of_any_plan(tmp_path: Path, case: tuple[Graph, dict[Node, MachineView], int]):
     graph, views, devices = case

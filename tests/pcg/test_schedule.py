@@ -115,13 +115,13 @@ def check(case: Placed, seed: int, *, kernels: bool) -> None:
         close(assemble(slot, memory[slot]).sum(axis=0), expected)
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(case=placed(graphs()), seed=seeds)
 def test_schedules_mean_what_the_graph_means(case: Placed, seed: int):
     check(case, seed, kernels=False)
 
 
-@settings(max_examples=100)
+@settings(max_examples=33)
 @given(case=placed(graphs()), seed=seeds)
 def test_kernels_compute_their_tasks(case: Placed, seed: int):
     check(case, seed, kernels=True)

@@ -37,14 +37,14 @@ def same(a: Any, b: Any, ring: Reals | PrimeField) -> None:
 
 
 @pytest.mark.parametrize("operator", COMPUTE, ids=[operator.name for operator in COMPUTE])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data(), seed=seeds, ring=st.sampled_from(RINGS))
 def test_operators(operator: Operator, data: st.DataObject, seed: int, ring: Reals | PrimeField):
     case: Applied = data.draw(applied((operator,)))
     check(case.graph, seed, ring)
 
 
-@settings(max_examples=100)
+@settings(max_examples=33)
 @given(graph=graphs(), seed=seeds, ring=st.sampled_from(RINGS))
 def test_graphs(graph: Graph, seed: int, ring: Reals | PrimeField):
     check(graph, seed, ring)

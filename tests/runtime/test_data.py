@@ -17,7 +17,7 @@ def whole_leaf(kind, shape, below=None, name="a"):
     return Leaf(kind, name, len(shape), ParallelTensor.whole(shape), below)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_a_region_is_what_is_cut_out_of_the_whole(given):
     shape = tuple(given.draw(st.lists(st.integers(1, 9), max_size=4), label="shape"))

@@ -48,7 +48,7 @@ def names(text: str, *later: str) -> list[str]:
     return [i.call.name for i in fused(runs, later) if isinstance(i, Run)]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     rows=st.sampled_from(["", "3, ", "2, 3, "]),
     turned=st.booleans(),

@@ -62,7 +62,7 @@ def gradients(results, operands, generator):
 
 
 @pytest.mark.parametrize("operator", COMPUTE, ids=lambda op: op.name)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data(), seed=seeds)
 def test_kernel_is_the_equation_forward_and_backward(operator, data, seed):
     """On the blocks of every task, cut as the operator's typing allows."""
@@ -102,7 +102,7 @@ def blocks_of(case, task):
     return shapes, starts
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(case=applied(COMPUTE, cut=False), seed=seeds)
 def test_torch_gives_what_numpy_gives(case, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -126,7 +126,7 @@ def test_an_equation_keeps_the_number_format(name, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("operator", COMPUTE, ids=lambda op: op.name)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(data=st.data(), seed=seeds)
 def test_kernels_compute_in_the_format_of_their_operands(operator, dtype, data, seed):
     """Near the value of the equation in double precision, and in the operands' own format."""

@@ -89,7 +89,7 @@ def test_links_are_measured_by_messages_and_collectives(quick, monkeypatch):
     assert found[2] == []
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     devices=st.sampled_from([2, 3, 4]),
     lines=st.lists(st.tuples(st.floats(1e-7, 1e-2), st.floats(1e6, 1e12)), min_size=3, max_size=3),

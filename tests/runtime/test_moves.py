@@ -111,7 +111,7 @@ DEGREES = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @hypothesis.given(st.data())
 def test_any_transfer_between_layouts(data):
     def drawn(degrees, widths=(None, None)):

@@ -34,7 +34,7 @@ def test_one_level(hop: Hop, volume: float):
 
 
 @given(st.lists(hops, min_size=1, max_size=4), st.floats(0, 1e10))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_no_way_by_levels_is_cheaper(levels: list[Hop], volume: float):
     """All divisions into stages, by the volume that each stage really moves: 1/m of the bytes, in
     m groups side by side of which each has 1/m of the bandwidth."""
@@ -73,7 +73,7 @@ def test_a_group_of_one_has_nothing_to_do():
     assert seconds(ring(()), 1e9) == seconds(all_reduce(()), 1e9) == 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(hop=hops, parts=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5))
 def test_gradients_that_share_a_buffer_share_its_latency(hop: Hop, parts: list[float]):
     """Together they take as long as the buffers that they fill; a large one takes its own time."""

@@ -132,7 +132,7 @@ def test_a_profile_prices_a_plan(tmp_path: Path):
 
 
 @given(st.floats(1, 1e14), st.floats(1, 1e12), st.floats(1, 100))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_measured_seconds_are_monotone(flops, moved, factor):
     points = [(1e3, 2e-5), (1e5, 1e-5), (1e7, 3e-5), (1e9, 2.5e-5)]
     content = {

@@ -121,7 +121,9 @@ def test_exchanges_that_the_whole_hides_count_less(
     machine, graph = load_machine("local"), mlp(1024, (256, 256, 256))
 
     def seconds() -> float:
-        found = Optimizer(machine, library, Settings(budget=60, final_budget=5)).optimize("mlp", graph)
+        found = Optimizer(machine, library, Settings(budget=60, final_budget=5)).optimize(
+            "mlp", graph
+        )
         return found.plan.estimates.step_seconds
 
     hidden = seconds()

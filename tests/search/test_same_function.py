@@ -118,7 +118,7 @@ def check_random(library: Library, graph: Graph, devices: int, how: str) -> None
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(drawn=RANDOM)
 def test_a_plan_of_a_random_graph(library, drawn):

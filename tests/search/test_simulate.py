@@ -273,7 +273,7 @@ def by_hand(given: list[Task]) -> tuple[list[list[float]], float]:
 
 
 @given(programs(), st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_tasks_start_when_they_can(given_program, overlap):
     issued = tasks(given_program, overlap=overlap)
     done = run(issued, DEVICES)
@@ -287,7 +287,7 @@ def test_tasks_start_when_they_can(given_program, overlap):
 
 
 @given(programs())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_tasks_are_issued_after_what_they_use(given_program):
     issued = tasks(given_program)
     for number, task in enumerate(issued):
@@ -323,7 +323,7 @@ def changes(draw: st.DrawFn) -> tuple[Program, Program]:
 
 
 @given(changes())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_a_change_is_simulated_as_the_whole(pair):
     """To the last bit: starts, results, clocks and phases."""
     before, after = (tasks(given_program) for given_program in pair)

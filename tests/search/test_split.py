@@ -40,7 +40,7 @@ def rejoined(graph: Graph, size: int) -> Graph:
     return joined
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(graph=graphs(), size=st.integers(1, 4))
 def test_stitching_the_parts_gives_the_graph(graph: Graph, size: int) -> None:
     assert rejoined(graph, size).digest == graph.digest

@@ -55,7 +55,7 @@ shapes = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 
 
 @given(shapes, st.integers(0, 20), st.integers(1, 24))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_views_are_of_the_grid_and_in_the_range(shape, first, size):
     machine = SUMMIT.with_nodes(8)
     found = views_on(machine, shape, (first, size))

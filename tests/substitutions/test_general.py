@@ -144,7 +144,7 @@ def test_rules_of_the_library_are_proved_at_other_ranks(number: int, count: int)
 
 
 @pytest.mark.parametrize("text", SOUND[::3])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(data=st.data())
 def test_all_instances_of_a_form_have_the_same_general_form(text: str, data: st.DataObject):
     """The form does not depend on the ranks at which a rule was found."""
@@ -195,7 +195,7 @@ COMMUTING = (
 
 
 @pytest.mark.parametrize("text", [*NAMED[::4], *COMMUTING])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(data=st.data())
 def test_names_orders_and_directions_make_no_other_rule(text: str, data: st.DataObject):
     rule = form(text)
@@ -375,7 +375,7 @@ def test_the_most_general_are_kept_and_the_first_of_equals():
     assert most_general(rules) == [rules[0], rules[2], rules[6]]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_the_most_general_do_not_depend_on_the_order(data: st.DataObject):
     rules = [canonical(general(*parse(line))) for line in SOUND[::5]]

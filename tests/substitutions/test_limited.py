@@ -56,7 +56,7 @@ def _work(number: int) -> int:
     return number * number
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.soak), 3])
 def test_each_item_has_its_answer_or_what_it_spent(jobs: int):
     found = list(limited_map(_work, range(12), jobs, SMALL))
     shown = [result.spent if isinstance(result, Lost) else result for result in found]

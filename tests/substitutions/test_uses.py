@@ -127,7 +127,7 @@ def test_one_maximum_of_one_element_is_that_element():
     assert kind_of(value, {"y": (1, 3)}, {}) == "rearranged"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(case=applied(cut=False), seed=seeds)
 def test_marks_agree_with_values(case, seed):
     """What is an element of an operand for the marks is one for numbers, and what is a constant

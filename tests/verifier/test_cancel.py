@@ -121,7 +121,7 @@ polys = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(polys, min_size=1, max_size=3))
 def test_conditions_become_ranges(guards):
     value = term(Element("x", (Poly.of("a"), AT)), over="a", where=tuple(dict.fromkeys(guards)))
@@ -131,7 +131,7 @@ def test_conditions_become_ranges(guards):
         assert all(left[1].evaluate(known) >= 1 for known in SIZES)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=33, deadline=None)
 @given(st.integers(-2, 2), st.integers(-2, 2), st.integers(-1, 1))
 def test_few_summands_are_written_one_by_one(a, b, c):
     guard = Poly.of("b") * N * a + M * b + Poly.of("b") * c

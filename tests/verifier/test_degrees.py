@@ -61,7 +61,7 @@ def solutions(
             yield values
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(systems, monomials)
 def test_what_is_implied_holds_in_every_solution(equations, claim):
     basis = Basis.of(equations)
@@ -71,7 +71,7 @@ def test_what_is_implied_holds_in_every_solution(equations, claim):
         assert all(value(claim, values) == 1 for values in solutions(equations))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(systems, monomials)
 def test_reducing_keeps_the_number(equations, monomial):
     basis = Basis.of(equations)
@@ -83,7 +83,7 @@ def test_reducing_keeps_the_number(equations, monomial):
         assert all(value(monomial, v) == value(reduced, v) for v in solutions(equations))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(systems)
 def test_rows_follow_from_the_equations(equations):
     basis = Basis.of(equations)
@@ -91,7 +91,7 @@ def test_rows_follow_from_the_equations(equations):
     assert Basis.of(reversed(equations)).contradicts == basis.contradicts
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(systems, st.lists(monomials, max_size=2))
 def test_a_witness_is_found_where_there_is_one(equations, whole):
     found = solve(equations, whole, SYMBOLS)

@@ -43,7 +43,7 @@ def points():
 POINTS = list(points())
 
 
-@settings(max_examples=400)
+@settings(max_examples=133)
 @given(guard=guards)
 def test_what_is_dropped_holds_everywhere(guard: Poly):
     if is_dropped(guard):

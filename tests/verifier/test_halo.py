@@ -243,7 +243,7 @@ NUMBERS = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(values=st.fixed_dictionaries(NUMBERS), fits=st.booleans(), seed=st.integers(0, 99))
 def test_the_conditions_of_a_rule_are_those_of_its_type(
     values: dict[str, int], fits: bool, seed: int

@@ -78,7 +78,7 @@ def test_indices_stay_indices(line):
         assert (values[name] == np.rint(values[name])).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.sampled_from(LINES), st.integers(0, 5), st.integers(0, 3))
 def test_wherever_it_starts_it_ends_at_a_counterexample(line, number, seed):
     """At other types and on other inputs than those that are met first."""

@@ -76,7 +76,7 @@ def test_equations():
 sums = st.lists(st.sampled_from((A, B, C, A * B, Poly.of(1), Poly.of(2))), min_size=1, max_size=3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(sums, sums), min_size=1, max_size=3))
 def test_solving_neither_loses_nor_invents_solutions(equations):
     pairs = [(sum(left, Poly()), sum(right, Poly())) for left, right in equations]
@@ -112,7 +112,7 @@ def test_a_plain_size_is_one_digit():
     assert sizes.digits(sizes.shape(value)[0]) == (Poly.of("|x.0|"),)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=33, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5), st.data())
 def test_digits_are_exact(outer, inner, more, data):
     """Division of an index in digit form gives the quotient and rest, of a sum of sizes too."""

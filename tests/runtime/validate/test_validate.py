@@ -31,7 +31,7 @@ def test_pipelines(name, slices, stages, kind):
     validate_lowered(Lowering(planned(name, load_library(), slices, stages, kind)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_random_plans(data):
     validate_lowered(Lowering(drawn_plan(data)))

@@ -103,9 +103,7 @@ def test_the_estimate_is_what_is_simulated(model, machine, monkeypatch):
     assert simulated(engine, choice, overlap=False) == pytest.approx(choice.seconds, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    "model", ["mlp-tiny", pytest.param("dlrm-tiny", marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("model", ["mlp-tiny", pytest.param("dlrm-tiny", marks=pytest.mark.soak)])
 def test_the_joint_plan_is_never_slower(model):
     """Than those of other planners, nor than those of other modes."""
     machine = load_machine("summit").with_nodes(2)

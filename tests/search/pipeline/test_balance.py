@@ -39,7 +39,7 @@ def spent(start: int, end: int, seconds: list[float], crossings: list[Crossing])
     return total
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(rows())
 def test_the_table_has_what_each_stage_spends(row):
     seconds, _, crossings = row
@@ -50,7 +50,7 @@ def test_the_table_has_what_each_stage_spends(row):
     assert np.isinf(table[np.tril_indices(len(table))]).all()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rows(), st.integers(1, 4), st.integers(1, 4), st.floats(1.0, 20.0))
 def test_no_partition_is_more_even(row, stages, micro_batches, limit):
     seconds, memory, crossings = row

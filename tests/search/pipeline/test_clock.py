@@ -76,13 +76,13 @@ def longest_path(own: list[StageSeconds], micro_batches: int) -> float:
     return nx.dag_longest_path_length(graph)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(stages, st.integers(1, 6))
 def test_a_step_takes_the_longest_chain_of_waiting(own, micro_batches):
     assert step_seconds(own, micro_batches) == pytest.approx(longest_path(own, micro_batches))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(stages, st.integers(1, 6))
 def test_no_flush_never_takes_longer(own, micro_batches):
     flushed = step_seconds(own, micro_batches)

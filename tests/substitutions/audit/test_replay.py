@@ -131,7 +131,7 @@ def another(draw: st.DrawFn, old: Any, others: list[Any]) -> Any:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_field_that_is_altered_is_found(content: dict[str, Any], data: st.DataObject):
     """In the part where it is, at least."""
@@ -147,7 +147,7 @@ def test_any_field_that_is_altered_is_found(content: dict[str, Any], data: st.Da
     assert any(named in line for line in found), found
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_what_is_altered_with_its_hash_does_not_follow(
     content: dict[str, Any], data: st.DataObject
@@ -182,7 +182,7 @@ STEPS = ("drop", "repeat", "swap")
 
 
 @settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

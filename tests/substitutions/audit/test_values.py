@@ -45,7 +45,7 @@ def replacement(draw: DrawFn, graph: Graph, ids: dict[str, Value]) -> tuple[str,
     return old, draw(st.sampled_from((0.5, 2.0)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(graph=graphs(operators=7), data=st.data())
 def test_replacing_values_by_id_is_rebuilding_the_graph(graph: Graph, data: st.DataObject):
     values, ids = Values(graph), named(graph)
