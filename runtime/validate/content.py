@@ -46,9 +46,11 @@ class Place:
     last: int
     region: Region
     extent: tuple[int, ...] = field(init=False)
+    start: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.extent = extent(self.region)
+        self.start = tuple([start for start, _ in self.region])
 
     def __str__(self) -> str:
         return f"partials {self.first}:{self.last} of {shown(self.region)}"
@@ -59,6 +61,8 @@ class Places:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, Region], Place] = {}
+        self.rows: dict[object, tuple[Place, ...]] = {}
+        """Those of all tasks of a view, by what they follow from."""
 
     def of(self, first: int, last: int, region: Region) -> Place:
         key = first, last, region
