@@ -41,6 +41,7 @@ from pcg.errors import InputError
 from pcg.plan import Plan
 from runtime.lower import Lowering
 from runtime.program import Program
+from runtime.validate.alike import Forms
 from runtime.validate.ends import check_alike, check_ends
 from runtime.validate.errors import ProgramError
 from runtime.validate.frame import Rank
@@ -61,9 +62,10 @@ def validate(
     if len(programs) != plan.machine.devices:
         raise InputError(where, f"{len(programs)} programs, expected {plan.machine.devices}")
     check_alike(plan, programs, where)
-    meaning, lanes = Meaning(plan, where), Lanes()
+    meaning, forms, lanes = Meaning(plan, where), Forms(), Lanes()
     passes = [
-        Passes(Rank(Device(program, meaning), lanes, where), itemsize) for program in programs
+        Passes(Rank(Device(program, meaning, forms), lanes, where), itemsize)
+        for program in programs
     ]
     try:
         run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)

@@ -82,6 +82,35 @@ class Content(NamedTuple):
         return f"{self.tensor.name}, {self.place}"
 
 
+class Contents:
+    """What registers hold, by name."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.places: dict[str, Place] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def __setitem__(self, name: str, content: Content) -> None:
+        self.tensors[name], self.places[name] = content
+
+    def get(self, name: str) -> Content | None:
+        tensor = self.tensors.get(name)
+        return None if tensor is None else Content(tensor, self.places[name])
+
+    def hold(
+        self, names: Sequence[str], tensors: Sequence[Tensor], places: Sequence[Place]
+    ) -> None:
+        """Several at once."""
+        self.tensors.update(zip(names, tensors, strict=True))
+        self.places.update(zip(names, places, strict=True))
+
+    def update(self, others: Contents) -> None:
+        self.tensors.update(others.tensors)
+        self.places.update(others.places)
+
+
 class Fragment(NamedTuple):
     """Something that is added to region ``at`` of a register."""
 

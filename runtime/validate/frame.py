@@ -3,11 +3,12 @@ place of numbers: ``runtime.frame`` followed step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from runtime.program import Alias, Collective, Communication, Exchange, Run, sources, targets
+from runtime.validate.alike import Row
 from runtime.validate.blocks import Block, Meeting, Stretch
 from runtime.validate.content import Content, Fragment
 from runtime.validate.errors import ProgramError, Unsound
@@ -70,7 +71,7 @@ class Frame:
     checks: bool = True
     sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
     known: set[str] = field(default_factory=set[str])
-    kept: Kept = field(default_factory=lambda: Kept({}, {}))
+    kept: Kept = field(default_factory=Kept)
     needed: set[str] = field(default_factory=set[str])
     """Registers that have a gradient."""
 
@@ -90,10 +91,10 @@ class Frame:
         for block in self.blocks:
             if isinstance(block, Stretch):
                 if self.checks:
-                    for instruction in block.instructions:
-                        self._local(instruction)
+                    for part in block.parts:
+                        self._row(part) if isinstance(part, Row) else self._local(part)
             else:
-                yield from self._meet(block.instruction)
+                yield from self._meet(block)
 
     def backward(self, done: Callable[[int], None] | None = None) -> Waits:
         """``done`` is told the number of each block that has been."""
@@ -103,23 +104,34 @@ class Frame:
             if isinstance(block, Stretch):
                 self._back(block)
             else:
-                yield from self._meet_back(block.instruction)
+                yield from self._meet_back(block)
                 self.rank.graded.clear()  # without a hook
             if done is not None:
                 done(number)
 
     def _back(self, stretch: Stretch) -> None:
         """What a stretch makes has gradients, so what it reads has."""
-        needed, made, weights = self.needed, self.made, self.rank.weights
-        for instruction in reversed(stretch.instructions):
-            is_run = type(instruction) is Run
-            if needed.isdisjoint(instruction.results if is_run else targets(instruction)):
+        needed = self.needed
+        for part in reversed(stretch.parts):
+            if not isinstance(part, Row):
+                if not needed.isdisjoint(targets(part)):
+                    self._need_all(sources(part))
                 continue
-            for name in instruction.operands if is_run else sources(instruction):
-                if name in made and name not in weights:
-                    needed.add(name)
-                else:
-                    self.need(name)
+            form = self.rank.device.form(part)
+            own, others = form.needs(needed)
+            if own.isdisjoint(self.rank.weights):
+                needed |= own
+            else:
+                self._need_all(sorted(own))
+            self._need_all(others)
+
+    def _need_all(self, names: Iterable[str]) -> None:
+        made, weights = self.made, self.rank.weights
+        for name in names:
+            if name in made and name not in weights:
+                self.needed.add(name)
+            else:
+                self.need(name)
 
     def need(self, name: str) -> None:
         """A register has a gradient."""
@@ -141,11 +153,24 @@ class Frame:
                 return name
         return None
 
+    def _row(self, row: Row) -> None:
+        """Operators in a row: as another rank's, or each by itself."""
+        device = self.rank.device
+        try:
+            given = [self.content(name) for name in device.form(row).reads]
+        except Unsound:
+            given = None  # as one of them will say
+        if given is not None and device.row(row, given, self.part, self.kept):
+            return
+        for instruction in row.runs:
+            self._local(instruction)
+        if given is not None:
+            device.learn(row, given, self.kept)
+
     def _local(self, instruction: Run | Alias | Exchange) -> None:
         try:
             if isinstance(instruction, Run):
-                known = self.kept.contents
-                given = [known.get(name) or self.content(name) for name in instruction.operands]
+                given = [self.content(name) for name in instruction.operands]
                 self.rank.device.run(instruction, given, self.part, self.kept)
             elif isinstance(instruction, Alias):
                 made = self.rank.device.alias(instruction, self.content(instruction.source))
@@ -175,10 +200,11 @@ class Frame:
         else:
             self._keep(target, self.rank.device.together(parts, target))
 
-    def _meet(self, instruction: Communication) -> Waits:
+    def _meet(self, block: Meeting) -> Waits:
+        instruction = block.instruction
         try:
             source = self._source(instruction) if self.checks else None
-            if self.checks and not is_transposed(instruction, instruction.adjoint):
+            if self.checks and not is_transposed(instruction, block.adjoint):
                 raise Unsound("its way back is not the transpose of its way there")
             if not isinstance(instruction, Exchange):
                 yield from self._collective(instruction, source, "forward")
@@ -190,13 +216,14 @@ class Frame:
         except Unsound as error:
             raise self.rank.wrong(instruction, str(error)) from error
 
-    def _meet_back(self, instruction: Communication) -> Waits:
+    def _meet_back(self, block: Meeting) -> Waits:
+        instruction = block.instruction
         known = isinstance(instruction, Exchange) and instruction.active
         active, target = self.rank.device.program.active, instruction.target
         if not known and target not in active:
             return
         has_gradient = target in (self.known if target in self.sums else self.needed)
-        adjoint = instruction.adjoint
+        adjoint = block.adjoint
         if isinstance(adjoint, Exchange):
             outgoing = dict.fromkeys((part.peer for part in adjoint.sends), has_gradient)
             found = yield from self._messages(adjoint, outgoing, "backward")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pcg.operator import Call
 from runtime.norms import FIRST_STATISTICS, GROUP_NORM
 from runtime.program import Alias, Exchange, Group, Load, Program, Run, Weight
-from runtime.validate.content import Content, Fragment, Place, assemble, shown
+from runtime.validate.alike import Form, Forms, Row, reading_of
+from runtime.validate.content import Content, Contents, Fragment, Place, assemble, shown
 from runtime.validate.errors import Unsound
 from runtime.validate.meaning import Meaning, Operation
 from runtime.validate.movement import arrived
@@ -20,15 +21,18 @@ class Kept:
     """What a rank is found to hold. ``statistics``: of which block registers of statistics are, by
     register, with whether it is the mean."""
 
-    contents: dict[str, Content]
-    statistics: dict[str, tuple[bool, Content]]
+    contents: Contents = field(default_factory=Contents)
+    statistics: dict[str, tuple[bool, Content]] = field(
+        default_factory=dict[str, "tuple[bool, Content]"]
+    )
 
 
 class Device:
     """Checks the instructions of one rank that need no other, and tells what they make."""
 
-    def __init__(self, program: Program, meaning: Meaning) -> None:
+    def __init__(self, program: Program, meaning: Meaning, forms: Forms | None = None) -> None:
         self.program, self.meaning = program, meaning
+        self._forms = Forms() if forms is None else forms
         self.rank, self._shapes = program.rank, program.shapes
         self._weights: dict[str, Weight] = {weight.register: weight for weight in program.weights}
         self._everyone: Group = tuple(range(program.ranks))
@@ -52,6 +56,34 @@ class Device:
         content = Content(tensor, self.meaning.places.of(0, 1, load.region))
         self.shaped(load.target, content.place)
         return content
+
+    def form(self, row: Row) -> Form:
+        """What a row says, looked up once."""
+        if row.form is None:
+            row.form = self._forms.of(row.runs)
+        return row.form
+
+    def row(self, row: Row, given: list[Content], part: int, kept: Kept) -> bool:
+        """Operators in a row at once, which read ``given``, if they do what some rank's were found
+        to do; else False, and nothing is done."""
+        form, contents = self.form(row), kept.contents
+        if not form.is_regular or not contents.tensors.keys().isdisjoint(form.made):
+            return False
+        tensors, places = [own.tensor for own in given], [own.place for own in given]
+        found = reading_of(form, row.runs, tensors, places, (self.rank, part), self._shapes.get)
+        if found is None:
+            return False
+        reading, made = found
+        contents.hold(form.results, reading.made, made)
+        return True
+
+    def learn(self, row: Row, given: list[Content], kept: Kept) -> None:
+        """Take a row that was right as an example."""
+        form = self.form(row)
+        if form.is_regular:
+            made = [kept.contents.tensors[name] for name in form.results if name in kept.contents]
+            if len(made) == len(form.results):
+                form.learn(self.meaning, [own.tensor for own in given], made)
 
     def run(self, run: Run, given: list[Content], part: int, kept: Kept) -> None:
         """One task: exactly one that the plan has for this device, on just those blocks."""

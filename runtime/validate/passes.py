@@ -165,8 +165,8 @@ class Batch:
     def _demand_no_other(self) -> None:
         """The tail has gradients for slices alone. Raises ProgramError where it has others."""
         contents = self.before.kept.contents
-        for name in sorted(self.before.needed & contents.keys()):
-            if contents[name].tensor.trains:
+        for name in sorted(self.before.needed & contents.tensors.keys()):
+            if contents.tensors[name].trains:
                 problem = "has a gradient of the tail, which does not go back with its values"
                 raise self.passes.rank.wrong(name, problem)
 
@@ -200,7 +200,7 @@ class Passes:
                 self._closing.setdefault(closing[weight.register], []).append(weight.register)
         self._under_way: Batch | None = None
         self._totals: list[Operation] = []
-        self.made: Kept = Kept({}, {})
+        self.made: Kept = Kept()
         """What the rank holds after the first step."""
 
     def steps(self) -> Waits:

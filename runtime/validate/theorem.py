@@ -38,12 +38,13 @@ class Expected:
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     starts: Starts = ()
-    _task: Task | None = None
-    _starts: Starts | None = None
+    task: Task | None = None
+    """One that was right, with where its operands start."""
+    task_starts: Starts | None = None
 
     def task_problem(self, task: Task, starts: Starts, attributes: Mapping[str, Any]) -> str | None:
         """What is wrong with a task, if anything. One that was right is remembered."""
-        if task is self._task and starts is self._starts:
+        if task is self.task and starts is self.task_starts:
             return None
         if dict(task.attributes) != dict(attributes):
             return f"attributes {dict(task.attributes)}, expected {dict(attributes)}"
@@ -53,7 +54,7 @@ class Expected:
             return f"works on {_blocks(task.ranges)}, expected {_blocks(self.ranges)}"
         if starts != self.starts:
             return f"operands start at {starts}, expected {self.starts}"
-        self._task, self._starts = task, starts
+        self.task, self.task_starts = task, starts
         return None
 
 

@@ -1,0 +1,190 @@
+"""Operators in a row that are the same on many ranks, but for where they work: looked at once.
+
+Problem. Hundreds of ranks run the same thousands of operators on blocks of their own. What an
+instruction says is looked up for each of them in ``local``; here only what differs is.
+
+Method. A *row* is operators that follow each other, and its *form* all that they say but for the
+task: calls, registers, whether again. Which result each operand is follows from the form, and which
+operators of the plan these are from the form and the tensors that the row reads: that is found out
+by ``local`` for the first rank, and kept as a ``Reading``. For another rank with the same form and
+the same tensors, the row is right where each operator of the reading has a task on this device, the
+places that these ask for are those that the row reads and makes, the tasks are those of the
+program, and the shapes those of the registers: the same conditions, all of them, as lists.
+
+Nothing is refused here: a row that fits no reading is looked at instruction by instruction.
+
+Complexity: a few steps for each instruction of each rank, inside of built-in functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from pcg.operator import Call
+from runtime.program import Run
+from runtime.validate.content import Place, Tensor
+from runtime.validate.meaning import Meaning, Operation, Work
+from runtime.validate.theorem import Expected
+
+READINGS = 16
+"""How many readings of a form are kept, and forms that begin and end alike."""
+
+_said = attrgetter("call", "operands", "results", "again")
+_operands: Callable[[Any], tuple[Place, ...]] = attrgetter("operands")
+_results: Callable[[Any], tuple[Place, ...]] = attrgetter("results")
+_extent: Callable[[Place], tuple[int, ...]] = attrgetter("extent")
+
+
+def _picked(numbers: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What takes these items of a list."""
+    if len(numbers) == 1:
+        (one,) = numbers
+        return lambda given: (given[one],)
+    return itemgetter(*numbers) if numbers else lambda given: ()
+
+
+@dataclass(eq=False)
+class Reading:
+    """Which operators of the plan those of a form are, where what it reads is of these tensors."""
+
+    reads: list[Tensor]
+    operations: Sequence[Operation]
+    made: list[Tensor]
+    """The tensors of all results."""
+    works: Sequence[Work] = field(init=False)
+    """Those of all operators, each once."""
+    of_each: Callable[[Sequence[Any]], tuple[Any, ...]] = field(init=False)
+    """Gives each operator what is its work's."""
+
+    def __post_init__(self) -> None:
+        numbers: dict[Work, int] = {}
+        which = [numbers.setdefault(own.work, len(numbers)) for own in self.operations]
+        self.works, self.of_each = list(numbers), _picked(which)
+
+
+class Form:
+    """What a row says on every rank that has it."""
+
+    def __init__(self, said: list[object], row: Sequence[Run]) -> None:
+        self.said = said
+        self.calls = [run.call for run in row]
+        self.results = tuple(chain.from_iterable(run.results for run in row))
+        self.made = frozenset(self.results)
+        self.is_regular = len(self.made) == len(self.results)
+        """Whether no register is made twice."""
+        self.readings: list[Reading] = []
+        read: dict[str, int] = {}
+        places: dict[str, int] = {}
+        which: list[int] = []
+        for run in row:
+            for name in run.operands:
+                # Those made before the row come first, from the end of the list.
+                which.append(places[name] if name in places else ~read.setdefault(name, len(read)))
+            for name in run.results:
+                places[name] = len(places)
+        self.reads = tuple(read)
+        self.given = _picked(which)
+        """Takes the operands of all from the results of all, followed by what is read, turned."""
+        self._operators = tuple((run.operands, run.results) for run in row)
+        self._needs: dict[tuple[bool, ...], tuple[frozenset[str], tuple[str, ...]]] = {}
+
+    def needs(self, needed: set[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+        """What else has a gradient where some registers have one: those that the row makes, and
+        those that it reads, from the last one that is read."""
+        pattern = tuple(map(needed.__contains__, self.results))
+        found = self._needs.get(pattern)
+        if found is None:
+            own = {name for name, has in zip(self.results, pattern, strict=True) if has}
+            names: dict[str, None] = {}
+            for operands, results in reversed(self._operators):
+                if not own.isdisjoint(results):
+                    own.update(operands)
+                    names.update(dict.fromkeys(operands))
+            others = tuple(name for name in names if name not in self.made)
+            found = self._needs[pattern] = self.made.intersection(names), others
+        return found
+
+    def learn(self, meaning: Meaning, reads: list[Tensor], made: list[Tensor]) -> None:
+        """Keep what a rank was found to do: of the tensors that the row reads it has made all
+        others."""
+        if len(self.readings) >= READINGS:
+            return
+        tensors = [*made, *reversed(reads)]
+        rest, results, operations = iter(self.given(tensors)), 0, list[Operation]()
+        for call, (operands, names) in zip(self.calls, self._operators, strict=True):
+            called = meaning.called(call)
+            own = tensors[results : results + len(names)]
+            results += len(names)
+            known = called.operations.get(tuple([next(rest) for _ in operands]), [])
+            if called.also or called.only or len(known) != 1 or list(known[0].results) != own:
+                return
+            operations.append(known[0])
+        self.readings.append(Reading(reads, operations, made))
+
+
+@dataclass(eq=False)
+class Row:
+    """Operators in a row. ``form``: theirs, when it has been asked for."""
+
+    runs: tuple[Run, ...]
+    form: Form | None = None
+
+
+class Forms:
+    """The forms of all ranks."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, list[Form]] = {}
+
+    def of(self, row: Sequence[Run]) -> Form:
+        said: list[object] = list(map(_said, row))
+        alike = self._known.setdefault((len(row), row[0].results, row[-1].results), [])
+        for form in alike:
+            if form.said == said:
+                return form
+        form = Form(said, row)
+        if len(alike) < READINGS:
+            alike.append(form)
+        return form
+
+
+def reading_of(
+    form: Form,
+    row: Sequence[Run],
+    tensors: list[Tensor],
+    places: list[Place],
+    device: tuple[int, int],
+    shapes: Callable[[str], object],
+) -> tuple[Reading, list[Place]] | None:
+    """What a row makes, and where, of what it reads: tensors and places of these. None where it is
+    right in no known reading. ``device``: which, and with which slice in time."""
+    for reading in form.readings:
+        if reading.reads != tensors:
+            continue
+        known = [work.on(*device) for work in reading.works]
+        if None in known:
+            continue
+        tasks: tuple[Expected, ...] = reading.of_each(known)
+        made = list(chain.from_iterable(map(_results, tasks)))
+        asked = tuple(chain.from_iterable(map(_operands, tasks)))
+        if len(made) != len(form.results) or form.given([*made, *reversed(places)]) != asked:
+            continue
+        if list(map(shapes, form.results)) != list(map(_extent, made)):
+            continue
+        if _are(row, tasks, form.calls):
+            return reading, made
+    return None
+
+
+def _are(row: Sequence[Run], tasks: Sequence[Expected], calls: Sequence[Call]) -> bool:
+    """Whether operators have the tasks that are expected."""
+    for run, expected, call in zip(row, tasks, calls, strict=True):
+        if run.task is expected.task and run.starts is expected.task_starts:
+            continue  # was right before
+        if expected.task_problem(run.task, run.starts, call.values) is not None:
+            return False
+    return True
