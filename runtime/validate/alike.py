@@ -51,7 +51,7 @@ def _picked(numbers: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]
 class Reading:
     """Which operators of the plan those of a form are, where what it reads is of these tensors."""
 
-    reads: list[Tensor]
+    reads: list[Tensor | None]
     operations: Sequence[Operation]
     made: list[Tensor]
     """The tensors of all results."""
@@ -87,6 +87,8 @@ class Form:
             for name in run.results:
                 places[name] = len(places)
         self.reads = tuple(read)
+        self.touched = frozenset(name for run in row for name in run.operands)
+        """All that it reads, of its own results too."""
         self.given = _picked(which)
         """Takes the operands of all from the results of all, followed by what is read, turned."""
         self._operators = tuple((run.operands, run.results) for run in row)
@@ -108,10 +110,14 @@ class Form:
             found = self._needs[pattern] = self.made.intersection(names), others
         return found
 
-    def learn(self, meaning: Meaning, reads: list[Tensor], made: list[Tensor]) -> None:
+    def learn(
+        self, meaning: Meaning, reads: Sequence[Tensor | None], made: Sequence[Tensor | None]
+    ) -> None:
         """Keep what a rank was found to do: of the tensors that the row reads it has made all
         others."""
         if len(self.readings) >= READINGS:
+            return
+        if None in reads or None in made:
             return
         tensors = [*made, *reversed(reads)]
         rest, results, operations = iter(self.given(tensors)), 0, list[Operation]()
@@ -123,15 +129,16 @@ class Form:
             if called.also or called.only or len(known) != 1 or list(known[0].results) != own:
                 return
             operations.append(known[0])
-        self.readings.append(Reading(reads, operations, made))
+        known = [tensor for tensor in made if tensor is not None]
+        self.readings.append(Reading(list(reads), operations, known))
 
 
 @dataclass(eq=False)
 class Row:
-    """Operators in a row. ``form``: theirs, when it has been asked for."""
+    """Operators in a row."""
 
     runs: tuple[Run, ...]
-    form: Form | None = None
+    form: Form
 
 
 class Forms:
@@ -140,7 +147,10 @@ class Forms:
     def __init__(self) -> None:
         self._known: dict[object, list[Form]] = {}
 
-    def of(self, row: Sequence[Run]) -> Form:
+    def row(self, runs: tuple[Run, ...]) -> Row:
+        return Row(runs, self._of(runs))
+
+    def _of(self, row: Sequence[Run]) -> Form:
         said: list[object] = list(map(_said, row))
         alike = self._known.setdefault((len(row), row[0].results, row[-1].results), [])
         for form in alike:
@@ -153,15 +163,15 @@ class Forms:
 
 
 def reading_of(
-    form: Form,
-    row: Sequence[Run],
-    tensors: list[Tensor],
-    places: list[Place],
+    row: Row,
+    tensors: Sequence[Tensor | None],
+    places: Sequence[Place | None],
     device: tuple[int, int],
     shapes: Callable[[str], object],
 ) -> tuple[Reading, list[Place]] | None:
     """What a row makes, and where, of what it reads: tensors and places of these. None where it is
     right in no known reading. ``device``: which, and with which slice in time."""
+    form = row.form
     for reading in form.readings:
         if reading.reads != tensors:
             continue
@@ -175,7 +185,7 @@ def reading_of(
             continue
         if list(map(shapes, form.results)) != list(map(_extent, made)):
             continue
-        if _are(row, tasks, form.calls):
+        if _are(row.runs, tasks, form.calls):
             return reading, made
     return None
 

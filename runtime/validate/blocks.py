@@ -3,23 +3,22 @@ communication between them, as ``runtime.stretch`` has it, which a test compares
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from runtime.program import Alias, Communication, Exchange, Instruction, Load, Run, sources
-from runtime.validate.alike import Row
+from runtime.program import Alias, Communication, Exchange, Instruction, Load, Run, sources, targets
+from runtime.validate.alike import Forms, Row
+from runtime.validate.transposed import is_transposed
 
 Local = Run | Alias | Exchange
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Instructions in a row that need no other rank. ``parts``: those of them that are operators
-    together."""
+    """Instructions in a row that need no other rank, those of them that are operators together."""
 
-    instructions: tuple[Local, ...]
     parts: tuple[Row | Local, ...]
 
 
@@ -34,14 +33,22 @@ class Meeting:
         """Its way back."""
         return self.instruction.adjoint
 
+    @cached_property
+    def is_transposed(self) -> bool:
+        return is_transposed(self.instruction, self.adjoint)
+
 
 Block = Stretch | Meeting
 
 
 def blocks_of(
-    instructions: Iterable[Instruction], joined: frozenset[str] = frozenset()
+    instructions: Iterable[Instruction],
+    joined: frozenset[str] = frozenset(),
+    forms: Forms | None = None,
 ) -> tuple[Block, ...]:
-    """Instructions as blocks; loads are done before. ``joined``: what slices add to."""
+    """Instructions as blocks; loads are done before. ``joined``: what slices add to; ``forms``:
+    of operators that are known."""
+    forms = Forms() if forms is None else forms
     found: list[Block] = []
     pending: list[Local] = []
     for instruction in instructions:
@@ -59,36 +66,50 @@ def blocks_of(
             pending.append(instruction)  # pyright: ignore[reportArgumentType]
             continue
         if pending:
-            found.append(_stretch(pending))
+            found.append(_stretch(pending, forms))
             pending.clear()
         found.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
     if pending:
-        found.append(_stretch(pending))
+        found.append(_stretch(pending, forms))
     return tuple(found)
 
 
-def _stretch(instructions: Iterable[Local]) -> Stretch:
+def _stretch(instructions: list[Local], forms: Forms) -> Stretch:
     parts: list[Row | Local] = []
     for is_run, some in groupby(instructions, _is_run):
         if is_run:
-            parts.append(Row(tuple(some)))  # pyright: ignore[reportArgumentType]
+            parts.append(forms.row(tuple(some)))  # pyright: ignore[reportArgumentType]
         else:
             parts += some
-    return Stretch(tuple(instructions), tuple(parts))
+    return Stretch(tuple(parts))
 
 
 def _is_run(instruction: Local) -> bool:
     return type(instruction) is Run
 
 
-def first_readers(blocks: Iterable[Block], names: Collection[str]) -> dict[str, int]:
+def made_by(blocks: Iterable[Block]) -> set[str]:
+    """The registers that blocks make."""
+    found: set[str] = set()
+    for part in _parts(blocks):
+        found.update(part.form.made if isinstance(part, Row) else targets(part))
+    return found
+
+
+def first_readers(blocks: Iterable[Block], names: frozenset[str]) -> dict[str, int]:
     """By register, of some, the first block that reads it: the last one to add to its gradient."""
     found: dict[str, int] = {}
     for number, block in enumerate(blocks):
-        for instruction in (
-            block.instructions if isinstance(block, Stretch) else [block.instruction]
-        ):
-            for name in sources(instruction):
-                if name in names:
-                    found.setdefault(name, number)
+        for part in _parts([block]):
+            read = part.form.touched if isinstance(part, Row) else sources(part)
+            for name in names.intersection(read):
+                found.setdefault(name, number)
     return found
+
+
+def _parts(blocks: Iterable[Block]) -> Iterator[Row | Local | Communication]:
+    for block in blocks:
+        if isinstance(block, Meeting):
+            yield block.instruction
+        else:
+            yield from block.parts

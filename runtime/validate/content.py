@@ -63,6 +63,8 @@ class Places:
         self._known: dict[tuple[int, int, Region], Place] = {}
         self.rows: dict[object, tuple[Place, ...]] = {}
         """Those of all tasks of a view, by what they follow from."""
+        self.collected: dict[object, tuple[object, list[Place]]] = {}
+        """Those that the members of a collective have after it, by what they follow from."""
 
     def of(self, first: int, last: int, region: Region) -> Place:
         key = first, last, region
@@ -172,6 +174,8 @@ Box = tuple[tuple[int, int], ...]
 def covers(boxes: Sequence[Box], whole: Box) -> tuple[int, Box] | None:
     """None where boxes cover a whole box exactly once; else a part of it, and how often that is
     covered. What lies outside counts as covered too often."""
+    if _are_in_a_row(boxes, whole):
+        return None
     cuts = [sorted({*ends, *(e for box in boxes for e in box[d])}) for d, ends in enumerate(whole)]
     places = [{cut: i for i, cut in enumerate(own)} for own in cuts]
     counts = np.zeros([len(own) - 1 for own in cuts], np.int32)
@@ -187,6 +191,20 @@ def covers(boxes: Sequence[Box], whole: Box) -> tuple[int, Box] | None:
     at = tuple(int(i) for i in wrong[0])
     found = tuple(list(pairwise(own))[i] for i, own in zip(at, cuts, strict=True))
     return int(counts[at]), found
+
+
+def _are_in_a_row(boxes: Sequence[Box], whole: Box) -> bool:
+    """Whether boxes are a whole one cut along one dimension: then they need no counting."""
+    cut = {d for box in boxes if box != whole for d, own in enumerate(box) if own != whole[d]}
+    if len(cut) != 1:
+        return not cut and len(boxes) == 1
+    (dim,) = cut
+    start, stop = whole[dim]
+    for first, last in sorted([box[dim] for box in boxes]):
+        if first != start or last <= first:
+            return False
+        start = last
+    return start == stop
 
 
 def extent(region: Region) -> tuple[int, ...]:

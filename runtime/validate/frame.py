@@ -7,15 +7,23 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from runtime.program import Alias, Collective, Communication, Exchange, Run, sources, targets
+from runtime.program import (
+    Alias,
+    Collective,
+    Communication,
+    Exchange,
+    Group,
+    Run,
+    sources,
+    targets,
+)
 from runtime.validate.alike import Row
-from runtime.validate.blocks import Block, Meeting, Stretch
-from runtime.validate.content import Content, Fragment
+from runtime.validate.blocks import Block, Meeting, Stretch, made_by
+from runtime.validate.content import Content, Fragment, Place, Tensor
 from runtime.validate.errors import ProgramError, Unsound
 from runtime.validate.local import Device, Kept
 from runtime.validate.movement import Member, arrived, collected, sent
 from runtime.validate.order import Lanes, Operation
-from runtime.validate.transposed import is_transposed
 
 Way = Literal["forward", "backward"]
 Waits = Generator[Operation, None, None]
@@ -40,6 +48,8 @@ class Rank:
     """Weights whose gradients are taken for complete."""
     weights: frozenset[str] = field(init=False)
     known_groups: frozenset[tuple[int, ...]] = field(init=False)
+    _right: dict[int, Group] = field(default_factory=dict[int, "Group"])
+    """Groups that were right, by object: they are long, and many instructions have the same."""
 
     def __post_init__(self) -> None:
         program = self.device.program
@@ -48,6 +58,17 @@ class Rank:
 
     def wrong(self, what: object, problem: str) -> ProgramError:
         return ProgramError(self.where, self.device.rank, what, problem)
+
+    def check_group(self, group: Group) -> None:
+        """Raise Unsound for a group that this rank can't meet."""
+        if self._right.get(id(group)) is group:
+            return
+        rank = self.device.rank
+        if rank not in group or tuple(sorted(set(group))) != group:
+            raise Unsound(f"its group is {group}, expected rank {rank} in it, in order")
+        if group not in self.known_groups:
+            raise Unsound("its group is none of the program's")
+        self._right[id(group)] = group
 
     def settle(self, upto: Callable[[int, int], bool]) -> Waits:
         """Wait for messages of some batches and slices to leave."""
@@ -76,16 +97,19 @@ class Frame:
     """Registers that have a gradient."""
 
     def __post_init__(self) -> None:
-        self.made = {n for b in self.blocks for i in _instructions(b) for n in targets(i)}
+        self.made = made_by(self.blocks)
         self.loads: set[str] = set()
 
     def content(self, name: str) -> Content:
-        found = self.kept.contents.get(name)
-        if found is not None:
-            return found
-        if self.outer is None:
+        found = self.found(name)
+        if found is None:
             raise Unsound(f"reads {name}, which nothing has made")
-        return self.outer.content(name)
+        return found
+
+    def found(self, name: str) -> Content | None:
+        """What a register holds, of this frame or of an outer one."""
+        found = self.kept.contents.get(name)
+        return found if found is not None or self.outer is None else self.outer.found(name)
 
     def forward(self) -> Waits:
         for block in self.blocks:
@@ -117,8 +141,7 @@ class Frame:
                 if not needed.isdisjoint(targets(part)):
                     self._need_all(sources(part))
                 continue
-            form = self.rank.device.form(part)
-            own, others = form.needs(needed)
+            own, others = part.form.needs(needed)
             if own.isdisjoint(self.rank.weights):
                 needed |= own
             else:
@@ -155,17 +178,29 @@ class Frame:
 
     def _row(self, row: Row) -> None:
         """Operators in a row: as another rank's, or each by itself."""
-        device = self.rank.device
-        try:
-            given = [self.content(name) for name in device.form(row).reads]
-        except Unsound:
-            given = None  # as one of them will say
-        if given is not None and device.row(row, given, self.part, self.kept):
+        device, contents = self.rank.device, self.kept.contents
+        reads = row.form.reads
+        tensors, places = (
+            list(map(contents.tensors.get, reads)),
+            list(map(contents.places.get, reads)),
+        )
+        if None in tensors:
+            self._from_outer(reads, tensors, places)
+        if device.row(row, tensors, places, self.part, self.kept):
             return
         for instruction in row.runs:
             self._local(instruction)
-        if given is not None:
-            device.learn(row, given, self.kept)
+        device.learn(row, tensors, self.kept)
+
+    def _from_outer(
+        self, names: Sequence[str], tensors: list[Tensor | None], places: list[Place | None]
+    ) -> None:
+        """What other frames hold of some registers."""
+        for number, name in enumerate(names):
+            if tensors[number] is None and self.outer is not None:
+                found = self.outer.found(name)
+                if found is not None:
+                    tensors[number], places[number] = found
 
     def _local(self, instruction: Run | Alias | Exchange) -> None:
         try:
@@ -204,7 +239,7 @@ class Frame:
         instruction = block.instruction
         try:
             source = self._source(instruction) if self.checks else None
-            if self.checks and not is_transposed(instruction, block.adjoint):
+            if self.checks and not block.is_transposed:
                 raise Unsound("its way back is not the transpose of its way there")
             if not isinstance(instruction, Exchange):
                 yield from self._collective(instruction, source, "forward")
@@ -294,16 +329,9 @@ class Frame:
 
     def _posted(self, own: Collective, payload: object, way: Way) -> Operation:
         rank = self.rank.device.rank
-        if rank not in own.group or tuple(sorted(set(own.group))) != own.group:
-            raise Unsound(f"its group is {own.group}, expected rank {rank} in it, in order")
-        if own.group not in self.rank.known_groups:
-            raise Unsound("its group is none of the program's")
+        self.rank.check_group(own.group)
         token = (way, type(own).__name__, *self.token, own.position)
         return Operation(rank, own, token, own.group, payload, meet=_nothing)
-
-
-def _instructions(block: Block) -> tuple[Run | Communication | Alias, ...]:
-    return (block.instruction,) if isinstance(block, Meeting) else block.instructions
 
 
 def _nothing(members: list[Operation]) -> None:

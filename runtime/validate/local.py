@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pcg.operator import Call
 from runtime.norms import FIRST_STATISTICS, GROUP_NORM
 from runtime.program import Alias, Exchange, Group, Load, Program, Run, Weight
-from runtime.validate.alike import Form, Forms, Row, reading_of
-from runtime.validate.content import Content, Contents, Fragment, Place, assemble, shown
+from runtime.validate.alike import Forms, Row, reading_of
+from runtime.validate.content import Content, Contents, Fragment, Place, Tensor, assemble
 from runtime.validate.errors import Unsound
 from runtime.validate.meaning import Meaning, Operation
 from runtime.validate.movement import arrived
@@ -32,58 +32,46 @@ class Device:
 
     def __init__(self, program: Program, meaning: Meaning, forms: Forms | None = None) -> None:
         self.program, self.meaning = program, meaning
-        self._forms = Forms() if forms is None else forms
+        self.forms = Forms() if forms is None else forms
         self.rank, self._shapes = program.rank, program.shapes
         self._weights: dict[str, Weight] = {weight.register: weight for weight in program.weights}
         self._everyone: Group = tuple(range(program.ranks))
 
     def load(self, load: Load) -> Content:
         """A block of a leaf. Whether it is the right one shows where it is read."""
-        tensor = self.meaning.leaves.get(load.leaf.name)
-        if tensor is None or tensor.value.node.leaf != load.leaf:
-            raise Unsound(f"loads {load.leaf}, expected a leaf of the plan")
-        sizes = tensor.shape
-        inside = len(load.region) == len(sizes) and all(
-            0 <= start < stop <= size
-            for (start, stop), size in zip(load.region, sizes, strict=True)
-        )
-        if not inside:
-            raise Unsound(f"loads {shown(load.region)} of {tensor.name} {list(sizes)}")
+        content = self.meaning.block(load.leaf, load.region)
         if load.leaf.kind == "weight":
             kept = self._weights.get(load.target)
             if kept is None or kept.leaf != load.leaf or kept.region != load.region:
                 raise Unsound(f"loads a weight, expected it in {load.target} as it is kept")
-        content = Content(tensor, self.meaning.places.of(0, 1, load.region))
         self.shaped(load.target, content.place)
         return content
 
-    def form(self, row: Row) -> Form:
-        """What a row says, looked up once."""
-        if row.form is None:
-            row.form = self._forms.of(row.runs)
-        return row.form
-
-    def row(self, row: Row, given: list[Content], part: int, kept: Kept) -> bool:
-        """Operators in a row at once, which read ``given``, if they do what some rank's were found
-        to do; else False, and nothing is done."""
-        form, contents = self.form(row), kept.contents
+    def row(
+        self,
+        row: Row,
+        tensors: Sequence[Tensor | None],
+        places: Sequence[Place | None],
+        part: int,
+        kept: Kept,
+    ) -> bool:
+        """Operators in a row at once, if they do what some rank's were found to do; else False, and
+        nothing is done. ``tensors`` and ``places``: of what the row reads."""
+        form, contents = row.form, kept.contents
         if not form.is_regular or not contents.tensors.keys().isdisjoint(form.made):
             return False
-        tensors, places = [own.tensor for own in given], [own.place for own in given]
-        found = reading_of(form, row.runs, tensors, places, (self.rank, part), self._shapes.get)
+        found = reading_of(row, tensors, places, (self.rank, part), self._shapes.get)
         if found is None:
             return False
         reading, made = found
         contents.hold(form.results, reading.made, made)
         return True
 
-    def learn(self, row: Row, given: list[Content], kept: Kept) -> None:
+    def learn(self, row: Row, tensors: Sequence[Tensor | None], kept: Kept) -> None:
         """Take a row that was right as an example."""
-        form = self.form(row)
-        if form.is_regular:
-            made = [kept.contents.tensors[name] for name in form.results if name in kept.contents]
-            if len(made) == len(form.results):
-                form.learn(self.meaning, [own.tensor for own in given], made)
+        made = [kept.contents.tensors.get(name) for name in row.form.results]
+        if row.form.is_regular:
+            row.form.learn(self.meaning, tensors, made)
 
     def run(self, run: Run, given: list[Content], part: int, kept: Kept) -> None:
         """One task: exactly one that the plan has for this device, on just those blocks."""

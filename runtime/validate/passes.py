@@ -184,11 +184,12 @@ class Passes:
         self.program: Program = program
         self.pipeline = program.pipeline
         joined = frozenset(self.pipeline.joined if self.pipeline else ())
-        self.before = blocks_of(program.instructions)
+        forms = rank.device.forms
+        self.before = blocks_of(program.instructions, forms=forms)
         self.slices = [
-            blocks_of(p, joined) for p in (self.pipeline.slices if self.pipeline else ())
+            blocks_of(p, joined, forms) for p in (self.pipeline.slices if self.pipeline else ())
         ]
-        self.tail = blocks_of(self.pipeline.tail if self.pipeline else ())
+        self.tail = blocks_of(self.pipeline.tail if self.pipeline else (), forms=forms)
         last = self.slices[-1] if self.slices else ()
         self.way_back: tuple[Block, ...] = (*self.before, *self.tail, *last)
         self._sync = Sync(rank, itemsize)
