@@ -61,6 +61,11 @@ def validate(
     names the rank, the instruction and what was expected of it."""
     if len(programs) != plan.machine.devices:
         raise InputError(where, f"{len(programs)} programs, expected {plan.machine.devices}")
+    with _uncollected():
+        _validate(plan, programs, where, itemsize)
+
+
+def _validate(plan: Plan, programs: Sequence[Program], where: str, itemsize: int) -> None:
     check_alike(plan, programs, where)
     meaning, forms, lanes = Meaning(plan, where), Forms(), Lanes()
     passes = [

@@ -4,13 +4,11 @@ communication between them, as ``runtime.stretch`` has it, which a test compares
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from runtime.program import Alias, Communication, Exchange, Instruction, Load, Run, sources, targets
 from runtime.validate.alike import Forms, Row
-from runtime.validate.transposed import is_transposed
 
 Local = Run | Alias | Exchange
 
@@ -22,20 +20,15 @@ class Stretch:
     parts: tuple[Row | Local, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Meeting:
-    """A communication, or what is moved into a register that slices add to."""
+    """A communication, or what is moved into a register that slices add to, and its way back."""
 
     instruction: Communication
+    adjoint: Communication = field(init=False)
 
-    @cached_property
-    def adjoint(self) -> Communication:
-        """Its way back."""
-        return self.instruction.adjoint
-
-    @cached_property
-    def is_transposed(self) -> bool:
-        return is_transposed(self.instruction, self.adjoint)
+    def __post_init__(self) -> None:
+        self.adjoint = self.instruction.adjoint
 
 
 Block = Stretch | Meeting

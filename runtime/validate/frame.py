@@ -24,6 +24,7 @@ from runtime.validate.errors import ProgramError, Unsound
 from runtime.validate.local import Device, Kept
 from runtime.validate.movement import Member, arrived, collected, sent
 from runtime.validate.order import Lanes, Operation
+from runtime.validate.transposed import is_transposed
 
 Way = Literal["forward", "backward"]
 Waits = Generator[Operation, None, None]
@@ -239,7 +240,7 @@ class Frame:
         instruction = block.instruction
         try:
             source = self._source(instruction) if self.checks else None
-            if self.checks and not block.is_transposed:
+            if self.checks and not is_transposed(instruction, block.adjoint):
                 raise Unsound("its way back is not the transpose of its way there")
             if not isinstance(instruction, Exchange):
                 yield from self._collective(instruction, source, "forward")
