@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 from pcg.operator import Call
@@ -34,36 +34,66 @@ READINGS = 16
 """How many readings of a form are kept, and forms that begin and end alike."""
 
 _said = attrgetter("call", "operands", "results", "again")
-_operands: Callable[[Any], tuple[Place, ...]] = attrgetter("operands")
-_results: Callable[[Any], tuple[Place, ...]] = attrgetter("results")
 _extent: Callable[[Place], tuple[int, ...]] = attrgetter("extent")
 
 
-def _picked(numbers: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """What takes these items of a list."""
-    if len(numbers) == 1:
-        (one,) = numbers
-        return lambda given: (given[one],)
-    return itemgetter(*numbers) if numbers else lambda given: ()
+@dataclass(frozen=True)
+class Rows:
+    """What the operators of a reading ask for, by rank. ``fits``: whether each of them has a task
+    there, and reads what others of the row make as these make it."""
+
+    fits: Sequence[bool]
+    tasks: Sequence[tuple[Any, ...]]
+    """What is expected of each operator."""
+    reads: Sequence[tuple[Any, ...]]
+    """The places of what was made before."""
+    made: Sequence[tuple[Any, ...]]
+    """The places of all results."""
+
+
+def _rows(works: Sequence[Work], form: Form, part: int, ranks: int) -> Rows | None:
+    """A column for each operator and register, turned; None where they are not those of a form."""
+    columns = [work.columns(part, ranks) for work in works]
+    made = [column for own in columns for column in own.results]
+    asked = [column for own in columns for column in own.operands]
+    if len(made) != len(form.results) or len(asked) != len(form.which):
+        return None
+    tasks = list(zip(*[own.tasks for own in columns], strict=True))
+    fits = [None not in own for own in tasks]
+    reads: dict[int, list[Place | None]] = {}
+    for column, number in zip(asked, form.which, strict=True):
+        there = made[number] if number >= 0 else reads.setdefault(~number, column)
+        if there != column:
+            alike = zip(there, column, strict=True)
+            fits = [fit and a is b for fit, (a, b) in zip(fits, alike, strict=True)]
+    own = [reads[number] for number in range(len(form.reads))]
+    nothing: list[tuple[Any, ...]] = [()] * ranks
+    return Rows(
+        fits,
+        tasks,
+        list(zip(*own, strict=True)) if own else nothing,
+        list(zip(*made, strict=True)) if made else nothing,
+    )
 
 
 @dataclass(eq=False)
 class Reading:
     """Which operators of the plan those of a form are, where what it reads is of these tensors."""
 
-    reads: list[Tensor | None]
+    reads: list[Tensor]
     operations: Sequence[Operation]
     made: list[Tensor]
     """The tensors of all results."""
-    works: Sequence[Work] = field(init=False)
-    """Those of all operators, each once."""
-    of_each: Callable[[Sequence[Any]], tuple[Any, ...]] = field(init=False)
-    """Gives each operator what is its work's."""
+    _rows: dict[tuple[int, int], Rows | None] = field(
+        default_factory=dict[tuple[int, int], "Rows | None"]
+    )
 
-    def __post_init__(self) -> None:
-        numbers: dict[Work, int] = {}
-        which = [numbers.setdefault(own.work, len(numbers)) for own in self.operations]
-        self.works, self.of_each = list(numbers), _picked(which)
+    def rows(self, form: Form, part: int, ranks: int) -> Rows | None:
+        """What it takes on so many ranks, with a slice in time."""
+        key = part, ranks
+        if key not in self._rows:
+            self._rows[key] = _rows([own.work for own in self.operations], form, part, ranks)
+        return self._rows[key]
 
 
 class Form:
@@ -82,15 +112,14 @@ class Form:
         which: list[int] = []
         for run in row:
             for name in run.operands:
-                # Those made before the row come first, from the end of the list.
                 which.append(places[name] if name in places else ~read.setdefault(name, len(read)))
             for name in run.results:
                 places[name] = len(places)
         self.reads = tuple(read)
         self.touched = frozenset(name for run in row for name in run.operands)
         """All that it reads, of its own results too."""
-        self.given = _picked(which)
-        """Takes the operands of all from the results of all, followed by what is read, turned."""
+        self.which = tuple(which)
+        """By operand of all operators, which result it is, or which of what is read, as ~number."""
         self._operators = tuple((run.operands, run.results) for run in row)
         self._needs: dict[tuple[bool, ...], tuple[frozenset[str], tuple[str, ...]]] = {}
 
@@ -110,27 +139,22 @@ class Form:
             found = self._needs[pattern] = self.made.intersection(names), others
         return found
 
-    def learn(
-        self, meaning: Meaning, reads: Sequence[Tensor | None], made: Sequence[Tensor | None]
-    ) -> None:
+    def learn(self, meaning: Meaning, reads: Sequence[Tensor], made: Sequence[Tensor]) -> None:
         """Keep what a rank was found to do: of the tensors that the row reads it has made all
         others."""
         if len(self.readings) >= READINGS:
             return
-        if None in reads or None in made:
-            return
-        tensors = [*made, *reversed(reads)]
-        rest, results, operations = iter(self.given(tensors)), 0, list[Operation]()
+        given = (made[number] if number >= 0 else reads[~number] for number in self.which)
+        results, operations = 0, list[Operation]()
         for call, (operands, names) in zip(self.calls, self._operators, strict=True):
             called = meaning.called(call)
-            own = tensors[results : results + len(names)]
+            own = list(made[results : results + len(names)])
             results += len(names)
-            known = called.operations.get(tuple([next(rest) for _ in operands]), [])
+            known = called.operations.get(tuple([next(given) for _ in operands]), [])
             if called.also or called.only or len(known) != 1 or list(known[0].results) != own:
                 return
             operations.append(known[0])
-        known = [tensor for tensor in made if tensor is not None]
-        self.readings.append(Reading(list(reads), operations, known))
+        self.readings.append(Reading(list(reads), operations, list(made)))
 
 
 @dataclass(eq=False)
@@ -166,26 +190,22 @@ def reading_of(
     row: Row,
     tensors: Sequence[Tensor | None],
     places: Sequence[Place | None],
-    device: tuple[int, int],
+    device: tuple[int, int, int],
     shapes: Callable[[str], object],
-) -> tuple[Reading, list[Place]] | None:
+) -> tuple[Reading, Sequence[Place]] | None:
     """What a row makes, and where, of what it reads: tensors and places of these. None where it is
-    right in no known reading. ``device``: which, and with which slice in time."""
-    form = row.form
+    right in no known reading. ``device``: which, of how many, and with which slice in time."""
+    form, (rank, ranks, part) = row.form, device
     for reading in form.readings:
         if reading.reads != tensors:
             continue
-        known = [work.on(*device) for work in reading.works]
-        if None in known:
+        rows = reading.rows(form, part, ranks)
+        if rows is None or not rows.fits[rank] or rows.reads[rank] != tuple(places):
             continue
-        tasks: tuple[Expected, ...] = reading.of_each(known)
-        made = list(chain.from_iterable(map(_results, tasks)))
-        asked = tuple(chain.from_iterable(map(_operands, tasks)))
-        if len(made) != len(form.results) or form.given([*made, *reversed(places)]) != asked:
+        made = rows.made[rank]
+        if tuple(map(shapes, form.results)) != tuple(map(_extent, made)):
             continue
-        if list(map(shapes, form.results)) != list(map(_extent, made)):
-            continue
-        if _are(row.runs, tasks, form.calls):
+        if _are(row.runs, rows.tasks[rank], form.calls):
             return reading, made
     return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from runtime.program import Alias, Communication, Exchange, Instruction, Load, Run, sources, targets
 from runtime.validate.alike import Forms, Row
@@ -43,42 +42,35 @@ def blocks_of(
     of operators that are known."""
     forms = Forms() if forms is None else forms
     found: list[Block] = []
-    pending: list[Local] = []
+    parts: list[Row | Local] = []
+    runs: list[Run] = []
+
+    def close(row: list[Run], stretch: bool) -> None:
+        if row:
+            parts.append(forms.row(tuple(row)))
+            row.clear()
+        if stretch and parts:
+            found.append(Stretch(tuple(parts)))
+            parts.clear()
+
     for instruction in instructions:
         if type(instruction) is Run:
-            pending.append(instruction)
-            continue
-        if isinstance(instruction, Load):
-            continue
-        is_local = isinstance(instruction, Run | Alias) or (
-            isinstance(instruction, Exchange)
-            and instruction.is_local
-            and instruction.target not in joined
-        )
-        if is_local:
-            pending.append(instruction)  # pyright: ignore[reportArgumentType]
-            continue
-        if pending:
-            found.append(_stretch(pending, forms))
-            pending.clear()
-        found.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
-    if pending:
-        found.append(_stretch(pending, forms))
+            runs.append(instruction)
+        elif not isinstance(instruction, Load):
+            is_local = _is_local(instruction, joined)
+            close(runs, not is_local)
+            if is_local:
+                parts.append(instruction)  # pyright: ignore[reportArgumentType]
+            else:
+                found.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
+    close(runs, stretch=True)
     return tuple(found)
 
 
-def _stretch(instructions: list[Local], forms: Forms) -> Stretch:
-    parts: list[Row | Local] = []
-    for is_run, some in groupby(instructions, _is_run):
-        if is_run:
-            parts.append(forms.row(tuple(some)))  # pyright: ignore[reportArgumentType]
-        else:
-            parts += some
-    return Stretch(tuple(parts))
-
-
-def _is_run(instruction: Local) -> bool:
-    return type(instruction) is Run
+def _is_local(instruction: Instruction, joined: frozenset[str]) -> bool:
+    if isinstance(instruction, Exchange):
+        return instruction.is_local and instruction.target not in joined
+    return isinstance(instruction, Run | Alias)
 
 
 def made_by(blocks: Iterable[Block]) -> set[str]:

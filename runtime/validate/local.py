@@ -60,7 +60,9 @@ class Device:
         form, contents = row.form, kept.contents
         if not form.is_regular or not contents.tensors.keys().isdisjoint(form.made):
             return False
-        found = reading_of(row, tensors, places, (self.rank, part), self._shapes.get)
+        found = reading_of(
+            row, tensors, places, (self.rank, self.program.ranks, part), self._shapes.get
+        )
         if found is None:
             return False
         reading, made = found
@@ -69,9 +71,15 @@ class Device:
 
     def learn(self, row: Row, tensors: Sequence[Tensor | None], kept: Kept) -> None:
         """Take a row that was right as an example."""
-        made = [kept.contents.tensors.get(name) for name in row.form.results]
-        if row.form.is_regular:
-            row.form.learn(self.meaning, tensors, made)
+        held = kept.contents.tensors
+        reads = [tensor for tensor in tensors if tensor is not None]
+        made = [held[name] for name in row.form.results if name in held]
+        if (
+            row.form.is_regular
+            and len(reads) == len(tensors)
+            and len(made) == len(row.form.results)
+        ):
+            row.form.learn(self.meaning, reads, made)
 
     def run(self, run: Run, given: list[Content], part: int, kept: Kept) -> None:
         """One task: exactly one that the plan has for this device, on just those blocks."""

@@ -23,7 +23,7 @@ from runtime.executable import concrete
 from runtime.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
 from runtime.validate.content import Content, Place, Places, Tensor, shown
 from runtime.validate.errors import Unsound
-from runtime.validate.theorem import Expected, joined, tasks_of
+from runtime.validate.theorem import Columns, Expected, columns, joined, tasks_of
 
 NORMS = {NORM.name: (NORM, batch_norm), GROUP_NORM.name: (GROUP_NORM, ghost_batch_norm)}
 """Norms that also give statistics, each with the one that the plan has."""
@@ -38,6 +38,7 @@ class Work:
     view: MachineView
     places: Places
     _parts: dict[int, dict[int, Expected]] = field(default_factory=dict[int, dict[int, Expected]])
+    _columns: dict[tuple[int, int], Columns] = field(default_factory=dict[tuple[int, int], Columns])
 
     def on(self, device: int, part: int) -> Expected | None:
         """What a device does with a slice in time; None for one that does nothing."""
@@ -46,6 +47,15 @@ class Work:
             known = tasks_of(self.signature, self.partials, self.view, part, self.places)
             self._parts[part] = known
         return known.get(device)
+
+    def columns(self, part: int, ranks: int) -> Columns:
+        """The same by rank, for all."""
+        key = part, ranks
+        found = self._columns.get(key)
+        if found is None:
+            self.on(0, part)
+            found = self._columns[key] = columns(self._parts[part], ranks)
+        return found
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,28 @@ def tasks_of(
     }
 
 
+@dataclass
+class Columns:
+    """What the theorem asks, by rank; None for one that has nothing to do."""
+
+    tasks: list[Expected | None]
+    operands: list[list[Place | None]]
+    results: list[list[Place | None]]
+
+
+def columns(tasks: Mapping[int, Expected], ranks: int) -> Columns:
+    """Tasks of devices, by rank."""
+    given: list[list[Place | None]] = []
+    made: list[list[Place | None]] = []
+    for device, own in tasks.items():
+        if not given and not made:
+            given = [[None] * ranks for _ in own.operands]
+            made = [[None] * ranks for _ in own.results]
+        for column, place in zip((*given, *made), (*own.operands, *own.results), strict=True):
+            column[device] = place
+    return Columns([tasks.get(rank) for rank in range(ranks)], given, made)
+
+
 def joined(
     operand: ParallelTensor, partials: int, view: MachineView, which: int, places: Places
 ) -> dict[int, Expected]:
