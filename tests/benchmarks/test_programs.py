@@ -57,7 +57,8 @@ def measured(model: str, planner: str) -> tuple[int, float, float]:
 
 
 def lines() -> Iterator[str]:
-    yield f"{'model':14}{'planner':10}{'instructions':>14}{'lowered':>9}{'validated':>11}{'ratio':>7}"
+    heads = ("instructions", "lowered", "validated", "ratio")
+    yield f"{'model':14}{'planner':10}{heads[0]:>14}{heads[1]:>9}{heads[2]:>11}{heads[3]:>7}"
     for model, planner in PLANS:
         count, lowering, validation = measured(model, planner)
         assert validation < LIMIT, f"{model}, {planner}"
