@@ -27,8 +27,9 @@ believed: the graph and its types, the theorem, autograd, and that the runtime r
 ``frame`` and ``passes`` say, which tests compare with what it posts. Copies are equal by type.
 
 Complexity: of the instructions of all ranks, a few look-ups each; what the theorem asks is worked
-out once for operators alike, and operators in a row once for ranks alike (``alike``). Exact: what is accepted is right, and what is right and made by
-``runtime.lower`` is accepted; a program that does the same in another way may be refused.
+out once for operators alike, and operators in a row once for ranks alike (``alike``). Exact: what
+is accepted is right, and what is right and made by ``runtime.lower`` is accepted; a program that
+does the same in another way may be refused.
 """
 
 from __future__ import annotations
