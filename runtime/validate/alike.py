@@ -157,7 +157,7 @@ class Form:
         self.readings.append(Reading(list(reads), operations, list(made)))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Row:
     """Operators in a row."""
 

@@ -19,7 +19,7 @@ class Stretch:
     parts: tuple[Row | Local, ...]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Meeting:
     """A communication, or what is moved into a register that slices add to, and its way back."""
 

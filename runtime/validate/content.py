@@ -37,7 +37,7 @@ class Tensor:
     """Whether it depends on a weight."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Place:
     """Partials [first, last) and a region, global [start, stop) in each dimension. Equal places are
     one object: ``Places`` makes them."""

@@ -24,7 +24,7 @@ Key = object
 """What tells apart groups that ranks have created: its members, or the name of a channel."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Operation:
     """What a rank posts. Of messages ``sends`` and ``receives`` are left, by peer; of a collective
     all members have to be there. ``what``: in words; ``token``: the same for all that take part."""

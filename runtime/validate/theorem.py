@@ -29,7 +29,7 @@ T = TypeVar("T")
 Starts = tuple[tuple[int, ...], ...]
 
 
-@dataclass
+@dataclass(slots=True)
 class Expected:
     """What the theorem asks of one device."""
 
