@@ -92,17 +92,21 @@ def collective(
         case "all_reduce":
             return AllReduce(source, target, group, position)
         case "all_gather":
-            own = region_of(move.target, rank)
-            places = tuple(inside(region_of(move.source, member), own) for member in group)
+            places = _places(move.source, group, region_of(move.target, rank))
             return AllGather(source, target, group, places, position)
         case "reduce_scatter":
-            own = region_of(move.source, rank)
-            places = tuple(inside(region_of(move.target, member), own) for member in group)
+            places = _places(move.target, group, region_of(move.source, rank))
             return ReduceScatter(source, target, group, places, position)
         case "all_to_all":
             sent, got = _swapped(move)[rank]
             sends, receives = (tuple(known[member] for member in group) for known in (sent, got))
             return AllToAll(source, target, group, sends, receives, position)
+
+
+@lru_cache(maxsize=4096)
+def _places(layout: Layout, group: Group, whole: Region) -> tuple[Region, ...]:
+    """Where in a region the pieces of members are: the same for all that have the same."""
+    return tuple([inside(region_of(layout, member), whole) for member in group])
 
 
 @lru_cache(maxsize=4096)

@@ -32,23 +32,32 @@ class Bucket:
     position: int
 
 
+@dataclass
+class _Filled:
+    """What the buffers of a group hold. ``size``: bytes of the last one."""
+
+    buffers: list[list[Weight]] = field(default_factory=list[list[Weight]])
+    size: int = 0
+
+
 def buckets(weights: Iterable[Weight], bytes_of: Mapping[str, int]) -> tuple[Bucket, ...]:
     """Weights by the buffers they share, in the order in which these are sent. ``bytes_of``:
     each weight's piece, by register."""
-    filled: dict[Group, list[list[Weight]]] = {}
-    sizes: dict[Group, int] = {}
+    filled: dict[Group, _Filled] = {}
     for weight in sorted(weights, key=lambda w: (-w.position, w.register)):
-        own = filled.setdefault(weight.group, [])
-        full = FIRST_BYTES if len(own) == 1 else BUCKET_BYTES
-        if not own or sizes[weight.group] >= full:
-            own.append([])
-            sizes[weight.group] = 0
-        own[-1].append(weight)
-        sizes[weight.group] += bytes_of[weight.register]
+        own = filled.get(weight.group)
+        if own is None:
+            own = filled[weight.group] = _Filled()
+        full = FIRST_BYTES if len(own.buffers) == 1 else BUCKET_BYTES
+        if not own.buffers or own.size >= full:
+            own.buffers.append([])
+            own.size = 0
+        own.buffers[-1].append(weight)
+        own.size += bytes_of[weight.register]
     found = [
         Bucket(tuple(some), group, min(weight.position for weight in some))
         for group, own in filled.items()
-        for some in own
+        for some in own.buffers
     ]
     return tuple(sorted(found, key=lambda b: (-b.position, b.group, b.weights[0].register)))
 

@@ -27,8 +27,9 @@ believed: the graph and its types, the theorem, autograd, and that the runtime r
 ``frame`` and ``passes`` say, which tests compare with what it posts. Copies are equal by type.
 
 Complexity: of the instructions of all ranks, a few look-ups each; what the theorem asks is worked
-out once for operators alike. Exact: what is accepted is right, and what is right and made by
-``runtime.lower`` is accepted; a program that does the same in another way may be refused.
+out once for operators alike, and operators in a row once for ranks alike (``alike``). Exact: what
+is accepted is right, and what is right and made by ``runtime.lower`` is accepted; a program that
+does the same in another way may be refused.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from pcg.errors import InputError
 from pcg.plan import Plan
 from runtime.lower import Lowering
 from runtime.program import Program
+from runtime.validate.alike import Forms
 from runtime.validate.ends import check_alike, check_ends
 from runtime.validate.errors import ProgramError
 from runtime.validate.frame import Rank
@@ -60,10 +62,16 @@ def validate(
     names the rank, the instruction and what was expected of it."""
     if len(programs) != plan.machine.devices:
         raise InputError(where, f"{len(programs)} programs, expected {plan.machine.devices}")
+    with _uncollected():
+        _validate(plan, programs, where, itemsize)
+
+
+def _validate(plan: Plan, programs: Sequence[Program], where: str, itemsize: int) -> None:
     check_alike(plan, programs, where)
-    meaning, lanes = Meaning(plan, where), Lanes()
+    meaning, forms, lanes = Meaning(plan, where), Forms(), Lanes()
     passes = [
-        Passes(Rank(Device(program, meaning), lanes, where), itemsize) for program in programs
+        Passes(Rank(Device(program, meaning, forms), lanes, where), itemsize)
+        for program in programs
     ]
     try:
         run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)

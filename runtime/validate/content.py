@@ -37,7 +37,7 @@ class Tensor:
     """Whether it depends on a weight."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Place:
     """Partials [first, last) and a region, global [start, stop) in each dimension. Equal places are
     one object: ``Places`` makes them."""
@@ -46,9 +46,11 @@ class Place:
     last: int
     region: Region
     extent: tuple[int, ...] = field(init=False)
+    start: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.extent = extent(self.region)
+        self.start = tuple([start for start, _ in self.region])
 
     def __str__(self) -> str:
         return f"partials {self.first}:{self.last} of {shown(self.region)}"
@@ -59,6 +61,10 @@ class Places:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, Region], Place] = {}
+        self.rows: dict[object, tuple[Place, ...]] = {}
+        """Those of all tasks of a view, by what they follow from."""
+        self.collected: dict[object, tuple[object, list[Place]]] = {}
+        """Those that the members of a collective have after it, by what they follow from."""
 
     def of(self, first: int, last: int, region: Region) -> Place:
         key = first, last, region
@@ -76,6 +82,35 @@ class Content(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.tensor.name}, {self.place}"
+
+
+class Contents:
+    """What registers hold, by name."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.places: dict[str, Place] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def __setitem__(self, name: str, content: Content) -> None:
+        self.tensors[name], self.places[name] = content
+
+    def get(self, name: str) -> Content | None:
+        tensor = self.tensors.get(name)
+        return None if tensor is None else Content(tensor, self.places[name])
+
+    def hold(
+        self, names: Sequence[str], tensors: Sequence[Tensor], places: Sequence[Place]
+    ) -> None:
+        """Several at once."""
+        self.tensors.update(zip(names, tensors, strict=True))
+        self.places.update(zip(names, places, strict=True))
+
+    def update(self, others: Contents) -> None:
+        self.tensors.update(others.tensors)
+        self.places.update(others.places)
 
 
 class Fragment(NamedTuple):
@@ -139,6 +174,8 @@ Box = tuple[tuple[int, int], ...]
 def covers(boxes: Sequence[Box], whole: Box) -> tuple[int, Box] | None:
     """None where boxes cover a whole box exactly once; else a part of it, and how often that is
     covered. What lies outside counts as covered too often."""
+    if _are_in_a_row(boxes, whole):
+        return None
     cuts = [sorted({*ends, *(e for box in boxes for e in box[d])}) for d, ends in enumerate(whole)]
     places = [{cut: i for i, cut in enumerate(own)} for own in cuts]
     counts = np.zeros([len(own) - 1 for own in cuts], np.int32)
@@ -154,6 +191,20 @@ def covers(boxes: Sequence[Box], whole: Box) -> tuple[int, Box] | None:
     at = tuple(int(i) for i in wrong[0])
     found = tuple(list(pairwise(own))[i] for i, own in zip(at, cuts, strict=True))
     return int(counts[at]), found
+
+
+def _are_in_a_row(boxes: Sequence[Box], whole: Box) -> bool:
+    """Whether boxes are a whole one cut along one dimension: then they need no counting."""
+    cut = {d for box in boxes if box != whole for d, own in enumerate(box) if own != whole[d]}
+    if len(cut) != 1:
+        return not cut and len(boxes) == 1
+    (dim,) = cut
+    start, stop = whole[dim]
+    for first, last in sorted([box[dim] for box in boxes]):
+        if first != start or last <= first:
+            return False
+        start = last
+    return start == stop
 
 
 def extent(region: Region) -> tuple[int, ...]:

@@ -136,8 +136,11 @@ def _check_weights(meaning: Meaning, programs: Sequence[Program], where: str) ->
             place = meaning.places.of(0, 1, weight.region)
             holders.setdefault(tensor.name, {}).setdefault(place, []).append(program.rank)
             groups.append((program.rank, weight, place))
+    whole = {
+        (name, place): tuple(ranks) for name, own in holders.items() for place, ranks in own.items()
+    }
     for rank, weight, place in groups:
-        held = tuple(holders[weight.leaf.name][place])
+        held = whole[weight.leaf.name, place]
         if weight.group != held:
             problem = f"{shown(weight.region)} is held by ranks {_ranks(held)}, summed over"
             raise ProgramError(where, rank, weight, f"{problem} {_ranks(weight.group)}")

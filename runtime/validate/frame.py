@@ -3,13 +3,23 @@ place of numbers: ``runtime.frame`` followed step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from runtime.program import Alias, Collective, Communication, Exchange, Run, sources, targets
-from runtime.validate.blocks import Block, Meeting, Stretch
-from runtime.validate.content import Content, Fragment
+from runtime.program import (
+    Alias,
+    Collective,
+    Communication,
+    Exchange,
+    Group,
+    Run,
+    sources,
+    targets,
+)
+from runtime.validate.alike import Row
+from runtime.validate.blocks import Block, Meeting, Stretch, made_by
+from runtime.validate.content import Content, Fragment, Place, Tensor
 from runtime.validate.errors import ProgramError, Unsound
 from runtime.validate.local import Device, Kept
 from runtime.validate.movement import Member, arrived, collected, sent
@@ -39,6 +49,8 @@ class Rank:
     """Weights whose gradients are taken for complete."""
     weights: frozenset[str] = field(init=False)
     known_groups: frozenset[tuple[int, ...]] = field(init=False)
+    _right: dict[int, Group] = field(default_factory=dict[int, "Group"])
+    """Groups that were right, by object: they are long, and many instructions have the same."""
 
     def __post_init__(self) -> None:
         program = self.device.program
@@ -47,6 +59,17 @@ class Rank:
 
     def wrong(self, what: object, problem: str) -> ProgramError:
         return ProgramError(self.where, self.device.rank, what, problem)
+
+    def check_group(self, group: Group) -> None:
+        """Raise Unsound for a group that this rank can't meet."""
+        if self._right.get(id(group)) is group:
+            return
+        rank = self.device.rank
+        if rank not in group or tuple(sorted(set(group))) != group:
+            raise Unsound(f"its group is {group}, expected rank {rank} in it, in order")
+        if group not in self.known_groups:
+            raise Unsound("its group is none of the program's")
+        self._right[id(group)] = group
 
     def settle(self, upto: Callable[[int, int], bool]) -> Waits:
         """Wait for messages of some batches and slices to leave."""
@@ -70,30 +93,33 @@ class Frame:
     checks: bool = True
     sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
     known: set[str] = field(default_factory=set[str])
-    kept: Kept = field(default_factory=lambda: Kept({}, {}))
+    kept: Kept = field(default_factory=Kept)
     needed: set[str] = field(default_factory=set[str])
     """Registers that have a gradient."""
 
     def __post_init__(self) -> None:
-        self.made = {n for b in self.blocks for i in _instructions(b) for n in targets(i)}
+        self.made = made_by(self.blocks)
         self.loads: set[str] = set()
 
     def content(self, name: str) -> Content:
-        found = self.kept.contents.get(name)
-        if found is not None:
-            return found
-        if self.outer is None:
+        found = self.found(name)
+        if found is None:
             raise Unsound(f"reads {name}, which nothing has made")
-        return self.outer.content(name)
+        return found
+
+    def found(self, name: str) -> Content | None:
+        """What a register holds, of this frame or of an outer one."""
+        found = self.kept.contents.get(name)
+        return found if found is not None or self.outer is None else self.outer.found(name)
 
     def forward(self) -> Waits:
         for block in self.blocks:
             if isinstance(block, Stretch):
                 if self.checks:
-                    for instruction in block.instructions:
-                        self._local(instruction)
+                    for part in block.parts:
+                        self._row(part) if isinstance(part, Row) else self._local(part)
             else:
-                yield from self._meet(block.instruction)
+                yield from self._meet(block)
 
     def backward(self, done: Callable[[int], None] | None = None) -> Waits:
         """``done`` is told the number of each block that has been."""
@@ -103,23 +129,33 @@ class Frame:
             if isinstance(block, Stretch):
                 self._back(block)
             else:
-                yield from self._meet_back(block.instruction)
+                yield from self._meet_back(block)
                 self.rank.graded.clear()  # without a hook
             if done is not None:
                 done(number)
 
     def _back(self, stretch: Stretch) -> None:
         """What a stretch makes has gradients, so what it reads has."""
-        needed, made, weights = self.needed, self.made, self.rank.weights
-        for instruction in reversed(stretch.instructions):
-            is_run = type(instruction) is Run
-            if needed.isdisjoint(instruction.results if is_run else targets(instruction)):
+        needed = self.needed
+        for part in reversed(stretch.parts):
+            if not isinstance(part, Row):
+                if not needed.isdisjoint(targets(part)):
+                    self._need_all(sources(part))
                 continue
-            for name in instruction.operands if is_run else sources(instruction):
-                if name in made and name not in weights:
-                    needed.add(name)
-                else:
-                    self.need(name)
+            own, others = part.form.needs(needed)
+            if own.isdisjoint(self.rank.weights):
+                needed |= own
+            else:
+                self._need_all(sorted(own))
+            self._need_all(others)
+
+    def _need_all(self, names: Iterable[str]) -> None:
+        made, weights = self.made, self.rank.weights
+        for name in names:
+            if name in made and name not in weights:
+                self.needed.add(name)
+            else:
+                self.need(name)
 
     def need(self, name: str) -> None:
         """A register has a gradient."""
@@ -141,11 +177,36 @@ class Frame:
                 return name
         return None
 
+    def _row(self, row: Row) -> None:
+        """Operators in a row: as another rank's, or each by itself."""
+        device, contents = self.rank.device, self.kept.contents
+        reads = row.form.reads
+        tensors, places = (
+            list(map(contents.tensors.get, reads)),
+            list(map(contents.places.get, reads)),
+        )
+        if None in tensors:
+            self._from_outer(reads, tensors, places)
+        if device.row(row, tensors, places, self.part, self.kept):
+            return
+        for instruction in row.runs:
+            self._local(instruction)
+        device.learn(row, tensors, self.kept)
+
+    def _from_outer(
+        self, names: Sequence[str], tensors: list[Tensor | None], places: list[Place | None]
+    ) -> None:
+        """What other frames hold of some registers."""
+        for number, name in enumerate(names):
+            if tensors[number] is None and self.outer is not None:
+                found = self.outer.found(name)
+                if found is not None:
+                    tensors[number], places[number] = found
+
     def _local(self, instruction: Run | Alias | Exchange) -> None:
         try:
             if isinstance(instruction, Run):
-                known = self.kept.contents
-                given = [known.get(name) or self.content(name) for name in instruction.operands]
+                given = [self.content(name) for name in instruction.operands]
                 self.rank.device.run(instruction, given, self.part, self.kept)
             elif isinstance(instruction, Alias):
                 made = self.rank.device.alias(instruction, self.content(instruction.source))
@@ -175,10 +236,11 @@ class Frame:
         else:
             self._keep(target, self.rank.device.together(parts, target))
 
-    def _meet(self, instruction: Communication) -> Waits:
+    def _meet(self, block: Meeting) -> Waits:
+        instruction = block.instruction
         try:
             source = self._source(instruction) if self.checks else None
-            if self.checks and not is_transposed(instruction, instruction.adjoint):
+            if self.checks and not is_transposed(instruction, block.adjoint):
                 raise Unsound("its way back is not the transpose of its way there")
             if not isinstance(instruction, Exchange):
                 yield from self._collective(instruction, source, "forward")
@@ -190,13 +252,14 @@ class Frame:
         except Unsound as error:
             raise self.rank.wrong(instruction, str(error)) from error
 
-    def _meet_back(self, instruction: Communication) -> Waits:
+    def _meet_back(self, block: Meeting) -> Waits:
+        instruction = block.instruction
         known = isinstance(instruction, Exchange) and instruction.active
         active, target = self.rank.device.program.active, instruction.target
         if not known and target not in active:
             return
         has_gradient = target in (self.known if target in self.sums else self.needed)
-        adjoint = instruction.adjoint
+        adjoint = block.adjoint
         if isinstance(adjoint, Exchange):
             outgoing = dict.fromkeys((part.peer for part in adjoint.sends), has_gradient)
             found = yield from self._messages(adjoint, outgoing, "backward")
@@ -267,16 +330,9 @@ class Frame:
 
     def _posted(self, own: Collective, payload: object, way: Way) -> Operation:
         rank = self.rank.device.rank
-        if rank not in own.group or tuple(sorted(set(own.group))) != own.group:
-            raise Unsound(f"its group is {own.group}, expected rank {rank} in it, in order")
-        if own.group not in self.rank.known_groups:
-            raise Unsound("its group is none of the program's")
+        self.rank.check_group(own.group)
         token = (way, type(own).__name__, *self.token, own.position)
         return Operation(rank, own, token, own.group, payload, meet=_nothing)
-
-
-def _instructions(block: Block) -> tuple[Run | Communication | Alias, ...]:
-    return (block.instruction,) if isinstance(block, Meeting) else block.instructions
 
 
 def _nothing(members: list[Operation]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from pcg.operator import Call
 from runtime.norms import FIRST_STATISTICS, GROUP_NORM
 from runtime.program import Alias, Exchange, Group, Load, Program, Run, Weight
-from runtime.validate.content import Content, Fragment, Place, assemble, shown
+from runtime.validate.alike import Forms, Row, reading_of
+from runtime.validate.content import Content, Contents, Fragment, Place, Tensor, assemble
 from runtime.validate.errors import Unsound
 from runtime.validate.meaning import Meaning, Operation
 from runtime.validate.movement import arrived
@@ -20,38 +21,65 @@ class Kept:
     """What a rank is found to hold. ``statistics``: of which block registers of statistics are, by
     register, with whether it is the mean."""
 
-    contents: dict[str, Content]
-    statistics: dict[str, tuple[bool, Content]]
+    contents: Contents = field(default_factory=Contents)
+    statistics: dict[str, tuple[bool, Content]] = field(
+        default_factory=dict[str, "tuple[bool, Content]"]
+    )
 
 
 class Device:
     """Checks the instructions of one rank that need no other, and tells what they make."""
 
-    def __init__(self, program: Program, meaning: Meaning) -> None:
+    def __init__(self, program: Program, meaning: Meaning, forms: Forms | None = None) -> None:
         self.program, self.meaning = program, meaning
+        self.forms = Forms() if forms is None else forms
         self.rank, self._shapes = program.rank, program.shapes
         self._weights: dict[str, Weight] = {weight.register: weight for weight in program.weights}
         self._everyone: Group = tuple(range(program.ranks))
 
     def load(self, load: Load) -> Content:
         """A block of a leaf. Whether it is the right one shows where it is read."""
-        tensor = self.meaning.leaves.get(load.leaf.name)
-        if tensor is None or tensor.value.node.leaf != load.leaf:
-            raise Unsound(f"loads {load.leaf}, expected a leaf of the plan")
-        sizes = tensor.shape
-        inside = len(load.region) == len(sizes) and all(
-            0 <= start < stop <= size
-            for (start, stop), size in zip(load.region, sizes, strict=True)
-        )
-        if not inside:
-            raise Unsound(f"loads {shown(load.region)} of {tensor.name} {list(sizes)}")
+        content = self.meaning.block(load.leaf, load.region)
         if load.leaf.kind == "weight":
             kept = self._weights.get(load.target)
             if kept is None or kept.leaf != load.leaf or kept.region != load.region:
                 raise Unsound(f"loads a weight, expected it in {load.target} as it is kept")
-        content = Content(tensor, self.meaning.places.of(0, 1, load.region))
         self.shaped(load.target, content.place)
         return content
+
+    def row(
+        self,
+        row: Row,
+        tensors: Sequence[Tensor | None],
+        places: Sequence[Place | None],
+        part: int,
+        kept: Kept,
+    ) -> bool:
+        """Operators in a row at once, if they do what some rank's were found to do; else False, and
+        nothing is done. ``tensors`` and ``places``: of what the row reads."""
+        form, contents = row.form, kept.contents
+        if not form.is_regular or not contents.tensors.keys().isdisjoint(form.made):
+            return False
+        found = reading_of(
+            row, tensors, places, (self.rank, self.program.ranks, part), self._shapes.get
+        )
+        if found is None:
+            return False
+        reading, made = found
+        contents.hold(form.results, reading.made, made)
+        return True
+
+    def learn(self, row: Row, tensors: Sequence[Tensor | None], kept: Kept) -> None:
+        """Take a row that was right as an example."""
+        held = kept.contents.tensors
+        reads = [tensor for tensor in tensors if tensor is not None]
+        made = [held[name] for name in row.form.results if name in held]
+        if (
+            row.form.is_regular
+            and len(reads) == len(tensors)
+            and len(made) == len(row.form.results)
+        ):
+            row.form.learn(self.meaning, reads, made)
 
     def run(self, run: Run, given: list[Content], part: int, kept: Kept) -> None:
         """One task: exactly one that the plan has for this device, on just those blocks."""

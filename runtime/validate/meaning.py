@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pcg.graph import Node, Signature, Value
+from pcg.graph import Leaf, Node, Signature, Value
+from pcg.layout import Region
 from pcg.operator import Call
 from pcg.ops.norms import batch_norm, ghost_batch_norm
 from pcg.plan import Plan
@@ -20,8 +21,9 @@ from pcg.text import node_names
 from pcg.view import MachineView
 from runtime.executable import concrete
 from runtime.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
-from runtime.validate.content import Place, Places, Tensor
-from runtime.validate.theorem import Expected, joined, tasks_of
+from runtime.validate.content import Content, Place, Places, Tensor, shown
+from runtime.validate.errors import Unsound
+from runtime.validate.theorem import Columns, Expected, columns, joined, tasks_of
 
 NORMS = {NORM.name: (NORM, batch_norm), GROUP_NORM.name: (GROUP_NORM, ghost_batch_norm)}
 """Norms that also give statistics, each with the one that the plan has."""
@@ -36,6 +38,7 @@ class Work:
     view: MachineView
     places: Places
     _parts: dict[int, dict[int, Expected]] = field(default_factory=dict[int, dict[int, Expected]])
+    _columns: dict[tuple[int, int], Columns] = field(default_factory=dict[tuple[int, int], Columns])
 
     def on(self, device: int, part: int) -> Expected | None:
         """What a device does with a slice in time; None for one that does nothing."""
@@ -44,6 +47,15 @@ class Work:
             known = tasks_of(self.signature, self.partials, self.view, part, self.places)
             self._parts[part] = known
         return known.get(device)
+
+    def columns(self, part: int, ranks: int) -> Columns:
+        """The same by rank, for all."""
+        key = part, ranks
+        found = self._columns.get(key)
+        if found is None:
+            self.on(0, part)
+            found = self._columns[key] = columns(self._parts[part], ranks)
+        return found
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,7 @@ class Meaning:
         self.joins: dict[Tensor, list[Joining]] = {}
         self._where = where
         self._called: dict[int, Called] = {}
+        self._blocks: dict[tuple[int, Region], tuple[Leaf, Content]] = {}
         self._names = node_names(plan.graph)
         self._of: dict[Value, Tensor] = {}
         self._made: dict[object, tuple[Tensor, ...]] = {}
@@ -110,6 +123,25 @@ class Meaning:
             operations = self.operations.get(plain, {})
             found = Called(call, plain, also, only, operations)
             self._called[id(call)] = found
+        return found
+
+    def block(self, leaf: Leaf, region: Region) -> Content:
+        """A block of a leaf. Raises Unsound where there is none such."""
+        key = id(leaf), region
+        known = self._blocks.get(key)
+        if known is not None and known[0] is leaf:
+            return known[1]
+        tensor = self.leaves.get(leaf.name)
+        if tensor is None or tensor.value.node.leaf != leaf:
+            raise Unsound(f"loads {leaf}, expected a leaf of the plan")
+        sizes = tensor.shape
+        inside = len(region) == len(sizes) and all(
+            0 <= start < stop <= size for (start, stop), size in zip(region, sizes, strict=True)
+        )
+        if not inside:
+            raise Unsound(f"loads {shown(region)} of {tensor.name} {list(sizes)}")
+        found = Content(tensor, self.places.of(0, 1, region))
+        self._blocks[key] = leaf, found
         return found
 
     def tensor(self, value: Value) -> Tensor:

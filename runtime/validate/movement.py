@@ -16,7 +16,7 @@ from runtime.validate.content import (
     fragment,
 )
 from runtime.validate.errors import Unsound
-from runtime.validate.transposed import parts
+from runtime.validate.transposed import Parts, parts
 
 
 class Member(NamedTuple):
@@ -29,9 +29,28 @@ class Member(NamedTuple):
 
 
 def collected(members: Sequence[Member], places: Places) -> list[Content]:
-    """What each member of a collective holds after it. Raises Unsound where that is no block of a
-    tensor."""
+    """What each member of a collective holds after it, worked out once for collectives that do the
+    same to other tensors. Raises Unsound where that is no block of a tensor."""
     maps = [parts(member.instruction) for member in members]
+    tensor = members[0].source.tensor
+    if any(member.source.tensor is not tensor for member in members):
+        return _collected(members, maps, places)
+    key = tuple(
+        [
+            (id(own.sends), id(own.receives), member.source.place, member.shape)
+            for member, own in zip(members, maps, strict=True)
+        ]
+    )
+    known = places.collected.get(key)
+    if known is None:
+        found = _collected(members, maps, places)
+        # With what the key knows by object, which has to live as long.
+        places.collected[key] = maps, [content.place for content in found]
+        return found
+    return [Content(tensor, place) for place in known[1]]
+
+
+def _collected(members: Sequence[Member], maps: Sequence[Parts], places: Places) -> list[Content]:
     for own in maps:
         for side in (own.sends, own.receives):
             if side is not None and len(side) != len(members):

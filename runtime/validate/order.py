@@ -24,7 +24,7 @@ Key = object
 """What tells apart groups that ranks have created: its members, or the name of a channel."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Operation:
     """What a rank posts. Of messages ``sends`` and ``receives`` are left, by peer; of a collective
     all members have to be there. ``what``: in words; ``token``: the same for all that take part."""
@@ -54,61 +54,86 @@ class Blame(Exception):
         self.operation, self.problem = operation, problem
 
 
+@dataclass(eq=False)
+class Channel:
+    """What the members of a group have posted to it, by rank. ``there``: how many members have a
+    collective in front; ``key``: which keeps the object alive that it is known by."""
+
+    key: Key
+    lanes: dict[int, deque[Operation]] = field(default_factory=dict[int, "deque[Operation]"])
+    there: int = 0
+
+    def front(self, rank: int) -> Operation | None:
+        lane = self.lanes.get(rank)
+        return lane[0] if lane else None
+
+
 class Lanes:
     """What all ranks have posted, by group."""
 
     def __init__(self) -> None:
-        self._lanes: dict[tuple[Key, int], deque[Operation]] = {}
-        self._there: dict[Key, int] = {}
-        """How many members have a collective in front."""
-        self._fronts: deque[tuple[Key, Operation]] = deque()
+        self._channels: dict[Key, Channel] = {}
+        self._known: dict[int, tuple[Key, Channel]] = {}
+        """By object that is a key: groups are long, and mostly the same objects."""
+        self._fronts: deque[tuple[Channel, Operation]] = deque()
         self.woken: list[Operation] = []
         """What has ended since it was last asked."""
 
     def post(self, key: Key, operation: Operation) -> Operation:
         """Add to the end of a rank's lane."""
-        lane = self._lanes.setdefault((key, operation.rank), deque())
+        channel = self._channel(key)
+        lane = channel.lanes.get(operation.rank)
+        if lane is None:
+            lane = channel.lanes[operation.rank] = deque()
         lane.append(operation)
         if len(lane) == 1:
-            self._fronts.append((key, operation))
+            self._fronts.append((channel, operation))
             while self._fronts:
                 self._reach(*self._fronts.popleft())
         return operation
 
     def left(self) -> list[Operation]:
         """The front of each lane that is not empty."""
-        return [lane[0] for lane in self._lanes.values() if lane]
+        channels = self._channels.values()
+        return [lane[0] for channel in channels for lane in channel.lanes.values() if lane]
 
-    def _reach(self, key: Key, operation: Operation) -> None:
+    def _channel(self, key: Key) -> Channel:
+        known = self._known.get(id(key))
+        if known is not None and known[0] is key:
+            return known[1]
+        found = self._channels.get(key)
+        if found is None:
+            found = self._channels[key] = Channel(key)
+        self._known[id(key)] = key, found
+        return found
+
+    def _reach(self, channel: Channel, operation: Operation) -> None:
         """Something has come to the front of its lane."""
         if operation.meet is not None:
-            self._there[key] = there = self._there.get(key, 0) + 1
-            if there == len(operation.group):
-                self._meet(key, operation)
+            channel.there += 1
+            if channel.there == len(operation.group):
+                self._meet(channel, operation)
             return
         for peer in list(operation.sends):
-            other = self._front(key, peer)
+            other = channel.front(peer)
             if other is not None and operation.rank in other.receives:
-                self._hand(key, operation, other)
+                self._hand(channel, operation, other)
         for peer in list(operation.receives):
-            other = self._front(key, peer)
+            other = channel.front(peer)
             if other is not None and operation.rank in other.sends:
-                self._hand(key, other, operation)
-        self._end(key, operation)
+                self._hand(channel, other, operation)
+        self._end(channel, operation)
 
-    def _front(self, key: Key, rank: int) -> Operation | None:
-        lane = self._lanes.get((key, rank))
-        return lane[0] if lane else None
-
-    def _meet(self, key: Key, one: Operation) -> None:
+    def _meet(self, channel: Channel, one: Operation) -> None:
         members: list[Operation] = []
-        for rank in one.group:
-            other = self._front(key, rank)
+        group, token = one.group, one.token
+        for rank in group:
+            other = channel.front(rank)
             assert other is not None, "counted"
-            if other.token != one.token or other.group != one.group:
+            if other.token != token or (other.group is not group and other.group != group):
                 raise Blame(other, f"meets another of rank {one.rank}: {one.what}")
             members.append(other)
-        self._there[key] = 0
+        channel.there = 0
         assert one.meet is not None, "a collective"
         try:
             one.meet(members)
@@ -116,39 +141,40 @@ class Lanes:
             raise Blame(one, str(error)) from error
         for member in members:
             member.is_done = True
-            self._leave(key, member)
+            self._leave(channel, member)
 
-    def _hand(self, key: Key, sender: Operation, receiver: Operation) -> None:
+    def _hand(self, channel: Channel, sender: Operation, receiver: Operation) -> None:
         if sender.token != receiver.token:
             raise Blame(receiver, f"receives what rank {sender.rank} sends with: {sender.what}")
         receiver.found = receiver.found or {}
         receiver.found[sender.rank] = sender.sends.pop(receiver.rank)
         del receiver.receives[sender.rank]
         if sender is not receiver:
-            self._end(key, receiver)
-            self._end(key, sender)
+            self._end(channel, receiver)
+            self._end(channel, sender)
 
-    def _end(self, key: Key, operation: Operation) -> None:
+    def _end(self, channel: Channel, operation: Operation) -> None:
         if not operation.is_done and not operation.sends and not operation.receives:
             operation.is_done = True
-            self._leave(key, operation)
+            self._leave(channel, operation)
 
-    def _leave(self, key: Key, operation: Operation) -> None:
-        lane = self._lanes[key, operation.rank]
+    def _leave(self, channel: Channel, operation: Operation) -> None:
+        lane = channel.lanes[operation.rank]
         assert lane[0] is operation, "only the front ends"
         lane.popleft()
         self.woken.append(operation)
         if lane:
-            self._fronts.append((key, lane[0]))
+            self._fronts.append((channel, lane[0]))
 
 
 def run(ranks: Mapping[int, Ranks], lanes: Lanes) -> None:
     """Let all ranks come to their ends. Raises Blame where some never do, or leave something that
     nobody takes."""
     waiting: dict[Operation, int] = {}
-    ready = deque(ranks)
+    # Who was woken last goes on first: a small group stays in the processor's caches for a while.
+    ready = list(reversed(list(ranks)))
     while ready:
-        rank = ready.popleft()
+        rank = ready.pop()
         for awaited in ranks[rank]:
             if not awaited.is_done:
                 waiting[awaited] = rank

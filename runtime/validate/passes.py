@@ -165,8 +165,8 @@ class Batch:
     def _demand_no_other(self) -> None:
         """The tail has gradients for slices alone. Raises ProgramError where it has others."""
         contents = self.before.kept.contents
-        for name in sorted(self.before.needed & contents.keys()):
-            if contents[name].tensor.trains:
+        for name in sorted(self.before.needed & contents.tensors.keys()):
+            if contents.tensors[name].trains:
                 problem = "has a gradient of the tail, which does not go back with its values"
                 raise self.passes.rank.wrong(name, problem)
 
@@ -184,11 +184,12 @@ class Passes:
         self.program: Program = program
         self.pipeline = program.pipeline
         joined = frozenset(self.pipeline.joined if self.pipeline else ())
-        self.before = blocks_of(program.instructions)
+        forms = rank.device.forms
+        self.before = blocks_of(program.instructions, forms=forms)
         self.slices = [
-            blocks_of(p, joined) for p in (self.pipeline.slices if self.pipeline else ())
+            blocks_of(p, joined, forms) for p in (self.pipeline.slices if self.pipeline else ())
         ]
-        self.tail = blocks_of(self.pipeline.tail if self.pipeline else ())
+        self.tail = blocks_of(self.pipeline.tail if self.pipeline else (), forms=forms)
         last = self.slices[-1] if self.slices else ()
         self.way_back: tuple[Block, ...] = (*self.before, *self.tail, *last)
         self._sync = Sync(rank, itemsize)
@@ -200,7 +201,7 @@ class Passes:
                 self._closing.setdefault(closing[weight.register], []).append(weight.register)
         self._under_way: Batch | None = None
         self._totals: list[Operation] = []
-        self.made: Kept = Kept({}, {})
+        self.made: Kept = Kept()
         """What the rank holds after the first step."""
 
     def steps(self) -> Waits:
