@@ -170,16 +170,16 @@ class Lowering:
 
     @cached_property
     def _stages_are_apart(self) -> bool:
-        """Whether nothing but slices, and what comes before them, passes between stages, and that
-        to later ones alone. Stages take what follows the slices of a batch, and the first slices of
-        the next one, in different orders; and an earlier stage that waited for a later one with
-        slices of the next batch would not take the last gradients of this one from it."""
+        """Whether nothing but slices passes between stages, and that to later ones alone. Stages
+        take what follows the slices of a batch, and what begins the next one, in different orders;
+        and an earlier stage that waited for a later one with slices of the next batch, or with what
+        comes before them, would not take the last gradients of this one from it."""
         parts = self._roles
         moves = [(n, s) for n, s in enumerate(self.schedule.steps) if isinstance(s, steps.Move)]
         spans = [self._stages(devices) for devices in self._groups]
         for number, move in moves:
             source, target = (self._stages(s.layout.devices) for s in (move.source, move.target))
-            if number in parts.tail:
+            if number in parts.tail or number in parts.before:
                 spans.append(source | target)
             elif max(source) > min(target):
                 return False
