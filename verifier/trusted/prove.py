@@ -18,8 +18,18 @@ from hashlib import sha256
 from itertools import permutations, product
 from math import factorial, lcm, prod
 
-from pcg.normal import Division, Element, Factor, Function, NormalForm, Number, Symbol, Term
-from pcg.poly import Poly, Variable
+from pcg.normal import (
+    Division,
+    Element,
+    Factor,
+    Function,
+    NormalForm,
+    Number,
+    Symbol,
+    Term,
+    substitute_form,
+)
+from pcg.poly import ONE, Poly, Variable
 from verifier.trusted import smt
 from verifier.trusted.cases import Case, any_of, solve
 from verifier.trusted.domain import Domain, Part, as_value, has_partial
@@ -126,9 +136,12 @@ class Prover:
         self._discharge(smt.within(digit.value, digit.size), f"digit {digit.value}")
 
     def equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
-        """Prove two values equal; ``free`` are the index variables outside. Raises Unproved."""
+        """Prove two values equal; ``free`` are the index variables outside, of which those that
+        range over one value are 0. Raises Unproved."""
         simplifier = Simplifier(self._is_size, self._is_index)
         sure = SureGuards(self._range_of, self._is_natural, self._is_size)
+        ones = {name: Poly() for name in free if self._range_of(name) == ONE}
+        left, right = (substitute_form(side, ones) if ones else side for side in (left, right))
         left, right = (split_everywhere(sure.dropped(side), free) for side in (left, right))
         self._equal(simplifier.simplify(left), simplifier.simplify(right), free)
         if has_partial(left) or has_partial(right):
