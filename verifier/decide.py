@@ -62,7 +62,8 @@ class Decision:
 
     ``conditions``: what has to hold, beyond the left side being typed, for the right side to be
     typed alike. ``degrees``: one choice of degrees for which all hold. ``rest``: what is left to try
-    of a pair that was not proved, where that has waited.
+    of a pair that was not proved, where that has waited. ``hypotheses``: those of the conditions
+    that are equations between products of sizes, which no substitution solves.
     """
 
     verdict: Verdict
@@ -73,6 +74,7 @@ class Decision:
     counterexample: Counterexample | None = None
     evidence: Evidence | None = None
     rest: Callable[[], Decision] | None = None
+    hypotheses: tuple[str, ...] = ()
 
 
 class _Stop(Exception):
@@ -118,7 +120,10 @@ def decide(
         return refuted.decision(brief=brief)
     evidence = Evidence(tuple(equal), conditions, agreement.numbers, origin, whole)
     shown = tuple(sorted(degrees.items()))
-    return Decision(Verdict.PROVED, "", conditions, shown, proof, evidence=evidence)
+    hypotheses = tuple(f"{zero} = 0" for zero in sizes.zeros)
+    return Decision(
+        Verdict.PROVED, "", conditions, shown, proof, evidence=evidence, hypotheses=hypotheses
+    )
 
 
 def _sizes(
@@ -241,7 +246,7 @@ def _refuted(
     that failed among them, or unknown."""
     assert first.origin is not None
     solved = guided(error.condition, first.origin) if isinstance(error, Unproved) else ()
-    for instance in chain((first,), solved, others, drawn(first.origin)):
+    for instance in chain((first,), solved, drawn(first.origin), others):
         if found := replay(instance):
             return _Refuted("the values differ", instance, found).decision(brief=brief)
     return Decision(Verdict.UNKNOWN, str(error))

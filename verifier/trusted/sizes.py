@@ -24,7 +24,7 @@ from pcg.errors import OperatorError
 from pcg.graph import Graph, Leaf, Node, Value
 from pcg.halo import demands
 from pcg.operator import Call
-from pcg.poly import Poly, Variable
+from pcg.poly import ONE, Poly, Variable, product
 from verifier.trusted.degrees import halos_of
 from verifier.trusted.errors import Undecided, Unsolvable
 
@@ -133,6 +133,9 @@ class Sizes:
             if any(all(map(self._is_positive, m)) for m, _ in difference.terms):
                 raise Unsolvable(f"{left} = {right} has no solution")
             self._vanish(difference)
+            return
+        if (ones := _unit_factors(difference)) is not None:
+            self.solved |= dict.fromkeys(ones, ONE)
             return
         symbol = _isolated(difference)
         if symbol is None:
@@ -276,15 +279,28 @@ class Sizes:
     def digits(self, size: Poly) -> tuple[Poly, ...]:
         """The factors of a merged size, outermost first; the size alone if it is not merged."""
         size = self.resolve(size)
-        for order in self.orders:
-            factors = tuple(self.resolve(factor) for factor in order)
-            whole = Poly.of(1)
-            for factor in factors:
-                whole = whole * factor
+        orders = [tuple(map(self.resolve, order)) for order in self.orders]
+        for factors in orders:
+            whole = product(factors)
             proper = all(factor.constant != 1 and factor != size for factor in factors)
             if whole == size and len(factors) > 1 and proper:
                 return tuple(d for factor in factors for d in self.digits(factor))
-        return (size,)
+        if sum(len(monomial) for monomial, _ in size.terms) < 2:
+            return (size,)
+        return self._run_of_digits(size, orders) or (size,)
+
+    def _run_of_digits(
+        self, size: Poly, orders: Sequence[tuple[Poly, ...]]
+    ) -> tuple[Poly, ...] | None:
+        """The digits of a size that is the product of some that stand side by side elsewhere."""
+        for factors in orders:
+            if size in factors or any(factor.constant == 1 for factor in factors):
+                continue
+            digits = [d for factor in factors for d in self.digits(factor)]
+            for start, end in combinations(range(len(digits) + 1), 2):
+                if end - start > 1 and product(digits[start:end]) == size:
+                    return tuple(digits[start:end])
+        return None
 
 
 def _part(size: Poly) -> str:
@@ -357,6 +373,15 @@ def _isolated(difference: Poly) -> str | None:
         mixed = sum(c * coefficient > 0 for m, c in difference.terms if m != monomial)
         options.append((mixed, symbol))
     return min(options)[1] if options else None
+
+
+def _unit_factors(difference: Poly) -> list[str] | None:
+    """The factors of a product that is demanded to be 1: as none is negative, each is 1."""
+    terms = dict(difference.terms)
+    number = terms.pop((), 0)
+    if len(terms) != 1 or abs(number) != 1 or list(terms.values()) != [-number]:
+        return None
+    return sorted(set(next(iter(terms))))
 
 
 def _one_sign(difference: Poly) -> bool:
