@@ -19,8 +19,9 @@ from pcg.graph import Graph, Node, Value
 from pcg.poly import Poly
 from verifier.agreement import WHOLE, Agreement, agree, agree_alike, typed_sides, witness
 from verifier.concrete import Origin
-from verifier.counterexample import Counterexample, Instance, instances, replay
+from verifier.counterexample import Counterexample, replay
 from verifier.guided import drawn, guided
+from verifier.instances import Instance, instances
 from verifier.shrink import shrink
 from verifier.trusted import smt
 from verifier.trusted.degrees import Typing, local_typing, ranks
@@ -61,9 +62,9 @@ class Decision:
     """A verdict with its grounds.
 
     ``conditions``: what has to hold, beyond the left side being typed, for the right side to be
-    typed alike. ``degrees``: one choice of degrees for which all hold. ``rest``: what is left to try
-    of a pair that was not proved, where that has waited. ``hypotheses``: those of the conditions
-    that are equations between products of sizes, which no substitution solves.
+    typed alike. ``degrees``: one choice of degrees for which all hold. ``rest``: what is left to
+    try of a pair that was not proved, where that has waited. ``hypotheses``: those of the
+    conditions that are equations between products of sizes, which no substitution solves.
     """
 
     verdict: Verdict

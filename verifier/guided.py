@@ -16,7 +16,7 @@ from random import Random
 
 from pcg.poly import Poly
 from verifier.concrete import Origin
-from verifier.counterexample import Instance, cuts_of, instantiate
+from verifier.instances import Instance, cuts_of, instantiate
 from verifier.trusted import smt
 
 LIMITS = (4, 8, 32)
