@@ -87,6 +87,7 @@ class Prover:
     def __post_init__(self) -> None:
         self.templates = Templates(self._same_function, self.steps, self._range_of)
         self._holes: Ranges = {}
+        self._sure = SureGuards(self._range_of, self._is_natural, self._is_size)
         self._divisions: dict[tuple[Poly, Poly], Division] = {}
         self._digits: dict[Digit, bool] = {}
         self._sizes = frozenset(self.positive)
@@ -100,7 +101,9 @@ class Prover:
         if not digit.value.terms or (name is not None and self.ranges.get(name) == digit.size):
             return True
         if digit not in self._digits:
-            self._digits[digit] = self._choose_digit(digit)
+            below = digit.size - 1 - digit.value
+            sure = self._sure.are_sure(digit.value, below)
+            self._digits[digit] = sure or self._choose_digit(digit)
         return self._digits[digit]
 
     def _choose_digit(self, digit: Digit) -> bool:
@@ -122,10 +125,9 @@ class Prover:
         """Prove two values equal; ``free`` are the index variables outside, of which those that
         range over one value are 0. Raises Unproved."""
         simplifier = Simplifier(self._is_size, self._is_index)
-        sure = SureGuards(self._range_of, self._is_natural, self._is_size)
         ones = {name: Poly() for name in free if self._range_of(name) == ONE}
         left, right = (substitute_form(side, ones) if ones else side for side in (left, right))
-        left, right = (split_everywhere(sure.dropped(side), free) for side in (left, right))
+        left, right = (split_everywhere(self._sure.dropped(side), free) for side in (left, right))
         self._equal(simplifier.simplify(left), simplifier.simplify(right), free)
         if has_partial(left) or has_partial(right):
             self._same_domain(Domain(simplifier), left, right, free)
