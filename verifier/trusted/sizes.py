@@ -28,6 +28,8 @@ from pcg.poly import ONE, Poly, Variable, product
 from verifier.trusted.degrees import halos_of
 from verifier.trusted.errors import Undecided, Unsolvable
 
+MAX_AROUND = 2
+"""How deep the digits of sizes are looked for in those of others."""
 Shape = tuple[Poly, ...]
 SizeEquation = tuple[Poly, Poly]
 """Two sizes that are equal."""
@@ -277,30 +279,31 @@ class Sizes:
             self.orders.append(tuple(sizes[f"|{name}|"] for name in names))
 
     def digits(self, size: Poly) -> tuple[Poly, ...]:
-        """The factors of a merged size, outermost first; the size alone if it is not merged."""
-        size = self.resolve(size)
-        orders = [tuple(map(self.resolve, order)) for order in self.orders]
-        for factors in orders:
-            whole = product(factors)
-            proper = all(factor.constant != 1 and factor != size for factor in factors)
-            if whole == size and len(factors) > 1 and proper:
-                return tuple(d for factor in factors for d in self.digits(factor))
-        if sum(len(monomial) for monomial, _ in size.terms) < 2:
-            return (size,)
-        return self._run_of_digits(size, orders) or (size,)
+        """The factors of a merged size, outermost first; the size alone if it is not merged. A size
+        may be the product of digits that stand side by side in another, too."""
+        orders = tuple(tuple(map(self.resolve, order)) for order in self.orders)
+        return _digits(self.resolve(size), orders, ())
 
-    def _run_of_digits(
-        self, size: Poly, orders: Sequence[tuple[Poly, ...]]
-    ) -> tuple[Poly, ...] | None:
-        """The digits of a size that is the product of some that stand side by side elsewhere."""
-        for factors in orders:
-            if size in factors or any(factor.constant == 1 for factor in factors):
-                continue
-            digits = [d for factor in factors for d in self.digits(factor)]
-            for start, end in combinations(range(len(digits) + 1), 2):
-                if end - start > 1 and product(digits[start:end]) == size:
-                    return tuple(digits[start:end])
-        return None
+
+def _digits(
+    size: Poly, orders: tuple[tuple[Poly, ...], ...], around: tuple[Poly, ...]
+) -> tuple[Poly, ...]:
+    """The digits of a size, as ``orders`` have them; ``around`` are the sizes of which it is asked
+    for the digits, which are not asked for again."""
+    for factors in orders:
+        proper = all(factor.constant != 1 and factor != size for factor in factors)
+        if proper and len(factors) > 1 and product(factors) == size:
+            return tuple(d for factor in factors for d in _digits(factor, orders, around))
+    if sum(len(monomial) for monomial, _ in size.terms) < 2 or len(around) > MAX_AROUND:
+        return (size,)
+    for factors in orders:
+        if any(factor.constant == 1 or factor in (size, *around) for factor in factors):
+            continue
+        digits = [d for factor in factors for d in _digits(factor, orders, (*around, size))]
+        for start, end in combinations(range(len(digits) + 1), 2):
+            if end - start > 1 and product(digits[start:end]) == size:
+                return tuple(digits[start:end])
+    return (size,)
 
 
 def _part(size: Poly) -> str:
