@@ -44,7 +44,7 @@ def _form(pair: Pair) -> General:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of a candidate. ``entry``: the rule, where something was proved."""
+    """What came of a candidate. ``entry``: the rule, if there is one."""
 
     entry: RuleFile | None
     decision: Decision
@@ -52,19 +52,23 @@ class Attempt:
 
 def attempt(formed: tuple[General, Candidate]) -> Attempt:
     """Try to prove the most general form of a candidate, then those with less told apart, then
-    those that a parallel operator gives equal types, then for axes of one element. Where no form is
-    proved, each that was left unknown by a first instance is decided with all that there is."""
+    those that a parallel operator gives equal types, then for axes of one element. What holds only
+    where an equation between products of sizes does that no substitution solves is no rule: sizes
+    hardly ever satisfy it, and solvers may not agree on what follows. Where no form is proved, each
+    that was left unknown by a first instance is decided with all that there is."""
     form, candidate = formed
-    tried: list[tuple[General, Decision]] = []
+    tried: list[Decision] = []
     for variant in chain((form,), islice(forms_of(candidate), 1, None)):
         found = _prove(variant, candidate)
         if found.entry is not None:
             return found
-        tried.append((variant, found.decision))
-    for variant in _narrower(candidate, tried[0][1]):
+        tried.append(found.decision)
+    for variant in _narrower(candidate, tried[0]):
         found = _prove(variant, candidate)
         if found.entry is not None:
             return found
+        if found.decision.verdict is Verdict.PROVED:
+            tried.append(found.decision)
     return Attempt(None, _verdict(tried))
 
 
@@ -75,15 +79,16 @@ def _narrower(candidate: Candidate, first: Decision) -> Iterator[General]:
     yield from _with_ones(candidate)
 
 
-def _verdict(tried: Sequence[tuple[General, Decision]]) -> Decision:
-    """Of forms none of which is proved, what is still unknown, or else the first one's verdict."""
+def _verdict(tried: Sequence[Decision]) -> Decision:
+    """Of forms none of which is a rule, what is proved all the same or still unknown, or else the
+    first one's verdict."""
+    if proved := [decision for decision in tried if decision.verdict is Verdict.PROVED]:
+        return proved[0]
     found: list[Decision] = []
-    for form, decision in tried:
-        if decision.verdict is Verdict.UNKNOWN:
-            decision = _decided(form, brief=False)
-        if decision.verdict is Verdict.UNKNOWN:
-            return decision
-        found.append(decision)
+    for decision in tried:
+        found.append(decision.rest() if decision.rest else decision)
+        if found[-1].verdict is Verdict.UNKNOWN:
+            return found[-1]
     return found[0]
 
 
@@ -105,16 +110,14 @@ def _with_ones(candidate: Candidate) -> Iterator[General]:
 
 
 def _prove(form: General, candidate: Candidate) -> Attempt:
-    decision = _decided(form, brief=True)
-    if decision.verdict is not Verdict.PROVED:
-        return Attempt(None, decision)
-    return Attempt(_rule(form, decision, candidate), decision)
-
-
-def _decided(form: General, *, brief: bool) -> Decision:
     equal = [parse_requirement(text) for text in form.requires]
     # The evidence holds operators, which cannot be sent between processes, and is not kept.
-    return replace(decide(form.left, form.right, equal, brief=brief), evidence=None)
+    decision = replace(decide(form.left, form.right, equal, brief=True), evidence=None)
+    if decision.verdict is not Verdict.PROVED:
+        return Attempt(None, decision)
+    if decision.hypotheses:
+        return Attempt(None, replace(decision, reason=f"where {', '.join(decision.hypotheses)}"))
+    return Attempt(_rule(form, decision, candidate), decision)
 
 
 def _rule(form: General, decision: Decision, candidate: Candidate) -> RuleFile:

@@ -19,7 +19,7 @@ from pcg.poly import Poly
 from pcg.tensor import Degrees, ParallelTensor
 from verifier.agreement import agree, typed_sides
 from verifier.concrete import degree_choices, real_symbols
-from verifier.counterexample import instances, size_attributes
+from verifier.instances import instances, size_attributes
 from verifier.trusted.errors import Undecided
 from verifier.trusted.sizes import SizeEquation, Sizes, input_size, pair_sizes
 

@@ -50,6 +50,8 @@ from verifier.trusted.runs import free_runs
 MAX_OPS = 3
 BUDGET = Budget(seconds=60)
 """For one candidate, which is tried in several forms."""
+NARROW = "proved, left out"
+"""Of candidates that hold only where products of sizes are equal (``attempt``)."""
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 Progress = Callable[[str, int, int], None]
@@ -133,7 +135,7 @@ def generate(
         # What follows from others is proved after them, and where they leave it to be proved.
         prover.run([candidate for candidate in found if candidate.steps == steps])
     clock.lap("proofs")
-    counts = Counter(str(decision.verdict) for _, decision in prover.rejected)
+    counts = Counter(_counted_as(decision) for _, decision in prover.rejected)
     counts["proved"] = len(prover.proved)
     follow = sum(candidate.steps == 1 for candidate in found)
     asked = len(found) if derived else len(found) - follow
@@ -156,6 +158,11 @@ def generate(
     rules = [p.entry for p in prover.proved]
     library = library_of(rules, max_ops=max_ops, undecided=undecided)
     return Generated(library, report, tuple(prover.rejected))
+
+
+def _counted_as(decision: Decision) -> str:
+    """What is said of a candidate that is no rule."""
+    return NARROW if decision.verdict is Verdict.PROVED else str(decision.verdict)
 
 
 Task = Callable[[], Enumerated]

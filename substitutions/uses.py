@@ -22,7 +22,7 @@ from substitutions.origins import Kind, kind_of
 from substitutions.rule import Rule, variables
 from verifier.agreement import Agreement, agree, typed_sides
 from verifier.concrete import Origin
-from verifier.counterexample import instances
+from verifier.instances import instances
 from verifier.trusted.degrees import Typing
 from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes import Sizes, input_size, pair_sizes

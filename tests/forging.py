@@ -19,7 +19,7 @@ from pcg.poly import Poly
 from pcg.text import parse_values, print_graph
 from verifier.agreement import typed_sides
 from verifier.certificate import SCRIPTS, OperatorFile, operators_of, script_name, script_text
-from verifier.counterexample import free_symbols, instances
+from verifier.instances import free_symbols, instances
 from verifier.trusted import smt
 from verifier.trusted.degrees import local_typing, ranks
 from verifier.trusted.expansion import obligations

@@ -13,9 +13,10 @@ from pcg.evaluate import evaluate_shards, meaning
 from pcg.graph import Graph, Value
 from pcg.poly import Poly
 from pcg.ring import PrimeField, Reals
-from verifier import counterexample
+from verifier import instances
 from verifier.concrete import numbers
-from verifier.counterexample import Instance, random_leaves
+from verifier.counterexample import random_leaves
+from verifier.instances import Instance
 from verifier.trusted.degrees import Monomial, Typing, typings
 from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes import SizeEquation, Sizes, input_size
@@ -89,7 +90,7 @@ def _sized(
 ) -> Instance | None:
     symbols = sorted({s for size in sizes.positive for s in sizes.resolve(size).symbols})
     # Strides, offsets and the like: no size of a tensor depends on them.
-    others = [s for s in counterexample.free_symbols((left, right), sizes) if s not in symbols]
+    others = [s for s in instances.free_symbols((left, right), sizes) if s not in symbols]
     cuts = dict.fromkeys(symbols, 1)
     for leaf in {node.leaf for side in (left, right) for node in Graph(side).leaves}:
         for dim in range(leaf.rank):
@@ -102,7 +103,7 @@ def _sized(
         own = operators if attempt % 3 else 1
         values = {s: base[i] * cuts[s] * own for i, s in enumerate(symbols)}
         values |= {s: random.choice(OFFSETS) for s in others}
-        found = counterexample._instance(left, right, sizes, values, degrees)
+        found = instances._instance(left, right, sizes, values, degrees)
         if found is not None and _largest(found) <= MAX_ELEMENTS and _most(found) <= MAX_NUMBERS:
             return found
     return None

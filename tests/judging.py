@@ -45,8 +45,9 @@ from pcg.tensor import Degrees, ParallelTensor
 from pcg.text import parse_graph
 from substitutions.rule import input_ranks, side_text
 from substitutions.workers import parallel_map
-from verifier.counterexample import Counterexample, Instance, random_leaves
+from verifier.counterexample import Counterexample, random_leaves
 from verifier.decide import Verdict, decide
+from verifier.instances import Instance
 from verifier.trusted.degrees import Typing, typings
 from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes import Sizes

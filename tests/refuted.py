@@ -10,7 +10,8 @@ import pytest
 from pcg.graph import Value
 from pcg.text import parse_values
 from verifier import decide as deciding
-from verifier.counterexample import Counterexample, Instance, replay
+from verifier.counterexample import Counterexample, replay
+from verifier.instances import Instance
 from verifier.shrink import shrink
 
 UNSOUND = Path(__file__).parent / "rules" / "unsound"

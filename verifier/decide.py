@@ -8,9 +8,10 @@ the types agree, what is left is that the composed equations are equal (``truste
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import chain
 
 from pcg.errors import OperatorError
@@ -18,8 +19,9 @@ from pcg.graph import Graph, Node, Value
 from pcg.poly import Poly
 from verifier.agreement import WHOLE, Agreement, agree, agree_alike, typed_sides, witness
 from verifier.concrete import Origin
-from verifier.counterexample import Counterexample, Instance, instances, replay
+from verifier.counterexample import Counterexample, replay
 from verifier.guided import drawn, guided
+from verifier.instances import Instance, instances
 from verifier.shrink import shrink
 from verifier.trusted import smt
 from verifier.trusted.degrees import Typing, local_typing, ranks
@@ -60,7 +62,9 @@ class Decision:
     """A verdict with its grounds.
 
     ``conditions``: what has to hold, beyond the left side being typed, for the right side to be
-    typed alike. ``degrees``: one choice of degrees for which all hold.
+    typed alike. ``degrees``: one choice of degrees for which all hold. ``rest``: what is left to
+    try of a pair that was not proved, where that has waited. ``hypotheses``: those of the
+    conditions that are equations between products of sizes, which no substitution solves.
     """
 
     verdict: Verdict
@@ -70,6 +74,8 @@ class Decision:
     proof: Proof | None = None
     counterexample: Counterexample | None = None
     evidence: Evidence | None = None
+    rest: Callable[[], Decision] | None = None
+    hypotheses: tuple[str, ...] = ()
 
 
 class _Stop(Exception):
@@ -100,8 +106,9 @@ def decide(
 ) -> Decision:
     """Decide whether two graphs over the same inputs, with paired outputs, are equal, for all
     sizes for which the equations in ``equal`` hold; with ``whole``, for tensors that are neither
-    cut nor copied, and graphs without parallel operators. ``brief``: of what is false, the first
-    instance that is tried shows it, or one that solves a condition, and it is not made small."""
+    cut nor copied, and graphs without parallel operators. ``brief``: what is neither proved nor
+    refuted by the first instance is unknown, and the search for others waits to be called for; no
+    counterexample is made small."""
     pair = (tuple(left), tuple(right))
     try:
         sizes, conditions = _sizes(*pair, equal)
@@ -114,7 +121,10 @@ def decide(
         return refuted.decision(brief=brief)
     evidence = Evidence(tuple(equal), conditions, agreement.numbers, origin, whole)
     shown = tuple(sorted(degrees.items()))
-    return Decision(Verdict.PROVED, "", conditions, shown, proof, evidence=evidence)
+    hypotheses = tuple(f"{zero} = 0" for zero in sizes.zeros)
+    return Decision(
+        Verdict.PROVED, "", conditions, shown, proof, evidence=evidence, hypotheses=hypotheses
+    )
 
 
 def _sizes(
@@ -225,12 +235,22 @@ def _value(
             _check_typings(Graph((*left, *right)).nodes)
         return _prove(left, right, sizes), first.origin
     except (Unproved, TooLarge) as error:
-        solved = guided(error.condition, first.origin) if isinstance(error, Unproved) else ()
-        others = () if brief else chain(concrete, drawn(first.origin))
-        for instance in chain((first,), solved, others):
-            if found := replay(instance):
-                raise _Refuted("the values differ", instance, found) from None
-        raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None
+        search = partial(_refuted, error, first, concrete, brief=brief)
+        unknown = Decision(Verdict.UNKNOWN, str(error), rest=search)
+        raise _Stop(unknown if brief else search()) from None
+
+
+def _refuted(
+    error: Unproved | TooLarge, first: Instance, others: Iterator[Instance], *, brief: bool
+) -> Decision:
+    """The verdict on a pair that is not proved: refuted by an instance, one that solves a condition
+    that failed among them, or unknown."""
+    assert first.origin is not None
+    solved = guided(error.condition, first.origin) if isinstance(error, Unproved) else ()
+    for instance in chain((first,), solved, drawn(first.origin), others):
+        if found := replay(instance):
+            return _Refuted("the values differ", instance, found).decision(brief=brief)
+    return Decision(Verdict.UNKNOWN, str(error))
 
 
 def _check_typings(nodes: Sequence[Node]) -> None:

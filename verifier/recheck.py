@@ -27,7 +27,8 @@ from verifier.certificate import (
 )
 from verifier.claim import Claim, Pair, Rejected, claim_of, exchanged
 from verifier.concrete import Origin, real_symbols
-from verifier.counterexample import Counterexample, free_symbols
+from verifier.counterexample import Counterexample
+from verifier.instances import free_symbols
 from verifier.replay import refutation
 from verifier.trusted import smt
 from verifier.trusted.degrees import Typing, local_typing, ranks, typings

@@ -19,16 +19,8 @@ from math import lcm, prod
 from pcg.graph import Graph, Value
 from pcg.poly import Poly
 from verifier.concrete import Origin, numbers, real_symbols
-from verifier.counterexample import (
-    OFFSETS,
-    Counterexample,
-    Instance,
-    cuts_of,
-    free_symbols,
-    instantiate,
-    replay,
-    sized,
-)
+from verifier.counterexample import Counterexample, replay
+from verifier.instances import OFFSETS, Instance, cuts_of, free_symbols, instantiate, sized
 from verifier.trusted.degrees import Basis, Monomial, Typing
 from verifier.trusted.sizes import Sizes
 from verifier.trusted.types import differences

@@ -20,17 +20,16 @@ from verifier.counterexample import (
     VALUES,
     Counterexample,
     Difference,
-    Instance,
     difference,
     index_leaves,
     input_values,
-    instantiate,
     random_leaves,
     replayable,
     report,
     type_difference,
     value_difference,
 )
+from verifier.instances import Instance, instantiate
 
 MAX_EVALUATIONS = 60
 """Of both sides, for one counterexample."""

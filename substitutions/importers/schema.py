@@ -120,12 +120,18 @@ class ForeignSide:
         return frozenset(r.op for o in self.operators for r in o.inputs if r.op < 0)
 
 
+_NOTHING = ForeignSide((), (), ())
+
+
 @dataclass(frozen=True)
 class ForeignRule:
     name: str
     source: Source
     left: ForeignSide
     right: ForeignSide
+    mixed: str = ""
+    """Why it has no meaning in either system, if it has operators of both; its sides are not
+    read then."""
 
     @property
     def sides(self) -> tuple[tuple[str, ForeignSide], ...]:
@@ -150,9 +156,11 @@ def read_foreign(path: str | Path) -> ForeignFile:
         raise InputError(str(path), f"{len(model.rule)} rules, expected at most {MAX_RULES}")
     where = str(path)
     names = [_operator_names(where, f"rule[{i}]", rule) for i, rule in enumerate(model.rule)]
-    source = _source(where, model.rule, names)
+    source = _source(model.rule, names)
     rules = tuple(
-        _Checker(where, f"rule[{i}]", source).rule(rule) for i, rule in enumerate(model.rule)
+        _Checker(where, f"rule[{i}]", source if own is None else own, mixed).rule(rule)
+        for i, rule in enumerate(model.rule)
+        for own, mixed in (_own_source(names[i]),)
     )
     return ForeignFile(where, source, rules)
 
@@ -185,23 +193,30 @@ def _operator_names(where: str, place: str, rule: _RuleModel) -> frozenset[str]:
     return frozenset(names)
 
 
-def _source(where: str, rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> Source:
-    """Which system the file is from.
-
-    Most operators exist in one of the two only. Where all that occur exist in both, the ranks that
-    a concat states tell (3 is FlexFlow's), then the inputs (beyond -6 they are TASO's); and where
-    nothing tells, the file is taken for TASO's, which assumes less about the sizes of inputs.
-    """
+def _own_source(names: frozenset[str]) -> tuple[Source | None, str]:
+    """Which system a rule is from by its operators, most of which exist in one of the two only,
+    None if they do not tell; and why it is from neither, if it has operators of both."""
     found: dict[Source, str] = {}
-    for name in sorted(frozenset[str]().union(*names)):
+    for name in sorted(names):
         sources = SIGNATURES[name].sources
         if len(sources) == 1:
             found.setdefault(sources[0], name)
     if len(found) > 1:
         both = " and ".join(f"{name} of {source}" for source, name in sorted(found.items()))
-        raise InputError(where, f"mixes the operators of two systems: {both}")
-    if found:
-        return next(iter(found))
+        return Source.TASO, f"it mixes the operators of two systems: {both}"
+    return next(iter(found), None), ""
+
+
+def _source(rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> Source:
+    """Which system the rules are from whose operators do not tell.
+
+    They are from the one system that all others are from. Where these do not tell, or are from
+    both, the ranks that a concat states tell (3 is FlexFlow's), then the inputs (beyond -6 they are
+    TASO's); and where nothing tells, they are taken for TASO's, which assumes less about sizes.
+    """
+    found = {own for own, mixed in map(_own_source, names) if own is not None and not mixed}
+    if len(found) == 1:
+        return found.pop()
     operators = [o for rule in rules for o in (*rule.source, *rule.target)]
     ranks = {p.value for o in operators for p in o.para if p.key == NUM_DIM}
     inputs = {tensor.op_id for o in operators for tensor in o.input}
@@ -216,18 +231,22 @@ class _Checker:
     where: str
     place: str
     source: Source
+    mixed: str = ""
 
     def rule(self, model: _RuleModel) -> ForeignRule:
+        if self.mixed:
+            # Parameters and references mean different things in the two.
+            return ForeignRule(model.name, self.source, _NOTHING, _NOTHING, self.mixed)
         left = self._operators("srcOp", model.source)
         right = self._operators("dstOp", model.target)
         outputs = self._outputs(model, left, right)
-        sides = [
-            ForeignSide(operators, self._order(side, operators), mapped)
-            for side, operators, mapped in zip(
-                ("srcOp", "dstOp"), (left, right), zip(*outputs, strict=True), strict=True
-            )
-        ]
-        return ForeignRule(model.name, self.source, *sides)
+        sources, targets = zip(*outputs, strict=True)
+        return ForeignRule(
+            model.name,
+            self.source,
+            ForeignSide(left, self._order("srcOp", left), sources),
+            ForeignSide(right, self._order("dstOp", right), targets),
+        )
 
     def _fail(self, at: str, problem: str) -> NoReturn:
         raise InputError(self.where, f"{self.place}.{at}: {problem}")

@@ -22,8 +22,9 @@ from pcg.text import parse_graph
 from substitutions.decompose import Decomposed, by_blocks, decompose, decompositions
 from substitutions.match import build, matches, rewrite
 from substitutions.rule import Rule, input_ranks, parse_rule, side_text
-from verifier.counterexample import Instance, random_leaves
+from verifier.counterexample import random_leaves
 from verifier.decide import Verdict, decide
+from verifier.instances import Instance
 from verifier.trusted.runs import free_runs, widened
 
 PAIRS = {

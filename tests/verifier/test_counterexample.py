@@ -13,15 +13,9 @@ from pcg.graph import Graph, Node, Value
 from pcg.operator import Operator
 from pcg.ops import OPERATORS
 from pcg.poly import Poly
-from verifier.counterexample import (
-    Instance,
-    difference,
-    input_values,
-    instances,
-    replay,
-    replayable,
-)
+from verifier.counterexample import difference, input_values, replay, replayable
 from verifier.decide import Verdict, decide
+from verifier.instances import Instance, instances
 from verifier.trusted.sizes import Sizes
 
 MOVED = (

@@ -46,6 +46,7 @@ SUM = (*value(exp(X_ALONE)), *value(exp(Y_ALONE)))
 """Positive, and no product."""
 RSQRT = Function.of("rsqrt", SUM)
 RELU = Function.of("max", X_ALONE, ())
+ZERO = Argument(())
 
 
 def summed(form: NormalForm, *guards: Poly) -> NormalForm:
@@ -63,6 +64,10 @@ EXAMPLES: dict[Law, tuple[NormalForm, NormalForm]] = {
         value(RELU, times=2),
     ),
     laws.MAX_IDEMPOTENT: (value(Function.of("max", X_ALONE, X_ALONE)), X_ALONE),
+    laws.MAX_ONE: (
+        value(Function("max", (Argument(value(Element("x", (K,))), (("k", Poly.of(1)),)), ZERO))),
+        value(Function("max", (Argument(value(Element("x", (Poly(),)))), ZERO))),
+    ),
     laws.EXP_SUM: (value(exp((*X_ALONE, *Y_ALONE))), value(exp(X_ALONE), exp(Y_ALONE))),
     laws.EXP_DIFFERENCE: (value(recip(value(exp(X_ALONE)))), value(exp(value(X, times=-1)))),
     laws.LOG_EXP: (value(log(value(exp(X_ALONE)))), X_ALONE),

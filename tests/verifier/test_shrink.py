@@ -18,16 +18,8 @@ from pcg.operator import Operator
 from pcg.ops import OPERATORS
 from pcg.text import parse_graph
 from verifier import shrink as shrinking
-from verifier.counterexample import (
-    Counterexample,
-    Instance,
-    difference,
-    input_values,
-    instances,
-    instantiate,
-    replay,
-    replayable,
-)
+from verifier.counterexample import Counterexample, difference, input_values, replay, replayable
+from verifier.instances import Instance, instances, instantiate
 from verifier.shrink import Measure, measure, shrink
 
 LINES = lines()

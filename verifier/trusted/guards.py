@@ -31,6 +31,10 @@ class SureGuards:
         """The same value without such guards; ``inner`` are the indices bound around it."""
         return tuple(self._term(term, inner or {}) for term in form)
 
+    def are_sure(self, *guards: Poly) -> bool:
+        """Whether none of them is ever negative."""
+        return all(self._is_sure(guard, {}) for guard in guards)
+
     def _term(self, term: Term, inner: Mapping[str, Poly]) -> Term:
         inner = {**inner, **dict(term.binders)}
         guards = tuple(g for g in term.guards if not self._is_sure(g, inner))

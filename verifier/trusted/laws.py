@@ -49,6 +49,11 @@ MAX_HOMOGENEOUS = Law(
     "(=> (> a 0.0) (= (ite (>= (* a b) (* a c)) (* a b) (* a c)) (* a (ite (>= b c) b c))))",
 )
 MAX_IDEMPOTENT = Law("max is idempotent", "max(a, a) = a", "(= (ite (>= a a) a a) a)")
+MAX_ONE = Law(
+    "a maximum over one",
+    "max over i < 1 of a(i) = a(0)",
+    source="definition of a maximum over a finite range",
+)
 EXP_SUM = Law("exp of a sum", "exp(a + b) = exp(a) exp(b), exp(0) = 1", source=_EXP)
 EXP_DIFFERENCE = Law("exp of a difference", "exp(a) exp(-a) = 1 and exp(a) > 0", source=_EXP)
 LOG_EXP = Law(
@@ -96,7 +101,7 @@ SUM_RANGE = Law(
 )
 SUM_FEW = Law(
     "a sum over few",
-    "sum over i < 2 of a(i) = a(0) + a(1), and so for a few more",
+    "sum over i < 2 of a(i) = a(0) + a(1), and so for one or a few more",
     source="definition of a finite sum",
 )
 LAWS = frozenset(
@@ -106,6 +111,7 @@ LAWS = frozenset(
         MAX_NONNEGATIVE,
         MAX_HOMOGENEOUS,
         MAX_IDEMPOTENT,
+        MAX_ONE,
         EXP_SUM,
         EXP_DIFFERENCE,
         LOG_EXP,

@@ -10,16 +10,24 @@ by which values they are taken over, however often.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from hashlib import sha256
-from itertools import permutations, product
-from math import factorial, lcm, prod
+from math import lcm
 
-from pcg.normal import Division, Element, Factor, Function, NormalForm, Number, Symbol, Term
-from pcg.poly import Poly, Variable
+from pcg.normal import (
+    Division,
+    Element,
+    Factor,
+    Function,
+    NormalForm,
+    Number,
+    Symbol,
+    Term,
+    substitute_form,
+)
+from pcg.poly import ONE, Poly, Variable
 from verifier.trusted import smt
 from verifier.trusted.cases import Case, any_of, solve
 from verifier.trusted.domain import Domain, Part, as_value, has_partial
@@ -28,6 +36,7 @@ from verifier.trusted.errors import Unproved
 from verifier.trusted.guards import SureGuards
 from verifier.trusted.keys import Key, key_of_term
 from verifier.trusted.meaning import Digit
+from verifier.trusted.readings import Read, Reading, all_orders, as_sorted, keys_of
 from verifier.trusted.simplify import Simplifier
 from verifier.trusted.steps import Searching, Steps
 from verifier.trusted.templates import (
@@ -38,9 +47,6 @@ from verifier.trusted.templates import (
     case_split,
     split_everywhere,
 )
-
-MAX_ORDERS = 720
-"""Ways to order the factors of a term that read the same tensor."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +64,6 @@ class Proof:
     def digest(self) -> str:
         """A hash of the side conditions."""
         return sha256("\n".join(self.obligations).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a factor reads: a tensor, function or number, at coordinates."""
-
-    head: Head
-    coordinates: tuple[Poly, ...]
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        """Sorts the factors of a term."""
-        return str(self.head), *map(str, self.coordinates)
 
 
 @dataclass
@@ -94,6 +87,7 @@ class Prover:
     def __post_init__(self) -> None:
         self.templates = Templates(self._same_function, self.steps, self._range_of)
         self._holes: Ranges = {}
+        self._sure = SureGuards(self._range_of, self._is_natural, self._is_size)
         self._divisions: dict[tuple[Poly, Poly], Division] = {}
         self._digits: dict[Digit, bool] = {}
         self._sizes = frozenset(self.positive)
@@ -107,7 +101,9 @@ class Prover:
         if not digit.value.terms or (name is not None and self.ranges.get(name) == digit.size):
             return True
         if digit not in self._digits:
-            self._digits[digit] = self._choose_digit(digit)
+            below = digit.size - 1 - digit.value
+            sure = self._sure.are_sure(digit.value, below)
+            self._digits[digit] = sure or self._choose_digit(digit)
         return self._digits[digit]
 
     def _choose_digit(self, digit: Digit) -> bool:
@@ -126,10 +122,12 @@ class Prover:
         self._discharge(smt.within(digit.value, digit.size), f"digit {digit.value}")
 
     def equal(self, left: NormalForm, right: NormalForm, free: frozenset[str]) -> None:
-        """Prove two values equal; ``free`` are the index variables outside. Raises Unproved."""
+        """Prove two values equal; ``free`` are the index variables outside, of which those that
+        range over one value are 0. Raises Unproved."""
         simplifier = Simplifier(self._is_size, self._is_index)
-        sure = SureGuards(self._range_of, self._is_natural, self._is_size)
-        left, right = (split_everywhere(sure.dropped(side), free) for side in (left, right))
+        ones = {name: Poly() for name in free if self._range_of(name) == ONE}
+        left, right = (substitute_form(side, ones) if ones else side for side in (left, right))
+        left, right = (split_everywhere(self._sure.dropped(side), free) for side in (left, right))
         self._equal(simplifier.simplify(left), simplifier.simplify(right), free)
         if has_partial(left) or has_partial(right):
             self._same_domain(Domain(simplifier), left, right, free)
@@ -241,22 +239,22 @@ class Prover:
 
     def _grouped(
         self, left: Sequence[Term], right: Sequence[Term], free: frozenset[str]
-    ) -> dict[tuple[Head, ...], tuple[list[_Read], list[_Read]]]:
+    ) -> dict[tuple[Head, ...], tuple[list[Read], list[Read]]]:
         """The terms of both sides by what they read."""
-        groups: dict[tuple[Head, ...], tuple[list[_Read], list[_Read]]] = {}
+        groups: dict[tuple[Head, ...], tuple[list[Read], list[Read]]] = {}
         for side, terms in enumerate((left, right)):
             for term in case_split(terms, free):
                 read = self._read(term, free)
                 groups.setdefault(read.heads, ([], []))[side].append(read)
         return groups
 
-    def _read(self, term: Term, free: frozenset[str]) -> _Read:
+    def _read(self, term: Term, free: frozenset[str]) -> Read:
         bound = free | bound_in(term)
         readings = sorted(
             (self._reading(factor, bound) for factor in term.factors),
             key=lambda reading: reading.order,
         )
-        return _Read(term, tuple(readings))
+        return Read(term, tuple(readings))
 
     def _reading(self, factor: Factor, bound: frozenset[str]) -> Reading:
         match factor:
@@ -271,8 +269,8 @@ class Prover:
 
     def _try_orders(
         self,
-        lefts: list[_Read],
-        rights: list[_Read],
+        lefts: list[Read],
+        rights: list[Read],
         same: Callable[[Sequence[Case], Sequence[Case]], smt.Formula],
         what: str,
     ) -> None:
@@ -282,11 +280,11 @@ class Prover:
         ways = ("sorted", "symmetric") if (lefts or rights)[0].repeats else ("sorted",)
         last = Unproved(what)
         for way in self.steps.options((*ways, "identical")):
-            orders = _sorted if way == "sorted" else _all_orders
+            orders = as_sorted if way == "sorted" else all_orders
             mark = self._mark()
             try:
                 if way == "identical":
-                    if _keys(lefts) != _keys(rights):
+                    if keys_of(lefts) != keys_of(rights):
                         break
                     return
                 left, right = (
@@ -372,10 +370,6 @@ class Prover:
             self._try_orders(lefts, rights, self._same_values, f"max of {heads[0]}")
 
 
-def _keys(reads: Sequence[_Read]) -> Counter[Key]:
-    return Counter(key_of_term(read.term) for read in reads)
-
-
 def _distinct(parts: Iterable[Part]) -> dict[Key, Part]:
     return {key_of_term(part.term(along=False)): part for part in parts}
 
@@ -390,36 +384,3 @@ def _listed(domain: Domain, factors: Iterable[Undefined]) -> Iterator[Part]:
 def _values(function: Function) -> list[Term]:
     """The arguments of a maximum, each as the one factor of a term."""
     return [Term(Fraction(1), a.binders, a.guards, (as_value(a.form),)) for a in function.args]
-
-
-@dataclass(frozen=True)
-class _Read:
-    term: Term
-    readings: tuple[Reading, ...]
-
-    @property
-    def heads(self) -> tuple[Head, ...]:
-        return tuple(r.head for r in self.readings)
-
-    @property
-    def repeats(self) -> bool:
-        """Whether it reads a tensor more than once."""
-        return len(set(self.heads)) < len(self.heads)
-
-
-def _sorted(read: _Read) -> Iterator[Sequence[Reading]]:
-    yield read.readings
-
-
-def _all_orders(read: _Read) -> Iterator[Sequence[Reading]]:
-    """The ways to order factors that read the same tensor."""
-    runs: list[list[Reading]] = []
-    for reading in read.readings:
-        if runs and runs[-1][0].head == reading.head:
-            runs[-1].append(reading)
-        else:
-            runs.append([reading])
-    if prod(factorial(len(run)) for run in runs) > MAX_ORDERS:
-        raise Unproved("too many factors read the same tensor")
-    for choice in product(*(list(permutations(run)) for run in runs)):
-        yield [reading for run in choice for reading in run]

@@ -29,6 +29,7 @@ from verifier.trusted.laws import (
     MAX_HOMOGENEOUS,
     MAX_IDEMPOTENT,
     MAX_NONNEGATIVE,
+    MAX_ONE,
     RECIP_CANCELS,
     RECIP_PRODUCT,
     RECIP_RECIP,
@@ -39,7 +40,7 @@ from verifier.trusted.laws import (
     SUM_RANGE,
     Law,
 )
-from verifier.trusted.spans import tightened, unrolled
+from verifier.trusted.spans import single, single_argument, tightened, unrolled
 
 UNIT = Term(Fraction(1))
 ONE: NormalForm = (UNIT,)
@@ -82,6 +83,7 @@ class Simplifier:
     def _term(self, term: Term) -> NormalForm:
         term = self._pointed(term) if SUM_POINT in self.laws else term
         term = tightened(term, self.is_size) if SUM_RANGE in self.laws else term
+        term = single(term) if SUM_FEW in self.laws else term
         term = self._counted(term) if SUM_EQUAL in self.laws else term
         products: NormalForm = (replace(term, factors=()),)
         for factor in term.factors:
@@ -230,7 +232,7 @@ class Simplifier:
         """A maximum of maxima is one maximum; that of one value is the value; 0 is no greater
         than what is not negative."""
         flat: list[Argument] = []
-        for argument in args:
+        for argument in map(single_argument, args) if MAX_ONE in self.laws else args:
             inner = alone(argument.form, "max") if MAX_ASSOCIATIVE in self.laws else None
             flat += [argument] if inner is None else [_nested(argument, a) for a in inner.args]
         if MAX_IDEMPOTENT in self.laws:

@@ -24,10 +24,12 @@ from pcg.errors import OperatorError
 from pcg.graph import Graph, Leaf, Node, Value
 from pcg.halo import demands
 from pcg.operator import Call
-from pcg.poly import Poly, Variable
+from pcg.poly import ONE, Poly, Variable, product
 from verifier.trusted.degrees import halos_of
 from verifier.trusted.errors import Undecided, Unsolvable
 
+MAX_AROUND = 2
+"""How deep the digits of sizes are looked for in those of others."""
 Shape = tuple[Poly, ...]
 SizeEquation = tuple[Poly, Poly]
 """Two sizes that are equal."""
@@ -133,6 +135,9 @@ class Sizes:
             if any(all(map(self._is_positive, m)) for m, _ in difference.terms):
                 raise Unsolvable(f"{left} = {right} has no solution")
             self._vanish(difference)
+            return
+        if (ones := _unit_factors(difference)) is not None:
+            self.solved |= dict.fromkeys(ones, ONE)
             return
         symbol = _isolated(difference)
         if symbol is None:
@@ -274,17 +279,31 @@ class Sizes:
             self.orders.append(tuple(sizes[f"|{name}|"] for name in names))
 
     def digits(self, size: Poly) -> tuple[Poly, ...]:
-        """The factors of a merged size, outermost first; the size alone if it is not merged."""
-        size = self.resolve(size)
-        for order in self.orders:
-            factors = tuple(self.resolve(factor) for factor in order)
-            whole = Poly.of(1)
-            for factor in factors:
-                whole = whole * factor
-            proper = all(factor.constant != 1 and factor != size for factor in factors)
-            if whole == size and len(factors) > 1 and proper:
-                return tuple(d for factor in factors for d in self.digits(factor))
+        """The factors of a merged size, outermost first; the size alone if it is not merged. A size
+        may be the product of digits that stand side by side in another, too."""
+        orders = tuple(tuple(map(self.resolve, order)) for order in self.orders)
+        return _digits(self.resolve(size), orders, ())
+
+
+def _digits(
+    size: Poly, orders: tuple[tuple[Poly, ...], ...], around: tuple[Poly, ...]
+) -> tuple[Poly, ...]:
+    """The digits of a size, as ``orders`` have them; ``around`` are the sizes of which it is asked
+    for the digits, which are not asked for again."""
+    for factors in orders:
+        proper = all(factor.constant != 1 and factor != size for factor in factors)
+        if proper and len(factors) > 1 and product(factors) == size:
+            return tuple(d for factor in factors for d in _digits(factor, orders, around))
+    if sum(len(monomial) for monomial, _ in size.terms) < 2 or len(around) > MAX_AROUND:
         return (size,)
+    for factors in orders:
+        if any(factor.constant == 1 or factor in (size, *around) for factor in factors):
+            continue
+        digits = [d for factor in factors for d in _digits(factor, orders, (*around, size))]
+        for start, end in combinations(range(len(digits) + 1), 2):
+            if end - start > 1 and product(digits[start:end]) == size:
+                return tuple(digits[start:end])
+    return (size,)
 
 
 def _part(size: Poly) -> str:
@@ -357,6 +376,15 @@ def _isolated(difference: Poly) -> str | None:
         mixed = sum(c * coefficient > 0 for m, c in difference.terms if m != monomial)
         options.append((mixed, symbol))
     return min(options)[1] if options else None
+
+
+def _unit_factors(difference: Poly) -> list[str] | None:
+    """The factors of a product that is demanded to be 1: as none is negative, each is 1."""
+    terms = dict(difference.terms)
+    number = terms.pop((), 0)
+    if len(terms) != 1 or abs(number) != 1 or list(terms.values()) != [-number]:
+        return None
+    return sorted(set(next(iter(terms))))
 
 
 def _one_sign(difference: Poly) -> bool:

@@ -1,8 +1,9 @@
 """Sums with the least said of their indices: conditions as ranges, few summands as themselves.
 
 So that equal sums are written alike, a condition on a summed index becomes its range, where sizes
-tell that this has at least one element. And an index over a range of a few, such as the two halves
+tell that this has at least one element. An index over a range of a few, such as the two halves
 of a concat, that is multiplied by a size is replaced by each of its values: what is left is linear.
+And an index over one value is that value, so that what reads there reads at a fixed place.
 Both are exact, for all sizes, and take nothing from a solver.
 """
 
@@ -11,7 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from pcg.normal import Element, Factor, Function, NormalForm, Number, Term, substitute_term
+from pcg.normal import (
+    Argument,
+    Element,
+    Factor,
+    Function,
+    NormalForm,
+    Number,
+    Term,
+    substitute_argument,
+    substitute_term,
+)
 from pcg.poly import Poly
 
 MAX_UNROLLED = 4
@@ -57,16 +68,38 @@ def _defined(term: Term) -> set[str]:
 
 def unrolled(term: Term) -> NormalForm:
     """The same sum as one term for each value of an index over a few that stands in a product with
-    a symbol, if there is one."""
+    a symbol, and of every index over one value or none."""
     for var, size in term.binders:
         count = size.constant
-        if count is None or count > MAX_UNROLLED or not _is_multiplied(var, term):
+        if count is None or count > MAX_UNROLLED or not (count < 2 or _is_multiplied(var, term)):
             continue
-        binders = tuple(binder for binder in term.binders if binder[0] != var)
-        left = replace(term, binders=binders)
-        parts = (substitute_term(left, {var: Poly.of(value)}) for value in range(count))
-        return tuple(part for part in parts if _is_possible(part))
+        parts = (_at(term, var, value) for value in range(count))
+        return tuple(one for part in parts if _is_possible(part) for one in unrolled(part))
     return (term,)
+
+
+def single(term: Term) -> Term:
+    """The same sum without indices over one value, which are 0."""
+    for var, size in term.binders:
+        if size.constant == 1:
+            return single(_at(term, var, 0))
+    return term
+
+
+def single_argument(argument: Argument) -> Argument:
+    """The same arguments of a maximum without indices over one value, which are 0."""
+    ones = {var: Poly() for var, size in argument.binders if size.constant == 1}
+    if not ones:
+        return argument
+    binders = tuple((v, n.substitute(ones)) for v, n in argument.binders if v not in ones)
+    left = substitute_argument(replace(argument, binders=()), ones)
+    return single_argument(replace(left, binders=binders))
+
+
+def _at(term: Term, var: str, value: int) -> Term:
+    """The summands at one value of an index."""
+    binders = tuple(binder for binder in term.binders if binder[0] != var)
+    return substitute_term(replace(term, binders=binders), {var: Poly.of(value)})
 
 
 def _is_possible(term: Term) -> bool:

@@ -26,6 +26,52 @@ CASES = [
         Verdict.PROVED,
     ),
     (BOTH, f"{JOIN.format(-1, -2)} {SUM.format('t0')} RELU(t1)", Verdict.REFUTED),
+    (
+        "EW_ADD(-1, -2) LINEAR(t0, -4; ACTI=0) RELU(t1)",
+        f"{JOIN.format(-1, -2)} {SUM.format('t0')} LINEAR(t1, -4; ACTI=2)",
+        Verdict.PROVED,
+    ),
+    (
+        "EW_ADD(-1, -2) LINEAR(-4, t0; ACTI=2)",
+        f"{JOIN.format(-1, -2)} {SUM.format('t0')} LINEAR(-4, t1; ACTI=0) RELU(t2)",
+        Verdict.PROVED,
+    ),
+    (
+        "EW_ADD(-1, -2) RELU(t0) LINEAR(t1, -4; ACTI=0) RELU(t2)",
+        f"{JOIN.format(-2, -1)} {SUM.format('t0')} RELU(t1) LINEAR(t2, -4; ACTI=2)",
+        Verdict.PROVED,
+    ),
+    (
+        "EW_ADD(-1, -2) EW_MUL(t0, t0) RELU(t1)",
+        f"{JOIN.format(-1, -2)} {SUM.format('t0')} EW_MUL(t1, t1) RELU(t2)",
+        Verdict.PROVED,
+    ),
+    (
+        "LINEAR(-1, -4; ACTI=2) LINEAR(-2, -4; ACTI=2) EW_ADD(t0, t1) RELU(t2)",
+        (
+            "LINEAR(-1, -4; ACTI=2) LINEAR(-2, -4; ACTI=2) "
+            f"{JOIN.format('t0', 't1')} {SUM.format('t2')} RELU(t3)"
+        ),
+        Verdict.PROVED,
+    ),
+    (
+        "EW_ADD(-1, -2) EW_ADD(t0, -3) LINEAR(t1, -4; ACTI=2)",
+        (
+            "CONCAT(-1, -2, -3; AXIS=0, NUMDIM=3) "
+            "REDUCE(t0; PARALLEL_DIM=0, PARALLEL_DEGREE=3) LINEAR(t1, -4; ACTI=0) RELU(t2)"
+        ),
+        Verdict.PROVED,
+    ),
+    (
+        "EW_ADD(-1, -2) LINEAR(t0, -4; ACTI=2)",
+        f"{JOIN.format(-1, -1)} {SUM.format('t0')} LINEAR(t1, -4; ACTI=2)",
+        Verdict.REFUTED,
+    ),
+    (
+        "EW_ADD(-1, -2) LINEAR(t0, -4; ACTI=2)",
+        f"{JOIN.format(-1, -2)} {SUM.format('t0')} LINEAR(t1, -4; ACTI=0)",
+        Verdict.REFUTED,
+    ),
     (BOTH, f"{JOIN.format(-1, -1)} RELU(t0) {SUM.format('t1')}", Verdict.REFUTED),
 ]
 

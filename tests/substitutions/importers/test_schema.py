@@ -9,6 +9,8 @@ from pcg.errors import InputError
 from substitutions.importers import schema
 from substitutions.importers.operators import Source
 from substitutions.importers.schema import read_foreign
+from substitutions.importers.verdict import decide_foreign
+from verifier.decide import Verdict
 
 LEFT = "RELU(-1) CONCAT(-1, t0; AXIS=1, NUMDIM=2) SPLIT(t1; AXIS=1) -> t2.0, t2.1"
 RIGHT = "SIGMOID(-1) RELU(-1) -> t1, t0"
@@ -177,9 +179,32 @@ def test_the_system_is_that_of_the_whole_file(as_json, write):
     assert {rule.source for rule in found.rules} == {Source.FLEXFLOW}
 
 
+MIXED = [
+    ("LINEAR(-1, -4; ACTI=0)", "MATMUL(-1, -4; ACTI=0)"),
+    ("SIGMOID(-1) PARTITION(t0; PARALLEL_DIM=3, PARALLEL_DEGREE=2)", "SIGMOID(-1)"),
+    ("TANH(-9) LINEAR(t0, -12; ACTI=1)", "TANH(-9)"),
+]
+
+
 def test_two_systems_in_one_file(as_json, write):
-    mixed = as_json("LINEAR(-1, -4; ACTI=0)", "MATMUL(-1, -4; ACTI=0)")
-    assert problem(write(mixed)).startswith("mixes the operators of two systems: OP_LINEAR of")
+    """Each rule is of its own system; one with operators of both has a verdict of its own."""
+    linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
+    matmul = as_json("MATMUL(-1, -4; ACTI=0)", "MATMUL(-1, -4; ACTI=0)")
+    found = read_foreign(write(linear, *(as_json(*sides) for sides in MIXED), matmul)).rules
+    assert [rule.source for rule in (found[0], found[-1])] == [Source.FLEXFLOW, Source.TASO]
+    verdicts = [decide_foreign(rule) for rule in found]
+    proved, wrong = Verdict.PROVED, Verdict.ILL_TYPED
+    assert [v.verdict for v in verdicts] == [proved, wrong, wrong, wrong, proved]
+    assert verdicts[1].reason == (
+        "it mixes the operators of two systems: OP_LINEAR of flexflow and OP_MATMUL of taso"
+    )
+
+
+def test_what_both_systems_have_in_a_file_of_both(as_json, write):
+    """Where other rules are from both, the inputs and ranks tell, or else less is assumed."""
+    linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
+    tanh = as_json("TANH(-1)", "TANH(-1)")
+    assert read_foreign(write(linear, tanh, as_json(RELU, RELU))).rules[-1].source is Source.TASO
 
 
 def test_flexflow_has_no_images(as_json, write):
