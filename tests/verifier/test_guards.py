@@ -24,9 +24,15 @@ guards = st.lists(st.tuples(monomials, st.integers(-2, 2)), min_size=1, max_size
 )
 
 
+def left(guard: Poly) -> Term | None:
+    """What is left of 1 under a guard, if it is not 0."""
+    form = SURE.dropped((Term(Fraction(1), guards=(guard,)),))
+    return form[0] if form else None
+
+
 def is_dropped(guard: Poly) -> bool:
-    (term,) = SURE.dropped((Term(Fraction(1), guards=(guard,)),))
-    return not term.guards
+    term = left(guard)
+    return term is not None and not term.guards
 
 
 def points():
@@ -48,6 +54,18 @@ POINTS = list(points())
 def test_what_is_dropped_holds_everywhere(guard: Poly):
     if is_dropped(guard):
         assert all(guard.evaluate(point) >= 0 for point in POINTS)
+
+
+@settings(max_examples=133)
+@given(guard=guards)
+def test_what_is_0_never_holds(guard: Poly):
+    if left(guard) is None:
+        assert all(guard.evaluate(point) < 0 for point in POINTS)
+
+
+def test_a_number_below_0_never_holds():
+    assert left(Poly.of(-1)) is None
+    assert left(Poly.of(0)) == Term(Fraction(1))
 
 
 def of(text: str) -> Poly:

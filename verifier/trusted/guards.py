@@ -1,4 +1,4 @@
-"""Conditions that hold for all indices in their ranges, and so say nothing."""
+"""Conditions that hold for all indices in their ranges, and so say nothing; and those that never do."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class SureGuards:
     is_size: Callable[[Poly], bool]
 
     def dropped(self, form: NormalForm, inner: Mapping[str, Poly] | None = None) -> NormalForm:
-        """The same value without such guards; ``inner`` are the indices bound around it."""
-        return tuple(self._term(term, inner or {}) for term in form)
+        """The same value without such guards, and without terms under a guard that is a number
+        below 0, which are 0; ``inner`` are the indices bound around it."""
+        return tuple(self._term(term, inner or {}) for term in form if not _is_nothing(term))
 
     def are_sure(self, *guards: Poly) -> bool:
         """Whether none of them is ever negative."""
@@ -68,3 +69,7 @@ class SureGuards:
             all(number > 0 for _, number in least.terms)
             and all(sizes.get(s) or self.is_natural(s) for s in least.symbols)
         )
+
+
+def _is_nothing(term: Term) -> bool:
+    return any(guard.constant is not None and guard.constant < 0 for guard in term.guards)
