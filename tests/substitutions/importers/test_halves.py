@@ -11,6 +11,7 @@ from verifier.decide import Verdict
 JOIN = "CONCAT({}, {}; AXIS=0, NUMDIM=3)"
 SUM = "REDUCE({}; PARALLEL_DIM=0, PARALLEL_DEGREE=2)"
 MOVE = "{}({}; PARALLEL_DIM=0, PARALLEL_DEGREE=2)"
+COPIES = "REPLICATE({}; PARALLEL_DIM=1, PARALLEL_DEGREE=2)"
 SPLIT = "SPLIT(t1; AXIS=0, NUM_OUTPUTS=2)"
 BOTH = "RELU(-1) RELU(-2) EW_ADD(t0, t1)"
 
@@ -73,8 +74,16 @@ CASES = [
         f"{JOIN.format(-1, -2)} {SUM.format('t0')} LINEAR(t1, -4; ACTI=0)",
         Verdict.REFUTED,
     ),
-    ("RELU(-1)", f"{JOIN.format(-1, -2)} RELU(t0) {SPLIT}", Verdict.PROVED),
-    ("RELU(-1)", f"{JOIN.format(-2, -1)} RELU(t0) {SPLIT}", Verdict.REFUTED),
+    (
+        f"RELU(-1) EW_ADD(t0, -2) {COPIES.format('t1')}",
+        f"{JOIN.format(-1, -2)} RELU(t0) {SPLIT} EW_ADD(t2, -2) {COPIES.format('t3')}",
+        Verdict.PROVED,
+    ),
+    (
+        f"RELU(-1) EW_ADD(t0, -2) {COPIES.format('t1')}",
+        f"{JOIN.format(-2, -1)} RELU(t0) {SPLIT} EW_ADD(t2, -2) {COPIES.format('t3')}",
+        Verdict.REFUTED,
+    ),
     (BOTH, f"{JOIN.format(-1, -1)} RELU(t0) {SUM.format('t1')}", Verdict.REFUTED),
 ]
 
