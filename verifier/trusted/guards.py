@@ -1,4 +1,4 @@
-"""Conditions that hold for all indices in their ranges, hence say nothing, and some that never do."""
+"""Conditions that always hold, and so say nothing, and some that never do."""
 
 from __future__ import annotations
 
