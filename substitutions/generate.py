@@ -46,6 +46,7 @@ from substitutions.worlds import worlds
 from verifier.decide import Decision, Verdict
 from verifier.trusted.local import prove_typing
 from verifier.trusted.runs import free_runs
+from verifier.typings import missing, reason_against, remember
 
 MAX_OPS = 3
 BUDGET = Budget(seconds=60)
@@ -204,7 +205,8 @@ class _Prover:
         forms = self._uncovered(_forms(candidates, self._jobs))
         while forms:
             work = [(form, forms.pop(form)) for form in most_general(list(forms))]
-            decisions = limited_map(attempt, work, self._jobs, self._budget)
+            self._prove_typings([form for form, _ in work])
+            decisions = limited_map(attempt, work, self._jobs, self._budget, chunk=1)
             for (_, candidate), decided in zip(work, decisions, strict=True):
                 if isinstance(decided, Lost):
                     unknown = Decision(Verdict.UNKNOWN, str(decided.spent))
@@ -219,6 +221,15 @@ class _Prover:
         # Of what was proved together, the form in the end may be an instance of another's.
         general = set(most_general([p.rule for p in self.proved]))
         self.proved[known:] = [p for p in self.proved[known:] if p.rule in general]
+
+    def _prove_typings(self, forms: Sequence[General]) -> None:
+        """Prove what the forms' operators have to say of their blocks, each theorem by one worker;
+        those that follow know of it."""
+        wanted = missing(value for form in forms for value in form.both)
+        reasons = limited_map(reason_against, wanted, self._jobs, self._budget)
+        for theorem, reason in zip(wanted, reasons, strict=True):
+            if not isinstance(reason, Lost):
+                remember(theorem, reason)
 
     def _keep(self, entry: RuleFile) -> None:
         left, right = (parse_values(side, entry.inputs) for side in (entry.left, entry.right))

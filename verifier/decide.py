@@ -24,14 +24,14 @@ from verifier.guided import drawn, guided
 from verifier.instances import Instance, instances
 from verifier.shrink import shrink
 from verifier.trusted import smt
-from verifier.trusted.degrees import Typing, local_typing, ranks
+from verifier.trusted.degrees import Typing
 from verifier.trusted.errors import TooLarge, Undecided, Unproved, Unsolvable
 from verifier.trusted.expansion import obligations
-from verifier.trusted.local import prove_typing
 from verifier.trusted.prove import Proof
 from verifier.trusted.same import is_same
 from verifier.trusted.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
 from verifier.trusted.steps import Searching
+from verifier.typings import problem_of
 
 
 class Verdict(StrEnum):
@@ -256,11 +256,8 @@ def _refuted(
 def _check_typings(nodes: Sequence[Node]) -> None:
     """Raise Unproved where an operator's tasks are not known to compute its equation."""
     for node in nodes:
-        if node.is_leaf or node.operator_call.operator.parallel is not None:
-            continue
-        for theorem in prove_typing(node.operator_call, ranks(node), local_typing(node)):
-            if theorem.proof is None:
-                raise Unproved(f"the parallel type of {node.name}: {theorem.reason}")
+        if (reason := problem_of(node)) is not None:
+            raise Unproved(f"the parallel type of {node.name}: {reason}")
 
 
 def _prove(left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes) -> Proof:
