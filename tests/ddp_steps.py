@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from faulthandler import dump_traceback_later
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def trained(folder: Path, ranks: int, state: dict[str, Tensor], batches: list[Te
 
 
 def rank_main(rank: int, ranks: int, folder: Path, rate: float) -> None:
+    dump_traceback_later(90, exit=True)  # where a rank hangs, if it does
     torch.set_num_threads(1)
     store = (folder / "store").as_uri()
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)

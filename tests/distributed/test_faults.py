@@ -165,7 +165,7 @@ if os.environ.get("RANK") == "1":
 WRITING, READING = "runtime.shards.ShardSaver.create_local_plan", "runtime.checkpoint.fill"
 
 
-@pytest.mark.parametrize("function", [WRITING, READING])
+@pytest.mark.parametrize("function", [pytest.param(WRITING, marks=pytest.mark.soak), READING])
 def test_a_peer_that_is_lost_in_a_checkpoint(write, tmp_path, function):
     (tmp_path / "data.py").write_text(STUCK.format(function=function))
     data = ("--data", f"{tmp_path / 'data.py'}:Samples", "--resume", "--timeout")

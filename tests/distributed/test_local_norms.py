@@ -101,13 +101,10 @@ def assert_same(plan, steps, wanted, *, running=True):
         torch.testing.assert_close(found, expected, rtol=NEAR, atol=NEAR)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("devices", "families"),
-    [
-        (2, ("data-parallel", "zero")),
-        pytest.param(4, ("data-parallel",), marks=pytest.mark.soak),  # 8 processes on 2 cores
-        pytest.param(4, ("zero",), marks=pytest.mark.soak),
-    ],
+    [(2, ("data-parallel", "zero")), (4, ("data-parallel",)), (4, ("zero",))],
 )
 def test_they_are_those_of_distributed_data_parallel(devices, families, library, tmp_path, request):
     """Losses, gradients, weights and running statistics, on as many devices as there are groups,

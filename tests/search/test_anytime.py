@@ -53,7 +53,7 @@ def interrupting(*, after: int) -> Progress:
 
 
 def mesh(library: Library, **options: object) -> MeshPlanner:
-    return replace(MeshPlanner(MACHINE, library), **options)
+    return replace(MeshPlanner(MACHINE.with_devices(2), library), **options)
 
 
 def check(plan: Plan, model: Graph, library: Library) -> None:

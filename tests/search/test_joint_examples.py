@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import pytest
+
 from pcg.graph import Graph
 from pcg.machine import load_machine
 from pcg.plan import Plan
@@ -56,6 +58,7 @@ def perceptron() -> tuple[Plan, ...]:
     return tuple(planned(graph, mode) for mode in modes)
 
 
+@pytest.mark.soak
 def test_fusing_first_leaves_no_reduction_to_cut():
     sequential, _, _ = perceptron()
     names = [name for name, _ in layers(sequential)]

@@ -65,6 +65,7 @@ def test_plans_mean_what_the_model_means(
     assert same_meaning(plan)
 
 
+@pytest.mark.soak
 def test_a_plan_is_priced_as_its_schedule_runs(library: Library) -> None:
     machine = load_machine("local")
     graph = build_model("mlp-mnist", 256, machine.devices)
@@ -101,6 +102,7 @@ def test_a_search_is_deterministic(library: Library) -> None:
     assert runs[0].derivation == runs[1].derivation
 
 
+@pytest.mark.soak
 def test_what_the_search_did_is_told(library: Library) -> None:
     search = Optimizer(load_machine("local"), library, Settings(budget=60, final_budget=20))
     first, again = (search.planned("mlp", mlp(64, (64, 64, 64))) for _ in range(2))

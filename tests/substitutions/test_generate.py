@@ -58,6 +58,7 @@ def test_the_report_adds_up(part):
     assert report.megabytes > 50
 
 
+@pytest.mark.soak
 def test_derived_rules_are_marked():
     found = generate([OPERATORS["matmul"]], max_ops=1, jobs=1, derived=True).library
     own = [rule for rule in found.rules if not rule.derived]

@@ -111,7 +111,7 @@ def check(graph: Graph, after: Graph, rule: Rule, parts: dict[str, np.ndarray]) 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=3, deadline=None, suppress_health_check=SLOW)
 @given(graph=graphs(operators=5), seed=seeds)
 def test_rewrites_of_random_graphs_keep_types_and_values(library, graph, seed):
     parts = parts_of_leaves(graph, seed, Reals())

@@ -79,6 +79,7 @@ def written_out() -> list[Value]:
     return graphs(SIZE)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_classes_are_the_distinct_values(written_out: Sequence[Value], kept: bool) -> None:
     expected = {key(value) for value in written_out if not constant(value)}

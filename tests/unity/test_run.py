@@ -156,7 +156,9 @@ def test_as_processes_that_torchrun_started(tmp_path):
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "sign", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.soak)]
+)
 def test_no_process_outlives_the_command(tmp_path, short_folder, sign):
     mark = uuid4().hex
     plan = write_plan(tmp_path, 2)

@@ -86,10 +86,12 @@ def test_the_oracle_tells_what_is_false():
     assert not disagreement("matmul(x, y)", f"reduce({summed}, degree=d)")
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 2, 3))])
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 8))]
+)
 def test_nothing_false_is_proved(part: int):
-    """500 rules in all, of which a good part is proved."""
-    assert judge(range(125 * part, 125 * (part + 1))) > 15
+    """504 rules in all, of which a good part is proved."""
+    assert judge(range(63 * part, 63 * (part + 1))) > 5
 
 
 @pytest.mark.soak

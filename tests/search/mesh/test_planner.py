@@ -240,6 +240,7 @@ def test_images_for_all_devices_are_cut_in_rows_where_that_is_asked_for():
     assert halos(plan) == [(1, 1), (1, 0)]
 
 
+@pytest.mark.soak
 def test_more_layers_are_no_more_plans():
     """Blocks that are alike are worked out once, and bounds rule out as much of twice as many."""
     machine, library = load_machine("dgx-h100").with_nodes(1), load_library()
