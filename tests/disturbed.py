@@ -56,6 +56,13 @@ class Course:
         """The weights of the newest checkpoint."""
         return state_dict(newest_manifest(self.checkpoints))
 
+    def wait_for_checkpoint(self, number: int, within: float = PATIENCE) -> None:
+        """Wait until the checkpoint of a step has been written, which goes on beside training."""
+        end = time.monotonic() + within
+        while not (self.checkpoints / f"step-{number:08d}").exists():
+            assert time.monotonic() < end, f"no checkpoint {number}"
+            time.sleep(0.01)
+
 
 class Disturbed(Course):
     """A run of its own process group."""
@@ -104,13 +111,6 @@ class Disturbed(Course):
                 return
             time.sleep(0.01)
         raise AssertionError(f"no step {number}: {self.finish(5)}")
-
-    def wait_for_checkpoint(self, number: int, within: float = PATIENCE) -> None:
-        """Wait until the checkpoint of a step has been written, which goes on beside training."""
-        end = time.monotonic() + within
-        while not (self.checkpoints / f"step-{number:08d}").exists():
-            assert time.monotonic() < end, f"no checkpoint {number}: {self.finish(5)}"
-            time.sleep(0.01)
 
     def wait_at_random(self, drawn: Random, steps: int) -> None:
         """Wait for some time, or until some step and a little longer."""

@@ -47,6 +47,7 @@ SUDDEN = r"worker {} ended suddenly, by {}"
 STOPPED = r"stopped by {} after step \d+, checkpoint .*/step-\d+"
 ONE_RESTART = ("--max-restarts", "1")
 
+# What a rank was last heard to do may be a second old, in which short runs make all their steps.
 FAULTS = {
     "rank 0 killed": Fault(AGAIN, SUDDEN.format(0, "signal SIGKILL"), act=to_worker(0, KILL)),
     "rank 1 killed": Fault(AGAIN, SUDDEN.format(1, "signal SIGKILL"), act=to_worker(1, KILL)),
@@ -94,11 +95,14 @@ FAULTS = {
         -KILL, STOPPED.format("SIGTERM"), act=to_launcher(KILL), launcher=TORCHRUN
     ),
     "rank 1 of torchrun killed": Fault(
-        1, "rank 1 is silent in step", act=to_worker(1, KILL), launcher=TORCHRUN
+        1,
+        "rank 1 is silent (in step|before the first step)",
+        act=to_worker(1, KILL),
+        launcher=TORCHRUN,
     ),
     "rank 1 of torchrun killed, restarted": Fault(
         0,
-        "rank 1 is silent in step",
+        "rank 1 is silent (in step|before the first step)",
         act=to_worker(1, KILL),
         launcher=(*TORCHRUN, *ONE_RESTART),
     ),
@@ -106,7 +110,10 @@ FAULTS = {
         1, STOPPED.format("SIGTERM"), act=to_worker(1, TERM), launcher=TORCHRUN
     ),
     "rank 0 of torchrun stops": Fault(
-        1, "rank 0 is silent in step", act=to_worker(0, STOP), launcher=TORCHRUN
+        1,
+        "rank 0 is silent (in step|before the first step)",
+        act=to_worker(0, STOP),
+        launcher=TORCHRUN,
     ),
     "data of rank 1 of torchrun hang": Fault(
         1,
@@ -120,8 +127,12 @@ FAULTS = {
         data=("raises", 1),
         launcher=TORCHRUN,
     ),
-    "rank 0 stops": Fault(AGAIN, "rank 0 is silent in step", act=to_worker(0, STOP)),
-    "rank 1 stops": Fault(AGAIN, "rank 1 is silent in step", act=to_worker(1, STOP)),
+    "rank 0 stops": Fault(
+        AGAIN, "rank 0 is silent (in step|before the first step)", act=to_worker(0, STOP)
+    ),
+    "rank 1 stops": Fault(
+        AGAIN, "rank 1 is silent (in step|before the first step)", act=to_worker(1, STOP)
+    ),
     "data of rank 0 hang": Fault(
         AGAIN, "rank 0 hangs in step 2[34], reading its data", data=("hangs", 0)
     ),
