@@ -5,7 +5,7 @@ both sides give to the same elements. A guess of sizes seldom meets those that m
 slice that reaches beyond its tensor; the solution does. It is only the next instance to try: what
 counts is how the reference evaluates both sides there. Where a proof fails for want of a way to go,
 there is no condition to solve: then small sizes and attributes are drawn, the same in every run.
-They are soon evaluated, and come before larger ones (``counterexample.instances``).
+They are soon evaluated, and come before larger ones (``instances.instances``).
 """
 
 from __future__ import annotations

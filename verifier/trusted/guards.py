@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pcg.normal import Argument, Factor, Function, NormalForm, Term
@@ -30,7 +30,7 @@ class SureGuards:
     def dropped(self, form: NormalForm, inner: Mapping[str, Poly] | None = None) -> NormalForm:
         """The same value without such guards, and without terms under a guard that is a number
         below 0, which are 0; ``inner`` are the indices bound around it."""
-        return tuple(self._term(term, inner or {}) for term in form if not _is_nothing(term))
+        return tuple(self._term(term, inner or {}) for term in form if are_possible(term.guards))
 
     def are_sure(self, *guards: Poly) -> bool:
         """Whether none of them is ever negative."""
@@ -71,5 +71,6 @@ class SureGuards:
         )
 
 
-def _is_nothing(term: Term) -> bool:
-    return any(guard.constant is not None and guard.constant < 0 for guard in term.guards)
+def are_possible(guards: Iterable[Poly]) -> bool:
+    """Whether none of some guards is a number below 0."""
+    return all(guard.constant is None or guard.constant >= 0 for guard in guards)

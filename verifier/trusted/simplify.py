@@ -18,6 +18,7 @@ from pcg.normal import (
 )
 from pcg.poly import Poly, product
 from verifier.trusted.cancel import cancelled
+from verifier.trusted.guards import are_possible
 from verifier.trusted.keys import Key, key, key_of_argument, key_of_term
 from verifier.trusted.laws import (
     EXP_DIFFERENCE,
@@ -107,7 +108,7 @@ class Simplifier:
                 left = replace(term, binders=(), guards=rest)
                 found = substitute_term(left, {var: value})
                 guards = (*found.guards, *(g for g in within if g.constant is None))
-                if any(g.constant is not None and g.constant < 0 for g in (*guards, *within)):
+                if not are_possible((*guards, *within)):
                     return replace(term, coefficient=Fraction(0), binders=(), factors=())
                 sizes = tuple((v, s.substitute({var: value})) for v, s in binders)
                 return self._pointed(replace(found, binders=sizes, guards=guards))

@@ -4,7 +4,7 @@ So that equal sums are written alike, a condition on a summed index becomes its 
 tell that this has at least one element. An index over a range of a few, such as the two halves
 of a concat, that is multiplied by a size is replaced by each of its values: what is left is linear.
 And an index over one value is that value, so that what reads there reads at a fixed place.
-Both are exact, for all sizes, and take nothing from a solver.
+All are exact, for all sizes, and take nothing from a solver.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pcg.normal import (
     substitute_term,
 )
 from pcg.poly import Poly
+from verifier.trusted.guards import are_possible
 
 MAX_UNROLLED = 4
 """The most summands that are written one by one."""
@@ -74,7 +75,7 @@ def unrolled(term: Term) -> NormalForm:
         if count is None or count > MAX_UNROLLED or not (count < 2 or _is_multiplied(var, term)):
             continue
         parts = (_at(term, var, value) for value in range(count))
-        return tuple(one for part in parts if _is_possible(part) for one in unrolled(part))
+        return tuple(one for part in parts if are_possible(part.guards) for one in unrolled(part))
     return (term,)
 
 
@@ -100,10 +101,6 @@ def _at(term: Term, var: str, value: int) -> Term:
     """The summands at one value of an index."""
     binders = tuple(binder for binder in term.binders if binder[0] != var)
     return substitute_term(replace(term, binders=binders), {var: Poly.of(value)})
-
-
-def _is_possible(term: Term) -> bool:
-    return all(guard.constant is None or guard.constant >= 0 for guard in term.guards)
 
 
 def _is_multiplied(var: str, term: Term) -> bool:
