@@ -125,6 +125,8 @@ def generate(
     clock = _Clock()
     around = [instance for operator in chosen for instance in instances(operator)]
     typings = sum(_watched(parallel_map(_typings, around, jobs), "typings", len(around), progress))
+    for instance in around:  # all are proved, by workers that have ended
+        remember((instance.call, instance.ranks, instance.call.typing(instance.ranks)), None)
     clock.lap("typings")
     tasks = _tasks(chosen, max_ops, jobs, parallel=parallel)
     found_parts = parallel_map(_run, tasks, jobs, chunk=1)
