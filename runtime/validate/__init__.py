@@ -27,7 +27,8 @@ believed: the graph and its types, the theorem, autograd, and that the runtime r
 ``frame`` and ``passes`` say, which tests compare with what it posts. Copies are equal by type.
 
 Complexity: of the instructions of all ranks, a few look-ups each; what the theorem asks is worked
-out once for operators alike, and operators in a row once for ranks alike (``alike``). Exact: what
+out once for operators alike, and operators in a row once for ranks alike (``alike``); ranks whose
+programs have one structure are followed in lockstep (``lockstep``). Exact: what
 is accepted is right, and what is right and made by ``runtime.lower`` is accepted; a program that
 does the same in another way may be refused.
 """
@@ -46,7 +47,8 @@ from runtime.validate.alike import Forms
 from runtime.validate.ends import check_alike, check_ends
 from runtime.validate.errors import ProgramError
 from runtime.validate.frame import Rank
-from runtime.validate.local import Device
+from runtime.validate.local import Device, Kept
+from runtime.validate.lockstep import followed
 from runtime.validate.meaning import Meaning
 from runtime.validate.order import Blame, Lanes, run
 from runtime.validate.passes import Passes
@@ -68,7 +70,18 @@ def validate(
 
 def _validate(plan: Plan, programs: Sequence[Program], where: str, itemsize: int) -> None:
     check_alike(plan, programs, where)
-    meaning, forms, lanes = Meaning(plan, where), Forms(), Lanes()
+    meaning, forms = Meaning(plan, where), Forms()
+    made = followed(meaning, programs, forms, where, itemsize)
+    if made is None:
+        made = each_followed(meaning, programs, forms, where, itemsize)
+    check_ends(meaning, programs, made, where)
+
+
+def each_followed(
+    meaning: Meaning, programs: Sequence[Program], forms: Forms, where: str, itemsize: int
+) -> list[Kept]:
+    """What ranks hold in the end, each followed by itself."""
+    lanes = Lanes()
     passes = [
         Passes(Rank(Device(program, meaning, forms), lanes, where), itemsize)
         for program in programs
@@ -78,7 +91,7 @@ def _validate(plan: Plan, programs: Sequence[Program], where: str, itemsize: int
     except Blame as blame:
         operation = blame.operation
         raise ProgramError(where, operation.rank, operation.what, blame.problem) from blame
-    check_ends(meaning, programs, [own.made for own in passes], where)
+    return [own.made for own in passes]
 
 
 def validate_lowered(lowering: Lowering, itemsize: int = FLOAT32) -> None:
@@ -101,4 +114,4 @@ def _uncollected() -> Generator[None]:
             gc.enable()
 
 
-__all__ = ["ProgramError", "validate", "validate_lowered"]
+__all__ = ["ProgramError", "each_followed", "validate", "validate_lowered"]

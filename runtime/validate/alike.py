@@ -18,7 +18,7 @@ Complexity: a few steps for each instruction of each rank, inside of built-in fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
@@ -207,6 +207,33 @@ def reading_of(
             continue
         if _are(row.runs, rows.tasks[rank], form.calls):
             return reading, made
+    return None
+
+
+def made_by_all(
+    rows: Sequence[Row],
+    tensors: Sequence[Tensor],
+    places: Sequence[Sequence[Place]],
+    shapes: Sequence[Mapping[str, tuple[int, ...]]],
+) -> tuple[Sequence[Tensor], Sequence[Sequence[Place]]] | None:
+    """The same for a row that all ranks have, of one form, by rank: the tensors that the row makes,
+    and a column of places for each. ``places``: a column for each register that is read;
+    ``shapes``: each rank's."""
+    form = rows[0].form
+    given = list(zip(*places, strict=True)) if places else [()] * len(rows)
+    for reading in form.readings:
+        known = reading.rows(form, 0, len(rows)) if reading.reads == tensors else None
+        if known is None or not all(known.fits) or known.reads != given:
+            continue
+        made = list(zip(*known.made, strict=True))
+        lie = (
+            [own.get(name) for own in shapes] == list(map(_extent, column))
+            for name, column in zip(form.results, made, strict=True)
+        )
+        if all(lie) and all(
+            _are(row.runs, tasks, form.calls) for row, tasks in zip(rows, known.tasks, strict=True)
+        ):
+            return reading.made, made
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import prod
 
+from pcg.layout import Region
 from runtime.program import Instruction, Load, Program
 from runtime.sync import Bucket, buckets
 from runtime.validate.blocks import Block, Meeting, blocks_of, first_readers
@@ -63,13 +64,17 @@ class Sync:
         if len(bucket.group) == 1:
             self._sent.append(None)
             return
-        parts = tuple((weight.leaf.name, weight.region) for weight in bucket.weights)
         what = f"all_reduce of the gradients of {', '.join(w.register for w in bucket.weights)}"
         if rank not in bucket.group or bucket.group not in self._rank.known_groups:
             raise self._rank.wrong(what, f"over {bucket.group}, expected one of its groups")
-        token = ("gradients", self.batch, parts)
+        token = ("gradients", self.batch, parts_of(bucket))
         made = Operation(rank, what, token, bucket.group, meet=_nothing)
         self._sent.append(self._rank.lanes.post(bucket.group, made))
+
+
+def parts_of(bucket: Bucket) -> tuple[tuple[str, Region], ...]:
+    """What a bucket adds up, which has to be the same for all who do."""
+    return tuple((weight.leaf.name, weight.region) for weight in bucket.weights)
 
 
 @dataclass
@@ -213,11 +218,22 @@ class Passes:
                 yield from self._whole(number)
             else:
                 yield from self._sliced(number, number + 1 < count)
-            yield from self._sync.finish()
-            yield from self.rank.settle(lambda batch, _: batch <= self.rank.batch)
-            yield from self._statistics(number)
-            yield from self._totals
-            self._totals.clear()
+            yield from self._close(number)
+
+    def back_alone(self, kept: Kept) -> Waits:
+        """The first step from the end of its forward pass on, without slices. ``kept``: what was
+        found to be held then."""
+        frame = self.frame(0, "before", self.before)
+        frame.kept = kept
+        yield from self._back(frame, 0)
+        yield from self._close(0)
+
+    def _close(self, number: int) -> Waits:
+        yield from self._sync.finish()
+        yield from self.rank.settle(lambda batch, _: batch <= self.rank.batch)
+        yield from self._statistics(number)
+        yield from self._totals
+        self._totals.clear()
 
     def frame(
         self,
@@ -261,6 +277,9 @@ class Passes:
         frame = self.frame(number, "before", self.before)
         yield from frame.forward()
         self.made = frame.kept
+        yield from self._back(frame, number)
+
+    def _back(self, frame: Frame, number: int) -> Waits:
         self._tell_loss(number)
         self.begin_back(frame)
         self._done(len(self.way_back))
