@@ -79,6 +79,10 @@ class Node:
     def __hash__(self) -> int:
         return hash(self.digest)
 
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Between processes without what has been worked out of it."""
+        return _restored, (self.call, self.inputs, self.digest)
+
     def __repr__(self) -> str:
         return f"Node({self.call}, {len(self.inputs)} inputs)"
 
@@ -148,6 +152,14 @@ class Node:
 
     def value(self, port: int = 0) -> Value:
         return Value(self, port)
+
+
+def _restored(call: Call | Leaf, inputs: tuple[Value, ...], digest: str) -> Node:
+    """A node that another process has checked."""
+    node = object.__new__(Node)
+    for name, value in (("call", call), ("inputs", inputs), ("digest", digest)):
+        object.__setattr__(node, name, value)
+    return node
 
 
 @dataclass(frozen=True)

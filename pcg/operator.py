@@ -89,6 +89,13 @@ class Operator:
     def __repr__(self) -> str:
         return f"<operator {self.name}>"
 
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Between processes one of Unity's own goes by its name, any other by its definition."""
+        if _OWN.get(self.name) == self:
+            return _own_named, (self.name,)
+        fields = (self.name, self.equation, self.sizes, self.reals, self.kernel)
+        return _defined, (*fields, self.commutative, self.parallel)
+
     @cached_property
     def identity(self) -> str:
         """What it is to graphs, equal for equal definitions alone: the name of one of Unity's own;
@@ -165,6 +172,16 @@ def own(operators: Iterable[Operator]) -> None:
     _OWN.update({operator.name: operator for operator in operators})
 
 
+def _own_named(name: str) -> Operator:
+    return _OWN[name]
+
+
+@lru_cache(maxsize=1024)
+def _defined(*fields: object) -> Operator:
+    """The operator of a definition, read once a process."""
+    return Operator(*fields)  # pyright: ignore[reportArgumentType]
+
+
 PARALLEL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "partition": ("dim", "degree"),
     "combine": ("dim", "degree"),
@@ -183,6 +200,9 @@ class Call:
 
     operator: Operator
     attributes: Attributes = ()
+
+    def __reduce__(self) -> tuple[type[Call], tuple[Operator, Attributes]]:
+        return Call, (self.operator, self.attributes)
 
     @property
     def name(self) -> str:

@@ -20,10 +20,9 @@ from verifier.trusted.runs import free_runs
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 
-def form_text(candidate: Candidate) -> Candidate:
-    """A candidate in its most general form."""
-    form = next(forms_of(candidate))
-    return Candidate.of(form.pair, candidate.family, candidate.steps)
+def first_form(candidate: Candidate) -> General:
+    """The most general form of a candidate."""
+    return next(forms_of(candidate))
 
 
 def forms_of(candidate: Candidate) -> Iterator[General]:
@@ -44,10 +43,11 @@ def _form(pair: Pair) -> General:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of a candidate. ``entry``: the rule, if there is one."""
+    """What came of a candidate. ``entry``: the rule, if there is one; ``form``: what it says."""
 
     entry: RuleFile | None
     decision: Decision
+    form: General | None = None
 
 
 def attempt(formed: tuple[General, Candidate]) -> Attempt:
@@ -117,7 +117,7 @@ def _prove(form: General, candidate: Candidate) -> Attempt:
         return Attempt(None, decision)
     if decision.hypotheses:
         return Attempt(None, replace(decision, reason=f"where {', '.join(decision.hypotheses)}"))
-    return Attempt(_rule(form, decision, candidate), decision)
+    return Attempt(_rule(form, decision, candidate), decision, form)
 
 
 def _rule(form: General, decision: Decision, candidate: Candidate) -> RuleFile:

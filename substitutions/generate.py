@@ -25,9 +25,8 @@ from pcg.errors import NegativeAnswer
 from pcg.graph import Value
 from pcg.operator import Operator
 from pcg.ops.stand_ins import STAND_INS
-from pcg.text import parse_values
 from substitutions.algebra import algebra
-from substitutions.attempt import attempt, form_text
+from substitutions.attempt import attempt, first_form
 from substitutions.candidate import Candidate, Enumerated
 from substitutions.chains import move_rules
 from substitutions.cuts import cut_rules
@@ -45,7 +44,6 @@ from substitutions.workers import parallel_map
 from substitutions.worlds import worlds
 from verifier.decide import Decision, Verdict
 from verifier.trusted.local import prove_typing
-from verifier.trusted.runs import free_runs
 from verifier.typings import missing, reason_against, remember
 
 MAX_OPS = 3
@@ -193,8 +191,7 @@ def _decomposed(operator: Operator) -> Enumerated:
 
 
 class _Prover:
-    """Proves candidates in rounds: those that are no instance of another first; what is no
-    instance of a proved rule is a candidate of the next round."""
+    """Proves candidates that are no instances of other candidates, or of what is proved."""
 
     def __init__(self, jobs: int, progress: Progress, budget: Budget) -> None:
         self._jobs, self._progress, self._budget = jobs, progress, budget
@@ -203,23 +200,19 @@ class _Prover:
         self.rejected: list[tuple[Candidate, Decision]] = []
 
     def run(self, candidates: Sequence[Candidate]) -> None:
-        known, done = len(self.proved), 0
-        forms = self._uncovered(_forms(candidates, self._jobs))
-        while forms:
-            work = [(form, forms.pop(form)) for form in most_general(list(forms))]
-            self._prove_typings([form for form, _ in work])
-            decisions = limited_map(attempt, work, self._jobs, self._budget, chunk=1)
-            for (_, candidate), decided in zip(work, decisions, strict=True):
-                if isinstance(decided, Lost):
-                    unknown = Decision(Verdict.UNKNOWN, str(decided.spent))
-                    self.rejected.append((candidate, unknown))
-                elif decided.entry is None:
-                    self.rejected.append((candidate, decided.decision))
-                else:
-                    self._keep(decided.entry)
-                done += 1
-                self._progress("proofs", done, done + len(forms))
-            forms = self._uncovered(forms)
+        known = len(self.proved)
+        work = list(self._uncovered(_forms(candidates, self._jobs)).items())
+        self._prove_typings([form for form, _ in work])
+        decisions = limited_map(attempt, work, self._jobs, self._budget, chunk=1)
+        for done, ((_, candidate), decided) in enumerate(zip(work, decisions, strict=True), 1):
+            if isinstance(decided, Lost):
+                unknown = Decision(Verdict.UNKNOWN, str(decided.spent))
+                self.rejected.append((candidate, unknown))
+            elif decided.entry is None or decided.form is None:
+                self.rejected.append((candidate, decided.decision))
+            else:
+                self._keep(decided.form, decided.entry)
+            self._progress("proofs", done, len(work))
         # Of what was proved together, the form in the end may be an instance of another's.
         general = set(most_general([p.rule for p in self.proved]))
         self.proved[known:] = [p for p in self.proved[known:] if p.rule in general]
@@ -233,9 +226,7 @@ class _Prover:
             if not isinstance(reason, Lost):
                 remember(theorem, reason)
 
-    def _keep(self, entry: RuleFile) -> None:
-        left, right = (parse_values(side, entry.inputs) for side in (entry.left, entry.right))
-        rule = General(left, right, free_runs(left, right), entry.requires)
+    def _keep(self, rule: General, entry: RuleFile) -> None:
         if rule not in self._kept:
             self._kept.add(rule)
             self.proved.append(Proved(rule, entry))
@@ -250,9 +241,7 @@ def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidat
     """Candidates by their most general forms, small ones first; equal ones once."""
     ordered = sorted(candidates, key=lambda c: (len(c.left) + len(c.right), str(c)))
     found: dict[General, Candidate] = {}
-    for candidate, text in zip(ordered, parallel_map(form_text, ordered, jobs), strict=True):
-        pair = text.parse()
-        form = General(*pair, free_runs(*pair))
+    for candidate, form in zip(ordered, parallel_map(first_form, ordered, jobs), strict=True):
         known = found.get(form)
         if form.left != form.right and (known is None or _rank(candidate) < _rank(known)):
             found[form] = candidate
