@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from pcg.budget import Budget
+from pcg.collection import uncollected
 from pcg.errors import NegativeAnswer
 from pcg.graph import Value
 from pcg.operator import Operator
@@ -118,8 +119,21 @@ def generate(
     too. ``parallel``: without it, rules of the algebraic enumeration alone. ``budget``: for one
     candidate. Raises NegativeAnswer where an operator's parallel type is not proved.
     """
-    chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1
+    with uncollected():
+        chosen = list(computing() if operators is None else operators)
+        return _generated(chosen, max_ops, jobs, derived, parallel, progress, budget)
+
+
+def _generated(
+    chosen: Sequence[Operator],
+    max_ops: int,
+    jobs: int,
+    derived: bool,
+    parallel: bool,
+    progress: Progress,
+    budget: Budget,
+) -> Generated:
     clock = _Clock()
     around = [instance for operator in chosen for instance in instances(operator)]
     typings = sum(_watched(parallel_map(_typings, around, jobs), "typings", len(around), progress))

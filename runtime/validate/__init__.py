@@ -35,10 +35,9 @@ does the same in another way may be refused.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
+from pcg.collection import uncollected
 from pcg.errors import InputError
 from pcg.plan import Plan
 from runtime.lower import Lowering
@@ -64,7 +63,7 @@ def validate(
     names the rank, the instruction and what was expected of it."""
     if len(programs) != plan.machine.devices:
         raise InputError(where, f"{len(programs)} programs, expected {plan.machine.devices}")
-    with _uncollected():
+    with uncollected():
         _validate(plan, programs, where, itemsize)
 
 
@@ -96,22 +95,9 @@ def each_followed(
 
 def validate_lowered(lowering: Lowering, itemsize: int = FLOAT32) -> None:
     """The same for the programs that a plan is lowered to."""
-    with _uncollected():
+    with uncollected():
         programs = [lowering.program(rank) for rank in range(lowering.ranks)]
         validate(lowering.plan, programs, lowering.where, itemsize)
-
-
-@contextmanager
-def _uncollected() -> Generator[None]:
-    """Without searches for cycles of garbage: of hundreds of thousands of instructions that stay,
-    each search would look at all."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 __all__ = ["ProgramError", "each_followed", "validate", "validate_lowered"]
