@@ -30,6 +30,12 @@ def check(left: str, right: str, *own: Operator, **inputs: int) -> Decision:
     return decide(sides[0], sides[1])
 
 
+def proved_alone(left: str, right: str, **inputs: int) -> Verdict:
+    """What a proof says, with no further search for counterexamples where it says nothing."""
+    sides = [parse_values(side, inputs, side) for side in (left, right)]
+    return decide(sides[0], sides[1], brief=True).verdict
+
+
 def prover() -> Prover:
     return Prover((N, M), {"i": N, "j": M})
 
@@ -286,9 +292,9 @@ def test_no_symbol_is_taken_for_one_that_a_proof_makes_up(name: str):
         return f"relu(slice(x, axis=0, start={name} + {start}, size=h))"
 
     assert check(side(1000), side(1000), x=1).verdict is Verdict.PROVED
-    assert check(side(1000), side(1001), x=1).verdict is not Verdict.PROVED
+    assert proved_alone(side(1000), side(1001), x=1) is not Verdict.PROVED
     scaled = f"scale({side(1)}, factor=7.0)"
-    assert check(side(1), scaled, x=1).verdict is not Verdict.PROVED
+    assert proved_alone(side(1), scaled, x=1) is not Verdict.PROVED
 
 
 def test_variables_are_no_strings():
