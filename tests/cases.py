@@ -7,7 +7,7 @@ case itself takes. For cases that leave nothing behind: fixtures are those of th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -40,11 +40,12 @@ def each(
     parameters: str | tuple[str, ...],
     cases: Iterable[Any],
     *,
-    ids: Callable[[Any], str] = repr,
+    ids: Callable[[Any], str] | Sequence[str] = repr,
 ) -> Callable[[Test], Test]:
     """As ``pytest.mark.parametrize``, but one test for all cases. Several of these multiply."""
     names = (parameters,) if isinstance(parameters, str) else parameters
     given = list(cases)
+    labels = [ids(case) for case in given] if callable(ids) else list(ids)
 
     def named(case: object) -> Mapping[str, object]:
         values = (case,) if isinstance(parameters, str) else tuple(cast("Iterable[object]", case))
@@ -52,7 +53,11 @@ def each(
 
     def decorate(test: Test) -> Test:
         def all_cases(**fixtures: object) -> None:
-            check_each(given, lambda case: test(**named(case), **fixtures), ids)
+            check_each(
+                zip(labels, given, strict=True),
+                lambda labelled: test(**named(labelled[1]), **fixtures),
+                lambda labelled: labelled[0],
+            )
 
         whole = inspect.signature(test)
         rest = [p for name, p in whole.parameters.items() if name not in names]
