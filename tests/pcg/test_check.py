@@ -49,7 +49,7 @@ def test_training_graphs_pass(graph: Graph):
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("-tiny")])
 def test_models_pass(name: str):
-    assert check_graph(build_model(name, None, 2), training=True) == []
+    assert check_graph(build_model(name, 4, 1), training=True) == []
 
 
 @given(placed(graphs()))

@@ -57,7 +57,7 @@ def test_round_trip(graph: Graph):
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("-tiny")])
 def test_models_round_trip(name: str):
-    graph = build_model(name, None, 2)
+    graph = build_model(name, 4, 1)
     assert parse_graph(print_graph(graph)) == graph
 
 

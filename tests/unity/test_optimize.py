@@ -227,7 +227,8 @@ def test_wrong_input_is_one_line(
 
 def test_a_batch_that_is_left_whole_may_be_of_any_size(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
-    result = optimize("mlp-mnist", "--batch", "7", "--allow", "model,reduction", "-o", str(out))
+    allowed = ("--devices", "2", "--batch", "7", "--allow", "model,reduction")
+    result = optimize("mlp-mnist", *allowed, "-o", str(out))
     assert result.exit_code == 0, result.output
 
 
