@@ -20,7 +20,7 @@ from verifier.instances import Instance
 RULES = load_library().rules
 CHUNK = 100
 PART = 2
-"""One rule of so many is tried in each run, at random; all are by `make soak`."""
+"""Of so many rules one is tried in each run, chosen at random; `make soak` tries all."""
 TRIES = 24
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from cases import check_each
@@ -104,7 +105,7 @@ def test_a_plan_that_says_another_number_is_found_out(model, tmp_path, capsys):
     text = json.loads(path.read_text())
     capsys.readouterr()
 
-    def check(said: object) -> None:
+    def check(said: Any) -> None:
         path.write_text(json.dumps(text | {"norm_groups": said}))
         wanted = {None: 1, 2: 0}.get(said, 2)
         status = done("audit", path, "--model", model, "--no-proofs", "--jobs", 1)

@@ -79,7 +79,7 @@ def few_choices(engine: Engine, graph: Graph, random: Random, most: int) -> list
 MACHINES = [("summit", 2), ("summit", 3), ("dgx-a100", 4)]
 SIZED = [(12, 24, 12), (96, 384, 768), (4096, 1536, 48)]
 CASES = list(product(SMALL, MACHINES, SIZED))
-"""Of these each graph meets each machine, each machine all sizes; the others add little."""
+"""In each run, each graph meets each machine and each size; `make soak` has the rest."""
 
 
 @pytest.mark.parametrize(
