@@ -63,6 +63,19 @@ class Course:
             assert time.monotonic() < end, f"no checkpoint {number}"
             time.sleep(0.01)
 
+    def wait_for_step(self, number: int, within: float = PATIENCE) -> None:
+        """Wait until a step has been logged."""
+        end = time.monotonic() + within
+        while time.monotonic() < end and not self.has_ended():
+            if any(step >= number for step, _ in self.steps()):
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"no step {number}")
+
+    def has_ended(self) -> bool:
+        """Whether nothing more is to be waited for."""
+        return False
+
 
 class Disturbed(Course):
     """A run of its own process group."""
@@ -89,6 +102,16 @@ class Disturbed(Course):
             start_new_session=True,
         )
 
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def wait_for_step(self, number: int, within: float = PATIENCE) -> None:
+        """Wait until a step has been logged; one that never is, is told with what the run said."""
+        try:
+            super().wait_for_step(number, within)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.finish(5)}") from None
+
     def workers(self) -> list[int]:
         """The processes that train."""
         return sorted(pid for pid in marked(self.mark) if self._is_worker(pid))
@@ -102,15 +125,6 @@ class Disturbed(Course):
             return False
         started_by = b"torch.distributed.run" if self.launcher else b"forkserver"
         return started_by in command
-
-    def wait_for_step(self, number: int, within: float = PATIENCE) -> None:
-        """Wait until a step has been logged."""
-        end = time.monotonic() + within
-        while time.monotonic() < end and self.process.poll() is None:
-            if any(step >= number for step, _ in self.steps()):
-                return
-            time.sleep(0.01)
-        raise AssertionError(f"no step {number}: {self.finish(5)}")
 
     def wait_at_random(self, drawn: Random, steps: int) -> None:
         """Wait for some time, or until some step and a little longer."""

@@ -162,21 +162,20 @@ class Here(Course):
         act: Callable[[Any], object] | None,
     ) -> None:
         super().__init__(folder)
-        self._given, self._failed = self.arguments(plan, *options), ""
+        self._given, self._ended = self.arguments(plan, *options), False
         self._thread = None if act is None else Thread(target=act, args=(self,), daemon=True)
         if self._thread is not None:
             self._thread.start()
 
-    def wait_for_step(self, number: int) -> None:
-        end = time.monotonic() + 300
-        while time.monotonic() < end and not any(step >= number for step, _ in self.steps()):
-            time.sleep(0.01)
+    def has_ended(self) -> bool:
+        return self._ended
 
     def kill_worker(self, which: int, sign: signal.Signals) -> None:
         os.kill(workers_here()[which], sign)
 
     def finish(self, within: float = 0.0) -> tuple[int, str, str]:
         found = run_here(*self._given)
+        self._ended = True
         if self._thread is not None:
             self._thread.join(10)
         return found.status, found.out, found.err

@@ -6,10 +6,12 @@ read or waited for, which the place where it is made sees to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
+
+from mutants_of_all import Mutant, Programs, of_all, turned
 
 from runtime.program import (
     AllGather,
@@ -26,17 +28,7 @@ from runtime.program import (
     targets,
 )
 
-Programs = tuple[Program, ...]
 Change = Callable[[Instruction], Iterator[tuple[str, list[Instruction]]]]
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """``kind``: which mistake; ``at``: where."""
-
-    kind: str
-    at: str
-    programs: Programs
 
 
 def mutants(programs: Programs) -> Iterator[Mutant]:
@@ -46,7 +38,7 @@ def mutants(programs: Programs) -> Iterator[Mutant]:
             kind, at, made = mutant
             found = tuple(made if p.rank == program.rank else p for p in programs)
             yield Mutant(kind, f"rank {program.rank}: {at}", found)
-    yield from _of_all(programs)
+    yield from of_all(programs)
 
 
 def lists(program: Program) -> Iterator[tuple[tuple[Instruction, ...], Callable[..., Program]]]:
@@ -83,17 +75,17 @@ def _changes(
     if isinstance(instruction, AllReduce):
         yield "other kind", [_gathered(program, instruction)]
     if isinstance(instruction, AllGather):
-        yield "swapped slices", [replace(instruction, places=_turned(instruction.places))]
+        yield "swapped slices", [replace(instruction, places=turned(instruction.places))]
         yield "wrong transpose", [_as(instruction, BackGather)]
     if isinstance(instruction, ReduceScatter):
-        yield "swapped slices", [replace(instruction, places=_turned(instruction.places))]
+        yield "swapped slices", [replace(instruction, places=turned(instruction.places))]
         own, places = _whole(program, instruction.target), instruction.places
         group, ends = instruction.group, (instruction.source, instruction.target)
         receives = (own,) * len(group)
         yield "sum left out", [AllToAll(*ends, group, places, receives, instruction.position)]
     if isinstance(instruction, AllToAll):
-        yield "swapped slices", [replace(instruction, sends=_turned(instruction.sends))]
-        yield "swapped slices", [replace(instruction, receives=_turned(instruction.receives))]
+        yield "swapped slices", [replace(instruction, sends=turned(instruction.sends))]
+        yield "swapped slices", [replace(instruction, receives=turned(instruction.receives))]
         yield "wrong transpose", [_as(instruction, BackSwap)]
     if isinstance(instruction, Exchange):
         yield from _messages(instruction)
@@ -109,7 +101,7 @@ class BackGather(AllGather):
 
     @property
     def adjoint(self) -> ReduceScatter:
-        return replace(super().adjoint, places=_turned(self.places))
+        return replace(super().adjoint, places=turned(self.places))
 
 
 @dataclass(frozen=True)
@@ -118,7 +110,7 @@ class BackSwap(AllToAll):
 
     @property
     def adjoint(self) -> AllToAll:
-        return replace(super().adjoint, receives=_turned(self.sends))
+        return replace(super().adjoint, receives=turned(self.sends))
 
 
 @dataclass(frozen=True)
@@ -158,10 +150,6 @@ def _gathered(program: Program, own: AllReduce) -> AllGather:
 
 def _whole(program: Program, register: str) -> Any:
     return tuple((0, size) for size in program.shapes[register])
-
-
-def _turned(places: Sequence[Any]) -> tuple[Any, ...]:
-    return (*places[1:], places[0])
 
 
 def _messages(own: Exchange) -> Iterator[tuple[str, list[Instruction]]]:
@@ -327,92 +315,3 @@ def _of_pipeline(program: Program) -> Iterator[tuple[str, str, Program]]:
     yield "runs on or not", "", made(runs_on=not own.runs_on)
     if own.joined:
         yield "not joined", own.joined[0], made(joined=own.joined[1:])
-
-
-def _of_all(programs: Programs) -> Iterator[Mutant]:
-    """The same mistake on all ranks, which then agree with each other."""
-    for number, instruction in enumerate(programs[0].instructions):
-        same = [p.instructions[number : number + 1] for p in programs]
-        if not all(i and type(i[0]) is type(instruction) for i in same):
-            continue
-        at = str(instruction)[:80]
-        if isinstance(instruction, AllReduce | AllGather | ReduceScatter | AllToAll):
-            yield Mutant("dropped collective", f"all ranks: {at}", _without(programs, number))
-        if isinstance(instruction, AllReduce):
-            yield Mutant("doubled sum", f"all ranks: {at}", _again(programs, number))
-        if isinstance(instruction, AllGather | ReduceScatter):
-            yield Mutant("swapped slices", f"all ranks: {at}", _all_turned(programs, number))
-        if isinstance(instruction, Run) and "factor" in instruction.call.values:
-            yield Mutant("wrong scale", f"all ranks: {at}", _scaled(programs, number))
-    for register in sorted({w.register for p in programs for w in p.weights if len(w.group) > 1}):
-        yield Mutant(
-            "gradient exchange left out", f"all ranks: {register}", _alone(programs, register)
-        )
-    trained = sorted({w.register for p in programs for w in p.trained})
-    for register in trained:
-        made = tuple(replace(p, active=p.active - {register}) for p in programs)
-        yield Mutant("gradient left out", f"all ranks: {register}", made)
-    loss = next(p.loss for p in programs if p.loss is not None)
-    if sum(p.loss is not None for p in programs) < sum(loss in p.shapes for p in programs):
-        made = tuple(replace(p, loss=loss if loss in p.shapes else None) for p in programs)
-        yield Mutant("loss counted twice", "all ranks", made)
-
-
-def _without(programs: Programs, number: int) -> Programs:
-    return tuple(
-        replace(p, instructions=(*p.instructions[:number], *p.instructions[number + 1 :]))
-        for p in programs
-    )
-
-
-def _again(programs: Programs, number: int) -> Programs:
-    """The sum is summed once more."""
-    made: list[Program] = []
-    for program in programs:
-        own = program.instructions[number]
-        assert isinstance(own, AllReduce)
-        twice = replace(own, target=f"{own.target}.once"), replace(own, source=f"{own.target}.once")
-        shapes = {**program.shapes, f"{own.target}.once": program.shapes[own.target]}
-        rest = program.instructions[:number], program.instructions[number + 1 :]
-        changed = replace(program, instructions=(*rest[0], *twice, *rest[1]), shapes=shapes)
-        made.append(replace(changed, active=changed.active | {f"{own.target}.once"}))
-    return tuple(made)
-
-
-def _all_turned(programs: Programs, number: int) -> Programs:
-    return _each(programs, number, lambda own: replace(own, places=_turned(own.places)))
-
-
-def _scaled(programs: Programs, number: int) -> Programs:
-    def scaled(own: Any) -> Any:
-        values = {**own.call.values, "factor": own.call.values["factor"] * 2}
-        task = replace(own.task, attributes=values)
-        return replace(own, call=own.call.operator(**values), task=task)
-
-    return _each(programs, number, scaled)
-
-
-def _each(programs: Programs, number: int, change: Callable[[Any], Any]) -> Programs:
-    return tuple(
-        replace(
-            p,
-            instructions=(
-                *p.instructions[:number],
-                change(p.instructions[number]),
-                *p.instructions[number + 1 :],
-            ),
-        )
-        for p in programs
-    )
-
-
-def _alone(programs: Programs, register: str) -> Programs:
-    return tuple(
-        replace(
-            p,
-            weights=tuple(
-                replace(w, group=(p.rank,)) if w.register == register else w for w in p.weights
-            ),
-        )
-        for p in programs
-    )

@@ -3,48 +3,49 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import pytest
+import rule_files
+from rule_files import parse
 
 from pcg.graph import Value
-from pcg.text import parse_values
 from verifier import decide as deciding
 from verifier.counterexample import Counterexample, replay
 from verifier.instances import Instance
-from verifier.shrink import shrink
-
-UNSOUND = Path(__file__).parent / "rules" / "unsound"
 
 Side = tuple[Value, ...]
 
 
 def lines() -> list[str]:
-    text = [line for path in sorted(UNSOUND.glob("*.txt")) for line in path.read_text().split("\n")]
-    return [line.strip() for line in text if line.strip() and not line.startswith("#")]
-
-
-def parse(line: str) -> tuple[Side, Side]:
-    """A line such as ``x:2 w:2 | LEFT == RIGHT``."""
-    given, sides = line.split("|", 1)
-    inputs = {name: int(rank) for name, rank in (i.split(":") for i in given.split())}
-    left, right = sides.split(" == ")
-    return parse_values(left, inputs, line), parse_values(right, inputs, line)
+    return rule_files.lines("unsound")
 
 
 @cache
+def decided(line: str) -> tuple[deciding.Decision, Instance, Counterexample]:
+    """What is decided of a pair, the instance at which it is first refuted, and the counterexample
+    as it is met there."""
+    return _refuted(*parse(line))
+
+
 def first(line: str) -> tuple[Instance, Counterexample]:
     """The instance at which a pair is first refuted, and the counterexample as it is met there."""
-    return refute(*parse(line))
+    _, instance, found = decided(line)
+    return instance, found
 
 
-@cache
 def shrunk(line: str) -> Counterexample:
     """The first counterexample to a pair, made small."""
-    return shrink(*first(line))
+    found = decided(line)[0].counterexample
+    assert found is not None
+    return found
 
 
 def refute(left: Side, right: Side) -> tuple[Instance, Counterexample]:
+    _, instance, found = _refuted(left, right)
+    return instance, found
+
+
+def _refuted(left: Side, right: Side) -> tuple[deciding.Decision, Instance, Counterexample]:
     met: list[tuple[Instance, Counterexample]] = []
 
     def recorded(instance: Instance, *, once: bool = False) -> Counterexample | None:
@@ -57,4 +58,4 @@ def refute(left: Side, right: Side) -> tuple[Instance, Counterexample]:
         patch.setattr(deciding, "replay", recorded)
         decision = deciding.decide(left, right)
     assert decision.verdict is deciding.Verdict.REFUTED, decision
-    return met[0]
+    return decision, *met[0]

@@ -43,9 +43,15 @@ def _compressed(text: str) -> bytes:
     return lzma.compress(text.encode(), preset=0)
 
 
+@lru_cache
+def _bundle(*, made: bool) -> bytes:
+    """The file of the certificates, or of none."""
+    return _compressed(bundle_text(_certificates() if made else []))
+
+
 def recheck(folder: Path, content: Content, *, made: bool = True) -> tuple[int, str]:
     """The status of the command and all that it printed, which is plain text in any case."""
-    (folder / CERTIFICATES).write_bytes(_compressed(bundle_text(_certificates() if made else [])))
+    (folder / CERTIFICATES).write_bytes(_bundle(made=made))
     (folder / RULES).write_text(json.dumps(content))
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from borders import command, files, refused
+from cases import each
 
 from pcg.errors import InputError
 from pcg.machine import load_machine
@@ -101,7 +102,7 @@ MACHINES = {
 }
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@each("name", MACHINES)
 def test_a_machine_that_lies(name):
     Path("mine.toml").write_text(MACHINES[name])
     with pytest.raises(InputError) as caught:
@@ -181,7 +182,7 @@ PROFILES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@each("name", PROFILES)
 def test_a_profile_that_lies(name):
     Path("profile.json").write_text(json.dumps(PROFILES[name]))
     with pytest.raises(InputError) as caught:

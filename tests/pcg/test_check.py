@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from cases import each
 from hypothesis import given
 from strategies import graphs, placed, training_graphs
 
@@ -48,7 +49,7 @@ def test_training_graphs_pass(graph: Graph):
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("-tiny")])
 def test_models_pass(name: str):
-    assert check_graph(build_model(name, None, 2), training=True) == []
+    assert check_graph(build_model(name, 4, 1), training=True) == []
 
 
 @given(placed(graphs()))
@@ -123,7 +124,7 @@ FAULTS: list[tuple[str, Graph, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("check", "graph", "node", "what"), FAULTS)
+@each(("check", "graph", "node", "what"), FAULTS)
 def test_each_graph_check_finds_its_fault(check: str, graph: Graph, node: str, what: str):
     first, *_ = check_graph(graph)
     assert (first.check, first.node) == (check, node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import pytest
+from cases import each
 
 from pcg.check import Placement, check_graph, check_placement
 from pcg.errors import InputError, OperatorError
@@ -99,7 +100,7 @@ def test_other_operators_refuse_a_halo(call: str, operand: str, dimension: int):
     assert (caught.value.operand, caught.value.dimension) == (operand, dimension)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "of", "result"),
     [
         ("partition(x, dim=0, degree=2, before=1, after=2)", "[8, 4]", "[8/2(1,2), 4]"),
@@ -184,7 +185,7 @@ def test_a_halo_is_part_of_the_type():
 HALO = Halo(0, Poly.of(1), Poly.of(2))
 
 
-@pytest.mark.parametrize(
+@each(
     ("equation", "reaches"),
     [
         # Neighbours on both sides, each of which has to lie in the halo.

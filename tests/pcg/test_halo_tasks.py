@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
@@ -176,8 +177,8 @@ def of_torch(name: str, rows: Slide, columns: Slide, x: Tensor, *k: Tensor) -> T
     return functional.conv2d(x, *k, stride=steps, dilation=(rows.dilation, columns.dilation))
 
 
-@pytest.mark.parametrize("seed", range(25))
-@pytest.mark.parametrize("name", ["conv2d", "max_pool2d"])
+@each("seed", range(25))
+@each("name", ["conv2d", "max_pool2d"])
 def test_gradients_of_blocks_with_halos_add_up(name: str, seed: int):
     """Each task back-propagates to its own block and halo; where blocks overlap, the sum of their
     gradients is the gradient of the whole."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import torch
+from cases import each
 
 from pcg.graph import Node, leaf
 from pcg.kept import Reads, back_reads, differentiated, is_pointwise, view_of
@@ -74,7 +75,7 @@ def same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     return torch.allclose(zero if a is None else a, zero if b is None else b)
 
 
-@pytest.mark.parametrize(("name", "attributes", "shapes"), CALLS, ids=[c[0] for c in CALLS])
+@each(("name", "attributes", "shapes"), CALLS, ids=[c[0] for c in CALLS])
 def test_gradients_depend_on_what_is_read(name, attributes, shapes):
     node = node_of(name, attributes, shapes)
     generator = torch.Generator().manual_seed(3)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each
 
 from pcg.evaluate import evaluate_call
 from pcg.expr import Access, Mul, Sum, accesses
@@ -28,7 +29,7 @@ def evaluate(equation: str, *inputs: Any, **attributes: float) -> list[Any]:
     return evaluate_call(operator(**attributes), arrays, Reals())[0].tolist()
 
 
-@pytest.mark.parametrize("operator", OPERATORS.values(), ids=list(OPERATORS))
+@each("operator", OPERATORS.values(), ids=list(OPERATORS))
 def test_declared_operators_parse_at_all_ranks(operator: Operator):
     runs = {d.names[0] for o in operator.template.operands for d in o.dims if d.run}
     for length in range(4):
@@ -46,7 +47,7 @@ def test_matmul_is_read_as_written():
     assert output.dims == (Dimension(("m",), size_of("m")), Dimension(("n",), size_of("n")))
 
 
-@pytest.mark.parametrize(
+@each(
     ("equation", "inputs", "attributes", "expected"),
     [
         ("out[i] = 2 * x[i] - 1", [[1, 2]], {}, [1, 3]),
@@ -91,7 +92,7 @@ def test_rational_constants_are_exact():
     assert str(Fraction(1, 3)) in str(equation.outputs[0].body).replace("Fraction(1, 3)", "1/3")
 
 
-@pytest.mark.parametrize(
+@each(
     ("equation", "problem"),
     [
         ("out[i] = x[i] + y[j]", "index 'j' is never bound"),

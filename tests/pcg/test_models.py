@@ -39,15 +39,6 @@ FULL = {
 """Parameters and operators."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors are so small that threads would but wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def parameters(graph: Graph) -> int:
     return sum(n.value().type.elements for n in graph.leaves if n.leaf.kind == "weight")
 

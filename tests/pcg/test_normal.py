@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import COMPUTE, applied, parts_of_leaves, seeds
@@ -90,7 +91,7 @@ def binders(form: NormalForm) -> list[str]:
     return [var for term in form for var, _ in term.binders]
 
 
-@pytest.mark.parametrize("operator", COMPUTE, ids=[operator.name for operator in COMPUTE])
+@each("operator", COMPUTE, ids=[operator.name for operator in COMPUTE])
 @settings(max_examples=5)
 @given(data=st.data(), seed=seeds)
 def test_operators_keep_their_value(operator: Operator, data: st.DataObject, seed: int):

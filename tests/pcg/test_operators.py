@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import COMPUTE, SIMPLE, Applied, applied, parts_of_leaves, seeds
@@ -89,7 +90,7 @@ def with_torch(case: Applied, inputs: list[torch.Tensor]) -> tuple[torch.Tensor,
     return result if isinstance(result, tuple) else (result,)
 
 
-@pytest.mark.parametrize("name", TORCH)
+@each("name", TORCH)
 @settings(max_examples=10)
 @given(data=st.data(), seed=seeds)
 def test_forward(name: str, data: st.DataObject, seed: int):
@@ -102,7 +103,7 @@ def test_forward(name: str, data: st.DataObject, seed: int):
         np.testing.assert_allclose(ours, theirs.double().numpy(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [o.name for o in COMPUTE if o.arity and o.name != "one_hot"])
+@each("name", [o.name for o in COMPUTE if o.arity and o.name != "one_hot"])
 @settings(max_examples=6)
 @given(data=st.data(), seed=seeds)
 def test_backward(name: str, data: st.DataObject, seed: int):
@@ -136,7 +137,7 @@ def gradients(
     return torch.autograd.grad(outputs, wanted, weights, allow_unused=True, materialize_grads=True)
 
 
-@pytest.mark.parametrize("name", [*(operator.name for operator in SIMPLE), *SMOOTH])
+@each("name", [*(operator.name for operator in SIMPLE), *SMOOTH])
 @settings(max_examples=6)
 @given(data=st.data(), seed=seeds)
 def test_slope(name: str, data: st.DataObject, seed: int):
@@ -164,7 +165,7 @@ def test_slope(name: str, data: st.DataObject, seed: int):
     assert change / 2 == pytest.approx(slope, rel=1e-4, abs=1e-8)
 
 
-@pytest.mark.parametrize("name", EXACT)
+@each("name", EXACT)
 @settings(max_examples=7)
 @given(data=st.data(), seed=seeds)
 def test_prime_field(name: str, data: st.DataObject, seed: int):
@@ -178,7 +179,7 @@ def test_prime_field(name: str, data: st.DataObject, seed: int):
         assert ours.ravel().tolist() == [modulo(n, field.prime) for n in np.ravel(exact)]
 
 
-@pytest.mark.parametrize("name", FRACTIONS)
+@each("name", FRACTIONS)
 @settings(max_examples=6)
 @given(data=st.data(), seed=seeds)
 def test_fractions_in_the_prime_field(name: str, data: st.DataObject, seed: int):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import each
 
 from pcg.errors import OperatorError
 from pcg.graph import Graph
@@ -127,7 +128,7 @@ COPIES: list[Case] = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "leaves", "operand", "dimension", "problem"),
     [*SIZES, *ATTRIBUTES, *DEGREES, *CUTS, *PARTIALS, *COPIES],
 )
@@ -158,7 +159,7 @@ def test_wrong_attributes(name: str, attributes: dict[str, Any], problem: str):
     assert error.problem == problem
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "leaves", "result"),
     [
         ("matmul(a, b)", ["[4/2, 6/3] copies=2", "[6/3, 8/2] copies=2"], "[4/2, 8/2] partials=3"),

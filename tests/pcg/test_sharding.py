@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import COMPUTE, Applied, applied, graphs, parts_of_leaves, seeds
@@ -36,7 +37,7 @@ def same(a: Any, b: Any, ring: Reals | PrimeField) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * scale)
 
 
-@pytest.mark.parametrize("operator", COMPUTE, ids=[operator.name for operator in COMPUTE])
+@each("operator", COMPUTE, ids=lambda operator: operator.name)
 @settings(max_examples=12)
 @given(data=st.data(), seed=seeds, ring=st.sampled_from(RINGS))
 def test_operators(operator: Operator, data: st.DataObject, seed: int, ring: Reals | PrimeField):

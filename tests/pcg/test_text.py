@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs
@@ -56,7 +57,7 @@ def test_round_trip(graph: Graph):
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("-tiny")])
 def test_models_round_trip(name: str):
-    graph = build_model(name, None, 2)
+    graph = build_model(name, 4, 1)
     assert parse_graph(print_graph(graph)) == graph
 
 
@@ -114,7 +115,7 @@ def test_names_avoid_those_of_leaves():
     assert parse_graph(print_graph(graph)) == graph
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "line", "problem"),
     [
         ("", None, "expected a last line 'return VALUE, ...'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from cases import each
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import POSITIVE, applied, seeds
@@ -61,7 +62,7 @@ def gradients(results, operands, generator):
     return torch.autograd.grad(results, wanted, given, allow_unused=True, materialize_grads=True)
 
 
-@pytest.mark.parametrize("operator", COMPUTE, ids=lambda op: op.name)
+@each("operator", COMPUTE, ids=lambda op: op.name)
 @settings(max_examples=4, deadline=None)
 @given(data=st.data(), seed=seeds)
 def test_kernel_is_the_equation_forward_and_backward(operator, data, seed):
@@ -114,8 +115,8 @@ def test_torch_gives_what_numpy_gives(case, seed):
         np.testing.assert_allclose(a.numpy(), b, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", [o.name for o in COMPUTE if o.kernel is None and o.arity])
+@each("dtype", [torch.float32, torch.float64])
+@each("name", [o.name for o in COMPUTE if o.kernel is None and o.arity])
 def test_an_equation_keeps_the_number_format(name, dtype):
     operator = OPERATORS[name]
     sizes = dict.fromkeys(operator.sizes, 2)
@@ -124,8 +125,8 @@ def test_an_equation_keeps_the_number_format(name, dtype):
     assert [r.dtype for r in results] == [dtype]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("operator", COMPUTE, ids=lambda op: op.name)
+@each("dtype", [torch.float32, torch.bfloat16])
+@each("operator", COMPUTE, ids=lambda op: op.name)
 @settings(max_examples=3, deadline=None)
 @given(data=st.data(), seed=seeds)
 def test_kernels_compute_in_the_format_of_their_operands(operator, dtype, data, seed):

@@ -8,6 +8,7 @@ from random import Random
 
 import networkx as nx
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import call, operators, random_graph, recut
@@ -63,7 +64,7 @@ def best_of_all(graph: Graph, cost: CostModel, allowed=lambda views: True) -> fl
 # Random graphs ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_seconds_are_those_of_the_schedule(seed: int):
     random = Random(seed)
     graph = random_graph(random, 4, random.randrange(1, 9))
@@ -102,7 +103,7 @@ def stored(value: Value, random: Random) -> Value:
     return value
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_nothing_beats_it_on_a_chain(seed: int):
     random = Random(seed)
     start = leaf("weight", "x", (64, 64))
@@ -146,7 +147,7 @@ def runs_one_way(branches: tuple[Value, Value]):
     return allowed
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_no_split_beats_it_on_a_diamond(seed: int):
     random = Random(seed)
     graph, branches = diamond(random)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from cases import each
 from random_graphs import operators, random_graph
 
 from pcg.graph import Graph
@@ -123,7 +124,7 @@ def test_nothing_is_computed_again_where_that_saves_nothing():
     assert not worth_remaking(steps)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@each("seed", range(25))
 def test_each_tensor_lives_until_its_last_use(seed: int):
     """On random graphs; computing again changes when, and what is computed is there in time."""
     random = Random(seed)

@@ -76,7 +76,8 @@ def check(library: Library, name: str, devices: int, how: str, mode: Mode = Mode
         ("xdl-tiny", 6, "joint", "parallel"),
         ("candle-uno-tiny", 4, "joint", "algebra"),
         ("xdl-tiny", 4, "expert", "joint"),
-        ("bert-large-tiny", 4, "zero", "joint"),
+        pytest.param("bert-large-tiny", 4, "zero", "joint", marks=pytest.mark.soak),
+        ("mlp-mnist", 4, "zero", "joint"),
         ("candle-uno-tiny", 4, "megatron", "joint"),
         ("dlrm-tiny", 4, "pipeline", "joint"),
         ("mlp-mnist", 3, "pipeline-2bw", "joint"),
@@ -118,7 +119,7 @@ def check_random(library: Library, graph: Graph, devices: int, how: str) -> None
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(drawn=RANDOM)
 def test_a_plan_of_a_random_graph(library, drawn):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from cases import each
 
 from pcg.errors import OperatorError
 from pcg.evaluate import evaluate_call
@@ -33,7 +34,7 @@ def attributes(
     }
 
 
-@pytest.mark.parametrize("operator", COMPUTE, ids=lambda o: o.name)
+@each("operator", COMPUTE, ids=lambda o: o.name)
 def test_a_batch_is_each_of_its_operands(operator: Operator) -> None:
     compared = 0
     for instance in instances(operator):

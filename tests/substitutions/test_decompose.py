@@ -8,6 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from instances import random_instance
@@ -59,7 +60,7 @@ SOFT_LOOKUP = Operator(
 OWN = (LOG_SUM_EXP, BILINEAR, VARIANCE, SOFT_LOOKUP)
 
 
-@pytest.mark.parametrize("name", NEEDED)
+@each("name", NEEDED)
 def test_an_operator_with_an_inner_reduction_is_decomposed(name: str):
     found = decompose(OPERATORS[name])
     assert found.pairs, found.reason
@@ -68,7 +69,7 @@ def test_an_operator_with_an_inner_reduction_is_decomposed(name: str):
         assert name not in {node.name for node in Graph(pair.right).nodes}
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@each("name", PAIRS)
 def test_what_is_found_is_proved(name: str):
     pair = PAIRS[name]
     decision = decide(pair.left, pair.right)
@@ -84,7 +85,7 @@ def test_operators_of_a_user_are_decomposed_and_proved(operator: Operator):
         assert decision.verdict is Verdict.PROVED, (side_text(pair.right), decision.reason)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@each("name", PAIRS)
 @settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_both_sides_give_the_same_numbers(name: str, seed: int):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rule_files import lines, parse
@@ -116,7 +117,7 @@ def test_an_axis_is_inserted_wherever_one_may_be(text: str, expected: str, input
     assert (found.text, ranks(found)) == (expected, inputs)
 
 
-@pytest.mark.parametrize("text", RECOGNISED)
+@each("text", RECOGNISED)
 def test_a_pair_is_an_instance_of_its_general_form(text: str):
     pair = parse(text)
     found = general(*pair)
@@ -125,8 +126,8 @@ def test_a_pair_is_an_instance_of_its_general_form(text: str):
     assert all(node.ranks for node in Graph((*found.left, *found.right)).nodes)
 
 
-@pytest.mark.parametrize("count", [0, 2])
-@pytest.mark.parametrize("number", range(0, 1000, 40))
+@each("count", [0, 2])
+@each("number", range(0, 1000, 40))
 def test_rules_of_the_library_are_proved_at_other_ranks(number: int, count: int):
     rules = load_library().rules
     rule = rules[number % len(rules)]
@@ -143,7 +144,7 @@ def test_rules_of_the_library_are_proved_at_other_ranks(number: int, count: int)
         assert decision.verdict is Verdict.PROVED, decision.reason
 
 
-@pytest.mark.parametrize("text", SOUND[::3])
+@each("text", SOUND[::3])
 @settings(max_examples=7, deadline=None)
 @given(data=st.data())
 def test_all_instances_of_a_form_have_the_same_general_form(text: str, data: st.DataObject):
@@ -194,7 +195,7 @@ COMMUTING = (
 )
 
 
-@pytest.mark.parametrize("text", [*NAMED[::4], *COMMUTING])
+@each("text", [*NAMED[::4], *COMMUTING])
 @settings(max_examples=7, deadline=None)
 @given(data=st.data())
 def test_names_orders_and_directions_make_no_other_rule(text: str, data: st.DataObject):
@@ -230,7 +231,7 @@ def test_the_larger_side_is_left_and_the_one_with_all_inputs():
 # -- instances --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("special", "of"),
     [
         ("x:1 | relu(exp(x)) == exp(x)", "y:1 | relu(exp(y)) == exp(y)"),

@@ -4,6 +4,7 @@ general rules that were found and not planted."""
 from __future__ import annotations
 
 import pytest
+from cases import each
 
 from pcg.ops import OPERATORS
 from substitutions.decompose import decompositions
@@ -186,7 +187,7 @@ def library() -> Library:
     return load_library()
 
 
-@pytest.mark.parametrize("name", NAMED)
+@each("name", NAMED)
 def test_is_in_the_library(library: Library, name: str) -> None:
     inputs, left, right = NAMED[name]
     stated = parse_rule(name, inputs, left, right)

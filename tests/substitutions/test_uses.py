@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from cases import each
 from hypothesis import event, given, settings
 from instances import FIELD
 from strategies import applied, parts_of_leaves, seeds
@@ -82,7 +82,7 @@ def test_merged_weights_are_rearranged():
     assert made(both.reversed) == {"matmul": "computed"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "kind"),
     [
         ("transpose(y, dim0=0, dim1=1)", "rearranged"),

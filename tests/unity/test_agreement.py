@@ -45,8 +45,9 @@ def _one_library():
 def optimize(folder: Path, what: str, *options: str) -> tuple[int, Path]:
     path, out = folder / "net.py", folder / "plan.json"
     path.write_text(MODEL.replace("{WHAT}", what))
+    given = ("--devices", "2", "--planner", "data-parallel", "-o", str(out))
     with pytest.raises(SystemExit) as caught:
-        run_app(app, "optimize", [f"{path}:make", "--devices", "2", "-o", str(out), *options])
+        run_app(app, "optimize", [f"{path}:make", *given, *options])
     assert isinstance(caught.value.code or 0, int)
     return int(caught.value.code or 0), out
 

@@ -72,11 +72,11 @@ def test_the_table_has_a_row_for_each(done: tuple[Result, Path]):
 
 
 def test_pipelines_can_be_compared(tmp_path: Path):
-    few = ("--machine", "local", "--gpus", "2", "--planners", "joint,pipeline")
+    few = ("--machine", "local", "--gpus", "2", "--planners", "zero,pipeline")
     result = compare("xdl-tiny", *few, "-o", str(tmp_path))
     assert result.exit_code == 0, result.output
     content = ComparisonFile.model_validate_json((tmp_path / "compare.json").read_text())
-    assert [entry.planner for entry in content.entries] == ["joint", "pipeline"]
+    assert [entry.planner for entry in content.entries] == ["zero", "pipeline"]
     assert all(entry.step_seconds is not None for entry in content.entries)
 
 
@@ -152,8 +152,8 @@ def test_an_interruption_keeps_what_is_done(
 
 def test_without_matplotlib_the_table_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("unity.compare.can_plot", lambda: False)
-    arguments = ("--machine", "local", "--gpus", "2", "--planners", "joint", "-o", str(tmp_path))
-    result = compare("xdl-tiny", *arguments)
+    few = ("--machine", "local", "--gpus", "2", "--planners", "data-parallel")
+    result = compare("xdl-tiny", *few, "-o", str(tmp_path))
     assert result.exit_code == 0
     assert "they take matplotlib" in result.output
     assert [path.name for path in tmp_path.iterdir()] == ["compare.json"]

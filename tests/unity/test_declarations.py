@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import each
 from torch import Tensor
 from torch.nn import functional
 
@@ -66,7 +67,7 @@ def test_right_declarations_join_the_table(tmp_path: Path):
     assert {"bilinear", "both"} <= OPERATORS.keys()
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         *("matmul", "softmax", "concat", "split", "unflatten", "embedding", "embedding_bag"),
@@ -203,7 +204,7 @@ WRONG: list[tuple[Operator, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("operator", "says"), WRONG, ids=[o.name for o, _ in WRONG])
+@each(("operator", "says"), WRONG, ids=[o.name for o, _ in WRONG])
 def test_a_wrong_kernel_is_found_out(operator: Operator, says: str):
     problem = kernel_problem(operator)
     assert problem is not None

@@ -9,10 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from pcg.operator import Operator
+from substitutions.generate import Generated, generate
 from substitutions.store import default_path, load_library
 from unity.__main__ import main
 from unity.cli import INTERRUPTED
@@ -22,6 +25,26 @@ runner = CliRunner()
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(scope="module")
+def made() -> dict[object, Generated]:
+    """The libraries that were generated, by what was asked for."""
+    return {}
+
+
+@pytest.fixture
+def _generated_once(made: dict[object, Generated], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of what is said of a part of the library, and in which form, make it once."""
+
+    def once(chosen: list[Operator], *, jobs: int, progress: Any, **given: Any) -> Generated:
+        asked = *(operator.name for operator in chosen), *map(str, sorted(given.items()))
+        if asked not in made:
+            made[asked] = generate(chosen, jobs=jobs, progress=progress, **given)
+        return made[asked]
+
+    monkeypatch.setattr("unity.generate.generate", once)
+
+
+@pytest.mark.usefixtures("_generated_once")
 def test_a_part_of_the_library_is_what_the_library_has(tmp_path: Path) -> None:
     arguments = ["--only", "relu", "--only", "scale", "--out", str(tmp_path), "--jobs", "1"]
     result = runner.invoke(app, [*arguments, "--json"])
@@ -33,19 +56,21 @@ def test_a_part_of_the_library_is_what_the_library_has(tmp_path: Path) -> None:
     assert all(committed[rule.name] == rule.text for rule in made)
 
 
+@pytest.mark.usefixtures("_generated_once")
+def test_the_report_is_a_table(tmp_path: Path) -> None:
+    some = ("--only", "relu", "--only", "scale", "--jobs", "1")
+    result = runner.invoke(app, [*some, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "candidate rules" in result.output
+    assert "proved rules in" in result.output
+
+
 def test_algebra_alone_has_no_cuts(tmp_path: Path) -> None:
     options = ["--only", "matmul", "--only", "add", "--max-ops", "2", "--jobs", "1", "--algebra"]
     result = runner.invoke(app, [*options, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     rules = load_library(tmp_path / "rules.json").rules
     assert {rule.family for rule in rules} == {"algebra"}
-
-
-def test_the_report_is_a_table(tmp_path: Path) -> None:
-    result = runner.invoke(app, ["--only", "relu", "--out", str(tmp_path), "--jobs", "1"])
-    assert result.exit_code == 0, result.output
-    assert "candidate rules" in result.output
-    assert "proved rules in" in result.output
 
 
 def comes_to_have_workers(process: int, seconds: float) -> bool:

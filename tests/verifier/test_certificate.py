@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each
 from rule_files import lines, parse
 
 from pcg.errors import InputError
@@ -43,7 +44,7 @@ def check(path: Path) -> Rechecked:
     return Rechecker(path.parent, SOLVERS).check(path)
 
 
-@pytest.mark.parametrize("line", lines("sound")[::3])
+@each("line", lines("sound")[::3])
 def test_certificates_are_accepted(line: str, tmp_path: Path):
     result = check(certified(line, tmp_path))
     assert result.accepted, result.reason

@@ -10,6 +10,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rule_files import parse
@@ -72,8 +73,8 @@ def narrower(typing: LocalTyping, window: Window, side: str) -> LocalTyping:
     return replace(typing, windows=tuple(less if w == window else w for w in typing.windows))
 
 
-@pytest.mark.parametrize("side", ["before", "after"])
-@pytest.mark.parametrize("name", SLIDING)
+@each("side", ["before", "after"])
+@each("name", SLIDING)
 def test_a_narrower_halo_is_not_proved(name: str, side: str):
     instance = instance_of(name)
     for chosen, typing in opened(instance):
@@ -84,8 +85,8 @@ def test_a_narrower_halo_is_not_proved(name: str, side: str):
             assert "z3 says sat" in theorems[0].reason
 
 
-@pytest.mark.parametrize("side", ["before", "after"])
-@pytest.mark.parametrize("name", SLIDING)
+@each("side", ["before", "after"])
+@each("name", SLIDING)
 def test_a_wider_halo_is_proved(name: str, side: str):
     """A halo may reach further than windows read."""
     instance = instance_of(name)
@@ -183,7 +184,7 @@ WIDTHS = f"x:1 | {HALO.replace('=p', '=1')} == {HALO.replace('=q', '=1')}"
 BEFORE, AFTER = "p >= top", "q >= -d + d*|w.2| - s - top + 1"
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "conditions"),
     [
         (conv_rule(ROWS), ("|x.2| = n*s", BEFORE, AFTER)),

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-import pytest
 import z3
+from cases import each
 
 from pcg.normal import Argument, Element, Factor, Function, NormalForm, Number, Term
 from pcg.operator import Operator
@@ -138,7 +138,7 @@ def test_there_is_an_example_of_every_other_law():
     assert EXAMPLES.keys() | {laws.RELU} == LAWS
 
 
-@pytest.mark.parametrize("law", EXAMPLES, ids=lambda law: law.name)
+@each("law", EXAMPLES, ids=lambda law: law.name)
 def test_a_law_is_used_and_is_needed(law: Law):
     left, right = EXAMPLES[law]
     assert simplified(left, LAWS) == simplified(right, LAWS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import check_each
+from refuted import decided
 from rule_files import lines, parse
 
 from pcg.evaluate import evaluate_shards, meaning
@@ -21,33 +23,41 @@ VERDICTS = {
     "unknown": Verdict.UNKNOWN,
 }
 
-CASES = [(verdict, line) for folder, verdict in VERDICTS.items() for line in lines(folder)]
+
+@pytest.mark.parametrize("folder", VERDICTS)
+def test_verdict(folder: str) -> None:
+    verdict = VERDICTS[folder]
+
+    def check(line: str) -> None:
+        decision = decided(line)[0] if folder == "unsound" else decide(*parse(line))
+        assert decision.verdict is verdict, decision
+        assert (decision.proof is not None) == (verdict is Verdict.PROVED)
+        assert (decision.counterexample is not None) == (verdict is Verdict.REFUTED)
+        if verdict is not Verdict.PROVED:
+            assert decision.reason
+
+    check_each(lines(folder), check)
 
 
-@pytest.mark.parametrize(("verdict", "line"), CASES, ids=[line for _, line in CASES])
-def test_verdict(verdict, line):
-    decision = decide(*parse(line))
-    assert decision.verdict is verdict, decision
-    assert (decision.proof is not None) == (verdict is Verdict.PROVED)
-    assert (decision.counterexample is not None) == (verdict is Verdict.REFUTED)
-    if verdict is not Verdict.PROVED:
-        assert decision.reason
+def test_verdict_does_not_depend_on_the_direction() -> None:
+    def check(line: str) -> None:
+        left, right = parse(line)
+        assert decide(right, left).verdict is Verdict.PROVED
+
+    check_each(lines("sound"), check)
 
 
-@pytest.mark.parametrize("line", lines("sound"))
-def test_verdict_does_not_depend_on_the_direction(line):
-    left, right = parse(line)
-    assert decide(right, left).verdict is Verdict.PROVED
-
-
-@pytest.mark.parametrize("line", lines("unsound"))
-def test_counterexample_is_real(line):
+def test_counterexample_is_real() -> None:
     """What is reported is enough to see the difference again, from its text and values alone."""
-    found = decide(*parse(line)).counterexample
-    assert found is not None
-    left, right = (parse_graph(text) for text in (found.left, found.right))
-    types = [tuple(value.type for value in side.outputs) for side in (left, right)]
-    assert types[0] != types[1] or _values_differ(found, left, right)
+
+    def check(line: str) -> None:
+        found = decided(line)[0].counterexample
+        assert found is not None
+        left, right = (parse_graph(text) for text in (found.left, found.right))
+        types = [tuple(value.type for value in side.outputs) for side in (left, right)]
+        assert types[0] != types[1] or _values_differ(found, left, right)
+
+    check_each(lines("unsound"), check)
 
 
 def _values_differ(found: Counterexample, left: Graph, right: Graph) -> bool:

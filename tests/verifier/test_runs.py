@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each
 from rule_files import lines, parse
 
 from pcg.evaluate import evaluate_whole
@@ -49,7 +50,7 @@ def test_an_axis_whose_size_an_attribute_says_is_not_free():
     assert free_runs(left, right) == ((("x", 0),),)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "ranks", "free"),
     [
         ("batch_matmul(x, y)", {"x": 3, "y": 3}, ((("x", 0), ("y", 0)),)),
@@ -128,7 +129,7 @@ TWOS = ("size", "times", "outer", "inner", "groups")
 SIZES = {"at": 1, "start": 0, "before": 1, "classes": 3, **dict.fromkeys(TWOS, 2)}
 
 
-@pytest.mark.parametrize("operator", COMPUTING, ids=lambda o: o.name)
+@each("operator", COMPUTING, ids=lambda o: o.name)
 def test_two_axes_in_the_place_of_one_compute_the_same(operator: Operator):
     """By the reference evaluation: what an operator gives for two axes is what it gives for these
     merged into one, and likewise for an axis of one element left out."""
@@ -164,8 +165,8 @@ def assert_same(side: tuple[Value, ...], group: Group, axes: tuple[int, ...]) ->
         assert (a.reshape(b.shape) == b).all()
 
 
-@pytest.mark.parametrize("count", [0, 2])
-@pytest.mark.parametrize("line", SOUND[::2])
+@each("count", [0, 2])
+@each("line", SOUND[::2])
 def test_what_is_proved_for_one_axis_is_proved_for_others(line: str, count: int):
     left, right = parse(line)
     for group in free_runs(left, right):

@@ -9,9 +9,11 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from cases import check_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refuted import first, lines, parse, refute, shrunk
+from refuted import first, lines, refute, shrunk
+from rule_files import parse
 
 from pcg.graph import Graph
 from pcg.operator import Operator
@@ -36,16 +38,18 @@ def operators(graph: Graph) -> list[str]:
     return [node.name for node in graph.nodes]
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_shrunk_is_a_counterexample_to_the_same_pair(line):
-    instance, found = first(line)
-    smaller = shrunk(line)
-    assert kinds(smaller) == kinds(found)
-    assert measure(smaller) <= measure(found)
-    assert shrink(instance, found) == smaller
-    sides = zip(parse(line), (smaller.left, smaller.right), strict=True)
-    assert all(operators(Graph(side)) == operators(parse_graph(text)) for side, text in sides)
-    assert dict(smaller.symbols).keys() == dict(found.symbols).keys()
+def test_shrunk_is_a_counterexample_to_the_same_pair():
+    def check(line: str) -> None:
+        instance, found = first(line)
+        smaller = shrunk(line)
+        assert kinds(smaller) == kinds(found)
+        assert measure(smaller) <= measure(found)
+        assert shrink(instance, found) == smaller
+        sides = zip(parse(line), (smaller.left, smaller.right), strict=True)
+        assert all(operators(Graph(side)) == operators(parse_graph(text)) for side, text in sides)
+        assert dict(smaller.symbols).keys() == dict(found.symbols).keys()
+
+    check_each(LINES, check)
 
 
 def test_shrunk_are_small():
@@ -62,12 +66,14 @@ def test_shrunk_are_small():
     assert all("to_float16" in line for line in fractions)  # rounding shows in fractions only
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_indices_stay_indices(line):
-    values = input_values(shrunk(line))
-    for name in values.keys() & {"ids"}:
-        assert (values[name] >= 0).all()
-        assert (values[name] == np.rint(values[name])).all()
+def test_indices_stay_indices():
+    def check(line: str) -> None:
+        values = input_values(shrunk(line))
+        for name in values.keys() & {"ids"}:
+            assert (values[name] >= 0).all()
+            assert (values[name] == np.rint(values[name])).all()
+
+    check_each(LINES, check)
 
 
 @settings(max_examples=20, deadline=None)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import check_each
 from refuted import first, lines, refute, shrunk
 
 from pcg.graph import Node, Value, tensor
@@ -64,15 +65,17 @@ def imported(program: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_program_runs_and_prints_both_sides(line, capsys):
-    for counterexample in (first(line)[1], shrunk(line)):
-        program = snippet(counterexample)
-        assert imported(program) == {"numpy", "pcg.evaluate", "pcg.ring", "pcg.text"}
-        exec(program, {})
-        printed = capsys.readouterr().out
-        assert "left: type [" in printed
-        assert "right: type [" in printed
+def test_program_runs_and_prints_both_sides(capsys):
+    def check(line: str) -> None:
+        for counterexample in (first(line)[1], shrunk(line)):
+            program = snippet(counterexample)
+            assert imported(program) == {"numpy", "pcg.evaluate", "pcg.ring", "pcg.text"}
+            exec(program, {})
+            printed = capsys.readouterr().out
+            assert "left: type [" in printed
+            assert "right: type [" in printed
+
+    check_each(LINES, check)
 
 
 @pytest.mark.parametrize("line", [LINES[0], LINES[40], LINES[-1]])

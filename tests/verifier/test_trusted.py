@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
+from cases import each
 
 ROOT = Path(__file__).parents[2]
 TRUSTED = sorted((ROOT / "verifier" / "trusted").glob("*.py"))
@@ -22,7 +22,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", TRUSTED, ids=lambda path: path.stem)
+@each("path", TRUSTED, ids=lambda path: path.stem)
 def test_it_imports_nothing_of_the_rest(path: Path):
     ours = {m for m in imported(path) if m.split(".")[0] in ("verifier", "substitutions", "search")}
     assert all(module.startswith("verifier.trusted") for module in ours), ours

@@ -6,6 +6,7 @@ from itertools import permutations
 
 import pytest
 import torch
+from cases import each
 from differential import assert_means
 
 from pcg.graph import Leaf, Node, Value
@@ -14,9 +15,9 @@ from pcg.ops.layout import cut_out, permute
 from runtime.kernels import run_whole
 
 
-@pytest.mark.parametrize("axis", [0, 1, -1])
-@pytest.mark.parametrize("start", [-7, -2, 0, 1, 4, 9])
-@pytest.mark.parametrize("size", [1, 3, 8])
+@each("axis", [0, 1, -1])
+@each("start", [-7, -2, 0, 1, 4, 9])
+@each("size", [1, 3, 8])
 def test_a_part_of_an_axis_that_may_lie_beyond(axis: int, start: int, size: int):
     x = torch.arange(24.0).reshape(2, 4, 3)
     have = x.shape[axis]

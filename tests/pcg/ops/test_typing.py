@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import each
 from strategies import COMPUTE
 
 from pcg.ops import OPERATORS
@@ -96,7 +96,7 @@ def cuts(name: str, ranks: tuple[int, ...], positions: tuple[int, ...]) -> set[s
     return {f"{text(a.operands, '_')}>{text(a.outputs, '+')}" for a in axes}
 
 
-@pytest.mark.parametrize("name", AXES)
+@each("name", AXES)
 def test_derived_typing(name: str):
     ranks, positions, expected, carriers = AXES[name]
     assert cuts(name, ranks, positions) == set(expected.split())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import each
 from differential import assert_means
 from torch import Tensor
 from torch.nn import functional
@@ -68,9 +69,9 @@ def groups_of(name: str, random: Random) -> tuple[int, int, int]:
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("padding", ["explicit", "valid", "same"])
-@pytest.mark.parametrize("name", ["conv2d", "grouped_conv2d", "depthwise_conv2d"])
+@each("seed", range(8))
+@each("padding", ["explicit", "valid", "same"])
+@each("name", ["conv2d", "grouped_conv2d", "depthwise_conv2d"])
 def test_convolutions(name: str, padding: str, seed: int):
     random = Random(f"{name} {padding} {seed}")
     case = Case.random(random)
@@ -97,8 +98,8 @@ def test_convolutions(name: str, padding: str, seed: int):
         )
 
 
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d", "avg_pool2d_inside"])
+@each("seed", range(10))
+@each("name", ["max_pool2d", "avg_pool2d", "avg_pool2d_inside"])
 def test_pools(name: str, seed: int):
     random = Random(f"{name} {seed}")
     case = Case.random(random, dilated=False)

@@ -81,14 +81,14 @@ def check(library: Library, machine: Machine, graph: Graph) -> None:
     [
         ("summit", 2, "product", (4096, 1536, 48)),  # partial sums pass through the loss
         ("summit", 2, "relu", (12, 24, 12)),  # cut, since nothing waits for the loss
-        ("summit", 2, "residual", (384, 1536, 1536)),
-        ("summit", 2, "two products", (384, 1536, 1536)),
-        ("summit", 2, "shared", (4096, 1536, 48)),
+        pytest.param("summit", 2, "residual", (384, 1536, 1536), marks=pytest.mark.soak),
+        pytest.param("summit", 2, "two products", (384, 1536, 1536), marks=pytest.mark.soak),
+        pytest.param("summit", 2, "shared", (4096, 1536, 48), marks=pytest.mark.soak),
         ("summit", 2, "branches", PRIMES),  # side by side
         ("dgx-a100", 4, "square", (4096, 1536, 48)),
-        ("summit", 6, "relu", (96, 384, 768)),
+        pytest.param("summit", 6, "relu", (96, 384, 768), marks=pytest.mark.soak),
         ("summit", 6, "product", (12, 24, 12)),  # two operators change together
-        ("dgx-a100", 8, "product", (4096, 1536, 48)),
+        pytest.param("dgx-a100", 8, "product", (4096, 1536, 48), marks=pytest.mark.soak),
     ],
 )
 def test_no_plan_of_a_small_graph_is_faster(library, machine, devices, name, sizes):
@@ -102,7 +102,7 @@ def test_no_plan_of_any_small_graph_is_faster(library, machine, devices, name, s
 
 
 @pytest.mark.parametrize("name", ["shared", "layers", "branches"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_part_of_a_plan_takes_no_longer_than_the_whole(name, seed):
     """What pruning rests on, for plans at random."""
     random = Random(seed)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -284,7 +285,7 @@ def test_a_step_by_hand_follows():
     assert WELL.replay().conditions == 5  # four operators, one output
 
 
-@pytest.mark.parametrize(
+@each(
     ("case", "says"),
     [
         (replace(WELL, at=("t9",)), "t9 is no value, expected one of the model"),

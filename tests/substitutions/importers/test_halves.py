@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import each
 
 from substitutions.importers.operators import Source
 from substitutions.importers.verdict import decide_foreign
@@ -88,7 +88,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("left", "right", "verdict"), CASES)
+@each(("left", "right", "verdict"), CASES)
 def test_halves(rule, left, right, verdict):
     read = rule(left, right)
     assert read.source is Source.FLEXFLOW

@@ -1,10 +1,13 @@
 """TASO's rules, against torch: what each operator means is written here from the description."""
 
+from __future__ import annotations
+
 from random import Random
 
 import numpy as np
 import pytest
 import torch
+from cases import each
 from torch.nn import functional
 
 from pcg.evaluate import evaluate_whole
@@ -246,7 +249,7 @@ def test_true_rules(rule, left, right, conditions):
     assert decision.conditions == conditions
 
 
-@pytest.mark.parametrize(("left", "right"), [(left, right) for left, right, _ in PROVED])
+@each(("left", "right"), [(left, right) for left, right, _ in PROVED])
 def test_what_operators_mean(rule, left, right):
     read = rule(left, right)
     try:
@@ -334,7 +337,7 @@ def test_an_average_is_a_convolution(rule):
     assert (decision.verdict, decision.conditions) == (Verdict.PROVED, ())
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_windows_of_all_sizes(rule, seed):
     """Kernels whose sizes are not stated, strides and paddings of all kinds."""
     random = Random(seed)
