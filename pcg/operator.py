@@ -10,7 +10,7 @@ for them; in a rule they may be symbolic (a ``Poly``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -93,8 +93,7 @@ class Operator:
         """Between processes one of Unity's own goes by its name, any other by its definition."""
         if _OWN.get(self.name) == self:
             return _own_named, (self.name,)
-        fields = (self.name, self.equation, self.sizes, self.reals, self.kernel)
-        return _defined, (*fields, self.commutative, self.parallel)
+        return _defined, (type(self), *(getattr(self, f.name) for f in fields(self)))
 
     @cached_property
     def identity(self) -> str:
@@ -177,9 +176,9 @@ def _own_named(name: str) -> Operator:
 
 
 @lru_cache(maxsize=1024)
-def _defined(*fields: object) -> Operator:
+def _defined(kind: type[Operator], *definition: Any) -> Operator:
     """The operator of a definition, read once a process."""
-    return Operator(*fields)  # pyright: ignore[reportArgumentType]
+    return kind(*definition)
 
 
 PARALLEL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -53,6 +53,9 @@ from verifier.solvers import SOLVERS, require
 app = new_app()
 BUDGET = Budget(seconds=120)
 """For one plan: ours take a few seconds."""
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass
@@ -121,7 +124,7 @@ def audit(
     _check_opaque(found.plan, str(plan))
     name = _model_name(found, model) if capture else None
     with _capturing(found.plan, name, jobs) as again:
-        _take(found, _within(Budget(seconds, memory), _examined, given))
+        _take(found, _within(Budget(seconds, memory), _examined, (given, found.plan), plan))
         if name is not None:
             _check_model(found, name, again(), rules)
     if not proofs:
@@ -162,7 +165,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Examined:
-    """What came of that part, without the plan, whose operators no process can send."""
+    """What came of that part."""
 
     findings: tuple[Finding, ...]
     done: tuple[str, ...]
@@ -173,27 +176,28 @@ class Examined:
 
 def _first_read(given: Given, budget: Budget) -> tuple[PlanFile, Audit]:
     """Read the plan, in another process first: then it is known to take no more than that."""
-    _within(budget, _read, given)
+    _within(budget, _read, given.plan, given.plan)
     content = read_json(given.plan, PlanFile)
     return content, Audit(plan_of(content, str(given.plan)))
 
 
-def _within(budget: Budget, work: Callable[[Given], Examined], given: Given) -> Examined:
-    """A part of the audit in a process of its own. Raises NegativeAnswer where it does not end."""
+def _within(budget: Budget, work: Callable[[T], R], given: T, plan: Path) -> R:
+    """A part of the audit in a process of its own, a fork of this one. Raises NegativeAnswer where
+    it does not end."""
     (result,) = limited_map(work, [given], 1, budget)
     if isinstance(result, Lost):
-        raise NegativeAnswer(f"{given.plan}: unknown: {result.spent}")
+        raise NegativeAnswer(f"{plan}: unknown: {result.spent}")
     return result
 
 
-def _read(given: Given) -> Examined:
-    plan_of(read_json(given.plan, PlanFile), str(given.plan))
-    return Examined((), (), (), (), {})
+def _read(plan: Path) -> None:
+    plan_of(read_json(plan, PlanFile), str(plan))
 
 
-def _examined(given: Given) -> Examined:
-    """Check the derivation, the proofs and the machine."""
-    found = Audit(plan_of(read_json(given.plan, PlanFile), str(given.plan)))
+def _examined(asked: tuple[Given, Plan]) -> Examined:
+    """Check the derivation, the proofs, the machine and the programs."""
+    given, plan = asked
+    found = Audit(plan)
     used = _check_derivation(found, given.rules)
     if given.proofs:
         _check_proofs(found, used, given.bundle, given.solvers)

@@ -1,0 +1,59 @@
+"""Graphs between processes: the same graphs, and operators that stay what they are."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from pcg.graph import Graph
+from pcg.opaque import Opaque
+from pcg.operator import Operator
+from pcg.ops import OPERATORS
+from pcg.ops.stand_ins import STAND_INS
+from pcg.text import parse_graph
+
+GRAPH = """
+x = input[8, 12]
+w = weight[12, 16]
+h = relu(matmul(partition(x, dim=0, degree=2), replicate(w, degree=2)))
+return reduce(mean_loss(scale(h, factor=0.5)), degree=2)
+"""
+
+
+def again(value):
+    return pickle.loads(pickle.dumps(value))
+
+
+def test_a_graph_is_the_same_with_all_that_follows_from_it():
+    graph = parse_graph(GRAPH)
+    graph.check()
+    found = again(graph)
+    assert isinstance(found, Graph)
+    assert found == graph
+    assert found.digest == graph.digest
+    assert [n.types for n in found.nodes] == [n.types for n in graph.nodes]
+
+
+def test_an_operator_of_unity_is_the_one_object():
+    for operator in OPERATORS.values():
+        assert again(operator) is operator
+
+
+def test_any_other_goes_by_its_definition():
+    own = OPERATORS["relu"]
+    posing = replace(own, equation=own.equation.replace("relu(", "exp("))
+    assert posing != own, "the equation has another function"
+    assert again(posing) == posing
+    assert again(posing).identity == posing.identity != own.identity
+    for operator in STAND_INS.values():
+        assert again(operator) == operator
+        assert again(operator) is again(operator), "read once a process"
+
+
+@pytest.mark.parametrize("kind", [Opaque])
+def test_a_kind_of_operator_stays_one(kind: type[Operator]):
+    opaque = kind("topk", OPERATORS["relu"].equation, function="aten.topk.default(x0)")
+    assert type(again(opaque)) is kind
+    assert again(opaque) == opaque
