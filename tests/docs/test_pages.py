@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import tomllib
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -154,3 +155,11 @@ def test_figures_are_drawn_by_their_script():
 def test_figures_are_shown():
     shown = {Path(target).name for page in PAGES for target in LINK.findall(prose(page))}
     assert {path.name for path in (ROOT / "docs" / "images").glob("*.svg")} <= shown
+
+
+def test_the_licence_is_the_one_that_is_stated():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["license"] == "Apache-2.0"
+    text = (ROOT / "LICENSE").read_text("utf-8")
+    assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
+    assert "END OF TERMS AND CONDITIONS" in text
