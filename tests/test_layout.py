@@ -21,11 +21,14 @@ TOP_LEVEL = {
     "unity",
     "generated_rules",
     "tests",
+    "docs",
     "pyproject.toml",
     "constraints.txt",
     "Makefile",
     "README.md",
     "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "LICENSE",
 }
 
 
