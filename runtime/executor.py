@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pcg.errors import InputError
+from runtime.buckets import buckets
 from runtime.collectives import World
 from runtime.data import Source, Synthetic, initial_weight
 from runtime.fitting import exact_in
@@ -21,7 +22,7 @@ from runtime.prefetch import Ahead
 from runtime.program import Exchange, Load, Program
 from runtime.statistics import RunningStatistics
 from runtime.stretch import Block, Meeting
-from runtime.sync import GradientSync, buckets
+from runtime.sync import GradientSync
 
 
 @dataclass(frozen=True)

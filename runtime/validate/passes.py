@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from pcg.layout import Region
+from runtime.buckets import Bucket, buckets
 from runtime.program import Instruction, Load, Program
-from runtime.sync import Bucket, buckets
 from runtime.validate.blocks import Block, Meeting, blocks_of, first_readers
 from runtime.validate.content import Content, Fragment, extent
 from runtime.validate.errors import Unsound

@@ -8,8 +8,9 @@ from simulated import on_ranks
 from pcg.graph import Leaf
 from pcg.tensor import ParallelTensor
 from runtime import sync
+from runtime.buckets import buckets
 from runtime.program import Weight
-from runtime.sync import GradientSync, buckets
+from runtime.sync import GradientSync
 
 GROUP = (0, 1)
 

@@ -101,7 +101,7 @@ def test_lockstep_finds_what_each_rank_is_found_to_do(name):
         assert shown(one, program) == shown(other, program)
 
 
-@pytest.mark.parametrize("name", (*OWN, "columns then rows", "data"))
+@pytest.mark.parametrize("name", [*OWN, "columns then rows", "data"])
 def test_nothing_is_accepted_in_lockstep_alone(name):
     """Each mutant that lockstep takes is right to the end when each rank is followed by itself."""
     plan, programs = lowered(name)
