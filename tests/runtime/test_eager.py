@@ -11,11 +11,11 @@ import torch
 from own_model import write_own
 from torch import Tensor
 
-import runtime.eager
 from pcg.capture import Captured
 from pcg.errors import InputError
 from pcg.graph import Graph
 from pcg.models import capture_model
+from runtime import eager
 from runtime.check import evaluate
 from runtime.eager import compare_with_module
 
@@ -61,7 +61,7 @@ def _captured_once(name: str):
         return captured if model == name else capture_model(model, batch, devices)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime.eager, "capture_model", capture)
+        patch.setattr(eager, "capture_model", capture)
         yield
 
 
@@ -78,7 +78,7 @@ def disturb(
     def other(graph: Graph, given: Leaves) -> tuple[Tensor, ...]:
         return tuple(outputs(list(evaluate(graph, leaves(given)))))
 
-    patch.setattr(runtime.eager, "evaluate", other)
+    patch.setattr(eager, "evaluate", other)
 
 
 def with_gradient(leaf: str, change: Callable[[Tensor], Tensor]) -> Callable[[Leaves], Leaves]:
@@ -209,7 +209,7 @@ def test_too_large_a_model_is_left_alone(name: str, monkeypatch: pytest.MonkeyPa
         assert (found.error, found.gradients) == (None, 0)
         assert found.reason.startswith(said)
         assert str(found).startswith("not compared with the module itself")
-    monkeypatch.setattr(runtime.eager, "MOST_PARAMETERS", count)
+    monkeypatch.setattr(eager, "MOST_PARAMETERS", count)
     assert compare_with_module(name).error is not None
 
 
