@@ -106,7 +106,7 @@ def test_a_graph_that_is_the_module_agrees(name: str, tmp_path: Path):
     for model, wanted in ((name, len(PARAMETERS)), (write_own(tmp_path), 11)):
         found = compare_with_module(model)
         assert found.error is not None
-        assert found.error <= runtime.eager.NEAR
+        assert found.error <= eager.NEAR
         assert not found.reason
         assert found.gradients == wanted
         assert f"{wanted} gradients agree to {found.error:.1e}" in str(found)
@@ -116,7 +116,7 @@ def test_a_graph_that_is_the_module_agrees(name: str, tmp_path: Path):
 def test_another_gradient_is_refused_by_its_parameter(
     name: str, parameter: str, monkeypatch: pytest.MonkeyPatch
 ):
-    weights = {w.parameter: w.leaf for w in runtime.eager.capture_model(name, None, 1).weights}
+    weights = {w.parameter: w.leaf for w in eager.capture_model(name, None, 1).weights}
     assert set(weights) == set(PARAMETERS)
     for change in (lambda grad: grad + 1e-3, lambda grad: grad * torch.nan):
         disturb(monkeypatch, with_gradient(weights[parameter], change))
@@ -196,7 +196,7 @@ Net.only_examples = only_examples
 
 
 def test_too_large_a_model_is_left_alone(name: str, monkeypatch: pytest.MonkeyPatch):
-    graph = runtime.eager.capture_model(name, None, 1).graph
+    graph = eager.capture_model(name, None, 1).graph
     weights = [node.leaf.type for node in graph.leaves if node.leaf.kind == "weight"]
     count = sum(own.elements for own in weights if own is not None)
     for limit, said in (
@@ -204,7 +204,7 @@ def test_too_large_a_model_is_left_alone(name: str, monkeypatch: pytest.MonkeyPa
         ("MOST_OPERATIONS", "a step takes "),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(runtime.eager, limit, count - 1)
+            patch.setattr(eager, limit, count - 1)
             found = compare_with_module(name)
         assert (found.error, found.gradients) == (None, 0)
         assert found.reason.startswith(said)
