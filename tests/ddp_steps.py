@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from paths import ROOT
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-ROOT = Path(__file__).parents[1]
 SAMPLE = (3, 6, 4)
 """The shape of a sample of ``Net``."""
 
@@ -51,7 +51,10 @@ def trained(folder: Path, ranks: int, state: dict[str, Tensor], batches: list[Te
     """Losses, last gradients and state dict of a step for each of some whole batches."""
     torch.save(state, folder / "initial.pt")
     torch.save(batches, folder / "batches.pt")
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    environment = os.environ | {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests"))),
+    }
     subprocess.run(
         [sys.executable, __file__, str(ranks), str(folder)],
         check=True,

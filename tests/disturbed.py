@@ -14,11 +14,11 @@ from random import Random
 from uuid import uuid4
 
 import torch
+from paths import ROOT
 
 from runtime.checkpoint import newest_manifest
 from runtime.plain import state_dict
 
-ROOT = Path(__file__).parents[1]
 MARK = "UNITY_TEST_MARK"
 PATIENCE = 600.0
 """Seconds that only what hangs takes, on however busy a computer."""

@@ -10,12 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paths import ROOT
 from plain_steps import Stepped, load
 
 from pcg.plan import Plan, save_plan
 from runtime.job import Comparison, Options, Report, Step
-
-ROOT = Path(__file__).parents[1]
 
 
 class Ranks:

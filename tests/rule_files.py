@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from paths import ROOT
 
 from pcg.graph import Value
 from pcg.text import parse_values
 
-RULES = Path(__file__).parent / "rules"
+RULES = ROOT / "tests" / "rules"
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 

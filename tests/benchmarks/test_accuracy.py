@@ -5,14 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
 import torch
+from paths import ROOT
 
 from runtime.dataset import MapSamples
 
-ROOT = Path(__file__).parents[2]
 SOURCE = '''\
 import torch
 from torch import nn

@@ -15,10 +15,10 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from paths import ROOT
 
 from substitutions.store import default_path
 
-ROOT = Path(__file__).parents[2]
 TASO = (
     *("conv2d", "max_pool2d", "avg_pool2d", "relu", "concat", "split", "matmul", "add", "multiply"),
     *("scale", "enlarge", "transpose"),

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from paths import ROOT
 
 pytestmark = pytest.mark.benchmark
 
 TIMES = {("ddp", "4"): 1.05, ("resnet", "2"): 1.05, ("one",): 1.02}
 """What is measured, and the ratio that it should not exceed."""
 MEMORY = 1.05
-ROOT = Path(__file__).parents[2]
 
 
 def measured(*arguments: str) -> dict[str, float]:

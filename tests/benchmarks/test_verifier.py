@@ -21,13 +21,13 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from paths import ROOT
 
 from substitutions.importers.flexflow import import_rule
 from substitutions.importers.imported import IllTypedError
 from substitutions.importers.schema import ForeignRule, read_foreign
 from substitutions.store import default_path
 
-ROOT = Path(__file__).parents[2]
 RULES = 700
 MOVES = [
     *((f"OP_{name}", dim) for name in ("REPLICATE", "REDUCE") for dim in range(3)),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from borders import command, files, refused
 from cases import each
+from paths import ROOT
 
 from pcg.errors import InputError
 from pcg.machine import load_machine
@@ -20,7 +21,7 @@ from pcg.plan import load_plan
 from pcg.profile import load_profile
 from unity.optimize import app
 
-PRESET = Path(__file__).parents[2] / "pcg" / "machines" / "local.toml"
+PRESET = ROOT / "pcg" / "machines" / "local.toml"
 NAN, INF, HUGE = "nan", "inf", "9" * 400
 
 

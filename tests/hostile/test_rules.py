@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from hostile_rules import FILES, OPERATORS, OWN_OPERATORS, OWN_RULES, Expected, Rule, rules
+from paths import ROOT
 
 from pcg.ops import OPERATORS as KNOWN
 from unity.cli import run_app
 from unity.verify import app as verify
 
-ROOT = Path(__file__).parents[2]
 HANG = 10
 """Seconds of processor time that nothing here may take."""
 CONTROLS = [chr(i) for i in range(32) if chr(i) != "\n"] + ["\x7f", "\x9b", "\u202e", "\u2066"]

@@ -7,11 +7,11 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from by_hand import make_plan
+from paths import ROOT
 from torch.utils.data import TensorDataset
 
 from pcg.errors import InputError
@@ -321,7 +321,7 @@ def test_classes_of_a_file_reach_workers_that_are_not_forked(tmp_path):
         input=pickle.dumps(module.Numbers()),
         capture_output=True,
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert copied.stdout == b"8\n", copied.stderr
 

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 from simulated import on_ranks
 
 from pcg.kind import Work
@@ -30,7 +31,6 @@ from unity.profile import app
 
 PAUSE = 0.002
 WORKS: tuple[Work, ...] = ("update", "pointwise")
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

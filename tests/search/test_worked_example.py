@@ -9,9 +9,8 @@ Elements are counted in both directions, forward and backward, without the loss,
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from paths import ROOT
 
 from pcg.graph import Node
 from pcg.layout import grid
@@ -22,7 +21,7 @@ from search.optimizer import Allow, Optimized, Optimizer, Settings, anything
 from substitutions.store import load_library
 
 BATCH, INPUTS, HIDDEN, OUTPUTS = 64, 784, 512, 10
-MACHINE = Path(__file__).parents[1] / "data" / "two-devices.toml"
+MACHINE = ROOT / "tests" / "data" / "two-devices.toml"
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from random import Random
 
 import pytest
+from paths import ROOT
 
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph import Graph, leaf
@@ -25,7 +25,7 @@ from unity.explain import explain_file
 from verifier.decide import Verdict, decide
 from verifier.trusted.sizes import SizeEquation
 
-SAMPLES = Path(__file__).parents[3] / "shared" / "rules"
+SAMPLES = ROOT.parent / "shared" / "rules"
 ONE = Poly.of(1)
 
 POINTWISE = """

@@ -6,16 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from paths import ROOT
 
 from pcg.errors import InputError, NegativeAnswer, OperatorError
 from unity import __main__ as console
 from unity.cli import new_app, run_app, run_command
-
-ROOT = Path(__file__).parents[2]
 
 
 def status_of(call: Callable[[], object]) -> object:

@@ -12,6 +12,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
+from paths import ROOT
 from typer.testing import CliRunner
 
 from pcg.operator import Operator
@@ -22,7 +23,6 @@ from unity.cli import INTERRUPTED
 from unity.generate import app
 
 runner = CliRunner()
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from paths import ROOT
 
 GPUS = torch.cuda.device_count()
-ROOT = Path(__file__).parents[2]
 
 pytestmark = [
     pytest.mark.gpu,

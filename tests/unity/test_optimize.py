@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import no_worker_is_left, run_here
+from paths import ROOT
 from typer.testing import CliRunner, Result
 
 from pcg.plan import load_plan
@@ -20,8 +21,6 @@ from unity.__main__ import main
 from unity.optimize import app, progress_line
 from unity.origin import check_origin
 from unity.simulate import app as simulator
-
-ROOT = Path(__file__).parents[2]
 
 MACHINES = ROOT / "pcg" / "machines"
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
@@ -18,6 +17,7 @@ import pytest
 from by_hand import make_plan
 from commands import no_worker_is_left, run_here
 from disturbed import MARK, marked
+from paths import ROOT
 from run_plans import MODEL, PARALLEL, refused, write_plan, write_plan_of
 
 from pcg.machine import load_machine
@@ -29,8 +29,6 @@ from substitutions.store import load_library
 from unity.cli import run_app
 from unity.planners import planner_of
 from unity.run import app
-
-ROOT = Path(__file__).parents[2]
 
 TOP = opaque(
     "aten.topk.default(x0, 4)",

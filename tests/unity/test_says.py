@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import io
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import ROOT
 from rich.table import Table
 from typer import Typer
 
@@ -25,7 +25,7 @@ import unity.verify
 from pcg.errors import one_line, printable
 from unity.cli import PlainConsole, run_app, say
 
-UNITY = Path(__file__).parents[2] / "unity"
+UNITY = ROOT / "unity"
 HOSTILE = "\x1b[31m \x07 \r \x9b \u202e \u2066 \u200b \ud800 \0 \x7f \u2028 [red]name[/red] :smile:"
 
 

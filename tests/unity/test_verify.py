@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from foreign_rules import foreign_file, foreign_operator, foreign_rule
+from paths import ROOT
 
 from pcg.ops import OPERATORS
 from substitutions.sources import MAX_FILE_BYTES
@@ -23,7 +24,6 @@ from unity.recheck import app as recheck
 from unity.verify import _cores
 from verifier.decide import Verdict
 
-ROOT = Path(__file__).parents[2]
 FIELDS = ("file", "rule", "verdict", "conditions", "degrees", "seconds", "counterexample", "reason")
 
 TRUE = {"name": "twice", "inputs": {"x": 2}, "left": "relu(relu(x))", "right": "relu(x)"}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cases import check_each
+from paths import ROOT
 from refuted import first, lines, refute, shrunk
 
 from pcg.graph import Node, Value, tensor
@@ -22,7 +23,6 @@ from verifier.counterexample import Counterexample
 from verifier.shrink import shrink
 from verifier.snippet import snippet
 
-ROOT = Path(__file__).parents[2]
 LINES = lines()
 DECLARED = """
 from pcg.operator import Operator

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from cases import each
+from paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 TRUSTED = sorted((ROOT / "verifier" / "trusted").glob("*.py"))
 
 

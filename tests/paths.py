@@ -1,0 +1,7 @@
+"""Where the repository lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
