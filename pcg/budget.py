@@ -3,7 +3,7 @@
 The kernel keeps the limits, not the code that they are for: a solver or a multiplication of huge
 numbers hears no signal and no timer of Python's. Where processor time runs out the kernel ends the
 process, where memory does, allocations fail; so what is limited runs in a process of its own
-(``substitutions.workers.limited_map``), which takes nothing with it but its own answer.
+(``substitutions.rules.workers.limited_map``), which takes nothing with it but its own answer.
 
 Time is that of the processor, which other work on the machine does not take away.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from cases import check_each, each
+from support.cases import check_each, each
 
 
 def test_all_cases_are_tried_and_those_that_fail_are_named():

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 from pcg.errors import InputError
-from unity.cli import run_app, run_command, say
+from unity.support.cli import run_app, run_command, say
 
 COMMANDS = {
     "optimize": "Find the fastest plan to train a model on a machine",

@@ -22,14 +22,15 @@ import typer
 from pcg.budget import Budget
 from pcg.errors import InputError, NegativeAnswer, one_line
 from pcg.files import read_json
+from pcg.graph.opaque import Opaque, opaque_nodes
 from pcg.machine import load_machine, preset_names
 from pcg.models import MODELS
-from pcg.naming import NamingFile, batch_of
-from pcg.opaque import Opaque, opaque_nodes
-from pcg.plan import Plan, PlanFile, altered_parts, plan_of
-from runtime.lower import Lowering
-from runtime.validate import ProgramError, validate_lowered
+from pcg.plan.naming import NamingFile, batch_of
+from pcg.plan.plan import Plan, PlanFile, altered_parts, plan_of
+from runtime.program.lower import Lowering
+from runtime.program.validate import ProgramError, validate_lowered
 from substitutions.audit.errors import Finding
+from substitutions.audit.locate import located
 from substitutions.audit.proofs import check_proofs
 from substitutions.audit.replay import replay
 from substitutions.audit.sources import (
@@ -41,12 +42,11 @@ from substitutions.audit.sources import (
     check_naming,
     check_statistics,
 )
-from substitutions.limited import Lost, limited_map
-from substitutions.locate import located
-from substitutions.rule import Rule
-from substitutions.store import CERTIFICATES, default_path, load_library
-from unity.cli import new_app, run_app, say
-from unity.declarations import load_user_operators
+from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.rule import Rule
+from substitutions.rules.store import CERTIFICATES, default_path, load_library
+from unity.support.cli import new_app, run_app, say
+from unity.support.declarations import load_user_operators
 from verifier.bundle import read_bundle
 from verifier.solvers import SOLVERS, require
 

@@ -15,14 +15,14 @@ from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.machine import load_machine
-from substitutions.store import load_library
-from unity.batch_norm import HELP, LOCAL
-from unity.cli import PlainConsole, new_app, run_app, say
-from unity.comparison import Entry, Question, numbers, over_others, planners
-from unity.declarations import load_user_operators
-from unity.planners import NAMES
-from unity.plot import can_plot, plot
-from unity.speed import PROFILE_HELP, measured
+from substitutions.rules.store import load_library
+from unity.support.batch_norm import HELP, LOCAL
+from unity.support.cli import PlainConsole, new_app, run_app, say
+from unity.support.comparison import Entry, Question, numbers, over_others, planners
+from unity.support.declarations import load_user_operators
+from unity.support.planners import NAMES
+from unity.support.plot import can_plot, plot
+from unity.support.speed import PROFILE_HELP, measured
 
 app = new_app()
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from time import perf_counter
 
 from pcg.errors import InputError, NegativeAnswer
-from pcg.graph import Graph
-from substitutions.explain import Attempt, Derivation, Explainer, named
-from substitutions.rule import Rule, side_text
-from substitutions.sources import Statement, read_source
-from substitutions.workers import parallel_map
-from unity.cli import say
+from pcg.graph.graph import Graph
+from substitutions.explain.explain import Attempt, Derivation, Explainer, named
+from substitutions.rules.rule import Rule, side_text
+from substitutions.rules.sources import Statement, read_source
+from substitutions.rules.workers import parallel_map
+from unity.support.cli import say
 from verifier.decide import Decision, Verdict
 
 RulesFor = Callable[[Graph], Sequence[Rule]]

@@ -14,7 +14,7 @@ import typer
 
 from pcg.errors import InputError
 from pcg.models import make_module
-from unity.cli import new_app, run_app, say
+from unity.support.cli import new_app, run_app, say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,8 +41,8 @@ def export(
 ) -> None:
     """Write the weights of CHECKPOINT under the names that they have in the module."""
     # Here because --help can do without torch.
-    from runtime.checkpoint import newest_manifest
-    from runtime.plain import state_dict, write_state_dict
+    from runtime.checkpoints.checkpoint import newest_manifest
+    from runtime.train.plain import state_dict, write_state_dict
 
     if not out.absolute().parent.is_dir():
         raise InputError(str(out), "cannot be written, its folder does not exist")
@@ -74,7 +74,7 @@ def _completed(
     """The state dict of the model's module, as a seed makes it, with the weights put in, and the
     names of the rest."""
     # Here for the same reason as above. What was not trained has to be what the run began with.
-    from runtime.initial import seeded
+    from runtime.train.initial import seeded
 
     with seeded(seed) as again:
         whole = make_module(model, again).state_dict()

@@ -20,15 +20,15 @@ from rich.table import Table
 
 from pcg.budget import Budget
 from pcg.errors import InputError
-from pcg.operator import Operator
-from substitutions.certificates import write_certificates
-from substitutions.companions import write_companions
-from substitutions.enumerate import computing
-from substitutions.generate import BUDGET, MAX_OPS, Generated, generate
-from substitutions.store import CERTIFICATES, RULES, default_path, load_library, save_library
-from unity.cli import PlainConsole, new_app, run_app, say
-from unity.declarations import load_user_operators
+from pcg.types.operator import Operator
+from substitutions.browse.companions import write_companions
+from substitutions.generate.algebra.enumerate import computing
+from substitutions.generate.library import BUDGET, MAX_OPS, Generated, generate
+from substitutions.rules.certificates import write_certificates
+from substitutions.rules.store import CERTIFICATES, RULES, default_path, load_library, save_library
 from unity.explain import explain_file
+from unity.support.cli import PlainConsole, new_app, run_app, say
+from unity.support.declarations import load_user_operators
 
 app = new_app()
 

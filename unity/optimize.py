@@ -21,33 +21,33 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from pcg.errors import InputError
+from pcg.graph.opaque import opaque_nodes
 from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model, default_optimizer
-from pcg.naming import batch_of
-from pcg.opaque import opaque_nodes
-from pcg.plan import machine_record, save_plan
-from pcg.training import optimizer_of
-from search.describe import overall, pipeline_text, rows, rules_used
-from search.mesh.allow import Dimension
-from search.mesh.variants import Mode
-from search.optimizer import Optimizer, Settings
+from pcg.plan.naming import batch_of
+from pcg.plan.plan import machine_record, save_plan
+from pcg.plan.training import optimizer_of
+from search.backtracking.optimizer import Optimizer, Settings
+from search.backtracking.views import load_views
+from search.cost.planned import Planned
+from search.cost.progress import Progress, Status, Teller, silent
+from search.mesh.plan.variants import Mode
+from search.mesh.space.allow import Dimension
 from search.pipeline.planner import PIPELINES
-from search.planned import Planned
-from search.progress import Progress, Status, Teller, silent
-from search.trace import simulate_plan
-from search.views import load_views
-from substitutions.locate import of_module
-from substitutions.store import load_library
-from unity.batch_norm import HELP, LOCAL_PLANNERS, WHOLE, groups_text, norm_groups
-from unity.cli import PlainConsole, new_app, run_app, say
-from unity.declarations import load_user_operators
-from unity.limits import check_batch, check_devices, check_file
-from unity.planners import NAMES, check_name, planner_of
+from search.report.describe import overall, pipeline_text, rows, rules_used
+from search.report.trace import simulate_plan
+from substitutions.audit.locate import of_module
+from substitutions.rules.store import load_library
 from unity.simulate import save_trace
-from unity.speed import PROFILE_HELP, measured
+from unity.support.batch_norm import HELP, LOCAL_PLANNERS, WHOLE, groups_text, norm_groups
+from unity.support.cli import PlainConsole, new_app, run_app, say
+from unity.support.declarations import load_user_operators
+from unity.support.limits import check_batch, check_devices, check_file
+from unity.support.planners import NAMES, check_name, planner_of
+from unity.support.speed import PROFILE_HELP, measured
 
 if TYPE_CHECKING:
-    from runtime.eager import Agreement
+    from runtime.train.eager import Agreement
 
 MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
@@ -179,7 +179,7 @@ def optimize(
     graph, agreement = captured.graph, None
     if compare and ".py" in model:
         # Here because models of the zoo can do without the runtime.
-        from runtime.eager import compare_with_module
+        from runtime.train.eager import compare_with_module
 
         agreement = compare_with_module(model)
     library = load_library(rules)

@@ -19,12 +19,12 @@ from rich.table import Table
 from pcg.errors import InputError
 from pcg.files import write_text_atomic
 from pcg.machine import DType, Machine, load_machine
-from pcg.profile import LinkSeries, OperatorSeries, Point, Profile, link_rate
-from runtime.launch import launch
-from unity.cli import PlainConsole, new_app, run_app, say
+from pcg.plan.profile import LinkSeries, OperatorSeries, Point, Profile, link_rate
+from runtime.world.launch import launch
+from unity.support.cli import PlainConsole, new_app, run_app, say
 
 if TYPE_CHECKING:
-    from runtime.measure import Measured, Timing
+    from runtime.train.measure import Measured, Timing
 
 FORMATS: dict[str, tuple[DType, ...]] = {
     "cpu": ("float32", "float64"),
@@ -119,7 +119,7 @@ def work(
 ) -> Measured | None:
     """One process's part."""
     # Here because --help can do without torch.
-    from runtime.measure import measure
+    from runtime.train.measure import measure
 
     return measure("gpu" if kind == "gpu" else "cpu", formats, units, timeout)
 

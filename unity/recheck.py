@@ -19,10 +19,10 @@ from rich.progress import track
 from pcg.budget import Budget
 from pcg.errors import NegativeAnswer, one_line
 from pcg.files import read_json
-from substitutions.certificates import label_problem, uncertified
-from substitutions.limited import Lost, limited_map
-from substitutions.store import CERTIFICATES, RULES, LibraryFile
-from unity.cli import PlainConsole, new_app, run_app, say
+from substitutions.rules.certificates import label_problem, uncertified
+from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.store import CERTIFICATES, RULES, LibraryFile
+from unity.support.cli import PlainConsole, new_app, run_app, say
 from verifier.bundle import read_bundle
 from verifier.certificate import CertificateFile
 from verifier.recheck import Proved, Rechecked, Rechecker

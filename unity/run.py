@@ -18,23 +18,23 @@ from pathlib import Path
 from rich.progress import Progress, TextColumn
 
 from pcg.errors import InputError, NegativeAnswer
-from pcg.naming import batch_of
-from pcg.plan import Plan, load_plan
-from pcg.user import load_operators
-from runtime.folder import tidy
-from runtime.job import AgreedError, Begins, NotFinite, Observer, Options, Step
-from runtime.launch import check_computer, launch, start_server
-from runtime.lock import remove_stale
-from runtime.lower import Lowering
-from runtime.orphans import end_with_parent, parent_ended
-from runtime.status import HELP
-from runtime.validate import validate_lowered
-from unity.cli import PlainConsole, command_of, new_app, run_app, say
-from unity.declarations import load_user_operators
-from unity.losses import losses_file
-from unity.origin import check_graph_of, check_origin
-from unity.report import print_json, print_report, write_trace
-from unity.run_arguments import Arguments
+from pcg.ops.user import load_operators
+from pcg.plan.naming import batch_of
+from pcg.plan.plan import Plan, load_plan
+from runtime.checkpoints.folder import tidy
+from runtime.checkpoints.lock import remove_stale
+from runtime.job.job import AgreedError, Begins, NotFinite, Observer, Options, Step
+from runtime.program.lower import Lowering
+from runtime.program.validate import validate_lowered
+from runtime.world.launch import check_computer, launch, start_server
+from runtime.world.orphans import end_with_parent, parent_ended
+from runtime.world.status import HELP
+from unity.support.cli import PlainConsole, command_of, new_app, run_app, say
+from unity.support.declarations import load_user_operators
+from unity.support.losses import losses_file
+from unity.support.origin import check_graph_of, check_origin
+from unity.support.report import print_json, print_report, write_trace
+from unity.support.run_arguments import Arguments
 
 MAX_PROGRAMS = 8
 """Programs that are shown; other ranks' differ in their regions and peers only."""
@@ -137,9 +137,9 @@ def _clear(job: Job) -> None:
 def _work_among_ranks(job: Job, plan: Plan) -> None:
     """Work as one of torchrun's processes. What is wrong with this one alone, it reports."""
     # Here because the command, which starts processes of its own, can do without torch for long.
-    from runtime.collectives import CommunicationError
-    from runtime.faults import Stopped
-    from runtime.worker import check_ranks
+    from runtime.train.worker import check_ranks
+    from runtime.world.collectives import CommunicationError
+    from runtime.world.faults import Stopped
 
     with _first_complains():
         check_computer(plan.machine.kind, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -161,7 +161,7 @@ def _work_among_ranks(job: Job, plan: Plan) -> None:
 def work(job: Job) -> None:
     """One process's part of a run; rank 0 prints."""
     # Here because the parent, which also imports this module, can do without torch for long.
-    from runtime.worker import train
+    from runtime.train.worker import train
 
     asked = job.arguments
     if asked.operators is not None:

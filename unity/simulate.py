@@ -16,15 +16,15 @@ from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.machine import Machine, load_machine
-from pcg.plan import MachineFile, load_plan
-from search.describe import pipeline_text
-from search.efficiency import Speed
-from search.pipeline.timeline import PipelineRun
-from search.trace import Simulated, representatives, simulate_plan, stage_span, write_trace
-from unity.cli import PlainConsole, new_app, run_app, say
-from unity.declarations import load_user_operators
-from unity.origin import machine_of
-from unity.speed import PROFILE_HELP, measured
+from pcg.plan.plan import MachineFile, load_plan
+from search.cost.efficiency import Speed
+from search.pipeline.stage_timeline import PipelineRun
+from search.report.describe import pipeline_text
+from search.report.trace import Simulated, representatives, simulate_plan, stage_span, write_trace
+from unity.support.cli import PlainConsole, new_app, run_app, say
+from unity.support.declarations import load_user_operators
+from unity.support.origin import machine_of
+from unity.support.speed import PROFILE_HELP, measured
 
 app = new_app()
 

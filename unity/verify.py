@@ -27,11 +27,11 @@ from rich.table import Table
 from pcg.budget import Budget
 from pcg.errors import InputError, NegativeAnswer
 from pcg.files import write_text_atomic
-from substitutions.limited import Lost, limited_map
-from substitutions.sources import Outcome, Source, Statement, read_source
-from substitutions.store import default_path
-from unity.cli import PlainConsole, new_app, run_app, say
-from unity.declarations import load_user_operators
+from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.sources import Outcome, Source, Statement, read_source
+from substitutions.rules.store import default_path
+from unity.support.cli import PlainConsole, new_app, run_app, say
+from unity.support.declarations import load_user_operators
 from verifier.certificate import Certificate, certify, write
 from verifier.decide import Verdict
 from verifier.snippet import snippet

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pcg.graph import Graph, Value
+from pcg.graph.graph import Graph, Value
 from verifier.sides import REMEMBERED, Written, side_typings
-from verifier.trusted.degrees import Monomial, Typing, typings
-from verifier.trusted.types import differences, residual
+from verifier.trusted.sizes.degrees import Monomial, Typing, typings
+from verifier.trusted.sizes.types import differences, residual
 from verifier.witness import solve
 
 

@@ -18,10 +18,10 @@ from pydantic import Field, ValidationError
 
 from pcg.errors import InputError
 from pcg.files import FileModel, validation_problem, write_text_atomic
-from pcg.graph import Graph, Value
-from pcg.operator import Operator
-from pcg.poly import Poly
-from pcg.text import print_graph
+from pcg.graph.graph import Graph, Value
+from pcg.language.poly import Poly
+from pcg.plan.text import print_graph
+from pcg.types.operator import Operator
 from verifier.agreement import typed_sides
 from verifier.decide import Decision
 from verifier.grammar import (
@@ -42,10 +42,10 @@ from verifier.grammar import (
     Text,
 )
 from verifier.grammar import Equation as EquationText
-from verifier.trusted.degrees import local_typing, ranks
-from verifier.trusted.local import prove_typing
-from verifier.trusted.runs import Group
-from verifier.trusted.types import agreement_script
+from verifier.trusted.proof.local import prove_typing
+from verifier.trusted.sizes.degrees import local_typing, ranks
+from verifier.trusted.sizes.runs import Group
+from verifier.trusted.sizes.types import agreement_script
 
 SCRIPTS = "conditions"
 """The folder of the scripts."""

@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pcg.errors import InputError
-from pcg.graph import Graph, Node, Value, tensor
-from pcg.opaque import opaque_nodes
-from pcg.operator import Call, Operator
+from pcg.graph.graph import Graph, Node, Value, tensor
+from pcg.graph.opaque import opaque_nodes
+from pcg.language.poly import Poly
+from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
-from pcg.poly import Poly
-from pcg.template import EquationError
-from pcg.text import parse_graph, print_graph, print_value
+from pcg.plan.text import parse_graph, print_graph, print_value
+from pcg.types.operator import Call, Operator
 from verifier.certificate import CertificateFile, polynomial
 from verifier.grammar import MAX_NUMBER, NAME, PART, SIZE
-from verifier.trusted.degrees import Typing, ranks, typing_at
-from verifier.trusted.runs import free_runs
-from verifier.trusted.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
-from verifier.trusted.types import residual
+from verifier.trusted.sizes.degrees import Typing, ranks, typing_at
+from verifier.trusted.sizes.runs import free_runs
+from verifier.trusted.sizes.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
+from verifier.trusted.sizes.types import residual
 
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 MAX_DEGREE = 1 << 16

@@ -14,17 +14,17 @@ from itertools import cycle
 from math import prod
 
 from pcg.errors import OperatorError
-from pcg.evaluate import concrete
-from pcg.expr import Expr, Max, Sum, children
-from pcg.graph import Graph, Leaf, Node, Value
-from pcg.infer import bind_sizes
-from pcg.operator import Call
-from pcg.poly import Poly
-from pcg.tensor import Degrees, ParallelTensor
+from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.language.expr import Expr, Max, Sum, children
+from pcg.language.poly import Poly
+from pcg.readings.evaluate import concrete
+from pcg.types.infer import bind_sizes
+from pcg.types.operator import Call
+from pcg.types.tensor import Degrees, ParallelTensor
 from verifier.sides import Written, side_typings
-from verifier.trusted.degrees import Monomial, Typing, entries
 from verifier.trusted.errors import Undecided
-from verifier.trusted.sizes import Sizes, input_size
+from verifier.trusted.sizes.degrees import Monomial, Typing, entries
+from verifier.trusted.sizes.sizes import Sizes, input_size
 from verifier.witness import solve
 
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]

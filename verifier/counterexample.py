@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from pcg.evaluate import evaluate_shards, meaning
-from pcg.expr import Apply, accesses, walk
-from pcg.graph import Graph
-from pcg.operator import Operator
+from pcg.graph.graph import Graph
+from pcg.language.expr import Apply, accesses, walk
 from pcg.ops import BUILT_IN, OPERATORS
-from pcg.ring import Array, PrimeField, Reals
-from pcg.text import parse_graph, print_graph
+from pcg.plan.text import parse_graph, print_graph
+from pcg.readings.evaluate import evaluate_shards, meaning
+from pcg.readings.ring import Array, PrimeField, Reals
+from pcg.types.operator import Operator
 from verifier.instances import Instance
 
 FEW_ELEMENTS = 8
@@ -44,7 +44,7 @@ class Kind(StrEnum):
     SHAPE = "shape"
     VALUE = "value"
     UNDEFINED = "undefined"
-    """One side is a number and the other is none (``verifier.trusted.domain``)."""
+    """One side is a number and the other is none (``verifier.trusted.values.domain``)."""
 
 
 VALUES = (Kind.VALUE, Kind.UNDEFINED)

@@ -15,8 +15,8 @@ from functools import partial
 from itertools import chain
 
 from pcg.errors import OperatorError
-from pcg.graph import Graph, Node, Value
-from pcg.poly import Poly
+from pcg.graph.graph import Graph, Node, Value
+from pcg.language.poly import Poly
 from verifier.agreement import WHOLE, Agreement, agree, agree_alike, typed_sides, witness
 from verifier.concrete import Origin
 from verifier.counterexample import Counterexample, replay
@@ -24,12 +24,12 @@ from verifier.guided import drawn, guided
 from verifier.instances import Instance, instances
 from verifier.shrink import shrink
 from verifier.trusted import smt
-from verifier.trusted.degrees import Typing
 from verifier.trusted.errors import TooLarge, Undecided, Unproved, Unsolvable
-from verifier.trusted.expansion import obligations
-from verifier.trusted.prove import Proof
-from verifier.trusted.same import is_same
-from verifier.trusted.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
+from verifier.trusted.proof.expansion import obligations
+from verifier.trusted.proof.prove import Proof
+from verifier.trusted.proof.same import is_same
+from verifier.trusted.sizes.degrees import Typing
+from verifier.trusted.sizes.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
 from verifier.trusted.steps import Searching
 from verifier.typings import problem_of
 

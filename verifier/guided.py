@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from pcg.poly import Poly
+from pcg.language.poly import Poly
 from verifier.concrete import Origin
 from verifier.instances import Instance, cuts_of, instantiate
 from verifier.trusted import smt

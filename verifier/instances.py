@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import islice, product
 from math import lcm, prod
 
-from pcg.graph import Graph, Leaf, Value
-from pcg.operator import Call
-from pcg.poly import Poly
+from pcg.graph.graph import Graph, Leaf, Value
+from pcg.language.poly import Poly
+from pcg.types.operator import Call
 from verifier.concrete import Origin, Pair, degree_choices, fixed_sizes, real_symbols
 from verifier.trusted import smt
 from verifier.trusted.errors import Unsolvable
-from verifier.trusted.sizes import Sizes, input_size
+from verifier.trusted.sizes.sizes import Sizes, input_size
 
 BASES = (
     (2, 3, 5, 7, 11, 13, 4, 6, 8, 9, 10, 12),

@@ -16,8 +16,8 @@ from textwrap import shorten
 
 from pcg.errors import OperatorError
 from pcg.files import read_json, read_text
-from pcg.graph import Graph
-from pcg.operator import Operator
+from pcg.graph.graph import Graph
+from pcg.types.operator import Operator
 from verifier.certificate import (
     SCRIPTS,
     CertificateFile,
@@ -31,13 +31,13 @@ from verifier.counterexample import Counterexample
 from verifier.instances import free_symbols
 from verifier.replay import refutation
 from verifier.trusted import smt
-from verifier.trusted.degrees import Typing, local_typing, ranks, typings
 from verifier.trusted.errors import TooLarge, Unproved, Unsolvable
-from verifier.trusted.expansion import obligations
-from verifier.trusted.local import typing_obligations
-from verifier.trusted.sizes import Sizes, pair_sizes
+from verifier.trusted.proof.expansion import obligations
+from verifier.trusted.proof.local import typing_obligations
+from verifier.trusted.sizes.degrees import Typing, local_typing, ranks, typings
+from verifier.trusted.sizes.sizes import Sizes, pair_sizes
+from verifier.trusted.sizes.types import agreement_script, differences, residual
 from verifier.trusted.steps import Following, Searching
-from verifier.trusted.types import agreement_script, differences, residual
 from verifier.witness import value_of
 
 Solvers = Mapping[str, smt.Judge]

@@ -16,14 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations, count, cycle, islice
 from math import lcm, prod
 
-from pcg.graph import Graph, Value
-from pcg.poly import Poly
+from pcg.graph.graph import Graph, Value
+from pcg.language.poly import Poly
 from verifier.concrete import Origin, numbers, real_symbols
 from verifier.counterexample import Counterexample, replay
 from verifier.instances import OFFSETS, Instance, cuts_of, free_symbols, instantiate, sized
-from verifier.trusted.degrees import Basis, Monomial, Typing
-from verifier.trusted.sizes import Sizes
-from verifier.trusted.types import differences
+from verifier.trusted.sizes.degrees import Basis, Monomial, Typing
+from verifier.trusted.sizes.sizes import Sizes
+from verifier.trusted.sizes.types import differences
 from verifier.witness import value_of
 
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pcg.ring import Array, Reals
+from pcg.readings.ring import Array, Reals
 from verifier.concrete import DegreeSystem, Origin
 from verifier.counterexample import (
     VALUES,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from pcg.graph import Graph, Value
-from verifier.trusted.degrees import Typing, typings
+from pcg.graph.graph import Graph, Value
+from verifier.trusted.sizes.degrees import Typing, typings
 
 REMEMBERED = 1 << 8
 """Sides of which the typings are kept."""

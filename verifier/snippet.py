@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pcg.operator import Operator
+from pcg.types.operator import Operator
 from verifier.counterexample import VALUES, Counterexample, Nested, difference, replayable
 
 TOLERANCE = "rtol=1e-6, atol=1e-9, equal_nan=True"
@@ -27,10 +27,14 @@ def _head(found: Counterexample) -> str:
     imports = [
         "import numpy as np",
         "",
-        "from pcg.evaluate import evaluate_shards, meaning",
-        *(["from pcg.operator import Operator", "from pcg.ops import OPERATORS"] if own else []),
-        "from pcg.ring import Reals",
-        "from pcg.text import parse_graph",
+        "from pcg.readings.evaluate import evaluate_shards, meaning",
+        *(
+            ["from pcg.types.operator import Operator", "from pcg.ops import OPERATORS"]
+            if own
+            else []
+        ),
+        "from pcg.readings.ring import Reals",
+        "from pcg.plan.text import parse_graph",
         *(["", "operators = dict(OPERATORS)"] if own else []),
         *(f"operators[{o.name!r}] = {_definition(o)}" for o in own),
     ]

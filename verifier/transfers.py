@@ -1,6 +1,6 @@
-"""The theorem behind the transfers of ``pcg.transfer``: a chain of parallel operators, carried out
-by a collective or by messages, gives every device the block that its type says. For all sizes and
-degrees.
+"""The theorem behind the transfers of ``pcg.placement.transfer``: a chain of parallel operators,
+carried out by a collective or by messages, gives every device the block that its type says. For all
+sizes and degrees.
 
 A tensor of P partials is V(sigma; i). Source pieces are blocks of ``B`` elements. Of a target with
 p = P/g partials, the piece (tau, beta) means V'(tau; i) = sum j < g: V(tau g + j; i), as Reduce

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pcg.graph import Graph, Node, Value
-from pcg.local import LocalTyping
-from pcg.operator import Call
-from verifier.trusted.degrees import local_typing, ranks
-from verifier.trusted.local import prove_typing
+from pcg.graph.graph import Graph, Node, Value
+from pcg.types.local import LocalTyping
+from pcg.types.operator import Call
+from verifier.trusted.proof.local import prove_typing
+from verifier.trusted.sizes.degrees import local_typing, ranks
 
 Theorem = tuple[Call, tuple[int, ...], LocalTyping]
 """An operator's typing at some ranks. Attributes that are no positions have no part in it."""

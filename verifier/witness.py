@@ -11,9 +11,9 @@ from fractions import Fraction
 from functools import lru_cache
 from math import lcm
 
-from pcg.poly import Poly
+from pcg.language.poly import Poly
 from verifier.trusted import smt
-from verifier.trusted.degrees import Basis, Monomial
+from verifier.trusted.sizes.degrees import Basis, Monomial
 
 PREFERRED = 2
 """Free degrees are powers of this prime."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pcg.graph import Value
+from pcg.graph.graph import Value
 
 Shape = tuple[int, ...]
 

@@ -17,14 +17,14 @@ from pcg.capture.random import DROPOUT, dropped
 from pcg.capture.regions import STOPS, ancestors, with_history
 from pcg.capture.statistics import NORMS, check_momentum, running_statistics
 from pcg.capture.table import TABLE
-from pcg.check import check_graph
 from pcg.errors import InputError, OperatorError
-from pcg.graph import Graph, Value
+from pcg.graph.graph import Graph, Value
+from pcg.graph.opaque import Opaque, opaque_nodes
 from pcg.lazy import torch
-from pcg.naming import NamingFile, ParameterFile
-from pcg.opaque import Opaque, opaque_nodes
-from pcg.statistics import RunningFile, groups_of
-from pcg.text import node_names
+from pcg.plan.check import check_graph
+from pcg.plan.naming import NamingFile, ParameterFile
+from pcg.plan.statistics import RunningFile, groups_of
+from pcg.plan.text import node_names
 
 if TYPE_CHECKING:
     from torch import fx

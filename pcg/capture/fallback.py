@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pcg.errors import InputError
-from pcg.graph import Node, Value
+from pcg.graph.graph import Node, Value
+from pcg.graph.opaque import TensorType, opaque
+from pcg.graph.torch_calls import ATTENTION, NAMESPACE
 from pcg.lazy import torch
-from pcg.opaque import TensorType, opaque
-from pcg.torch_calls import ATTENTION, NAMESPACE
 
 if TYPE_CHECKING:
     from torch import Tensor, fx

@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from pcg.errors import InputError, OperatorError
-from pcg.graph import Graph, Node, Value, apply
-from pcg.infer import infer
-from pcg.opaque import Opaque
+from pcg.graph.graph import Graph, Node, Value, apply
+from pcg.graph.opaque import Opaque
 from pcg.ops.norms import batch_norm, ghost_batch_norm
-from pcg.tensor import ParallelTensor
+from pcg.types.infer import infer
+from pcg.types.tensor import ParallelTensor
 
 OPAQUE = "batch_norm"
 """What is in the names of torch's batch norms."""

@@ -8,12 +8,12 @@ from math import prod, sqrt
 from pcg.capture.call import AtenCall, Entry, Unsupported
 from pcg.capture.pointwise import scaled
 from pcg.capture.shapes import broadcast, narrowed, reshaped, shape_of, spread, swapped
-from pcg.graph import Value, apply
-from pcg.operator import Call
+from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, attention, layers, norms, reductions
 from pcg.ops.constants import ones1, position_ids
 from pcg.ops.elementwise import rsqrt, shift
 from pcg.ops.layout import expand_vector, permute
+from pcg.types.operator import Call
 
 EVERY = {0: "none", 1: "mean", 2: "sum"}
 """Torch's numbers for what a loss does with its elements."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pcg.capture.moves import MOVES
 from pcg.capture.shapes import swapped
 from pcg.errors import InputError
-from pcg.graph import Value, leaf
+from pcg.graph.graph import Value, leaf
 from pcg.lazy import torch
 
 if TYPE_CHECKING:

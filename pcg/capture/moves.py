@@ -7,11 +7,11 @@ from itertools import accumulate
 
 from pcg.capture.call import AtenCall, Entry, Unsupported
 from pcg.capture.shapes import narrowed, reshaped, shape_of, spread, swapped
-from pcg.graph import Value, apply
-from pcg.operator import Call
+from pcg.graph.graph import Value, apply
 from pcg.ops.layers import mean_loss, sum_loss
 from pcg.ops.layout import concat, permute
 from pcg.ops.reductions import max_axis, mean_axis, sum_axis
+from pcg.types.operator import Call
 
 
 def _reshape(call: AtenCall) -> Value:

@@ -7,10 +7,10 @@ from math import pi, sqrt
 
 from pcg.capture.call import AtenCall, Entry
 from pcg.capture.shapes import broadcast
-from pcg.graph import Value, apply
-from pcg.operator import Call
+from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, elementwise
 from pcg.ops.groups import times_scalar
+from pcg.types.operator import Call
 
 
 def _is_number(call: AtenCall, name: str) -> bool:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from statistics import NormalDist
 
 from pcg.capture.call import AtenCall, Unsupported
-from pcg.graph import Value, apply, leaf
-from pcg.naming import DRAWN
+from pcg.graph.graph import Value, apply, leaf
 from pcg.ops.algebra import scale
 from pcg.ops.elementwise import clamp, dropout, negate, shift
+from pcg.plan.naming import DRAWN
 
 DROPOUT = "aten.native_dropout.default"
 STEEP = 1e30

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from pcg.capture.call import Shape
-from pcg.graph import Value, apply
+from pcg.graph.graph import Value, apply
 from pcg.ops.algebra import scale
 from pcg.ops.elementwise import shift
 from pcg.ops.groups import times_scalar

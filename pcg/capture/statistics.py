@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcg.errors import InputError
 from pcg.lazy import torch
-from pcg.statistics import RunningFile
+from pcg.plan.statistics import RunningFile
 
 if TYPE_CHECKING:
     from torch import fx

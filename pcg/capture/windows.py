@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from pcg.capture.call import AtenCall, Entry, Unsupported
 from pcg.capture.shapes import shape_of
-from pcg.graph import Value, apply
-from pcg.operator import Call, Operator
+from pcg.graph.graph import Value, apply
 from pcg.ops import windows
 from pcg.ops.algebra import add
 from pcg.ops.layout import expand_vector
+from pcg.types.operator import Call, Operator
 
 
 def _conv2d(call: AtenCall) -> Value:

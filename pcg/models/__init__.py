@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from pcg.capture import Captured, capture
 from pcg.errors import InputError
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from pcg.lazy import torch
 from pcg.models.file import from_file, module_of
-from pcg.training import Optimizer
+from pcg.plan.training import Optimizer
 
 if TYPE_CHECKING:
     from torch.nn import Module

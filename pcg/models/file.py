@@ -14,7 +14,7 @@ from pcg.capture.watch import refuse_hooks
 from pcg.errors import InputError
 from pcg.files import read_text
 from pcg.lazy import torch
-from pcg.user import line_at_fault, run_file
+from pcg.ops.user import line_at_fault, run_file
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pcg.capture import capture
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 
 
 @dataclass(frozen=True)

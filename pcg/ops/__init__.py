@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pcg.operator import Operator, own
 from pcg.ops import (
     algebra,
     attention,
@@ -17,6 +16,7 @@ from pcg.ops import (
     reductions,
     windows,
 )
+from pcg.types.operator import Operator, own
 
 _THEMES = (
     *(algebra, elementwise, layout, layers, norms, reductions),

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pcg.lazy import torch
-from pcg.operator import Operator
+from pcg.types.operator import Operator
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.task import Task
+    from pcg.types.task import Task
 
 _OPERANDS = "q[b..., i, d], k[b..., j, d], v[b..., j, e]"
 _SCORE = "(sum d: q[b..., i, d] * k[b..., j, d]) * rsqrt(|d|)"

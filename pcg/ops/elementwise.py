@@ -12,7 +12,7 @@ slope of a rounding to be 1, and rounds the gradient to the same format.
 from __future__ import annotations
 
 from pcg.lazy import torch
-from pcg.operator import Operator
+from pcg.types.operator import Operator
 
 subtract = Operator("subtract", "out[i...] = x[i...] - y[i...]")
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pcg.lazy import torch
-from pcg.operator import Operator
+from pcg.types.operator import Operator
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.task import Task
+    from pcg.types.task import Task
 
 # The size of a group, r, stands in no operand; the ``let`` is there to state it.
 repeat_each = Operator(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pcg.lazy import torch
-from pcg.operator import Operator
 from pcg.ops.lookup import held_rows
+from pcg.types.operator import Operator
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.task import Task
+    from pcg.types.task import Task
 
 softmax = Operator(
     "softmax",

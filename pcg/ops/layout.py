@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcg.graph import Value, apply
+from pcg.graph.graph import Value, apply
 from pcg.lazy import torch
-from pcg.operator import Operator
+from pcg.types.operator import Operator
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.task import Task
+    from pcg.types.task import Task
 
 
 def cut_out(x: Tensor, axis: int, start: int, size: int, outside: float = 0.0) -> Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pcg.lazy import torch
-from pcg.operator import Operator
+from pcg.types.operator import Operator
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.task import Task
+    from pcg.types.task import Task
 
 
 def _batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

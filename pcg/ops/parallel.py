@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pcg.operator import Operator
+from pcg.types.operator import Operator
 
 _UNCHANGED = "out[i...] = x[i...]"
 

@@ -8,8 +8,8 @@ model every operator is one of ``pcg.ops.OPERATORS``.
 
 from __future__ import annotations
 
-from pcg.expr import Access, IndexValue, Max, Sum, walk
-from pcg.operator import Operator, own
+from pcg.language.expr import Access, IndexValue, Max, Sum, walk
+from pcg.types.operator import Operator, own
 
 _ONE = Operator("pointwise", "out[i...] = any1(x[i...])")
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pcg.lazy import torch
-from pcg.operator import Operator
 from pcg.ops.layout import cut_out
+from pcg.types.operator import Operator
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pcg.task import Task
+    from pcg.types.task import Task
 
 
 @dataclass(frozen=True)

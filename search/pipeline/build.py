@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pcg.graph import Graph, Node, Value
-from pcg.schedule import trace
-from pcg.view import MachineView
-from search.derivation import Scribe
-from search.mesh.cuts import applied
-from search.mesh.engine import Cut, Engine
-from search.mesh.strategies import Space
+from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.schedule import trace
+from pcg.placement.view import MachineView
+from search.cost.derivation import Scribe
+from search.mesh.choose.engine import Cut, Engine
+from search.mesh.rules.cuts import applied
+from search.mesh.space.strategies import Space
 from search.pipeline.micro import Chosen, MicroBatches
 
 

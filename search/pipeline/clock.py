@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pcg.pipeline import turns
+from pcg.plan.pipeline import turns
 
 ScheduleKind = Literal["1f1b", "2bw"]
 

@@ -13,21 +13,21 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.graph import Leaf, Node, Value
-from pcg.kept import Reads, gradient_parts
-from pcg.tensor import ParallelTensor
-from pcg.work import gradient_nodes
-from search.cost import CostModel
-from search.lives import kept_positions
-from search.mesh.allow import Allowed, everything
-from search.mesh.costs import PASSING, Duties, lengths, own_costs
-from search.mesh.cuts import Cuts
-from search.mesh.digits import Digits
-from search.mesh.edges import Transfers
-from search.mesh.engine import MOST_CUT
-from search.mesh.factors import Factor, Pairs, least, restricted
-from search.mesh.marginals import looked_at
-from search.mesh.strategies import Space, space
+from pcg.graph.graph import Leaf, Node, Value
+from pcg.readings.saved import Reads, gradient_parts
+from pcg.readings.work import gradient_nodes
+from pcg.types.tensor import ParallelTensor
+from search.cost.cost import CostModel
+from search.cost.liveness import kept_positions
+from search.mesh.choose.costs import PASSING, Duties, lengths, own_costs
+from search.mesh.choose.engine import MOST_CUT
+from search.mesh.choose.factors import Factor, Pairs, least, restricted
+from search.mesh.choose.marginals import looked_at
+from search.mesh.choose.resharding import Transfers
+from search.mesh.rules.cuts import Cuts
+from search.mesh.space.allow import Allowed, everything
+from search.mesh.space.axes import Digits
+from search.mesh.space.strategies import Space, space
 from search.pipeline.streams import Streams
 
 Vector = NDArray[np.float64]

@@ -11,8 +11,8 @@ from math import inf
 import numpy as np
 
 from pcg.machine import Link, Machine
-from pcg.training import held_bytes
-from pcg.work import gradient_nodes
+from pcg.plan.training import held_bytes
+from pcg.readings.work import gradient_nodes
 from search.pipeline.balance import Crossing, Table, balanced, crossing_seconds, fits, sums
 from search.pipeline.clock import (
     WEIGHT_VERSIONS,

@@ -9,18 +9,20 @@ from time import perf_counter
 from typing import TypeVar
 
 from pcg.errors import NegativeAnswer
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from pcg.machine import Machine
-from pcg.pipeline import PipelineFile
-from pcg.plan import Plan
-from pcg.schedule import Schedule, schedule
-from pcg.training import Optimizer
-from search.cost import CostModel
-from search.efficiency import Speed
-from search.mesh.allow import Dimension, along, everything
-from search.mesh.cuts import Cuts
-from search.mesh.engine import Cut
-from search.mesh.finish import finished
+from pcg.placement.schedule import Schedule, schedule
+from pcg.plan.pipeline import PipelineFile
+from pcg.plan.plan import Plan
+from pcg.plan.training import Optimizer
+from search.cost.cost import CostModel
+from search.cost.efficiency import Speed
+from search.cost.planned import Planned, Planner, Report, Stop
+from search.cost.progress import Phases, Teller
+from search.mesh.choose.engine import Cut
+from search.mesh.plan.finish import finished
+from search.mesh.rules.cuts import Cuts
+from search.mesh.space.allow import Dimension, along, everything
 from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
 from search.pipeline.micro import MicroBatches
@@ -33,9 +35,7 @@ from search.pipeline.outline import (
 )
 from search.pipeline.price import Groups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
-from search.planned import Planned, Planner, Report, Stop
-from search.progress import Phases, Teller
-from substitutions.store import Library
+from substitutions.rules.store import Library
 
 T = TypeVar("T")
 

@@ -1,9 +1,9 @@
 """The price of a pipeline that is built: seconds of each stage, and bytes on its devices.
 
 Steps of the schedule that work on slices are priced for one slice, the others once a step. What a
-stage does for one micro-batch is simulated as a program of its own (``search.simulate``), so that
-communication within it overlaps with computation; micro-batches follow one another without overlap.
-A transfer between stages keeps both ends busy, one after the other.
+stage does for one micro-batch is simulated as a program of its own (``search.cost.simulate``), so
+that communication within it overlaps with computation; micro-batches follow one another without
+overlap. A transfer between stages keeps both ends busy, one after the other.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from math import prod
 
 import numpy as np
 
-from pcg.layout import Layout
-from pcg.schedule import Compute, Load, Move, Schedule, Slot
-from pcg.tensor import ParallelTensor
-from pcg.training import STATE_BYTES, STATES
-from pcg.transfer import transfer
-from search.cost import NOTHING, CostModel, Duration, gradients
-from search.lives import lives
-from search.memory import Bytes, Memory
+from pcg.placement.layout import Layout
+from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.placement.transfer import transfer
+from pcg.plan.training import STATE_BYTES, STATES
+from pcg.types.tensor import ParallelTensor
+from search.cost.cost import NOTHING, CostModel, Duration, gradients
+from search.cost.liveness import lives
+from search.cost.memory import Bytes, Memory
+from search.cost.simulate import Run, run
+from search.cost.tasks import Program, Step, tasks, with_weights
 from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds, in_flight
 from search.pipeline.micro import one_slice
-from search.program import Program, Step, tasks, with_weights
-from search.simulate import Run, run
 
 
 @dataclass(frozen=True)

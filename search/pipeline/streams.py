@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pcg.errors import NegativeAnswer
-from pcg.graph import Graph, Node, Value
-from search.derivation import Derivation
-from search.mesh.cuts import SLICING, Cuts, opened
-from substitutions.rule import Rule
-from substitutions.store import Library
+from pcg.graph.graph import Graph, Node, Value
+from search.cost.derivation import Derivation
+from search.mesh.rules.cuts import SLICING, Cuts, opened
+from substitutions.rules.rule import Rule
+from substitutions.rules.store import Library
 
 
 @dataclass(frozen=True)

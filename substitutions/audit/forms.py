@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pcg.errors import OperatorError
+from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
-from pcg.plan import AppliedRule
-from pcg.template import EquationError
+from pcg.plan.plan import AppliedRule
 from substitutions.audit.errors import Refused
-from substitutions.rule import Rule, attribute_symbols, open_call
+from substitutions.rules.rule import Rule, attribute_symbols, open_call
 
 
 def concrete(applied: AppliedRule, library: Mapping[str, Rule]) -> Rule:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isclose, prod
 
-from pcg.graph import Leaf, Value
-from pcg.operator import Call
-from pcg.operator import Value as Attribute
-from pcg.plan import Symbol
-from pcg.poly import Poly
+from pcg.graph.graph import Leaf, Value
+from pcg.language.poly import Poly
+from pcg.plan.plan import Symbol
+from pcg.types.operator import Call
+from pcg.types.operator import Value as Attribute
 from substitutions.audit.errors import Refused
 from substitutions.audit.values import Port
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from substitutions.audit.errors import Finding
-from substitutions.certificates import says
-from substitutions.rule import Rule
+from substitutions.rules.certificates import says
+from substitutions.rules.rule import Rule
 from verifier.bundle import Bundle
 from verifier.recheck import Rechecker, Solvers
 

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pcg.errors import OperatorError
-from pcg.graph import Graph, Leaf, Node, Value
-from pcg.operator import Call
-from pcg.plan import Application, Plan, Symbol, made_id
-from pcg.text import print_graph
+from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.plan.plan import Application, Plan, Symbol, made_id
+from pcg.plan.text import print_graph
+from pcg.types.operator import Call
 from substitutions.audit.errors import Finding, Refused
 from substitutions.audit.forms import concrete
 from substitutions.audit.place import Place, evaluated, numbers
 from substitutions.audit.values import Item, Port, Values, draft
-from substitutions.requirements import not_natural
-from substitutions.rule import Rule, attribute_symbols, variables
+from substitutions.rules.requirements import not_natural
+from substitutions.rules.rule import Rule, attribute_symbols, variables
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from itertools import zip_longest
 from pcg.errors import InputError
 from pcg.machine import Machine
 from pcg.models import capture_model
-from pcg.naming import NamingFile
-from pcg.plan import MachineFile, Plan, machine_record
-from pcg.statistics import RunningFile
-from pcg.text import print_graph
+from pcg.plan.naming import NamingFile
+from pcg.plan.plan import MachineFile, Plan, machine_record
+from pcg.plan.statistics import RunningFile
+from pcg.plan.text import print_graph
 from substitutions.audit.errors import Finding
-from substitutions.store import Library
+from substitutions.rules.store import Library
 
 
 def check_library(plan: Plan, library: Library, name: str) -> Iterator[Finding]:

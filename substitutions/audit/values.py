@@ -1,8 +1,8 @@
 """A graph whose values keep their ids while others are replaced.
 
-Nodes of equal structure are one, as in ``pcg.graph``: where a replacement makes two of them equal,
-they are merged, and the ids of both are then of the one that is left. A replacement concerns the
-nodes that read what is replaced, and no others, however large the graph is.
+Nodes of equal structure are one, as in ``pcg.graph.graph``: where a replacement makes two of them
+equal, they are merged, and the ids of both are then of the one that is left. A replacement concerns
+the nodes that read what is replaced, and no others, however large the graph is.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pcg.graph import Graph, Leaf, Node, Value
-from pcg.infer import infer
-from pcg.operator import Call
-from pcg.tensor import ParallelTensor
-from pcg.text import node_names
+from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.plan.text import node_names
+from pcg.types.infer import infer
+from pcg.types.operator import Call
+from pcg.types.tensor import ParallelTensor
 from substitutions.audit.errors import Refused
 
 

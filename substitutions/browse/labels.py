@@ -1,7 +1,8 @@
 """What the statement of a rule says of each node: its name, its attributes, its axes.
 
-The picture of a rule says it in the same words as its line (``substitutions.statement``), so these
-are read off the line. It prints the very graphs that are at hand; only the words are taken from it.
+The picture of a rule says it in the same words as its line (``substitutions.rules.statement``), so
+these are read off the line. It prints the very graphs that are at hand; only the words are taken
+from it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pcg.graph import Node, Value
-from substitutions.rule import Rule
+from pcg.graph.graph import Node, Value
+from substitutions.rules.rule import Rule
 
 _NAME = re.compile(r"\w+")
 _PORT = re.compile(r"\.\d+")

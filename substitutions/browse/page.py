@@ -8,11 +8,11 @@ from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from substitutions.browse.labels import any_number, labels
+from substitutions.browse.listing import FAMILIES, Entry
 from substitutions.browse.picture import picture
-from substitutions.listing import FAMILIES, Entry
-from substitutions.store import DirectionFile
+from substitutions.rules.store import DirectionFile
 
 PACKAGE = "substitutions.browse"
 

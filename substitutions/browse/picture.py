@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from math import ceil
 
-from pcg.graph import Graph, Node, Value
+from pcg.graph.graph import Graph, Node, Value
 from pcg.ops.stand_ins import STAND_INS
 from substitutions.browse.labels import Label
 from substitutions.browse.layout import Layout, Wire, layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pcg.poly import Poly
+from pcg.language.poly import Poly
 from substitutions.importers.imported import IllTypedError
 from substitutions.importers.sizes import Known
 

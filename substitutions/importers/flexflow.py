@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pcg.graph import Value, apply, tensor
+from pcg.graph.graph import Value, apply, tensor
+from pcg.language.poly import ONE, Poly
 from pcg.ops import algebra, groups, layout
-from pcg.poly import ONE, Poly
 from substitutions.importers import operators
 from substitutions.importers.concats import Concat, Step, changed, common, pieces
 from substitutions.importers.imported import Case, IllTypedError, Imported
@@ -23,7 +23,7 @@ from substitutions.importers.sizes import (
     readable,
     relation,
 )
-from verifier.trusted.sizes import SizeEquation, input_size
+from verifier.trusted.sizes.sizes import SizeEquation, input_size
 
 N, M, K = Poly.of("|N|"), Poly.of("|M|"), Poly.of("|K|")
 """The sizes that all inputs share: samples, output channels, channels."""

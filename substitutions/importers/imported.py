@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pcg.graph import Value
+from pcg.graph.graph import Value
 from substitutions.importers.operators import Source
-from verifier.trusted.sizes import SizeEquation
+from verifier.trusted.sizes.sizes import SizeEquation
 
 MAX_CASES = 256
 

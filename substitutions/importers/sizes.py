@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
-from pcg.poly import ONE, Poly, product
+from pcg.language.poly import ONE, Poly, product
 from substitutions.importers.imported import IllTypedError, UnsupportedError
 from verifier.trusted.errors import Undecided, Unsolvable
-from verifier.trusted.sizes import SizeEquation, Sizes
+from verifier.trusted.sizes.sizes import SizeEquation, Sizes
 
 _PART = re.compile(r"\|([\w.]+)\.by\.([A-Z\d_]+)\|")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pcg.poly import Poly
+from pcg.language.poly import Poly
 from substitutions.importers.imported import (
     MAX_CASES,
     Case,
@@ -24,7 +24,7 @@ from substitutions.importers.schema import ForeignRule
 from substitutions.importers.sizes import Known, equations
 from substitutions.importers.taso_operators import Demanded, Importer
 from substitutions.importers.windows import CasesNeeded
-from verifier.trusted.sizes import SizeEquation
+from verifier.trusted.sizes.sizes import SizeEquation
 
 
 def import_rule(

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pcg.graph import apply
-from pcg.operator import Call
+from pcg.graph.graph import apply
+from pcg.language.poly import ONE, Poly
 from pcg.ops import algebra, constants, elementwise, groups, layout, windows
-from pcg.poly import ONE, Poly
+from pcg.types.operator import Call
 from substitutions.importers import operators
 from substitutions.importers.concats import Concat, common, pieces
 from substitutions.importers.imported import (
@@ -37,7 +37,7 @@ from substitutions.importers.tensors import (
 )
 from substitutions.importers.windows import CasesNeeded, Windows, centred, quotient
 from substitutions.importers.windows import windows as find_windows
-from verifier.trusted.sizes import SizeEquation, input_size
+from verifier.trusted.sizes.sizes import SizeEquation, input_size
 
 ONES = (constants.ones1, constants.ones2, constants.ones3, constants.ones4)
 

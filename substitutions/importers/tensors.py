@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pcg.graph import Value, apply, tensor
-from pcg.operator import Call
+from pcg.graph.graph import Value, apply, tensor
+from pcg.language.poly import Poly
 from pcg.ops import algebra, elementwise
-from pcg.poly import Poly
+from pcg.types.operator import Call
 from substitutions.importers import operators
 from substitutions.importers.concats import Concat
 from substitutions.importers.imported import IllTypedError
 from substitutions.importers.schema import ForeignOperator
 from substitutions.importers.windows import SAME, Windows
-from verifier.trusted.sizes import input_size
+from verifier.trusted.sizes.sizes import input_size
 
 ACTIVATIONS: Mapping[int, Call] = {
     1: elementwise.sigmoid(),

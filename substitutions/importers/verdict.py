@@ -15,7 +15,7 @@ from substitutions.importers.operators import Source
 from substitutions.importers.schema import ForeignRule, ForeignSide
 from verifier.counterexample import Counterexample
 from verifier.decide import Decision, Verdict, decide
-from verifier.trusted.sizes import input_size
+from verifier.trusted.sizes.sizes import input_size
 
 ALL = "all"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pcg.poly import ONE, Poly
+from pcg.language.poly import ONE, Poly
 from substitutions.importers.imported import IllTypedError
 from substitutions.importers.sizes import Known, readable
 

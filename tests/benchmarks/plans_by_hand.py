@@ -6,14 +6,14 @@ from itertools import pairwise, product
 from math import inf
 
 from pcg.errors import OperatorError
-from pcg.graph import Graph, Value, apply, leaf
+from pcg.graph.graph import Graph, Value, apply, leaf
 from pcg.machine import Machine
 from pcg.models.mlp import MlpSize
 from pcg.ops.algebra import add, matmul, multiply, relu, scale
 from pcg.ops.layers import mean_loss
 from pcg.ops.parallel import combine, partition, reduce, replicate
-from search.cost import CostModel
-from search.mapping import Mapper
+from search.backtracking.mapping import Mapper
+from search.cost.cost import CostModel
 
 
 def best_by_hand(machine: Machine, size: MlpSize, batch: int, *, on_all: bool) -> tuple[float, str]:

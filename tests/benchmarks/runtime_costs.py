@@ -31,14 +31,14 @@ from pcg.capture import capture
 from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model
 from pcg.models.mlp import MlpSize, mlp, sized
-from pcg.plan import Plan
-from runtime.collectives import World
-from runtime.data import input_batch
-from runtime.executor import Executor
-from runtime.lower import Lowering
-from search.mesh.planner import MeshPlanner
-from substitutions.locate import of_module
-from substitutions.store import load_library
+from pcg.plan.plan import Plan
+from runtime.execute.executor import Executor
+from runtime.inputs.seeded import input_batch
+from runtime.program.lower import Lowering
+from runtime.world.collectives import World
+from search.mesh.plan.planner import MeshPlanner
+from substitutions.audit.locate import of_module
+from substitutions.rules.store import load_library
 
 WIDTHS, SAMPLES = (1024,) * 9, 512
 """mlp with half of its layers, an eighth as wide."""

@@ -8,9 +8,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 import torch
-from paths import ROOT
+from support.paths import ROOT
 
-from runtime.dataset import MapSamples
+from runtime.inputs.dataset import MapSamples
 
 SOURCE = '''\
 import torch

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from pcg.machine import load_machine
 from pcg.models import capture_model
-from pcg.plan import save_plan
-from search.describe import pipeline_text
-from substitutions.locate import of_module
-from substitutions.store import load_library
+from pcg.plan.plan import save_plan
+from search.report.describe import pipeline_text
+from substitutions.audit.locate import of_module
+from substitutions.rules.store import load_library
 from unity.audit import app
-from unity.planners import planner_of
+from unity.support.planners import planner_of
 
 pytestmark = pytest.mark.benchmark
 

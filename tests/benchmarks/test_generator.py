@@ -15,9 +15,9 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from paths import ROOT
+from support.paths import ROOT
 
-from substitutions.store import default_path
+from substitutions.rules.store import default_path
 
 TASO = (
     *("conv2d", "max_pool2d", "avg_pool2d", "relu", "concat", "split", "matmul", "add", "multiply"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rank_group import Ranks
+from support.runs.rank_group import Ranks
 
 from pcg.machine import load_machine
 from pcg.models import capture_model
 from pcg.models.mlp import mlp
-from search.mesh.planner import MeshPlanner
-from substitutions.store import load_library
+from search.mesh.plan.planner import MeshPlanner
+from substitutions.rules.store import load_library
 
 RANKS, TOLERANCE = 4, 0.1
 GRAPHS = {

@@ -11,9 +11,9 @@ from benchmarks.plans_by_hand import best_by_hand
 from pcg.machine import load_machine
 from pcg.models import MODELS, build_model
 from pcg.models.mlp import SIZES
-from search.mesh.planner import MeshPlanner
-from search.optimizer import Optimizer
-from substitutions.store import load_library
+from search.backtracking.optimizer import Optimizer
+from search.mesh.plan.planner import MeshPlanner
+from substitutions.rules.store import load_library
 
 BACKTRACKING = 1.25
 """Times the best by hand that the slower engine, kept to compare, may take."""

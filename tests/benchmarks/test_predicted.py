@@ -17,15 +17,15 @@ import pytest
 
 from pcg.machine import load_machine
 from pcg.models import build_model
-from pcg.plan import load_plan, save_plan
-from runtime.job import Options
-from runtime.launch import launch
-from runtime.worker import train
-from substitutions.store import Library, load_library
-from unity.cli import run_app
-from unity.planners import planner_of
+from pcg.plan.plan import load_plan, save_plan
+from runtime.job.job import Options
+from runtime.train.worker import train
+from runtime.world.launch import launch
+from substitutions.rules.store import Library, load_library
 from unity.profile import app
-from unity.speed import measured
+from unity.support.cli import run_app
+from unity.support.planners import planner_of
+from unity.support.speed import measured
 
 MODELS = {"mlp-tiny": (64, 512), "bert-large-tiny": (8, 32), "candle-uno-tiny": (64, 1024)}
 """Each with two batches."""

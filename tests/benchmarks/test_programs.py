@@ -11,12 +11,12 @@ import pytest
 
 from pcg.machine import load_machine
 from pcg.models import build_model
-from pcg.plan import Plan
-from runtime.lower import Lowering
-from runtime.program import Program
-from runtime.validate import validate
-from substitutions.store import load_library
-from unity.planners import planner_of
+from pcg.plan.plan import Plan
+from runtime.program.lower import Lowering
+from runtime.program.program import Program
+from runtime.program.validate import validate
+from substitutions.rules.store import load_library
+from unity.support.planners import planner_of
 
 pytestmark = pytest.mark.benchmark
 

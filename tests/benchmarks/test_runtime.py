@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from paths import ROOT
+from support.paths import ROOT
 
 pytestmark = pytest.mark.benchmark
 

@@ -21,11 +21,11 @@ from pcg.errors import NegativeAnswer
 from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.models.bert import SIZES, Bert
-from search.describe import pipeline_text
-from search.mesh.planner import MeshPlanner
-from search.mesh.variants import Mode
-from substitutions.store import Library, load_library
-from unity.planners import planner_of
+from search.mesh.plan.planner import MeshPlanner
+from search.mesh.plan.variants import Mode
+from search.report.describe import pipeline_text
+from substitutions.rules.store import Library, load_library
+from unity.support.planners import planner_of
 
 MODELS = ("mlp", "dlrm", "xdl", "candle-uno", "bert-large", "resnext50", "inception-v3")
 PLANNERS = {

@@ -21,12 +21,12 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from paths import ROOT
+from support.paths import ROOT
 
 from substitutions.importers.flexflow import import_rule
 from substitutions.importers.imported import IllTypedError
 from substitutions.importers.schema import ForeignRule, read_foreign
-from substitutions.store import default_path
+from substitutions.rules.store import default_path
 
 RULES = 700
 MOVES = [

@@ -6,15 +6,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from by_hand import Views, make_plan
-from rank_group import Ranks
+from support.plans.by_hand import Views, make_plan
+from support.runs.rank_group import Ranks
 
-from pcg.graph import Graph
-from pcg.plan import Plan
-from pcg.text import parse_graph
-from pcg.view import MachineView
-from runtime.job import Options, Report
-from runtime.recipe import Recipe
+from pcg.graph.graph import Graph
+from pcg.placement.view import MachineView
+from pcg.plan.plan import Plan
+from pcg.plan.text import parse_graph
+from runtime.job.job import Options, Report
+from runtime.job.recipe import Recipe
 
 RANKS = 4
 

@@ -22,16 +22,16 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from peaks import peak_bytes
-from plain_steps import save, stepped
 from pydantic import TypeAdapter
+from support.runs.peaks import peak_bytes
+from support.runs.plain_steps import save, stepped
 
 from pcg.errors import UnityError
-from pcg.plan import load_plan
-from runtime.collectives import World
-from runtime.job import Options
-from runtime.lower import Lowering
-from runtime.worker import run_plan
+from pcg.plan.plan import load_plan
+from runtime.job.job import Options
+from runtime.program.lower import Lowering
+from runtime.train.worker import run_plan
+from runtime.world.collectives import World
 
 TIMEOUT = timedelta(seconds=60)
 """Long, for other work may slow the computer down; only what hangs takes it."""

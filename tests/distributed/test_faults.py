@@ -10,14 +10,14 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from commands import no_worker_is_left, run_here
-from disturbed import Course, Disturbed, same_course
-from two_layers import BY_COLUMNS, BY_ROWS, BY_SLICES, MODEL
+from support.graphs.two_layers import BY_COLUMNS, BY_ROWS, BY_SLICES, MODEL
+from support.runs.commands import no_worker_is_left, run_here
+from support.runs.disturbed import Course, Disturbed, same_course
 
-from pcg.pipeline import PipelineFile
-from pcg.plan import save_plan
-from pcg.text import node_names, parse_graph
-from runtime.status import TRY_AGAIN
+from pcg.plan.pipeline import PipelineFile
+from pcg.plan.plan import save_plan
+from pcg.plan.text import node_names, parse_graph
+from runtime.world.status import TRY_AGAIN
 
 pytestmark = pytest.mark.distributed
 
@@ -150,7 +150,7 @@ def test_a_hung_peer_ends_the_run_with_rank_step_and_communication(write, tmp_pa
 
 STUCK = """
 import os, threading, torch
-import runtime.checkpoint, runtime.shards
+import runtime.checkpoints.checkpoint, runtime.shards
 
 class Samples:
     def __len__(self):
@@ -162,7 +162,10 @@ class Samples:
 if os.environ.get("RANK") == "1":
     {function} = lambda *given: threading.Event().wait()
 """
-WRITING, READING = "runtime.shards.ShardSaver.create_local_plan", "runtime.checkpoint.fill"
+WRITING, READING = (
+    "runtime.checkpoints.shards.ShardSaver.create_local_plan",
+    "runtime.checkpoints.checkpoint.fill",
+)
 
 
 @pytest.mark.parametrize("function", [pytest.param(WRITING, marks=pytest.mark.soak), READING])

@@ -3,7 +3,7 @@ whether to try again, leaves no process and no file, and loses nothing: resumed,
 losses of one that nothing befell.
 
 The few that run with every change are in tests/distributed/test_faults.py, what decides who is to
-blame is in tests/runtime/test_blame.py.
+blame is in tests/runtime/world/test_blame.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from shutil import rmtree
 from tempfile import mkdtemp
 
 import pytest
-from commands import run_here
-from disturbed import Course, Disturbed, same_course
-from faulty import (
+from support.graphs.two_layers import BY_ROWS, MODEL
+from support.runs.commands import run_here
+from support.runs.disturbed import Course, Disturbed, same_course
+from support.runs.faulty import (
     TORCHRUN,
     Fault,
     Scene,
@@ -31,11 +32,10 @@ from faulty import (
     to_server,
     to_worker,
 )
-from two_layers import BY_ROWS, MODEL
 
-from pcg.plan import save_plan
-from pcg.text import parse_graph
-from runtime.lock import NAME
+from pcg.plan.plan import save_plan
+from pcg.plan.text import parse_graph
+from runtime.checkpoints.lock import NAME
 
 pytestmark = [pytest.mark.distributed, pytest.mark.soak]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.collectives import open_world
-from runtime.launch import launch
+from runtime.world.collectives import open_world
+from runtime.world.launch import launch
 
 pytestmark = pytest.mark.distributed
 

@@ -7,27 +7,27 @@ from functools import cache, partial
 
 import pytest
 import torch
-from by_hand import make_plan
-from ddp_steps import SAMPLE, Net, trained
-from plain_steps import STEPS, stepped
-from simulated import on_ranks
+from support.plans.by_hand import make_plan
+from support.runs.ddp_steps import SAMPLE, Net, trained
+from support.runs.plain_steps import STEPS, stepped
+from support.runs.simulated import on_ranks
 
 from pcg.capture import capture
 from pcg.machine import load_machine
 from pcg.ops.norms import ghost_batch_norm
-from pcg.plan import load_plan, save_plan
-from pcg.statistics import RunningFile, named_values
-from pcg.text import parse_graph
-from runtime.collectives import World
-from runtime.data import input_batch
-from runtime.executor import Executor
-from runtime.kernels import run_equation, run_whole, whole_task
-from runtime.lower import Lowering
-from runtime.norms import FIRST_STATISTICS, GROUP_NORM
-from runtime.validate import validate_lowered
-from search.mesh.planner import MeshPlanner
-from substitutions.locate import of_module
-from substitutions.store import load_library
+from pcg.plan.plan import load_plan, save_plan
+from pcg.plan.statistics import RunningFile, named_values
+from pcg.plan.text import parse_graph
+from runtime.execute.executor import Executor
+from runtime.execute.kernels import run_equation, run_whole, whole_task
+from runtime.inputs.seeded import input_batch
+from runtime.program.lower import Lowering
+from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM
+from runtime.program.validate import validate_lowered
+from runtime.world.collectives import World
+from search.mesh.plan.planner import MeshPlanner
+from substitutions.audit.locate import of_module
+from substitutions.rules.store import load_library
 
 BATCH, NEAR = 16, 1e-9
 

@@ -7,18 +7,18 @@ from itertools import product
 
 import pytest
 import torch
-from held_bytes import Held
-from peaks import peak_bytes
+from support.runs.held_bytes import Held
+from support.runs.peaks import peak_bytes
 
 from pcg.machine import load_machine
 from pcg.models import capture_model
 from pcg.models.mlp import mlp
-from pcg.schedule import schedule
-from runtime.collectives import World
-from runtime.lower import Lowering
-from search.memory import peak_memory
-from search.mesh.planner import MeshPlanner
-from substitutions.store import load_library
+from pcg.placement.schedule import schedule
+from runtime.program.lower import Lowering
+from runtime.world.collectives import World
+from search.cost.memory import peak_memory
+from search.mesh.plan.planner import MeshPlanner
+from substitutions.rules.store import load_library
 
 RANKS = 4
 TOLERANCE = 0.1

@@ -6,14 +6,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_plans import RANKS, drawn_plan
-from simulated import on_ranks
+from support.plans.random_plans import RANKS, drawn_plan
+from support.runs.simulated import on_ranks
 
-from pcg.plan import Plan
-from runtime.job import Options
-from runtime.lower import Lowering
-from runtime.recipe import Recipe
-from runtime.worker import run_plan
+from pcg.plan.plan import Plan
+from runtime.job.job import Options
+from runtime.job.recipe import Recipe
+from runtime.program.lower import Lowering
+from runtime.train.worker import run_plan
 
 
 def agrees(plan: Plan, steps: int = 2) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from by_hand import make_plan
-from images import ONE_IMAGE, four_devices
+from support.graphs.images import ONE_IMAGE, four_devices
+from support.plans.by_hand import make_plan
 
 from pcg.machine import load_machine
-from pcg.pipeline import PipelineFile
-from pcg.text import parse_graph
-from runtime.lower import Lowering
-from search.mesh.planner import MeshPlanner
-from substitutions.store import load_library
+from pcg.plan.pipeline import PipelineFile
+from pcg.plan.text import parse_graph
+from runtime.program.lower import Lowering
+from search.mesh.plan.planner import MeshPlanner
+from substitutions.rules.store import load_library
 
 pytestmark = pytest.mark.distributed
 

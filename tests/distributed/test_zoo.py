@@ -13,21 +13,21 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from plain_steps import RATE, STEPS, Stepped, stepped
-from rank_group import Ranks
-from simulated import on_ranks
+from support.runs.plain_steps import RATE, STEPS, Stepped, stepped
+from support.runs.rank_group import Ranks
+from support.runs.simulated import on_ranks
 
 from pcg.capture import Captured
 from pcg.errors import NegativeAnswer
 from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model
-from pcg.plan import Plan
-from runtime.data import initial_weight, input_batch
-from runtime.lower import Lowering
-from runtime.precision import in_float64
-from substitutions.locate import of_module
-from substitutions.store import load_library
-from unity.planners import NAMES, planner_of
+from pcg.plan.plan import Plan
+from runtime.execute.precision import in_float64
+from runtime.inputs.seeded import initial_weight, input_batch
+from runtime.program.lower import Lowering
+from substitutions.audit.locate import of_module
+from substitutions.rules.store import load_library
+from unity.support.planners import NAMES, planner_of
 
 TINY = [name for name in MODELS if name.endswith(("-tiny", "-mnist"))]
 NEAR = 1e-9

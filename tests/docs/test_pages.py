@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 
 import pytest
 import typer
-from pages import PAGES, ROOT, blocks, prose, steps, title
+from support.pages import PAGES, ROOT, blocks, prose, steps, title
 
 from unity.__main__ import COMMANDS
 

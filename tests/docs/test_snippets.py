@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pages import (
+from support.pages import (
     PAGES,
     Block,
     blocks,

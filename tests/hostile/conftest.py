@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from by_hand import make_plan
-from forged_plans import GRAPH, MODEL
+from support.plans.by_hand import make_plan
+from support.plans.forged_plans import GRAPH, MODEL
 
-from pcg.plan import save_plan
-from pcg.text import parse_graph
-from substitutions.store import load_library
+from pcg.plan.plan import save_plan
+from pcg.plan.text import parse_graph
+from substitutions.rules.store import load_library
 
 
 @pytest.fixture(scope="session")

@@ -10,18 +10,18 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from bad_certificates import (
+from support.rules.bad_certificates import (
     BAD,
     INJECTION,
 )
-from forging import Forgery, believed, forge, forge_pair
-from rule_files import lines, parse
+from support.rules.forging import Forgery, believed, forge, forge_pair
+from support.rules.rule_files import lines, parse
 
 from pcg.errors import OperatorError, one_line
-from pcg.operator import Operator
-from pcg.poly import Poly
-from unity.cli import run_app
+from pcg.language.poly import Poly
+from pcg.types.operator import Operator
 from unity.recheck import app
+from unity.support.cli import run_app
 from verifier.bundle import write_bundle
 from verifier.certificate import CertificateFile, OperatorFile
 from verifier.recheck import Rechecker

@@ -17,18 +17,18 @@ from typing import Any
 
 import pytest
 import torch
-from borders import files, refused
-from checkpoints import MODEL, plan_of, sign, train
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pickles import PICKLES, RAN, RUN, named, proto
+from support.borders import files, refused
+from support.runs.checkpoints import MODEL, plan_of, sign, train
+from support.runs.pickles import PICKLES, RAN, RUN, named, proto
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from pcg.errors import InputError
-from runtime.checkpoint import newest_manifest
-from runtime.pieces import fill
-from runtime.plain import state_dict
-from runtime.shards import Shard
+from runtime.checkpoints.checkpoint import newest_manifest
+from runtime.checkpoints.pieces import fill
+from runtime.checkpoints.shards import Shard
+from runtime.train.plain import state_dict
 from unity.export import app
 
 NEWEST = "step-00000005"

@@ -11,17 +11,17 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from few_rules import few
-from forging import Content, Forgery, believed, forge
+from support.rules.few_rules import few
+from support.rules.forging import Content, Forgery, believed, forge
 
 from pcg.errors import one_line
-from pcg.operator import Operator
+from pcg.types.operator import Operator
 from substitutions.audit.proofs import check_proofs
-from substitutions.certificates import library_certificates
-from substitutions.rule import parse_rule
-from substitutions.store import CERTIFICATES, RULES, LibraryFile
-from unity.cli import run_app
+from substitutions.rules.certificates import library_certificates
+from substitutions.rules.rule import parse_rule
+from substitutions.rules.store import CERTIFICATES, RULES, LibraryFile
 from unity.recheck import app
+from unity.support.cli import run_app
 from verifier.bundle import Bundle, bundle_text
 from verifier.certificate import Certificate, CertificateFile, OperatorFile
 from verifier.solvers import SOLVERS

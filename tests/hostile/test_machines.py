@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from borders import command, files, refused
-from cases import each
-from paths import ROOT
+from support.borders import command, files, refused
+from support.cases import each
+from support.paths import ROOT
 
 from pcg.errors import InputError
 from pcg.machine import load_machine
 from pcg.models import build_model
-from pcg.plan import load_plan
-from pcg.profile import load_profile
+from pcg.plan.plan import load_plan
+from pcg.plan.profile import load_profile
 from unity.optimize import app
 
 PRESET = ROOT / "pcg" / "machines" / "local.toml"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from borders import refused
-from forged_plans import Content, both, must_refuse, sign
+from support.borders import refused
+from support.plans.forged_plans import Content, both, must_refuse, sign
 
 from unity.audit import app
 

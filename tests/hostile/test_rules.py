@@ -10,11 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_rules import FILES, OPERATORS, OWN_OPERATORS, OWN_RULES, Expected, Rule, rules
-from paths import ROOT
+from support.paths import ROOT
+from support.rules.hostile_rules import (
+    FILES,
+    OPERATORS,
+    OWN_OPERATORS,
+    OWN_RULES,
+    Expected,
+    Rule,
+    rules,
+)
 
 from pcg.ops import OPERATORS as KNOWN
-from unity.cli import run_app
+from unity.support.cli import run_app
 from unity.verify import app as verify
 
 HANG = 10
@@ -105,7 +113,7 @@ def _restored():
 def test_hostile_operators(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     declared, said = OPERATORS[name]
     file = tmp_path / "ops.py"
-    file.write_text(f"from pcg.operator import Operator\n\nown = {declared}\n")
+    file.write_text(f"from pcg.types.operator import Operator\n\nown = {declared}\n")
     path = written(tmp_path, {"schema_version": 1, "rules": []})
     assert said in refusal(path, "--operators", file, capsys=capsys)
     assert "relu" in KNOWN

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from borders import refused
-from forged_plans import Content, both, must_refuse, sign
+from support.borders import refused
+from support.plans.forged_plans import Content, both, must_refuse, sign
 
 from pcg.errors import OperatorError
-from pcg.opaque import TensorType, opaque, parse_opaque
-from pcg.torch_calls import (
+from pcg.graph.opaque import TensorType, opaque, parse_opaque
+from pcg.graph.torch_calls import (
     ATTENTION,
     FORMATS,
     TorchCall,

@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from strategies import parts_of_leaves, seeds
+from support.cases import each
+from support.graphs.strategies import parts_of_leaves, seeds
 from torch import Tensor
 from torch.nn import functional
 
-from pcg import infer
-from pcg.evaluate import evaluate_shards, evaluate_whole, meaning
-from pcg.graph import Graph, Leaf, Node, Value, apply
+from pcg.graph.graph import Graph, Leaf, Node, Value, apply
 from pcg.ops import OPERATORS
-from pcg.ring import PrimeField, Reals
-from pcg.tensor import Degrees, ParallelTensor
-from pcg.text import parse_graph, print_graph
-from runtime.kernels import run_equation, whole_task
+from pcg.plan.text import parse_graph, print_graph
+from pcg.readings.evaluate import evaluate_shards, evaluate_whole, meaning
+from pcg.readings.ring import PrimeField, Reals
+from pcg.types import infer
+from pcg.types.tensor import Degrees, ParallelTensor
+from runtime.execute.kernels import run_equation, whole_task
 
 CONVOLUTIONS = ("conv2d", "grouped_conv2d", "depthwise_conv2d")
 POOLS = ("max_pool2d", "avg_pool2d", "avg_pool2d_inside")

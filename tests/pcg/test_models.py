@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from capturing import assert_agrees, bounds_of, filled
-from torch_functions import default_dtype
+from support.graphs.capturing import assert_agrees, bounds_of, filled
+from support.graphs.torch_functions import default_dtype
 
 from pcg.errors import InputError
-from pcg.graph import Graph
-from pcg.infer import infer
+from pcg.graph.graph import Graph
 from pcg.models import MODELS, build_model, capture_model
 from pcg.models.mlp import mlp
-from pcg.operator import Call
 from pcg.ops.parallel import partition
-from pcg.text import print_graph
+from pcg.plan.text import print_graph
+from pcg.types.infer import infer
+from pcg.types.operator import Call
 
 TINY = [name for name in MODELS if name.endswith("-tiny")]
 

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import COMPUTE, SIMPLE, Applied, applied, parts_of_leaves, seeds
-from torch_functions import TORCH, default_dtype
+from support.cases import each
+from support.graphs.strategies import COMPUTE, SIMPLE, Applied, applied, parts_of_leaves, seeds
+from support.graphs.torch_functions import TORCH, default_dtype
 
-from pcg.evaluate import evaluate_call
 from pcg.ops import OPERATORS
-from pcg.ring import PrimeField, Reals
-from runtime.kernels import run_equation, whole_task
+from pcg.readings.evaluate import evaluate_call
+from pcg.readings.ring import PrimeField, Reals
+from runtime.execute.kernels import run_equation, whole_task
 
 Inputs = list[Any]
 

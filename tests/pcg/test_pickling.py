@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
-from pcg.graph import Graph
-from pcg.opaque import Opaque
+from pcg.graph.graph import Graph
+from pcg.graph.opaque import Opaque
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
-from pcg.text import parse_graph
+from pcg.plan.text import parse_graph
 
 GRAPH = """
 x = input[8, 12]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import each
+from support.cases import each
 
 from pcg.errors import OperatorError
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from pcg.ops import OPERATORS
-from pcg.text import parse_graph
+from pcg.plan.text import parse_graph
 
 
 def graph_of(call: str, *leaves: str) -> Graph:

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import COMPUTE, Applied, applied, graphs, parts_of_leaves, seeds
+from support.cases import each
+from support.graphs.strategies import COMPUTE, Applied, applied, graphs, parts_of_leaves, seeds
 
-from pcg.evaluate import evaluate_shards, evaluate_whole, meaning
-from pcg.graph import Graph
-from pcg.operator import Operator
-from pcg.ring import PrimeField, Reals
+from pcg.graph.graph import Graph
+from pcg.readings.evaluate import evaluate_shards, evaluate_whole, meaning
+from pcg.readings.ring import PrimeField, Reals
+from pcg.types.operator import Operator
 
 RINGS = (Reals(), PrimeField())
 

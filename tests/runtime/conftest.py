@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from checkpoints import MODEL, plan_of, train
+from support.runs.checkpoints import MODEL, plan_of, train
 
 
 @pytest.fixture(scope="session")

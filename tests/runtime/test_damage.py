@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from checkpoints import MODEL, names, plan_of, train
+from support.runs.checkpoints import MODEL, names, plan_of, train
 
 from pcg.errors import InputError
-from runtime.checkpoint import CheckpointError, newest_manifest
+from runtime.checkpoints.checkpoint import CheckpointError, newest_manifest
 
 
 @pytest.fixture(scope="module")

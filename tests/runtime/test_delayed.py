@@ -6,22 +6,22 @@ from threading import Event
 
 import pytest
 import torch
-from pipelines import DEVICES, RATE, plan_of, planned, trained
-from simulated import on_ranks
+from support.plans.pipelines import DEVICES, RATE, plan_of, planned, trained
+from support.runs.simulated import on_ranks
 
-from pcg.graph import Graph
-from pcg.layout import grid
-from pcg.text import parse_graph
-from pcg.view import MachineView
-from runtime.check import evaluate
-from runtime.collectives import World
-from runtime.data import initial_weight, input_batch
-from runtime.executor import Executor
-from runtime.job import Checkpoints, Options, Report
-from runtime.lower import Lowering
-from runtime.recipe import Recipe
-from runtime.worker import run_plan
-from substitutions.store import load_library
+from pcg.graph.graph import Graph
+from pcg.placement.layout import grid
+from pcg.placement.view import MachineView
+from pcg.plan.text import parse_graph
+from runtime.execute.executor import Executor
+from runtime.inputs.seeded import initial_weight, input_batch
+from runtime.job.job import Checkpoints, Options, Report
+from runtime.job.recipe import Recipe
+from runtime.program.lower import Lowering
+from runtime.train.check import evaluate
+from runtime.train.worker import run_plan
+from runtime.world.collectives import World
+from substitutions.rules.store import load_library
 
 
 @pytest.fixture(scope="module")

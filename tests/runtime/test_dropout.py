@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from simulated import on_ranks
+from support.runs.simulated import on_ranks
 from torch import Tensor, nn
 
 from pcg.capture import capture
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from pcg.machine import load_machine
-from pcg.naming import DRAWN
-from runtime.check import evaluate
-from runtime.data import input_batch
-from runtime.job import Options
-from runtime.lower import Lowering
-from runtime.recipe import Recipe
-from runtime.worker import run_plan
-from search.mesh.planner import MeshPlanner
-from substitutions.store import load_library
+from pcg.plan.naming import DRAWN
+from runtime.inputs.seeded import input_batch
+from runtime.job.job import Options
+from runtime.job.recipe import Recipe
+from runtime.program.lower import Lowering
+from runtime.train.check import evaluate
+from runtime.train.worker import run_plan
+from search.mesh.plan.planner import MeshPlanner
+from substitutions.rules.store import load_library
 
 SHARE = 0.3
 """What is dropped."""

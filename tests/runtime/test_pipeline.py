@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from pipelines import DEVICES, plan_of, planned, trained
-from simulated import on_ranks
-from small_plans import two_stages
+from support.plans.pipelines import DEVICES, plan_of, planned, trained
+from support.plans.small_plans import two_stages
+from support.runs.simulated import on_ranks
 
 from pcg.errors import InputError
-from pcg.layout import grid
-from pcg.plan import Plan
-from pcg.text import parse_graph
-from pcg.view import MachineView
-from runtime import sync
-from runtime.executor import Executor
-from runtime.lower import Lowering
-from substitutions.store import load_library
+from pcg.placement.layout import grid
+from pcg.placement.view import MachineView
+from pcg.plan.plan import Plan
+from pcg.plan.text import parse_graph
+from runtime.execute import sync
+from runtime.execute.executor import Executor
+from runtime.program.lower import Lowering
+from substitutions.rules.store import load_library
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from simulated import on_ranks
+from support.runs.simulated import on_ranks
 
 
 def test_ranks_that_wait_for_each_other_are_a_deadlock():

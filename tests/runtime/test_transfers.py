@@ -9,15 +9,15 @@ from math import prod
 import numpy as np
 import pytest
 
-from pcg.graph import Value, leaf
-from pcg.layout import Layout, spread
-from pcg.tensor import Degrees, ParallelTensor
-from pcg.transfer import transfer
-from runtime.moves import collective, exchange, pattern
-from runtime.program import Exchange
-from runtime.validate.content import Content, Places, Tensor, assemble
-from runtime.validate.movement import Member, arrived, collected, sent
-from runtime.validate.transposed import is_transposed, parts
+from pcg.graph.graph import Value, leaf
+from pcg.placement.layout import Layout, spread
+from pcg.placement.transfer import transfer
+from pcg.types.tensor import Degrees, ParallelTensor
+from runtime.program.communication import collective, exchange, pattern
+from runtime.program.program import Exchange
+from runtime.program.validate.content import Content, Places, Tensor, assemble
+from runtime.program.validate.movement import Member, arrived, collected, sent
+from runtime.program.validate.transposed import is_transposed, parts
 
 
 def layouts(devices: int, sizes: tuple[int, ...]) -> list[Layout]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from behaviour import assert_same
+from support.graphs.behaviour import assert_same
 
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.models import build_model
-from pcg.plan import Plan
-from pcg.text import parse_graph
-from search.mesh.planner import MeshPlanner
-from search.optimizer import Optimizer
+from pcg.plan.plan import Plan
+from pcg.plan.text import parse_graph
+from search.backtracking.optimizer import Optimizer
+from search.cost.planned import Planned, Planner, Report
+from search.cost.progress import Progress, Status, Teller
+from search.mesh.plan.planner import MeshPlanner
 from search.pipeline.planner import PipelinePlanner, WithPipelines
-from search.planned import Planned, Planner, Report
-from search.progress import Progress, Status, Teller
 from substitutions.audit.replay import replay
-from substitutions.store import Library, load_library
+from substitutions.rules.store import Library, load_library
 
 MACHINE = load_machine("summit").with_devices(6)
 

@@ -10,16 +10,16 @@ from functools import lru_cache
 
 import pytest
 
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from pcg.machine import load_machine
-from pcg.plan import Plan
-from pcg.schedule import trace
-from pcg.text import parse_graph
-from search.describe import rows
-from search.mesh.allow import Dimension
-from search.mesh.planner import MeshPlanner
-from search.mesh.variants import Mode
-from substitutions.store import load_library
+from pcg.placement.schedule import trace
+from pcg.plan.plan import Plan
+from pcg.plan.text import parse_graph
+from search.mesh.plan.planner import MeshPlanner
+from search.mesh.plan.variants import Mode
+from search.mesh.space.allow import Dimension
+from search.report.describe import rows
+from substitutions.rules.store import load_library
 
 library = lru_cache(maxsize=1)(load_library)
 

@@ -7,23 +7,23 @@ uses them all wins, however small the model.
 from __future__ import annotations
 
 import pytest
-from behaviour import assert_same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import training_graphs
+from support.graphs.behaviour import assert_same
+from support.graphs.strategies import training_graphs
 
 from pcg.errors import NegativeAnswer
-from pcg.evaluate import by_equation
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
 from pcg.models import MODELS, build_model
-from pcg.plan import Plan
-from pcg.text import parse_graph, print_graph
-from search.mesh.planner import MeshPlanner
-from search.mesh.variants import Mode
-from search.optimizer import Optimizer, Settings
+from pcg.plan.plan import Plan
+from pcg.plan.text import parse_graph, print_graph
+from pcg.readings.evaluate import by_equation
+from search.backtracking.optimizer import Optimizer, Settings
+from search.mesh.plan.planner import MeshPlanner
+from search.mesh.plan.variants import Mode
 from search.pipeline.planner import PIPELINES, PipelinePlanner
-from substitutions.store import Library, load_library
+from substitutions.rules.store import Library, load_library
 
 TINY = [name for name in MODELS if name.endswith(("-tiny", "-mnist"))]
 FAMILIES = ("joint", "data-parallel", "zero", "expert", "megatron", *PIPELINES)

@@ -10,15 +10,15 @@ Elements are counted in both directions, forward and backward, without the loss,
 from __future__ import annotations
 
 import pytest
-from paths import ROOT
+from support.paths import ROOT
 
-from pcg.graph import Node
-from pcg.layout import grid
+from pcg.graph.graph import Node
 from pcg.machine import Machine, load_machine
 from pcg.models import build_model
-from search.describe import rows
-from search.optimizer import Allow, Optimized, Optimizer, Settings, anything
-from substitutions.store import load_library
+from pcg.placement.layout import grid
+from search.backtracking.optimizer import Allow, Optimized, Optimizer, Settings, anything
+from search.report.describe import rows
+from substitutions.rules.store import load_library
 
 BATCH, INPUTS, HIDDEN, OUTPUTS = 64, 784, 512, 10
 MACHINE = ROOT / "tests" / "data" / "two-devices.toml"

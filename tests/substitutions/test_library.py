@@ -7,14 +7,14 @@ from random import Random
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from instances import agree, agree_nearly, random_instance
+from support.graphs.instances import agree, agree_nearly, random_instance
 
-from pcg.graph import Graph, Value
+from pcg.graph.graph import Graph, Value
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS, stand_in
-from substitutions.match import build, matches, rewrite
-from substitutions.rule import Rule, attribute_symbols, open_call, parse_rule, variables
-from substitutions.store import load_library
+from substitutions.rules.match import build, matches, rewrite
+from substitutions.rules.rule import Rule, attribute_symbols, open_call, parse_rule, variables
+from substitutions.rules.store import load_library
 from verifier.instances import Instance
 
 RULES = load_library().rules

@@ -12,15 +12,15 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 import pytest
-from strategies import parts_of_leaves
+from support.graphs.strategies import parts_of_leaves
 
-from pcg.evaluate import evaluate_shards, meaning
-from pcg.graph import Graph
-from pcg.ring import Reals
-from pcg.text import parse_graph
-from substitutions.match import build, matches, rewrite
-from substitutions.rule import Rule
-from substitutions.store import Library, load_library
+from pcg.graph.graph import Graph
+from pcg.plan.text import parse_graph
+from pcg.readings.evaluate import evaluate_shards, meaning
+from pcg.readings.ring import Reals
+from substitutions.rules.match import build, matches, rewrite
+from substitutions.rules.rule import Rule
+from substitutions.rules.store import Library, load_library
 
 K = "degree=2"
 

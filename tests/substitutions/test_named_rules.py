@@ -4,13 +4,13 @@ general rules that were found and not planted."""
 from __future__ import annotations
 
 import pytest
-from cases import each
+from support.cases import each
 
 from pcg.ops import OPERATORS
-from substitutions.decompose import decompositions
-from substitutions.general import General, is_instance
-from substitutions.rule import parse_rule
-from substitutions.store import Library, load_library
+from substitutions.generate.decompose.decompose import decompositions
+from substitutions.rules.general import General, is_instance
+from substitutions.rules.rule import parse_rule
+from substitutions.rules.store import Library, load_library
 
 K = "degree=k"
 WINDOW = (

@@ -8,17 +8,17 @@ from itertools import product
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
-from strategies import graphs, parts_of_leaves, seeds
+from support.graphs.strategies import graphs, parts_of_leaves, seeds
 
 from pcg.errors import OperatorError
-from pcg.evaluate import evaluate_shards, meaning
-from pcg.graph import Graph
-from pcg.ring import Reals
-from pcg.text import parse_graph
-from substitutions.match import build, matches, rewrite
-from substitutions.rule import Rule, parse_rule
-from substitutions.store import Library, load_library
-from verifier.trusted.runs import free_runs
+from pcg.graph.graph import Graph
+from pcg.plan.text import parse_graph
+from pcg.readings.evaluate import evaluate_shards, meaning
+from pcg.readings.ring import Reals
+from substitutions.rules.match import build, matches, rewrite
+from substitutions.rules.rule import Rule, parse_rule
+from substitutions.rules.store import Library, load_library
+from verifier.trusted.sizes.runs import free_runs
 
 MOST = 400
 """How many rewrites of one random graph are evaluated."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.eager import NEAR
-from substitutions.store import load_library
-from unity.cli import run_app
+from runtime.train.eager import NEAR
+from substitutions.rules.store import load_library
 from unity.optimize import app
+from unity.support.cli import run_app
 
 MODEL = """
 import torch

@@ -15,12 +15,12 @@ from typer.testing import CliRunner, Result
 from pcg.errors import InputError, NegativeAnswer
 from pcg.machine import load_machine
 from pcg.models import build_model, capture_model
-from pcg.plan import PlanFile, part_hashes, save_plan
-from pcg.text import parse_graph
-from search.mesh.families import PLANNERS
-from search.mesh.planner import MeshPlanner
-from substitutions.locate import of_module
-from substitutions.store import Library, default_path, load_library
+from pcg.plan.plan import PlanFile, part_hashes, save_plan
+from pcg.plan.text import parse_graph
+from search.mesh.plan.families import PLANNERS
+from search.mesh.plan.planner import MeshPlanner
+from substitutions.audit.locate import of_module
+from substitutions.rules.store import Library, default_path, load_library
 from unity.__main__ import main
 from unity.audit import app
 

@@ -10,16 +10,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pcg import machine
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.models import build_model
-from search.mesh.planner import MeshPlanner
-from search.planned import Planned
-from substitutions.store import load_library
+from search.cost.planned import Planned
+from search.mesh.plan.planner import MeshPlanner
+from substitutions.rules.store import load_library
 from unity import __main__ as console
 from unity.compare import app
-from unity.comparison import ComparisonFile, Entry, first_devices, over_others, samples
-from unity.plot import file_name, plot
+from unity.support.comparison import ComparisonFile, Entry, first_devices, over_others, samples
+from unity.support.plot import file_name, plot
 
 SMALL = ("--machine", "local", "--gpus", "4,2", "--planners", "data-parallel,joint")
 

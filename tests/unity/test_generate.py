@@ -12,15 +12,15 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from paths import ROOT
+from support.paths import ROOT
 from typer.testing import CliRunner
 
-from pcg.operator import Operator
-from substitutions.generate import Generated, generate
-from substitutions.store import default_path, load_library
+from pcg.types.operator import Operator
+from substitutions.generate.library import Generated, generate
+from substitutions.rules.store import default_path, load_library
 from unity.__main__ import main
-from unity.cli import INTERRUPTED
 from unity.generate import app
+from unity.support.cli import INTERRUPTED
 
 runner = CliRunner()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from paths import ROOT
+from support.paths import ROOT
 
 GPUS = torch.cuda.device_count()
 

@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import no_worker_is_left, run_here
-from paths import ROOT
+from support.paths import ROOT
+from support.runs.commands import no_worker_is_left, run_here
 from typer.testing import CliRunner, Result
 
-from pcg.plan import load_plan
-from runtime.lower import Lowering
-from search.progress import Status
-from substitutions.store import default_path
+from pcg.plan.plan import load_plan
+from runtime.program.lower import Lowering
+from search.cost.progress import Status
+from substitutions.rules.store import default_path
 from unity.__main__ import main
 from unity.optimize import app, progress_line
-from unity.origin import check_origin
 from unity.simulate import app as simulator
+from unity.support.origin import check_origin
 
 MACHINES = ROOT / "pcg" / "machines"
 
@@ -251,7 +251,7 @@ def test_without_a_library_there_is_no_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = tmp_path / "generated_rules" / "rules.json"
-    monkeypatch.setattr("substitutions.store.default_path", lambda: missing)
+    monkeypatch.setattr("substitutions.rules.store.default_path", lambda: missing)
     monkeypatch.setattr("sys.argv", ["unity", "optimize", "mlp-tiny"])
     with pytest.raises(SystemExit) as stop:
         main()
@@ -305,10 +305,10 @@ PLANS = """
 import sys
 from pcg.machine import load_machine
 from pcg.models import build_model
-from pcg.plan import save_plan
-from search.optimizer import Optimizer, Settings
-from substitutions.store import load_library
-from unity.planners import planner_of
+from pcg.plan.plan import save_plan
+from search.backtracking.optimizer import Optimizer, Settings
+from substitutions.rules.store import load_library
+from unity.support.planners import planner_of
 
 machine, library = load_machine("local").with_devices(2), load_library()
 graph = build_model("mlp-mnist", None, 2)

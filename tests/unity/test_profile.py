@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from unity.cli import run_app
 from unity.profile import app
+from unity.support.cli import run_app
 
 
 @pytest.mark.parametrize("devices", [(), ("--devices", "1")])

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from run_plans import refused, write_plan
+from support.plans.run_plans import refused, write_plan
 from typer.testing import CliRunner
 
 from pcg.errors import NegativeAnswer
-from runtime.lower import Lowering
-from runtime.program import AllGather, AllReduce, AllToAll, Exchange, ReduceScatter
+from runtime.program.lower import Lowering
+from runtime.program.program import AllGather, AllReduce, AllToAll, Exchange, ReduceScatter
 from unity.audit import app
 
 

@@ -14,21 +14,21 @@ from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import pytest
-from by_hand import make_plan
-from commands import no_worker_is_left, run_here
-from disturbed import MARK, marked
-from paths import ROOT
-from run_plans import MODEL, PARALLEL, refused, write_plan, write_plan_of
+from support.paths import ROOT
+from support.plans.by_hand import make_plan
+from support.plans.run_plans import MODEL, PARALLEL, refused, write_plan, write_plan_of
+from support.runs.commands import no_worker_is_left, run_here
+from support.runs.disturbed import MARK, marked
 
+from pcg.graph.opaque import TensorType, opaque
 from pcg.machine import load_machine
 from pcg.models import build_model
-from pcg.opaque import TensorType, opaque
-from pcg.plan import save_plan
-from pcg.text import parse_graph
-from substitutions.store import load_library
-from unity.cli import run_app
-from unity.planners import planner_of
+from pcg.plan.plan import save_plan
+from pcg.plan.text import parse_graph
+from substitutions.rules.store import load_library
 from unity.run import app
+from unity.support.cli import run_app
+from unity.support.planners import planner_of
 
 TOP = opaque(
     "aten.topk.default(x0, 4)",

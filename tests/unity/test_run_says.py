@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from run_plans import MODEL, PARALLEL, refused, write_plan, write_plan_of
+from support.plans.run_plans import MODEL, PARALLEL, refused, write_plan, write_plan_of
 
-from runtime.collectives import World
-from runtime.job import AgreedError
-from runtime.network import Network
-from runtime.precision import LossScale
-from unity.cli import run_app
+from runtime.execute.precision import LossScale
+from runtime.job.job import AgreedError
+from runtime.world.collectives import World
+from runtime.world.network import Network
 from unity.run import app
+from unity.support.cli import run_app
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -68,7 +68,7 @@ def second_rank(monkeypatch):
         def opened(kind, timeout):
             yield World(1, 2, network=Unconnected())
 
-        monkeypatch.setattr("runtime.worker.open_world", opened)
+        monkeypatch.setattr("runtime.train.worker.open_world", opened)
 
     return become
 
@@ -98,7 +98,7 @@ def test_what_all_ranks_agree_upon_the_first_says(tmp_path, capsys, second_rank,
         raise AgreedError("folder", "has checkpoints already")
 
     second_rank(0)
-    monkeypatch.setattr("runtime.worker.train", train)
+    monkeypatch.setattr("runtime.train.worker.train", train)
     with pytest.raises(SystemExit) as caught:
         run_app(app, "run", [str(write_plan(tmp_path, 2))])
     assert caught.value.code == 2
@@ -150,7 +150,7 @@ def test_off_a_terminal_some_steps_are_told_of(tmp_path, capsys):
 
 def test_updates_that_were_left_out_are_counted(tmp_path, capsys, monkeypatch):
     """A scale of the loss beyond what float32 holds makes all gradients infinite."""
-    monkeypatch.setattr("runtime.executor.LossScale", lambda: LossScale(2.0**127))
+    monkeypatch.setattr("runtime.execute.executor.LossScale", lambda: LossScale(2.0**127))
     plan, log = write_plan(tmp_path, 1), tmp_path / "log"
     with pytest.raises(SystemExit) as caught:
         run_app(app, "run", [str(plan), "--precision", "fp16", "--losses", str(log)])
@@ -177,7 +177,7 @@ def test_the_log_is_not_blamed_for_others_errors(tmp_path, monkeypatch):
     def train(*given):
         raise OSError(5, "of something else")
 
-    monkeypatch.setattr("runtime.worker.train", train)
+    monkeypatch.setattr("runtime.train.worker.train", train)
     given = [str(write_plan(tmp_path, 1)), "--losses", str(tmp_path / "log")]
     with pytest.raises(OSError, match="of something else"):
         run_app(app, "run", given)

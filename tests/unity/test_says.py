@@ -8,8 +8,8 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paths import ROOT
 from rich.table import Table
+from support.paths import ROOT
 from typer import Typer
 
 import unity.audit
@@ -23,7 +23,7 @@ import unity.run
 import unity.simulate
 import unity.verify
 from pcg.errors import one_line, printable
-from unity.cli import PlainConsole, run_app, say
+from unity.support.cli import PlainConsole, run_app, say
 
 UNITY = ROOT / "unity"
 HOSTILE = "\x1b[31m \x07 \r \x9b \u202e \u2066 \u200b \ud800 \0 \x7f \u2028 [red]name[/red] :smile:"

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pcg.errors import InputError
-from pcg.plan import load_plan
+from pcg.plan.plan import load_plan
 from unity.__main__ import main
 from unity.optimize import app as optimize_app
 from unity.simulate import app, device_list
@@ -212,7 +212,7 @@ def test_the_timeline_of_a_pipeline(pipelined: Path, tmp_path: Path) -> None:
 def test_a_large_timeline_shows_devices_at_some_micro_batches(
     pipelined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("search.trace.MOST_EVENTS", 1)
+    monkeypatch.setattr("search.report.trace.MOST_EVENTS", 1)
     pipeline = load_plan(pipelined / "plan.json").pipeline
     assert pipeline is not None
     out = tmp_path / "trace.json"

@@ -14,11 +14,11 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from foreign_rules import foreign_file, foreign_operator, foreign_rule
-from paths import ROOT
+from support.paths import ROOT
+from support.rules.foreign_rules import foreign_file, foreign_operator, foreign_rule
 
 from pcg.ops import OPERATORS
-from substitutions.sources import MAX_FILE_BYTES
+from substitutions.rules.sources import MAX_FILE_BYTES
 from unity.__main__ import main
 from unity.recheck import app as recheck
 from unity.verify import _cores
@@ -201,7 +201,7 @@ def test_operators_of_the_user_with_kernels_take_part_in_all_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "my_ops.py").write_text(
-        "from pcg.operator import Operator\n"
+        "from pcg.types.operator import Operator\n"
         'double = Operator("double", "out[i...] = 2 * x[i...]", kernel=lambda task, x: x + x)\n'
     )
     call = {"name": "double", "inputs": {"x": 1}, "left": "double(x)"}

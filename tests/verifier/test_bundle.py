@@ -7,7 +7,7 @@ import lzma
 from pathlib import Path
 
 import pytest
-from rule_files import parse
+from support.rules.rule_files import parse
 
 from pcg.errors import InputError
 from verifier.bundle import bundle_text, read_bundle, write_bundle
@@ -15,7 +15,7 @@ from verifier.certificate import Certificate, certify
 from verifier.decide import decide
 from verifier.recheck import Rechecker
 from verifier.solvers import SOLVERS
-from verifier.trusted.runs import free_runs
+from verifier.trusted.sizes.runs import free_runs
 
 CUT = "reduce(matmul(partition(x, dim=1, degree=k), partition(y, dim=0, degree=k)), degree=k)"
 LINES = (

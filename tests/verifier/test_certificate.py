@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import each
-from rule_files import lines, parse
+from support.cases import each
+from support.rules.rule_files import lines, parse
 
 from pcg.errors import InputError
-from pcg.operator import Operator
 from pcg.ops import OPERATORS
-from pcg.text import parse_values
+from pcg.plan.text import parse_values
+from pcg.types.operator import Operator
 from verifier.certificate import SCRIPTS, certify, write
 from verifier.decide import decide
 from verifier.recheck import Rechecked, Rechecker, certificates
 from verifier.solvers import SOLVERS
-from verifier.trusted import prove, templates
+from verifier.trusted.proof import prove
+from verifier.trusted.values import templates
 
 RULE = (
     "x:2 w:2 y:2 | matmul(relu(x), concat(w, y, axis=1))"

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
-from cases import check_each
-from refuted import Side, first, lines, refute
-from rule_files import parse
+from support.cases import check_each
+from support.rules.refuted import Side, first, lines, refute
+from support.rules.rule_files import parse
 
-from pcg.graph import Graph, Node, Value
-from pcg.operator import Operator
+from pcg.graph.graph import Graph, Node, Value
+from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
-from pcg.poly import Poly
+from pcg.types.operator import Operator
 from verifier.counterexample import difference, input_values, replay, replayable
 from verifier.decide import Verdict, decide
 from verifier.instances import Instance, instances
-from verifier.trusted.sizes import Sizes
+from verifier.trusted.sizes.sizes import Sizes
 
 MOVED = (
     "x:2 | combine(combine(x, dim=0, degree=j), dim=1, degree=k)"

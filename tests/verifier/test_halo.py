@@ -10,30 +10,30 @@ from random import Random
 
 import numpy as np
 import pytest
-from cases import each
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from rule_files import parse
-from strategies import parts_of_leaves
+from support.cases import each
+from support.graphs.strategies import parts_of_leaves
+from support.rules.rule_files import parse
 
 from pcg.errors import OperatorError
-from pcg.evaluate import evaluate_shards, meaning
-from pcg.graph import Graph
-from pcg.local import LocalTyping, Window
-from pcg.operator import Operator
+from pcg.graph.graph import Graph
+from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
-from pcg.poly import Poly
-from pcg.ring import PrimeField
-from pcg.text import parse_graph
-from substitutions.enumerate import Instance, instances
+from pcg.plan.text import parse_graph
+from pcg.readings.evaluate import evaluate_shards, meaning
+from pcg.readings.ring import PrimeField
+from pcg.types.local import LocalTyping, Window
+from pcg.types.operator import Operator
+from substitutions.generate.algebra.enumerate import Instance, instances
 from verifier.certificate import certify, write
 from verifier.decide import Decision, Verdict, decide
 from verifier.recheck import Rechecker, certificates
 from verifier.solvers import SOLVERS
-from verifier.trusted.degrees import local_typing
 from verifier.trusted.errors import Unsolvable
-from verifier.trusted.local import prove_typing
-from verifier.trusted.sizes import Sizes
+from verifier.trusted.proof.local import prove_typing
+from verifier.trusted.sizes.degrees import local_typing
+from verifier.trusted.sizes.sizes import Sizes
 
 SLIDING = (
     *("conv2d", "grouped_conv2d", "depthwise_conv2d"),

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from cases import each
-from judging import (
+from support.cases import each
+from support.rules.judging import (
     Judgement,
     crossed,
     distinguishes,
@@ -16,13 +16,13 @@ from judging import (
     judge,
     table,
 )
-from mutation import Kind, Mutant, Side, mutants, spread
+from support.rules.mutation import Kind, Mutant, Side, mutants, spread
 
-from pcg.operator import Operator
 from pcg.ops import OPERATORS
-from pcg.text import parse_values
-from substitutions.rule import operators_in, side_text
-from substitutions.store import load_library
+from pcg.plan.text import parse_values
+from pcg.types.operator import Operator
+from substitutions.rules.rule import operators_in, side_text
+from substitutions.rules.store import load_library
 from verifier.decide import Decision, Verdict, decide
 
 JOBS = 2

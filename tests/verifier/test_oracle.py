@@ -6,12 +6,12 @@ import random
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import oracle
 import pytest
-from random_rules import SYMBOLS, Maker
+from support.rules import oracle
+from support.rules.random_rules import SYMBOLS, Maker
 
 from pcg.errors import InputError
-from pcg.text import parse_values
+from pcg.plan.text import parse_values
 from verifier import decide as deciding
 from verifier.decide import Verdict
 

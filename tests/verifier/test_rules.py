@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import check_each
-from refuted import decided
-from rule_files import lines, parse
+from support.cases import check_each
+from support.rules.refuted import decided
+from support.rules.rule_files import lines, parse
 
-from pcg.evaluate import evaluate_shards, meaning
-from pcg.graph import Graph
-from pcg.ring import Reals
-from pcg.text import parse_graph
+from pcg.graph.graph import Graph
+from pcg.plan.text import parse_graph
+from pcg.readings.evaluate import evaluate_shards, meaning
+from pcg.readings.ring import Reals
 from verifier.counterexample import Counterexample
 from verifier.decide import Verdict, decide
 

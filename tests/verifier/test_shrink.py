@@ -9,16 +9,16 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from cases import check_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refuted import first, lines, refute, shrunk
-from rule_files import parse
+from support.cases import check_each
+from support.rules.refuted import first, lines, refute, shrunk
+from support.rules.rule_files import parse
 
-from pcg.graph import Graph
-from pcg.operator import Operator
+from pcg.graph.graph import Graph
 from pcg.ops import OPERATORS
-from pcg.text import parse_graph
+from pcg.plan.text import parse_graph
+from pcg.types.operator import Operator
 from verifier import shrink as shrinking
 from verifier.counterexample import Counterexample, difference, input_values, replay, replayable
 from verifier.instances import Instance, instances, instantiate

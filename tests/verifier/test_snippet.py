@@ -11,21 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import check_each
-from paths import ROOT
-from refuted import first, lines, refute, shrunk
+from support.cases import check_each
+from support.paths import ROOT
+from support.rules.refuted import first, lines, refute, shrunk
 
-from pcg.graph import Node, Value, tensor
+from pcg.graph.graph import Node, Value, tensor
+from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
-from pcg.poly import Poly
-from pcg.user import load_operators
+from pcg.ops.user import load_operators
 from verifier.counterexample import Counterexample
 from verifier.shrink import shrink
 from verifier.snippet import snippet
 
 LINES = lines()
 DECLARED = """
-from pcg.operator import Operator
+from pcg.types.operator import Operator
 
 cube = Operator("cube", "out[i...] = x[i...] * x[i...] * x[i...]")
 ramp = Operator("ramp", "out[i < size] = i", sizes=("size",))
@@ -69,7 +69,12 @@ def test_program_runs_and_prints_both_sides(capsys):
     def check(line: str) -> None:
         for counterexample in (first(line)[1], shrunk(line)):
             program = snippet(counterexample)
-            assert imported(program) == {"numpy", "pcg.evaluate", "pcg.ring", "pcg.text"}
+            assert imported(program) == {
+                "numpy",
+                "pcg.readings.evaluate",
+                "pcg.readings.ring",
+                "pcg.plan.text",
+            }
             exec(program, {})
             printed = capsys.readouterr().out
             assert "left: type [" in printed

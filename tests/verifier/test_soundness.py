@@ -8,15 +8,15 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from instances import agree, agree_nearly, random_instance
+from support.graphs.instances import agree, agree_nearly, random_instance
 
 from pcg.errors import OperatorError
-from pcg.graph import Graph, Node, Value, rebuild
-from pcg.operator import Call
+from pcg.graph.graph import Graph, Node, Value, rebuild
+from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
-from pcg.poly import Poly
-from substitutions.rule import Rule
-from substitutions.store import load_library
+from pcg.types.operator import Call
+from substitutions.rules.rule import Rule
+from substitutions.rules.store import load_library
 from verifier.decide import Decision, Verdict, decide
 
 RULES = load_library().rules

@@ -6,8 +6,8 @@ import ast
 import re
 from pathlib import Path
 
-from cases import each
-from paths import ROOT
+from support.cases import each
+from support.paths import ROOT
 
 TRUSTED = sorted((ROOT / "verifier" / "trusted").glob("*.py"))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pcg.graph import Value
-from pcg.text import parse_values
+from pcg.graph.graph import Value
+from pcg.plan.text import parse_values
 from verifier import typings
 from verifier.typings import missing, problem_of, reason_against, remember
 

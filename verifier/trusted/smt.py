@@ -14,7 +14,7 @@ from typing import Literal
 
 import z3
 
-from pcg.poly import Poly
+from pcg.language.poly import Poly
 
 Outcome = Literal["sat", "unsat", "unknown"]
 Judge = Callable[[str], Outcome]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capturing import assert_agrees
+from support.graphs.capturing import assert_agrees
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as attend
 
@@ -12,7 +12,7 @@ from pcg.capture import Weight, capture
 from pcg.capture import export as capture_export
 from pcg.errors import InputError
 from pcg.models import capture_model
-from pcg.text import print_graph
+from pcg.plan.text import print_graph
 
 ROWS = torch.empty(4, 6)
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 # pyright: reportIncompatibleMethodOverride=false
 import pytest
 import torch
-from capturing import assert_agrees
-from gradient_cases import EXACT, decorated
+from support.graphs.capturing import assert_agrees
+from support.graphs.gradient_cases import EXACT, decorated
 from torch import nn
 from torch.autograd import Function
 from torch.nn import functional as f

@@ -8,8 +8,8 @@ from torch import nn
 
 from pcg.capture import capture
 from pcg.errors import InputError
-from pcg.statistics import groups_of
-from runtime.check import evaluate
+from pcg.plan.statistics import groups_of
+from runtime.train.check import evaluate
 
 BATCH = 12
 

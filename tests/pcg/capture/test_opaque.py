@@ -7,20 +7,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from capturing import assert_agrees
+from support.graphs.capturing import assert_agrees
+from support.graphs.torch_functions import default_dtype
 from torch import Tensor, nn
 from torch.nn import functional as f
-from torch_functions import default_dtype
 
 from pcg.capture import capture
 from pcg.errors import InputError, OperatorError
-from pcg.evaluate import evaluate_shards, evaluate_whole
-from pcg.graph import Graph, Node, apply, leaf
-from pcg.opaque import Opaque, TensorType, opaque, opaque_nodes
+from pcg.graph.graph import Graph, Node, apply, leaf
+from pcg.graph.opaque import Opaque, TensorType, opaque, opaque_nodes
 from pcg.ops.parallel import partition, replicate
-from pcg.ring import Reals
-from pcg.text import parse_graph, print_graph
-from pcg.work import work
+from pcg.plan.text import parse_graph, print_graph
+from pcg.readings.evaluate import evaluate_shards, evaluate_whole
+from pcg.readings.ring import Reals
+from pcg.readings.work import work
 
 
 class Ranked(nn.Module):

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from by_hand import make_plan
+from support.plans.by_hand import make_plan
 from torch import nn
 
 from pcg.capture import capture
 from pcg.errors import InputError
 from pcg.files import read_json
-from pcg.plan import PlanFile, altered_parts, load_plan, save_plan
+from pcg.plan.plan import PlanFile, altered_parts, load_plan, save_plan
 
 
 class Net(nn.Module):

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from capturing import NEAR, leaves_for
+from support.graphs.capturing import NEAR, leaves_for
+from support.graphs.torch_functions import default_dtype
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.nn import functional as f
-from torch_functions import default_dtype
 
 from pcg.capture import capture
 from pcg.capture.export import ancestors, export, returned
 from pcg.capture.table import TABLE
-from runtime.check import evaluate
+from runtime.train.check import evaluate
 
 
 @dataclass(frozen=True)

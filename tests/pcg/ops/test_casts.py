@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from pcg.evaluate import evaluate_call
 from pcg.ops import OPERATORS
-from pcg.ring import Reals
-from runtime.kernels import run_equation, run_whole, whole_task
+from pcg.readings.evaluate import evaluate_call
+from pcg.readings.ring import Reals
+from runtime.execute.kernels import run_equation, run_whole, whole_task
 
 FORMATS = {
     "float16": torch.float16,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pcg.ops import OPERATORS
 from pcg.ops.algebra import with_epilogue
-from runtime.kernels import run_whole
+from runtime.execute.kernels import run_whole
 
 
 def operands(shape: tuple[int, ...], device: str = "cpu") -> tuple[Tensor, Tensor]:

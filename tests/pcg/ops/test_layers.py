@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from differential import assert_means
+from support.graphs.differential import assert_means
+from support.graphs.torch_functions import default_dtype
 from torch import Tensor
 from torch.nn import functional
-from torch_functions import default_dtype
 
 from pcg.ops import OPERATORS, attention, constants, layout, lookup, norms, reductions
-from runtime.kernels import run_equation, run_whole, whole_task
+from runtime.execute.kernels import run_equation, run_whole, whole_task
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 

@@ -6,13 +6,13 @@ from itertools import permutations
 
 import pytest
 import torch
-from cases import each
-from differential import assert_means
+from support.cases import each
+from support.graphs.differential import assert_means
 
-from pcg.graph import Leaf, Node, Value
+from pcg.graph.graph import Leaf, Node, Value
 from pcg.ops import layout
 from pcg.ops.layout import cut_out, permute
-from runtime.kernels import run_whole
+from runtime.execute.kernels import run_whole
 
 
 @each("axis", [0, 1, -1])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cases import each
-from strategies import COMPUTE
+from support.cases import each
+from support.graphs.strategies import COMPUTE
 
 from pcg.ops import OPERATORS
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from cases import each
-from differential import assert_means
+from support.cases import each
+from support.graphs.differential import assert_means
 from torch import Tensor
 from torch.nn import functional
 
 from pcg.ops import OPERATORS, windows
 from pcg.ops.windows import Windows, centred, padded, same, valid
-from runtime.kernels import run_equation, run_whole, whole_task
+from runtime.execute.kernels import run_equation, run_whole, whole_task
 
 DTYPES = (torch.float64, torch.float64, torch.float32, torch.bfloat16)
 

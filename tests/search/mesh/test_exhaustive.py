@@ -7,19 +7,19 @@ from math import inf
 from random import Random
 
 import pytest
-from behaviour import assert_same
-from exhaustive import Exhaustive, Placed, closure
+from support.graphs.behaviour import assert_same
+from support.plans.exhaustive import Exhaustive, Placed, closure
 
-from pcg.evaluate import by_equation
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
-from pcg.schedule import schedule
-from pcg.text import parse_graph, print_graph
-from search.cost import CostModel
-from search.mesh.planner import MeshPlanner
-from search.simulate import simulate
+from pcg.placement.schedule import schedule
+from pcg.plan.text import parse_graph, print_graph
+from pcg.readings.evaluate import by_equation
+from search.cost.cost import CostModel
+from search.cost.simulate import simulate
+from search.mesh.plan.planner import MeshPlanner
 from substitutions.audit.replay import replay
-from substitutions.store import Library, load_library
+from substitutions.rules.store import Library, load_library
 
 GROWTH = 1
 """Operators that rules about whole tensors may add."""

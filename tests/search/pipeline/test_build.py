@@ -5,24 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from strategies import parts_of_leaves
+from support.graphs.strategies import parts_of_leaves
 
 from pcg.errors import NegativeAnswer
-from pcg.evaluate import evaluate_shards, meaning
-from pcg.graph import Graph, Node, Value
+from pcg.graph.graph import Graph, Node, Value
 from pcg.machine import load_machine
 from pcg.models import build_model
-from pcg.plan import EstimatesFile, Plan, machine_record
-from pcg.ring import Reals
-from pcg.text import parse_graph
-from runtime.kernels import run_whole
-from search.cost import CostModel
-from search.mesh.cuts import Cuts
+from pcg.plan.plan import EstimatesFile, Plan, machine_record
+from pcg.plan.text import parse_graph
+from pcg.readings.evaluate import evaluate_shards, meaning
+from pcg.readings.ring import Reals
+from runtime.execute.kernels import run_whole
+from search.cost.cost import CostModel
+from search.mesh.rules.cuts import Cuts
 from search.pipeline.build import build
 from search.pipeline.micro import MicroBatches
 from search.pipeline.streams import Streams, streams
 from substitutions.audit.replay import replay
-from substitutions.store import load_library
+from substitutions.rules.store import load_library
 
 TIED = (
     "x = input[8, 6] below 12\nt = weight[12, 4]\nlabels = input[8] below 12\n"

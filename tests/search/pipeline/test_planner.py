@@ -10,15 +10,16 @@ from itertools import pairwise
 import pytest
 
 from pcg.errors import InputError, NegativeAnswer
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
-from pcg.plan import Plan, load_plan, save_plan
-from pcg.schedule import schedule
-from pcg.text import parse_graph
-from runtime.lower import Lowering
-from search.cost import CostModel
-from search.describe import pipeline_text
-from search.mesh.cuts import Cuts
+from pcg.placement.schedule import schedule
+from pcg.plan.plan import Plan, load_plan, save_plan
+from pcg.plan.text import parse_graph
+from runtime.program.lower import Lowering
+from search.cost.cost import CostModel
+from search.cost.planned import Planned, Report
+from search.cost.simulate import simulate
+from search.mesh.rules.cuts import Cuts
 from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
@@ -26,9 +27,8 @@ from search.pipeline.outline import micro_batch_counts, outline, stage_counts
 from search.pipeline.planner import PipelinePlanner, WithPipelines
 from search.pipeline.price import Groups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
-from search.planned import Planned, Report
-from search.simulate import simulate
-from substitutions.store import load_library
+from search.report.describe import pipeline_text
+from substitutions.rules.store import load_library
 
 
 def layers(count: int, batch: int, width: int) -> Graph:

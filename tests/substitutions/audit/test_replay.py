@@ -12,23 +12,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import each
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from support.cases import each
 
 from pcg.errors import InputError
-from pcg.graph import Graph
+from pcg.graph.graph import Graph
 from pcg.machine import load_machine
-from pcg.plan import Application, AppliedRule, Plan, PlanFile, altered_parts, part_hashes, save_plan
-from pcg.plan import plan_of as read_plan
-from pcg.text import parse_graph, print_graph
-from search.mesh.planner import MeshPlanner
+from pcg.plan.plan import (
+    Application,
+    AppliedRule,
+    Plan,
+    PlanFile,
+    altered_parts,
+    part_hashes,
+    save_plan,
+)
+from pcg.plan.plan import plan_of as read_plan
+from pcg.plan.text import parse_graph, print_graph
+from search.mesh.plan.planner import MeshPlanner
 from substitutions.audit.errors import Finding
 from substitutions.audit.proofs import check_proofs
 from substitutions.audit.replay import Replay, replay
 from substitutions.audit.sources import check_library
-from substitutions.rule import Rule, parse_rule
-from substitutions.store import Library, default_path, load_library
+from substitutions.rules.rule import Rule, parse_rule
+from substitutions.rules.store import Library, default_path, load_library
 from verifier.bundle import read_bundle
 from verifier.solvers import SOLVERS
 

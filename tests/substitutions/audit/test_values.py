@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from strategies import graphs
+from support.graphs.strategies import graphs
 
-from pcg.graph import Graph, Node, Value, rebuild, topological
+from pcg.graph.graph import Graph, Node, Value, rebuild, topological
 from pcg.ops import OPERATORS
-from pcg.text import node_names, parse_graph
+from pcg.plan.text import node_names, parse_graph
 from substitutions.audit.errors import Refused
 from substitutions.audit.values import Port, Values, draft
 

@@ -11,9 +11,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from pcg.evaluate import evaluate_whole
-from pcg.graph import Graph
-from pcg.ring import PrimeField
+from pcg.graph.graph import Graph
+from pcg.readings.evaluate import evaluate_whole
+from pcg.readings.ring import PrimeField
 from substitutions.importers import flexflow
 from substitutions.importers.imported import IllTypedError, UnsupportedError
 from substitutions.importers.schema import read_foreign

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cases import each
+from support.cases import each
 
 from substitutions.importers.operators import Source
 from substitutions.importers.verdict import decide_foreign

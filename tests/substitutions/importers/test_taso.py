@@ -7,12 +7,12 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from cases import each
+from support.cases import each
 from torch.nn import functional
 
-from pcg.evaluate import evaluate_whole
-from pcg.graph import Graph
-from pcg.ring import Reals
+from pcg.graph.graph import Graph
+from pcg.readings.evaluate import evaluate_whole
+from pcg.readings.ring import Reals
 from substitutions.importers import taso, tensors, verdict
 from substitutions.importers.imported import IllTypedError, UnsupportedError
 from substitutions.importers.verdict import decide_foreign

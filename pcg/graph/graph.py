@@ -1,0 +1,273 @@
+"""The parallel computation graph: immutable, structurally hashed.
+
+A node is an operator call on values, or a leaf; equal nodes are one node. A graph is its outputs.
+Types are inferred once a node, on demand; a graph of a rule, whose sizes are not known, has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import Literal
+
+from pcg.errors import OperatorError
+from pcg.types.infer import infer
+from pcg.types.operator import Call
+from pcg.types.tensor import ParallelTensor
+
+LeafKind = Literal["input", "weight", "tensor"]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An input or weight of known type, or (``tensor``) an input of a rule, known by rank."""
+
+    kind: LeafKind
+    name: str
+    rank: int
+    type: ParallelTensor | None = None
+    below: int | None = None
+    """For integer inputs such as token ids: every element is in [0, below)."""
+
+    def __str__(self) -> str:
+        shape = f"rank {self.rank}" if self.type is None else str(self.type)
+        below = f" below {self.below}" if self.below is not None else ""
+        return f"{self.kind} {self.name} {shape}{below}"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An operator's call and the types of its operands: the same for operators that do the same to
+    other tensors."""
+
+    call: Call
+    operands: tuple[ParallelTensor, ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # A key of nearly every memory of the search: hashed once.
+        return hash((self.call, self.operands))
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operator call on values, or a leaf. Equality is equality of structure."""
+
+    call: Call | Leaf
+    inputs: tuple[Value, ...] = ()
+    digest: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.call, Call) and len(self.inputs) != self.call.operator.arity:
+            problem = f"{len(self.inputs)} operands, expected {self.call.operator.arity}"
+            raise OperatorError(self.call.name, "*", None, problem)
+        digests = [f"{v.node.digest}.{v.port}" for v in self.inputs]
+        if isinstance(self.call, Call) and self.call.operator.commutative:
+            digests.sort()
+        name = self.call.identity if isinstance(self.call, Call) else str(self.call)
+        text = f"{name}|{'|'.join(digests)}"
+        object.__setattr__(self, "digest", blake2b(text.encode(), digest_size=12).hexdigest())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Node) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Between processes without what has been worked out of it."""
+        return _restored, (self.call, self.inputs, self.digest)
+
+    def __repr__(self) -> str:
+        return f"Node({self.call}, {len(self.inputs)} inputs)"
+
+    @cached_property
+    def types(self) -> tuple[ParallelTensor, ...]:
+        """The types of its outputs. Raises OperatorError where the inputs do not fit."""
+        self._work_out_before("types")
+        return self._infer()
+
+    def _work_out_before(self, name: str) -> None:
+        """A cached property of all that comes before, operands first: graphs may be too deep for
+        recursion."""
+        pending = [value.node for value in self.inputs]
+        while pending:
+            unknown = [v.node for v in pending[-1].inputs if name not in vars(v.node)]
+            if unknown:
+                pending += unknown
+            else:
+                getattr(pending.pop(), name)
+
+    def _infer(self) -> tuple[ParallelTensor, ...]:
+        if isinstance(self.call, Leaf):
+            if self.call.type is None:
+                problem = "the tensor of a rule has no type"
+                raise OperatorError(self.call.name, "*", None, problem)
+            return (self.call.type,)
+        return infer(self.call, [value.type for value in self.inputs])
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of its outputs. Raises OperatorError where the operands' ranks do not fit."""
+        if isinstance(self.call, Leaf):
+            return (self.call.rank,)
+        self._work_out_before("ranks")
+        equation = self.call.instance(tuple(value.rank for value in self.inputs))
+        return tuple(len(output.dims) for output in equation.outputs)
+
+    @property
+    def name(self) -> str:
+        return self.call.name
+
+    @property
+    def is_leaf(self) -> bool:
+        return isinstance(self.call, Leaf)
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether it is one of the six parallel operators, which move data and do no work."""
+        return isinstance(self.call, Call) and self.call.operator.parallel not in (None, "join")
+
+    @property
+    def operator_call(self) -> Call:
+        """The call of a node that is no leaf."""
+        assert isinstance(self.call, Call)
+        return self.call
+
+    @cached_property
+    def signature(self) -> Signature:
+        """Of a node that is no leaf."""
+        return Signature(self.operator_call, tuple(value.type for value in self.inputs))
+
+    @property
+    def leaf(self) -> Leaf:
+        """The leaf of a node that is one."""
+        assert isinstance(self.call, Leaf)
+        return self.call
+
+    def value(self, port: int = 0) -> Value:
+        return Value(self, port)
+
+
+def _restored(call: Call | Leaf, inputs: tuple[Value, ...], digest: str) -> Node:
+    """A node that another process has checked."""
+    node = object.__new__(Node)
+    for name, value in (("call", call), ("inputs", inputs), ("digest", digest)):
+        object.__setattr__(node, name, value)
+    return node
+
+
+@dataclass(frozen=True)
+class Value:
+    """One output of a node: a tensor."""
+
+    node: Node
+    port: int = 0
+
+    @property
+    def type(self) -> ParallelTensor:
+        return self.node.types[self.port]
+
+    @property
+    def rank(self) -> int:
+        return self.node.ranks[self.port]
+
+    def __repr__(self) -> str:
+        return f"Value({self.node.call}, {self.port})"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph, given by its outputs (for a model: the loss first)."""
+
+    outputs: tuple[Value, ...]
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, operands before their users, in an order that depends on structure only."""
+        return topological(value.node for value in self.outputs)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the structure: equal for equal graphs, in any process."""
+        text = "|".join(f"{v.node.digest}.{v.port}" for v in self.outputs)
+        return blake2b(text.encode(), digest_size=12).hexdigest()
+
+    @cached_property
+    def users(self) -> Mapping[Node, tuple[Node, ...]]:
+        """The nodes that read a node."""
+        users: dict[Node, list[Node]] = {node: [] for node in self.nodes}
+        for node in self.nodes:
+            for source in dict.fromkeys(value.node for value in node.inputs):
+                users[source].append(node)
+        return {node: tuple(readers) for node, readers in users.items()}
+
+    @property
+    def leaves(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.is_leaf)
+
+    def check(self) -> None:
+        """Infer every type. Raises OperatorError at the first node that has none."""
+        for node in self.nodes:
+            _ = node.types
+
+    def replace(self, values: Mapping[Value, Value]) -> Graph:
+        """The graph with some values replaced by others; the rest is shared."""
+        return Graph(rebuild(self.outputs, values))
+
+
+def topological(
+    roots: Iterable[Node], stop: Container[Value] = frozenset[Value]()
+) -> tuple[Node, ...]:
+    """The nodes that ``roots`` depend on, operands first; values in ``stop`` are not followed."""
+    done: dict[str, Node] = {}  # by digest, which Python compares faster than a node
+    stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(tuple(roots))]
+    while stack:
+        node, ready = stack.pop()
+        if node.digest in done:
+            continue
+        if ready or not node.inputs:
+            done[node.digest] = node
+            continue
+        stack.append((node, True))
+        stack += [(v.node, False) for v in reversed(node.inputs) if not stop or v not in stop]
+    return tuple(done.values())
+
+
+def rebuild(outputs: tuple[Value, ...], values: Mapping[Value, Value]) -> tuple[Value, ...]:
+    """The values with ``values`` replaced in everything they depend on."""
+    new: dict[Node, Node] = {}
+
+    def image(value: Value) -> Value:
+        replaced = values.get(value)
+        if replaced is not None:
+            return replaced
+        node = new[value.node]
+        return value if node is value.node else Value(node, value.port)
+
+    roots = [v.node for v in outputs if v not in values]
+    for node in topological(roots, values):
+        inputs = tuple(image(value) for value in node.inputs)
+        same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        new[node] = node if same else Node(node.call, inputs)
+    return tuple(image(value) for value in outputs)
+
+
+def leaf(kind: LeafKind, name: str, shape: tuple[int, ...], *, below: int | None = None) -> Value:
+    """A whole input or weight."""
+    return Value(Node(Leaf(kind, name, len(shape), ParallelTensor.whole(shape), below)))
+
+
+def tensor(name: str, rank: int) -> Value:
+    """An input of a rule."""
+    return Value(Node(Leaf("tensor", name, rank)))
+
+
+def apply(call: Call, *inputs: Value) -> Value:
+    """The first output of an operator applied to values."""
+    return Value(Node(call, inputs))

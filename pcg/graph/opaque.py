@@ -1,0 +1,184 @@
+"""Opaque operators: torch functions without an index equation, kept whole.
+
+Nothing is known of what they compute, so nothing may be cut: no index of theirs is an axis and no
+partial sum passes. They are declared where they are used, in the graph's own text:
+
+    opaque topk_default_3f2a... = aten.topk.default(x0, 2) : [8, 16] float32 -> [8, 2] float32, ...
+
+The name ends with the SHA-256 of the whole declaration.
+
+The equation of one tells shapes, and what it reads and writes (which its cost follows from). What
+it says about values is not meant: reference evaluation refuses it, and no rule knows its name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Graph, Node
+from pcg.graph.torch_calls import Format, TorchCall, check_call, parse_call, try_call
+from pcg.lazy import torch
+from pcg.types.operator import Kernel, Operator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pcg.types.task import Task
+
+MAX_RANK = 64
+"""Dimensions of a tensor of torch's."""
+DECLARATION = re.compile(r"opaque (\w+) = (.+)")
+TENSOR = re.compile(r"\[([\d, ]*)\] (\w+)")
+
+
+@dataclass(frozen=True)
+class TensorType(Format):
+    """A shape and torch's name of a number format."""
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} {self.dtype}"
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque(Operator):
+    """A torch function of whole tensors. ``function`` calls it on ``x0``, ``x1``, ..."""
+
+    function: str = ""
+    reads: tuple[TensorType, ...] = ()
+    writes: tuple[TensorType, ...] = ()
+
+    @property
+    def target(self) -> str:
+        """Torch's name of the function, such as ``aten.topk.default``."""
+        return self.function.partition("(")[0]
+
+    @property
+    def declaration(self) -> str:
+        """The line of a graph's text that declares it."""
+        reads, writes = (", ".join(map(str, types)) for types in (self.reads, self.writes))
+        return f"opaque {self.name} = {self.function} : {reads} -> {writes}"
+
+    def check_results(self) -> None:
+        """Raise ValueError where the function returns something else than is declared."""
+        try_call(parse_call(self.function), self.reads, self.writes)
+
+
+def opaque(function: str, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> Opaque:
+    """The operator of a function, such as ``aten.topk.default(x0, 2)``, for operands and results of
+    these types.
+
+    Raises ValueError where ``function`` is no call of a function of torch's own that does nothing
+    but compute such results (``pcg.graph.torch_calls``).
+    """
+    call = parse_call(function)
+    check_call(call, reads, writes)
+    spec = json.dumps([function, list(map(str, reads)), list(map(str, writes))])
+    return Opaque(
+        f"{call.name}_{call.overload}_{sha256(spec.encode()).hexdigest()}",
+        _equation(reads, writes),
+        kernel=_kernel(call, tuple(reads), tuple(writes)),
+        function=function,
+        reads=tuple(reads),
+        writes=tuple(writes),
+    )
+
+
+def parse_opaque(line: str) -> Opaque | None:
+    """The operator that a line of a graph's text declares; None if the line is of another kind.
+
+    Raises ValueError, saying what is wrong, for a declaration that cannot be read."""
+    match = DECLARATION.fullmatch(line)
+    if match is None:
+        return None
+    name, rest = match.groups()
+    rest, arrow, writes = rest.rpartition("->")
+    function, colon, reads = rest.rpartition(" : ")
+    if not arrow or not colon:
+        raise ValueError("expected 'opaque NAME = CALL : OPERANDS -> RESULTS'")
+    found = opaque(function, _types(reads), _types(writes))
+    if found.name != name:
+        raise ValueError(f"{name[:40]} does not name this function, expected {found.name}")
+    return found
+
+
+def opaque_nodes(graph: Graph) -> tuple[Node, ...]:
+    """The nodes of a graph that are kept whole, for lack of an equation."""
+    nodes = (node for node in graph.nodes if not node.is_leaf)
+    return tuple(node for node in nodes if isinstance(node.operator_call.operator, Opaque))
+
+
+def refuse_opaque(operator: Operator) -> None:
+    """Raise OperatorError for an operator whose equation does not tell its values."""
+    if isinstance(operator, Opaque):
+        raise OperatorError(operator.name, "*", None, "has no equation to evaluate")
+
+
+def _types(text: str) -> tuple[TensorType, ...]:
+    if TENSOR.sub("", text).strip(", "):
+        raise ValueError(f"expected SHAPE and FORMAT of tensors, got {text[:40]!r}")
+    return tuple(TensorType(_shape(shape), dtype) for shape, dtype in TENSOR.findall(text))
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = re.findall(r"\d+", text)
+    if len(sizes) > MAX_RANK or any(len(size) > 18 for size in sizes):
+        raise ValueError(f"expected at most {MAX_RANK} sizes of 18 digits, got [{text[:40]}]")
+    return tuple(map(int, sizes))
+
+
+def _equation(reads: Sequence[TensorType], writes: Sequence[TensorType]) -> str:
+    """Every element of every operand is read, under a function that hides how."""
+    operands: list[str] = []
+    terms: list[str] = []
+    for i, read in enumerate(reads):
+        names = [f"i{i}_{dim}" for dim in range(len(read.shape))]
+        sizes = [f"{name} < {size}" for name, size in zip(names, read.shape, strict=True)]
+        operands.append(f"x{i}[{', '.join(sizes)}]")
+        read_all = f"x{i}[{', '.join(names)}]"
+        terms.append(f"(sum {', '.join(names)}: {read_all})" if names else read_all)
+    value = f"any1({' + '.join(terms) or '1'})"
+    outputs: list[str] = []
+    for o, written in enumerate(writes):
+        sizes = [f"o{o}_{dim} < {size}" for dim, size in enumerate(written.shape)]
+        outputs.append(f"out{o}[{', '.join(sizes)}] = {value}")
+    operands_first = f"{', '.join(operands)} -> " if operands else ""
+    return operands_first + "; ".join(outputs)
+
+
+def _kernel(
+    call: TorchCall, reads: tuple[TensorType, ...], writes: tuple[TensorType, ...]
+) -> Kernel:
+    """The torch function, on tensors that hold whole numbers as real ones."""
+
+    def run(task: Task, *blocks: Tensor) -> tuple[Tensor, ...]:
+        given = [_as(block, read.dtype) for block, read in zip(blocks, reads, strict=True)]
+        try:
+            results = call.run(given)
+        except (RuntimeError, IndexError, TypeError) as error:
+            if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+                raise
+            raise OperatorError(call.target, "*", None, f"does not run: {error}") from error
+        if [tuple(tensor.shape) for tensor in results] != [written.shape for written in writes]:
+            found = ", ".join(str(list(tensor.shape)) for tensor in results)
+            raise OperatorError(call.target, "*", None, f"returned tensors of shape {found}")
+        device = blocks[0].device if blocks else results[0].device
+        if any(t.layout != torch.strided or t.device != device for t in results):
+            raise OperatorError(call.target, "*", None, "returned a tensor that lies elsewhere")
+        if any(tensor.is_complex() for tensor in results):
+            raise OperatorError(call.target, "*", None, "returned complex numbers")
+        number = blocks[0].dtype if blocks else torch.get_default_dtype()
+        return tuple(tensor.to(number) for tensor in results)
+
+    return run
+
+
+def _as(block: Tensor, dtype: str) -> Tensor:
+    """Real numbers keep the format that the run computes in."""
+    wanted: Any = getattr(torch, dtype)
+    return block if wanted.is_floating_point else block.to(wanted)

@@ -1,0 +1,1 @@
+"""The index language: equations as text, expressions and polynomials, in normal form."""

@@ -1,0 +1,95 @@
+"""Operators from a user's own file, given with ``--operators``.
+
+Such a file declares operators as ``pcg/ops`` does; every ``Operator`` among its names takes part:
+
+    from pcg.types.operator import Operator
+
+    squared_relu = Operator("squared_relu", "out[i...] = relu(x[i...]) * relu(x[i...])")
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from pcg.errors import InputError
+from pcg.files import read_text
+from pcg.from_file import module_of
+from pcg.language.template import EquationError
+from pcg.ops import OPERATORS
+from pcg.types.operator import Operator
+
+NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def load_operators(path: str | Path) -> tuple[Operator, ...]:
+    """Run a file of operator declarations and add its operators to ``OPERATORS``.
+
+    Raises InputError as ``read_operators`` does.
+    """
+    found = read_operators(path)
+    add_operators(found)
+    return found
+
+
+def read_operators(path: str | Path) -> tuple[Operator, ...]:
+    """Run a file of operator declarations; the operators among its names, in order.
+
+    Raises InputError naming the file and the line or operator at fault: a file that is missing or
+    fails, an equation without meaning, a name that another operator has, or no operator at all.
+    """
+    read_text(path, "a Python file that declares operators")
+    found = _declared(Path(path))
+    if not found:
+        raise InputError(str(path), "declares no operator, expected NAME = Operator(...)")
+    by_name: dict[str, Operator] = {}
+    for operator in found:
+        where = f"{path}: operator {operator.name}"
+        if not NAME.fullmatch(operator.name):
+            raise InputError(where, "expected a name of letters, digits and underscores")
+        if by_name.setdefault(operator.name, operator) is not operator:
+            raise InputError(where, "is declared twice")
+        if operator.parallel is not None:
+            problem = f"parallel={operator.parallel!r}: operators that move data are Unity's own"
+            raise InputError(where, problem)
+        if OPERATORS.get(operator.name, operator) != operator:
+            raise InputError(where, "the name is taken")
+    return tuple(by_name.values())
+
+
+def add_operators(operators: Sequence[Operator]) -> None:
+    """Add operators to ``OPERATORS``."""
+    OPERATORS.update({operator.name: operator for operator in operators})
+
+
+def run_file(path: Path, prefix: str) -> ModuleType:
+    """Run a user's Python file as a module of its own, which processes that this one starts can
+    import too, as they do for its classes. Raises InputError with the line at fault."""
+    try:
+        return module_of(path, prefix)
+    except EquationError as error:
+        # It names the operator, and the index or the token at fault.
+        raise InputError(line_at_fault(path, error), str(error)) from error
+    except (Exception, SystemExit) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise InputError(line_at_fault(path, error), problem) from error
+
+
+def _declared(path: Path) -> tuple[Operator, ...]:
+    """The operators among a file's own names, in order."""
+    module = run_file(path, "user_operators")
+    # By identity: a file read twice declares equal operators, an imported one is the same object.
+    imported = {id(operator) for operator in OPERATORS.values()}
+    values = (value for key, value in vars(module).items() if not key.startswith("_"))
+    return tuple(v for v in values if isinstance(v, Operator) and id(v) not in imported)
+
+
+def line_at_fault(path: Path, error: BaseException) -> str:
+    """The file with the line of it that was running last."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f"{path}: line {error.lineno}"
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    return f"{path}: line {lines[-1]}" if lines else str(path)

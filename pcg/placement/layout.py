@@ -1,0 +1,270 @@
+"""Where the pieces of a tensor lie: which device holds which block of which partial.
+
+The layout of an operand or output follows from the operator's task grid and its machine view. The
+grid has an axis for each index that may be cut (in the order of the local typing), then one for
+partials that pass through, then one for copies of the whole.
+
+Where a dimension has a halo, a piece is a block with what it holds of its neighbours. What is sent
+to others is of the block alone, so that each element comes from one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, wraps
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.graph.graph import Node, Signature
+from pcg.placement.view import MachineView
+from pcg.types.halo import typing_of
+from pcg.types.infer import bind_sizes, carriers_of
+from pcg.types.local import LocalTyping
+from pcg.types.task import Task
+from pcg.types.tensor import ParallelTensor
+
+_KEPT = 65536
+"""How many layouts are remembered."""
+
+
+@dataclass(frozen=True, order=True)
+class Piece:
+    """Block ``block`` of partial ``partial``."""
+
+    partial: int
+    block: tuple[int, ...]
+
+
+Region = tuple[tuple[int, int], ...]
+"""Global [start, stop) in each dimension."""
+
+
+class Cells(NamedTuple):
+    """The pieces of a layout, as arrays [pieces] and, for blocks, [pieces, rank]."""
+
+    devices: NDArray[np.int64]
+    partials: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    """Equal for equal pieces, ascending by partial and block."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The pieces of a tensor by device; a device holds at most one."""
+
+    type: ParallelTensor
+    pieces: tuple[tuple[int, Piece], ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Layouts are keys all over the search, and their pieces many: hashed once.
+        return hash((self.type, self.pieces))
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The pieces as arrays, in the order of ``pieces``."""
+        places = [(device, piece.partial, *piece.block) for device, piece in self.pieces]
+        table = np.array(places, np.int64).reshape(len(places), 2 + self.type.rank)
+        numbers = table[:, 1].copy()
+        for dim, degree in enumerate(self.type.degrees.dims):
+            numbers = numbers * degree + table[:, 2 + dim]
+        return Cells(table[:, 0], table[:, 1], table[:, 2:], numbers)
+
+    @cached_property
+    def by_device(self) -> Mapping[int, Piece]:
+        return dict(self.pieces)
+
+    @cached_property
+    def holders(self) -> Mapping[Piece, tuple[int, ...]]:
+        """The devices that hold each piece, in ascending order."""
+        found: dict[Piece, list[int]] = {}
+        for device, piece in sorted(self.pieces):
+            found.setdefault(piece, []).append(device)
+        return {piece: tuple(devices) for piece, devices in found.items()}
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        return tuple(sorted(device for device, _ in self.pieces))
+
+    @cached_property
+    def regions(self) -> Mapping[int, Region]:
+        """The global indices that each device's piece covers, with its halos."""
+        starts, stops = (ends.tolist() for ends in self.bounds(self.cells.blocks))
+        spans = (tuple(zip(*ends, strict=True)) for ends in zip(starts, stops, strict=True))
+        return dict(zip((device for device, _ in self.pieces), spans, strict=True))
+
+    def bounds(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the pieces of some blocks [pieces, rank] start and stop, with their halos, which
+        reach as far as the tensor goes."""
+        length = np.array(self.type.block, np.int64)
+        starts, stops = blocks * length, (blocks + 1) * length
+        for halo in self.type.degrees.halos:
+            dim, (before, after) = halo.dim, halo.widths
+            starts[:, dim] = np.maximum(starts[:, dim] - before, 0)
+            stops[:, dim] = np.minimum(stops[:, dim] + after, self.type.shape[dim])
+        return starts, stops
+
+    @property
+    def without_halos(self) -> Layout:
+        """The same blocks, of which none holds anything of its neighbours."""
+        return replace(self, type=self.type.without_halos) if self.type.degrees.halos else self
+
+
+def grid(node: Node) -> tuple[int, ...]:
+    """The shape of the task grid of a compute operator or a join."""
+    if node.operator_call.operator.parallel == "join":
+        # The first axis picks the operand; then the pieces of one operand.
+        return (2, *_pieces_shape(node.inputs[0].type))
+    cuts = tuple(degree for _, degree in _axes(node))
+    copies = node.types[0].degrees.copies
+    return (*cuts, _passing(node), copies)
+
+
+def covers(view: MachineView, node: Node) -> bool:
+    """Whether a view has a device for each task of a node. It may have several that compute the
+    same: then it has so many times as many copies as the grid."""
+    *cuts, copies = grid(node)
+    shape = view.shape
+    return shape[:-1] == tuple(cuts) and len(shape) > len(cuts) and shape[-1] % copies == 0
+
+
+@lru_cache(maxsize=1 << 12)
+def spread(tensor: ParallelTensor, start: int = 0) -> Layout:
+    """The default layout: pieces on consecutive devices, blocks slowest, copies fastest."""
+    view = MachineView.packed(start, _pieces_shape(tensor))
+    tasks = zip(view.devices, view.tasks(), strict=True)
+    return Layout(tensor, tuple((device, Piece(task[-2], task[:-2])) for device, task in tasks))
+
+
+@lru_cache(maxsize=1 << 12)
+def moved(layout: Layout, devices: tuple[int, ...]) -> Layout | None:
+    """The layout on other devices, if there are as many; or several times as many, of which those
+    next to each other hold different pieces."""
+    times, rest = divmod(len(devices), len(layout.pieces))
+    if rest or not times:
+        return None
+    pieces = [piece for _, piece in layout.pieces] * times
+    return Layout(layout.type, tuple(zip(devices, pieces, strict=True)))
+
+
+_one: dict[Layout, Layout] = {}
+
+LayoutOf = Callable[[Node, int, MachineView], Layout]
+
+
+def _once(layout_of: LayoutOf) -> LayoutOf:
+    """Make equal layouts once: they follow from the call and the types of the operands. Those that
+    are equal all the same are one object, which is compared sooner."""
+    made: dict[tuple[Signature, int, MachineView], Layout] = {}
+
+    @wraps(layout_of)
+    def kept(node: Node, position: int, view: MachineView) -> Layout:
+        key = (node.signature, position, view)
+        found = made.get(key)
+        if found is None:
+            if len(made) >= _KEPT:
+                made.clear()
+                _one.clear()
+            found = layout_of(node, position, view)
+            found = made[key] = _one.setdefault(found, found)
+        return found
+
+    return kept
+
+
+@_once
+def output_layout(node: Node, port: int, view: MachineView) -> Layout:
+    """Where an output lies when its operator runs on ``view``."""
+    tensor = node.types[port]
+    if node.operator_call.operator.parallel == "join":
+        inner = node.inputs[0].type.degrees.partials
+        joined = (
+            (view.device(task), Piece(task[0] * inner + task[-2], task[1:-2]))
+            for task in view.tasks()
+        )
+        return Layout(tensor, tuple(joined))
+    degrees = [degree for _, degree in _axes(node)]
+    positions = [axis.outputs[port] for axis in _typing(node).axes]
+    pieces: list[tuple[int, Piece]] = []
+    for device, task in zip(view.devices, view.tasks(), strict=True):
+        partial, block = task[-2], [0] * tensor.rank
+        for position, degree, digit in zip(positions, degrees, task, strict=False):
+            if position is None:
+                partial = partial * degree + digit
+            else:
+                block[position] = digit
+        pieces.append((device, Piece(partial, tuple(block))))
+    return Layout(tensor, tuple(pieces))
+
+
+@_once
+def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
+    """Where an operand has to lie for its operator to run on ``view``."""
+    tensor = node.inputs[operand].type
+    if node.operator_call.operator.parallel == "join":
+        pieces = (
+            (view.device(task), Piece(task[-2], task[1:-2]))
+            for task in view.tasks()
+            if task[0] == operand
+        )
+        return Layout(tensor, tuple(pieces))
+    positions = [axis.operands[operand] for axis in _typing(node).axes]
+    carries = operand in carriers_of([value.type.degrees for value in node.inputs])
+    found: list[tuple[int, Piece]] = []
+    for device, task in zip(view.devices, view.tasks(), strict=True):
+        block = [0] * tensor.rank
+        for position, digit in zip(positions, task, strict=False):
+            if position is not None:
+                block[position] = digit
+        found.append((device, Piece(task[-2] if carries else 0, tuple(block))))
+    return Layout(tensor, tuple(found))
+
+
+def tasks(node: Node, view: MachineView) -> Iterator[tuple[int, Task]]:
+    """Every device of a compute operator with the task that it runs."""
+    call = node.operator_call
+    types = [value.type for value in node.inputs]
+    equation = call.instance(tuple(t.rank for t in types))
+    sizes = bind_sizes(call, equation, [t.shape for t in types])
+    plain = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
+    axes = _axes(node)
+    for task in view.tasks():
+        ranges: dict[str, tuple[int, int]] = {}
+        for (name, degree), digit in zip(axes, task, strict=False):
+            length = plain[name] // degree
+            ranges[name] = (digit * length, (digit + 1) * length)
+        yield view.device(task), Task(call.values, plain, ranges)
+
+
+def _pieces_shape(tensor: ParallelTensor) -> tuple[int, ...]:
+    d = tensor.degrees
+    shape = (*d.dims, d.partials, d.copies)
+    assert prod(shape) == tensor.pieces
+    return shape
+
+
+def _typing(node: Node) -> LocalTyping:
+    return typing_of(node.operator_call, [value.type for value in node.inputs])
+
+
+def _axes(node: Node) -> list[tuple[str, int]]:
+    """The indices of the task grid with their degrees."""
+    found: list[tuple[str, int]] = []
+    for axis in _typing(node).axes:
+        operand, position = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
+        found.append((axis.name, node.inputs[operand].type.degrees.dims[position]))
+    return found
+
+
+def _passing(node: Node) -> int:
+    types = [value.type.degrees for value in node.inputs]
+    carriers = carriers_of(types)
+    return types[min(carriers)].partials if carriers else 1

@@ -1,0 +1,192 @@
+"""What a graph with machine views does, in order: loads, moves and computations.
+
+The same list is priced by the search and executed by the runtime. A slot is a tensor in a layout:
+the output of an operator (or a leaf) with where its pieces lie. Parallel operators have no tasks
+of their own: a chain of them is the move from the producer's layout to the consumer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from pcg.errors import InputError
+from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.layout import Layout, Piece, moved, operand_layout, output_layout, spread
+from pcg.placement.transfer import Transfer, transfer
+from pcg.placement.view import MachineView
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A tensor (of an operator or a leaf) in a layout."""
+
+    value: Value
+    layout: Layout
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Slots are keys of everything that walks a schedule: hashed once.
+        return hash((self.value, self.layout))
+
+
+@dataclass(frozen=True)
+class Load:
+    """A leaf at home: inputs come from the data, weights stay from step to step."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True)
+class Move:
+    source: Slot
+    target: Slot
+
+    @property
+    def transfer(self) -> Transfer:
+        return transfer(self.source.layout, self.target.layout)
+
+
+@dataclass(frozen=True)
+class Compute:
+    node: Node
+    view: MachineView
+    operands: tuple[Slot, ...]
+    results: tuple[Slot, ...]
+
+
+PLACING = ("partition", "replicate", "pipeline")
+"""Parallel operators that, after a leaf, only say how it is stored."""
+
+Step = Load | Move | Compute
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """``outputs`` are the graph's outputs, in order; ``homes`` where each weight is kept."""
+
+    steps: tuple[Step, ...]
+    outputs: tuple[Slot, ...]
+    homes: Mapping[Node, Layout]
+
+
+def trace(value: Value) -> tuple[Value, tuple[Node, ...]]:
+    """The operator or leaf behind a chain of parallel operators, and the chain from there on."""
+    chain: list[Node] = []
+    while value.node.is_parallel:
+        chain.append(value.node)
+        value = value.node.inputs[0]
+    return value, tuple(reversed(chain))
+
+
+def home(value: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
+    """Where a leaf lives: as its first user wants it, as far as that is a matter of placement.
+
+    Partition and replicate after a leaf say how it is stored. Anything later in the chain, such as
+    the combine of a weight that is stored in parts, is done in every step. A tensor from the rest
+    of a model, of which this is a part, lies as its type says.
+    """
+    if value.node.leaf.kind == "tensor":
+        return spread(value.type)
+    placed = value
+    for node in chain:
+        if node.name not in PLACING:
+            stored = spread(placed.type)
+            return moved(stored, wanted.devices) or stored
+        placed = node.value()
+    return wanted
+
+
+class Scheduler:
+    """Builds a schedule node by node."""
+
+    def __init__(self, views: Mapping[Node, MachineView]) -> None:
+        self._views = views
+        self._steps: list[Step] = []
+        self._made: dict[Slot, Slot] = {}
+        self._homes: dict[Node, Layout] = {}
+
+    def run(self, graph: Graph) -> Schedule:
+        for node in graph.nodes:
+            if not node.is_leaf and not node.is_parallel:
+                self._compute(node)
+        outputs = tuple(self._output(value) for value in graph.outputs)
+        return Schedule(tuple(self._steps), outputs, dict(self._homes))
+
+    def _compute(self, node: Node) -> None:
+        view = self._views[node]
+        operands = tuple(
+            self._fetch(value, operand_layout(node, i, view)) for i, value in enumerate(node.inputs)
+        )
+        results = tuple(
+            Slot(node.value(port), output_layout(node, port, view))
+            for port in range(len(node.types))
+        )
+        self._steps.append(Compute(node, view, operands, results))
+
+    def _output(self, value: Value) -> Slot:
+        source, chain = trace(value)
+        if not chain and not source.node.is_leaf:
+            return self._produced(source)
+        return self._fetch(value, spread(value.type))
+
+    def _produced(self, source: Value) -> Slot:
+        layout = output_layout(source.node, source.port, self._views[source.node])
+        return Slot(source, layout)
+
+    def _fetch(self, value: Value, wanted: Layout) -> Slot:
+        """The tensor behind ``value`` in the layout wanted."""
+        source, chain = trace(value)
+        target = Slot(source, wanted)
+        if source.node.is_leaf:
+            start = Slot(source, self._leaf(source, chain, wanted))
+        else:
+            start = self._produced(source)
+        if start == target or transfer(start.layout, wanted).kind == "none":
+            return start
+        if target not in self._made:
+            self._made[target] = target
+            self._steps.append(Move(start, target))
+        return target
+
+    def _leaf(self, source: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
+        node = source.node
+        if node.leaf.kind == "input":
+            # Data is read where it is used; only what follows the placement is moved.
+            layout = home(source, chain, wanted)
+            slot = Slot(source, layout)
+            if slot not in self._made:
+                self._made[slot] = slot
+                self._steps.append(Load(slot))
+            return layout
+        if node not in self._homes:
+            # A weight is stored once: its halos are fetched, and their gradients brought back.
+            self._homes[node] = home(source, chain, wanted).without_halos
+            self._steps.append(Load(Slot(source, self._homes[node])))
+        return self._homes[node]
+
+
+def schedule(graph: Graph, views: Mapping[Node, MachineView]) -> Schedule:
+    """The steps of a graph whose operators have views. Operators without one: InputError."""
+    for node in graph.nodes:
+        if not node.is_leaf and not node.is_parallel and node not in views:
+            raise InputError("plan", f"{node.name} has no machine view")
+    return Scheduler(views).run(graph)
+
+
+__all__ = [
+    "PLACING",
+    "Compute",
+    "Load",
+    "Move",
+    "Piece",
+    "Schedule",
+    "Slot",
+    "Step",
+    "schedule",
+    "trace",
+]

@@ -1,0 +1,231 @@
+"""Data movement between two layouts of a tensor: what a chain of parallel operators does.
+
+Partition, combine, replicate and reduce change how a tensor lies and never what it means, so a
+chain of them between two operators is one linear map from pieces to pieces: the piece of a device
+afterwards is the sum, over the partials that were reduced, of the blocks that it covers. The same
+description serves the cost model and the runtime; its adjoint is the map read backwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from math import prod
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.placement.layout import Cells, Layout, Piece, Region
+
+
+@dataclass(frozen=True)
+class Message:
+    """``region`` of partial ``partial`` of the source, from one device to another (or the same)."""
+
+    source: int
+    target: int
+    region: Region
+
+    @property
+    def elements(self) -> int:
+        return prod(stop - start for start, stop in self.region)
+
+
+class Flows(NamedTuple):
+    """The messages of a transfer as arrays [messages]: by the piece that is wanted, in the order of
+    the target's pieces, then by the pieces that it comes from."""
+
+    sources: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    elements: NDArray[np.int64]
+    wanted: NDArray[np.intp]
+    """The number of the target's piece."""
+    pieces: NDArray[np.intp]
+    """The number of a piece of the source that is what is sent."""
+
+
+Kind = Literal["none", "local", "all_reduce", "messages"]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """How a tensor gets from one layout to another. ``source.partials`` is a multiple of
+    ``target.partials``; adjacent groups of partials are summed."""
+
+    source: Layout
+    target: Layout
+
+    @property
+    def group(self) -> int:
+        """How many partials are summed into one."""
+        return self.source.type.degrees.partials // self.target.type.degrees.partials
+
+    @property
+    def has_halos(self) -> bool:
+        return bool(self.source.type.degrees.halos or self.target.type.degrees.halos)
+
+    @cached_property
+    def flows(self) -> Flows:
+        """What every device needs, and from whom: from itself where it can."""
+        pieces, wanted = self.source.cells, self.target.cells
+        numbers, first, which = np.unique(pieces.numbers, return_index=True, return_inverse=True)
+        shared = self._shared(wanted, pieces, first)
+        at, piece = np.nonzero(shared)
+        targets = wanted.devices[at]
+        # The holders of each piece, ascending; spread the load: the n-th device that asks asks
+        # the n-th holder.
+        order = np.lexsort((pieces.devices, which))
+        counts = np.bincount(which, minlength=len(numbers))
+        starts = np.cumsum(counts) - counts
+        chosen = pieces.devices[order][starts[piece] + targets % counts[piece]]
+        held = np.full(1 + max(pieces.devices.max(), wanted.devices.max()), -1)
+        held[pieces.devices] = which
+        sources = np.where(held[targets] == piece, targets, chosen)
+        return Flows(sources, targets, shared[at, piece], at, first[piece])
+
+    def _shared(self, wanted: Cells, pieces: Cells, some: NDArray[np.intp]) -> NDArray[np.int64]:
+        """[wanted, some]: how many elements a piece that is wanted and some of the source's pieces
+        share, one partial of a sum at a time."""
+        partials = pieces.partials[some] // self.group
+        shared = (wanted.partials[:, None] == partials[None, :]).astype(np.int64)
+        first, last = self.target.bounds(wanted.blocks)
+        own_first, own_last = self.source.without_halos.bounds(pieces.blocks[some])
+        for dim in range(self.source.type.rank):
+            start = np.maximum(first[:, dim, None], own_first[None, :, dim])
+            stop = np.minimum(last[:, dim, None], own_last[None, :, dim])
+            shared *= np.maximum(stop - start, 0)
+        return shared
+
+    @cached_property
+    def messages(self) -> tuple[Message, ...]:
+        """What every device needs, and from whom: from itself where it can."""
+        flows = self.flows
+        first, last = self.target.bounds(self.target.cells.blocks[flows.wanted])
+        there = self.source.cells.blocks[flows.pieces]
+        own_first, own_last = self.source.without_halos.bounds(there)
+        start, stop = np.maximum(first, own_first), np.minimum(last, own_last)
+        return tuple(
+            Message(source, target, tuple(zip(begin, end, strict=True)))
+            for source, target, begin, end in zip(
+                flows.sources.tolist(),
+                flows.targets.tolist(),
+                start.tolist(),
+                stop.tolist(),
+                strict=True,
+            )
+        )
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...] | None:
+        """Groups of devices for all_reduce, when that is what the transfer amounts to."""
+        same_blocks = self.source.type.degrees.dims == self.target.type.degrees.dims
+        if self.group == 1 or not same_blocks or self.has_halos:
+            return None
+        found: list[tuple[int, ...]] = []
+        for piece, devices in self.target.holders.items():
+            parts = [
+                self.source.holders[Piece(piece.partial * self.group + j, piece.block)]
+                for j in range(self.group)
+            ]
+            if len({len(part) for part in parts}) > 1:
+                return None
+            if sorted(device for part in parts for device in part) != list(devices):
+                return None
+            found += [tuple(sorted(group)) for group in zip(*parts, strict=True)]
+        return tuple(sorted(found))
+
+    @cached_property
+    def gathers(self) -> tuple[tuple[int, ...], ...] | None:
+        """Groups of devices for all_gather, when that is what the transfer amounts to: each group
+        puts the blocks of its devices together on all of them."""
+        alone = self.group > 1 or self.has_halos
+        return None if alone else _gathers(self.source, self.target)
+
+    @cached_property
+    def scatters(self) -> tuple[tuple[int, ...], ...] | None:
+        """Groups of devices for reduce_scatter, when that is what the transfer amounts to: each
+        group sums the partials of its devices, and each of these keeps a part of the sum."""
+        if self.group == 1 or self.has_halos:
+            return None
+        # What is summed is what would be copied the other way: the adjoint gathers.
+        found: list[tuple[int, ...]] = []
+        wanted: dict[tuple[int, tuple[int, ...]], dict[int, Piece]] = {}
+        inner = self._inner_blocks()
+        if inner is None:
+            return None
+        for device, piece in self.target.pieces:
+            outer = tuple(b // n for b, n in zip(piece.block, inner, strict=True))
+            wanted.setdefault((piece.partial, outer), {})[device] = piece
+        for (partial, block), kept in wanted.items():
+            parts = [
+                self.source.holders.get(Piece(partial * self.group + j, block), ())
+                for j in range(self.group)
+            ]
+            if len({len(part) for part in parts}) > 1:
+                return None
+            if sorted(device for part in parts for device in part) != sorted(kept):
+                return None
+            for group in zip(*parts, strict=True):
+                if len({kept[device] for device in group}) != self.group or prod(inner) != len(
+                    group
+                ):
+                    return None
+                found.append(tuple(sorted(group)))
+        return tuple(sorted(found))
+
+    def _inner_blocks(self) -> tuple[int, ...] | None:
+        """Into how many blocks each block of the source is cut, if it is cut further."""
+        pairs = zip(self.source.type.degrees.dims, self.target.type.degrees.dims, strict=True)
+        found = [(b // a, b % a) for a, b in pairs]
+        return None if any(rest for _, rest in found) else tuple(times for times, _ in found)
+
+    @cached_property
+    def kind(self) -> Kind:
+        if self.group == 1 and set(self.source.pieces) == set(self.target.pieces):
+            a, b = self.source.type.degrees, self.target.type.degrees
+            if (a.dims, a.halos) == (b.dims, b.halos):
+                return "none"
+        if self.groups is not None:
+            return "all_reduce"
+        if (self.flows.sources == self.flows.targets).all():
+            return "local"
+        return "messages"
+
+    @cached_property
+    def elements(self) -> int:
+        """Elements that cross between devices, counted once for each that is sent; a ring
+        all_reduce of n devices sends each element 2 (n - 1) times."""
+        if self.kind in ("none", "local"):
+            return 0
+        if self.groups is not None:
+            block = prod(self.source.type.block)
+            return sum(2 * (len(group) - 1) * block for group in self.groups)
+        flows = self.flows
+        return int(flows.elements[flows.sources != flows.targets].sum())
+
+
+def _gathers(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...] | None:
+    found: list[tuple[int, ...]] = []
+    cuts = list(zip(source.type.degrees.dims, target.type.degrees.dims, strict=True))
+    if any(a % b for a, b in cuts) or all(a == b for a, b in cuts):
+        return None
+    inner = [a // b for a, b in cuts]
+    for piece, devices in target.holders.items():
+        blocks = product(
+            *(range(b * n, (b + 1) * n) for b, n in zip(piece.block, inner, strict=True))
+        )
+        parts = [source.holders.get(Piece(piece.partial, block), ()) for block in blocks]
+        if len({len(part) for part in parts}) > 1:
+            return None
+        if sorted(device for part in parts for device in part) != list(devices):
+            return None
+        found += [tuple(sorted(group)) for group in zip(*parts, strict=True)]
+    return tuple(sorted(found))
+
+
+@lru_cache(maxsize=65536)
+def transfer(source: Layout, target: Layout) -> Transfer:
+    """The transfer between two layouts, shared by all that ask for it."""
+    return Transfer(source, target)

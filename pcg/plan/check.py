@@ -1,0 +1,349 @@
+"""Well-formedness of graphs and of their placement on a machine: two tables of checks.
+
+Operators raise what is wrong with their own use when a graph is built or typed; what only shows
+in the graph as a whole, or in one that was read from a file, is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite, prod
+from typing import Generic, TypeVar
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.opaque import Opaque
+from pcg.language.expr import Access, Add, Apply, Expr, Guard, IndexValue, Mul, children, walk
+from pcg.language.poly import Poly
+from pcg.placement.layout import covers, grid
+from pcg.placement.schedule import PLACING
+from pcg.placement.view import MachineView
+from pcg.plan.text import node_names
+from pcg.types.halo import states_halo
+from pcg.types.operator import PARALLEL_ATTRIBUTES, Call
+from pcg.types.tensor import ParallelTensor
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong: which check found it, at which node (by its name in the text), and what."""
+
+    check: str
+    node: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.what}" if self.node else self.what
+
+
+MAX_TASKS = 1 << 24
+"""Of all operators together, each on a device."""
+
+Finding = tuple[Node | None, str]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Check(Generic[T]):
+    """A check: its name, what holds where it finds nothing, and the search."""
+
+    name: str
+    meaning: str
+    find: Callable[[T], Iterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A graph with a machine view for each operator, on a machine of ``devices`` devices."""
+
+    graph: Graph
+    views: Mapping[Node, MachineView]
+    devices: int
+
+    @cached_property
+    def operators(self) -> tuple[Node, ...]:
+        """The nodes that have tasks."""
+        return tuple(n for n in self.graph.nodes if not n.is_leaf and not n.is_parallel)
+
+
+def check_graph(graph: Graph, *, training: bool = False) -> list[Problem]:
+    """What is wrong with a graph; with ``training``, its first output has to be a loss.
+
+    The checks run in the order of the table, up to the first that finds something: each relies on
+    those before it.
+    """
+    checks = (*GRAPH_CHECKS, *(TRAINING_CHECKS if training else ()))
+    return _first(checks, graph, graph)
+
+
+def check_placement(placement: Placement) -> list[Problem]:
+    """What is wrong with the views of a graph that is well-formed itself."""
+    return _first(PLACEMENT_CHECKS, placement, placement.graph)
+
+
+def _first(checks: tuple[Check[T], ...], subject: T, graph: Graph) -> list[Problem]:
+    for check in checks:
+        if found := list(check.find(subject)):
+            names = {node: first for node, (first, *_) in node_names(graph).items()}
+            return [
+                Problem(check.name, names.get(node, "") if node else "", what)
+                for node, what in found
+            ]
+    return []
+
+
+def _outputs(graph: Graph) -> Iterator[Finding]:
+    if not graph.outputs:
+        yield None, "no outputs, expected at least one"
+
+
+def _references(graph: Graph) -> Iterator[Finding]:
+    read = [(node, value) for node in graph.nodes for value in node.inputs]
+    for node, value in [*read, *((value.node, value) for value in graph.outputs)]:
+        source = value.node
+        ports = 1 if source.is_leaf else len(source.operator_call.operator.outputs)
+        if not 0 <= value.port < ports:
+            yield node, f"output {value.port} of {source.name}, which has {ports}"
+
+
+def _operands(graph: Graph) -> Iterator[Finding]:
+    for node in graph.nodes:
+        expected = 0 if node.is_leaf else node.operator_call.operator.arity
+        if len(node.inputs) != expected:
+            yield node, f"{len(node.inputs)} operands, expected {expected}"
+
+
+def _rule_inputs(graph: Graph) -> Iterator[Finding]:
+    for node in graph.leaves:
+        if node.leaf.kind == "tensor" or node.leaf.type is None:
+            yield node, "an input of a rule, expected input or weight with sizes"
+
+
+def _names(graph: Graph) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for node in graph.leaves:
+        name = node.leaf.name
+        if not name.isidentifier() or name == "return":
+            yield node, f"name {name!r}, expected letters, digits and _"
+        if name in seen:
+            yield node, f"two leaves with the name {name!r}"
+        seen.add(name)
+
+
+def _leaf_types(graph: Graph) -> Iterator[Finding]:
+    for node in graph.leaves:
+        leaf = node.leaf
+        if leaf.type is None:
+            continue
+        if leaf.rank != leaf.type.rank:
+            yield node, f"rank {leaf.rank}, but its type has {leaf.type.rank}"
+        if leaf.below is not None and (leaf.kind != "input" or leaf.below < 1):
+            yield node, f"below {leaf.below}, expected 1 or more and on an input"
+        if what := _type_fault(leaf.type):
+            yield node, what
+
+
+def _type_fault(tensor: ParallelTensor) -> str | None:
+    d = tensor.degrees
+    if min((*tensor.shape, *d.dims, *d.slices, d.copies, d.partials)) < 1:
+        return f"sizes and degrees are 1 or more: {tensor}"
+    for dim, (size, cut, slices) in enumerate(zip(tensor.shape, d.dims, d.slices, strict=True)):
+        if size % (cut * slices):
+            return f"dimension {dim}: degree {cut * slices} does not divide size {size}"
+    return None
+
+
+def _attributes(graph: Graph) -> Iterator[Finding]:
+    for node in _calls(graph):
+        call = node.operator_call
+        names, least = tuple(name for name, _ in call.attributes), call.operator.attributes
+        if names not in (least, (*least, *call.operator.optional)):
+            expected = ", ".join(least) or "none"
+            yield node, f"{call}: expected the attributes {expected}"
+        for name, value in call.attributes:
+            if isinstance(value, Poly) and value.constant is None:
+                yield node, f"{call.name}: {name} is {value}, expected a number"
+            elif isinstance(value, float) and not isfinite(value):
+                yield node, f"{call.name}: {name} is {value}, expected a finite number"
+
+
+def _degrees(graph: Graph) -> Iterator[Finding]:
+    for node in _calls(graph):
+        call = node.operator_call
+        if "degree" not in PARALLEL_ATTRIBUTES.get(call.operator.parallel or "", ()):
+            continue
+        given = call.values["degree"]
+        degree = given.constant if isinstance(given, Poly) else given
+        if not isinstance(degree, int) or degree < (1 if _moves_halo(node) else 2):
+            yield node, f"{call.name}: degree {given}, expected a whole number from 2 on"
+
+
+def _moves_halo(node: Node) -> bool:
+    """Whether it does something even with a degree of 1: take up the halo of a dimension that is
+    cut, or lay it down."""
+    dim = node.operator_call.values.get("dim")
+    try:
+        x = node.inputs[0].type.degrees
+    except OperatorError:
+        return False
+    if states_halo(node.operator_call):
+        return isinstance(dim, int) and 0 <= dim < len(x.dims) and x.dims[dim] > 1
+    return node.name == "combine" and isinstance(dim, int) and x.halo(dim) is not None
+
+
+def _types(graph: Graph) -> Iterator[Finding]:
+    for node in graph.nodes:
+        try:
+            _ = node.types
+        except OperatorError as error:
+            # What reads it has no type either, but that is no fault of its own.
+            yield node, str(error)
+            return
+
+
+def _integers(graph: Graph) -> Iterator[Finding]:
+    whole: set[Value] = set()
+    for node in graph.nodes:
+        if node.is_leaf:
+            if node.leaf.below is not None:
+                whole.add(node.value())
+            continue
+        ranks = tuple(value.type.rank for value in node.inputs)
+        indices = index_operands(node.operator_call, ranks)
+        if node.inputs and whole.issuperset(node.inputs) and _moves(node.operator_call, ranks):
+            whole |= {node.value(port) for port in range(len(node.types))}
+            continue
+        if isinstance(node.operator_call.operator, Opaque):
+            continue  # its kernel knows which of its operands are integers
+        for operand, value in enumerate(node.inputs):
+            name = node.operator_call.operator.operand_names[operand]
+            if operand in indices and value not in whole:
+                yield node, f"{node.name}: operand {name} is an index, expected integers below some"
+            if operand not in indices and value in whole:
+                yield node, f"{node.name}: operand {name} is no index, but is fed integers"
+
+
+def index_operands(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
+    """The operands whose elements serve as indices only, such as the ids of an embedding."""
+    bodies = [output.body for output in call.instance(ranks).outputs]
+    used: set[int] = set()
+    other: set[int] = set()
+    for part in (part for body in bodies for part in walk(body)):
+        indexes = isinstance(part, Apply) and part.function == "eq"
+        indexes = indexes and any(isinstance(child, IndexValue) for child in children(part))
+        for child in children(part):
+            if isinstance(child, Access):
+                (used if indexes else other).add(child.operand)
+    other |= {body.operand for body in bodies if isinstance(body, Access)}
+    return frozenset(used - other)
+
+
+def _moves(call: Call, ranks: tuple[int, ...]) -> bool:
+    """Whether an operator's elements are elements of its operands, moved but not changed."""
+    return all(_moved(output.body) for output in call.instance(ranks).outputs)
+
+
+def _moved(value: Expr) -> bool:
+    match value:
+        case Access():
+            return True
+        case Add(parts):
+            # The cases of an ``if``; a sum of two elements has no guards.
+            return all(isinstance(part, Mul) and _moved(part) for part in parts)
+        case Mul(parts):
+            rest = [part for part in parts if not isinstance(part, Guard)]
+            return len(rest) == 1 < len(parts) and _moved(rest[0])
+        case _:
+            return False
+
+
+def _loss(graph: Graph) -> Iterator[Finding]:
+    loss = graph.outputs[0]
+    if loss.type.shape != ():
+        shape = list(loss.type.shape)
+        yield loss.node, f"the first output is the loss, expected a scalar, got shape {shape}"
+    if not any(node.leaf.kind == "weight" for node in Graph((loss,)).leaves):
+        yield loss.node, "the loss depends on no weight"
+
+
+def _calls(graph: Graph) -> Iterator[Node]:
+    return (node for node in graph.nodes if not node.is_leaf)
+
+
+def _viewed(placement: Placement) -> Iterator[Finding]:
+    for node in placement.operators:
+        if node not in placement.views:
+            yield node, f"no view, expected one of {grid(node)} tasks"
+    for node in placement.views.keys() - set(placement.operators):
+        yield node, f"{node.name} has a view, but has no tasks in this graph"
+
+
+def _shapes(placement: Placement) -> Iterator[Finding]:
+    for node in placement.operators:
+        view = placement.views[node]
+        if not covers(view, node) or len(view.strides) != len(view.shape):
+            yield node, f"shape {view.shape}, expected {grid(node)} ({node.name})"
+
+
+def _within(placement: Placement) -> Iterator[Finding]:
+    for node in placement.operators:
+        view = placement.views[node]
+        steps = [(n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True)]
+        first = view.start + sum(step for step in steps if step < 0)
+        last = view.start + sum(step for step in steps if step > 0)
+        if first < 0 or last >= placement.devices:
+            device = first if first < 0 else last
+            yield node, f"device {device}, the machine has {placement.devices}"
+        elif prod(view.shape) > placement.devices:
+            yield node, f"{prod(view.shape)} tasks on {placement.devices} devices"
+
+
+def _tasks(placement: Placement) -> Iterator[Finding]:
+    tasks = sum(view.size for view in placement.views.values())
+    if tasks > MAX_TASKS:
+        yield None, f"{tasks} tasks, expected at most {MAX_TASKS}"
+
+
+def _injective(placement: Placement) -> Iterator[Finding]:
+    for node in placement.operators:
+        if not placement.views[node].is_injective:
+            yield node, "puts two tasks on one device"
+
+
+def _homes(placement: Placement) -> Iterator[Finding]:
+    """Leaves are stored as partitions and copies leave them, and outputs lie where they end."""
+    graph = placement.graph
+    stored: dict[Node, None] = {}
+    for node in graph.nodes:
+        if node.is_leaf or (node.name in PLACING and node.inputs[0].node in stored):
+            stored[node] = None
+    for value in dict.fromkeys((*(node.value() for node in stored), *graph.outputs)):
+        if value.type.pieces > placement.devices:
+            yield value.node, f"{value.type.pieces} pieces on {placement.devices} devices"
+
+
+GRAPH_CHECKS: tuple[Check[Graph], ...] = (
+    Check("outputs", "there is an output", _outputs),
+    Check("references", "what is read or returned is an output of its node", _references),
+    Check("operands", "operators have as many operands as their equation", _operands),
+    Check("rule inputs", "every leaf is an input or a weight", _rule_inputs),
+    Check("names", "leaves have names of their own that print and parse", _names),
+    Check("leaf types", "leaves have positive sizes, and degrees that divide them", _leaf_types),
+    Check("attributes", "attributes are those of the operator, and are numbers", _attributes),
+    Check("degrees", "the six parallel operators have degrees from 2 on, or move a halo", _degrees),
+    Check("types", "every operator has a type", _types),
+    Check("integers", "indices are integers, and integers are nothing but indices", _integers),
+)
+TRAINING_CHECKS: tuple[Check[Graph], ...] = (
+    Check("loss", "the first output is a scalar that depends on a weight", _loss),
+)
+PLACEMENT_CHECKS: tuple[Check[Placement], ...] = (
+    Check("views", "operators have a view, and only they", _viewed),
+    Check("shapes", "a view has the shape of its operator's task grid", _shapes),
+    Check("devices", "a view lies within the machine", _within),
+    Check("tasks", "there are not so many tasks that going through them takes long", _tasks),
+    Check("injective", "no two tasks of an operator share a device", _injective),
+    Check("homes", "leaves and outputs have devices for all of their pieces", _homes),
+)

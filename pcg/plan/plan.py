@@ -1,0 +1,411 @@
+"""Plans: a graph, a machine view for each operator, and how they were arrived at.
+
+``Plan`` is what the search writes and the runtime reads. Its file keeps decisions (graph, views,
+derivation) apart from estimates, and carries hashes of the model's graph, the machine and the rule
+library that it was made from. All is checked on load.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field
+
+from pcg.errors import InputError
+from pcg.files import FileModel, Name, read_json, write_text_atomic
+from pcg.graph.graph import Graph, Leaf, Node
+from pcg.machine import Machine
+from pcg.placement.view import MachineView
+from pcg.plan.check import Placement, check_graph, check_placement
+from pcg.plan.naming import NamingFile
+from pcg.plan.pipeline import PipelineFile, misfit
+from pcg.plan.statistics import RunningFile, groups_of, problems
+from pcg.plan.text import node_names, parse_graph, print_graph
+from pcg.plan.training import Optimizer
+
+Count = Annotated[int, Field(ge=1, le=1 << 20)]
+Device = Annotated[int, Field(ge=0, le=1 << 20)]
+Whole = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]
+"""Numbers beyond are none of sizes, degrees, elements or bytes."""
+Amount = Annotated[int, Field(ge=0, le=1 << 62)]
+Seconds = Annotated[float, Field(ge=0, le=1e36)]
+MAX_AXES = 64
+Lines = Annotated[tuple[str, ...], Field(strict=False, max_length=1 << 16)]
+"""Of a graph's text."""
+
+
+class ViewFile(FileModel):
+    start: Device
+    shape: tuple[Count, ...] = Field(strict=False, max_length=MAX_AXES)
+    strides: tuple[Device, ...] = Field(strict=False, max_length=MAX_AXES)
+
+
+class ModelFile(FileModel):
+    name: Name
+    graph: Lines
+    hash: Name
+
+
+class MachineFile(FileModel):
+    name: Name
+    kind: Literal["cpu", "gpu"]
+    devices: Count
+    hash: Name
+
+
+Symbol = Whole | float
+"""The value of a rule's symbol: a degree or size, or a real attribute."""
+
+
+class RuleFile(FileModel):
+    """A rule of the library in the form in which steps apply it."""
+
+    rule: Name
+    """Its name in the library."""
+    axes: tuple[Annotated[int, Field(ge=0, le=MAX_AXES)], ...] = Field(
+        strict=False, max_length=MAX_AXES
+    )
+    """How many axes stand in the place of each of its runs; none where it is taken as written."""
+    operators: tuple[Name, ...] = Field(strict=False, max_length=MAX_AXES)
+    """The operators in the place of its stand-ins."""
+    reversed: bool
+    """Whether it is read from right to left."""
+    text: str
+    """The form itself, so that a plan can be read without the library."""
+
+
+class StepFile(FileModel):
+    """One step of the derivation (``Application``)."""
+
+    rule: Name
+    at: tuple[Name, ...] = Field(strict=False)
+    inputs: tuple[Name, ...] = Field(strict=False)
+    symbols: dict[Name, Symbol]
+
+
+class DecisionsFile(FileModel):
+    graph: Lines
+    views: dict[Name, ViewFile]
+    rules: dict[Name, RuleFile]
+    derivation: tuple[StepFile, ...] = Field(strict=False)
+    optimizer: Optimizer = "sgd"
+    recompute: tuple[Name, ...] = Field(strict=False, default=())
+    """Operators whose results are not kept for the backward pass but computed again."""
+    pipeline: PipelineFile | None = None
+
+
+@dataclass(frozen=True)
+class AppliedRule:
+    """A rule of a library as a plan applies it (``RuleFile``). ``name``: that of the form."""
+
+    name: str
+    rule: str
+    axes: tuple[int, ...]
+    operators: tuple[str, ...]
+    reversed: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Application:
+    """One rule application of a derivation: a value is replaced wherever it is read.
+
+    Values are known by id. One of the model's graph has the name that it is printed with. Operator
+    ``j`` of the rule's right side (operands before users, from 0) as made by step ``i`` of the
+    derivation is ``"i.j"``, its further outputs ``"i.j.1"`` and so on.
+    """
+
+    applied: AppliedRule
+    at: tuple[str, ...]
+    """The values that the outputs of the rule's left side are, which are replaced."""
+    inputs: tuple[str, ...]
+    """The values that the rule's inputs are, in its order."""
+    symbols: tuple[tuple[str, Symbol], ...] = ()
+    """The values of all its symbols, those that were free to choose among them."""
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule's form."""
+        return self.applied.name
+
+    @property
+    def text(self) -> str:
+        """The rule itself."""
+        return self.applied.text
+
+
+def made_id(step: int, operator: int, port: int) -> str:
+    """The id of a value that a step makes (``Application``)."""
+    return f"{step}.{operator}" + (f".{port}" if port else "")
+
+
+class EstimatesFile(FileModel):
+    step_seconds: Seconds
+    one_device_seconds: Seconds
+    communication_elements: Amount
+    peak_memory_bytes: Amount
+    """On the device that holds most."""
+
+
+class PlanFile(FileModel):
+    schema_version: Literal[4]
+    model: ModelFile
+    machine: MachineFile
+    library_hash: Name
+    decisions: DecisionsFile
+    estimates: EstimatesFile
+    hashes: dict[Name, Name]
+    """Of each part of the file as it was written, by its place (``altered_parts``)."""
+    naming: NamingFile | None = None
+    statistics: Annotated[tuple[RunningFile, ...] | None, Field(strict=False)] = None
+    norm_groups: Annotated[int, Field(ge=2, le=1 << 20)] | None = None
+    """In how many groups of samples the model's batch norms take their statistics; by default in
+    one, the whole batch."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training plan. ``model`` is the graph as written, ``graph`` the one to run."""
+
+    model_name: str
+    model: Graph
+    graph: Graph
+    views: Mapping[Node, MachineView]
+    machine: MachineFile
+    library_hash: str
+    derivation: tuple[Application, ...]
+    estimates: EstimatesFile
+    optimizer: Optimizer = "sgd"
+    recompute: frozenset[Node] = frozenset()
+    """The operators whose results are not kept for the backward pass but computed again."""
+    pipeline: PipelineFile | None = None
+    naming: NamingFile = field(default_factory=NamingFile)
+    statistics: tuple[RunningFile, ...] = ()
+    """What batch norms of the module keep of the batches that they have seen."""
+    norm_groups: int = 1
+    """In how many groups of samples batch norms of the model take their statistics, each by itself;
+    what they keep is that of the first."""
+
+
+def machine_record(machine: Machine) -> MachineFile:
+    """What a plan remembers of its machine."""
+    return MachineFile(
+        name=machine.name,
+        kind=machine.device.kind,
+        devices=machine.devices,
+        hash=machine.hash(),
+    )
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan file, whole or not at all."""
+    names = node_names(plan.graph)
+    views = {
+        names[node][0]: ViewFile(start=v.start, shape=v.shape, strides=v.strides)
+        for node in plan.graph.nodes
+        if (v := plan.views.get(node)) is not None
+    }
+    rules = {step.rule: _rule_file(step.applied) for step in plan.derivation}
+    steps = tuple(
+        StepFile(rule=s.rule, at=s.at, inputs=s.inputs, symbols=dict(s.symbols))
+        for s in plan.derivation
+    )
+    content = PlanFile(
+        schema_version=4,
+        model=ModelFile(name=plan.model_name, graph=_lines(plan.model), hash=plan.model.digest),
+        machine=plan.machine,
+        library_hash=plan.library_hash,
+        decisions=DecisionsFile(
+            graph=_lines(plan.graph),
+            views=views,
+            rules=rules,
+            derivation=steps,
+            optimizer=plan.optimizer,
+            recompute=tuple(names[node][0] for node in plan.graph.nodes if node in plan.recompute),
+            pipeline=plan.pipeline,
+        ),
+        estimates=plan.estimates,
+        hashes={},
+        naming=plan.naming,
+        statistics=plan.statistics or None,
+        norm_groups=plan.norm_groups if plan.norm_groups > 1 else None,
+    )
+    write_plan(content.model_copy(update={"hashes": part_hashes(content)}), path)
+
+
+def write_plan(content: PlanFile, path: str | Path) -> None:
+    """Write the content of a plan file as it is, with a line for each line of a graph, view, rule
+    and step."""
+    write_text_atomic(path, _expanded(content.model_dump(mode="json"), EXPANDED) + "\n")
+
+
+EXPANDED = 3
+"""How many levels of a plan file have a line for each entry."""
+
+
+def _expanded(value: Any, levels: int, indent: str = "") -> str:
+    """JSON with a line for each entry of the outermost levels."""
+    if not levels or not value or not isinstance(value, (dict, list)):
+        return json.dumps(value)
+    inner = indent + " "
+    if isinstance(value, list):
+        parts = [_expanded(part, levels - 1, inner) for part in cast(list[Any], value)]
+    else:
+        entries = cast(dict[str, Any], value).items()
+        parts = [f"{json.dumps(k)}: {_expanded(v, levels - 1, inner)}" for k, v in entries]
+    first, last = "[]" if isinstance(value, list) else "{}"
+    return f"{first}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{last}"
+
+
+def part_hashes(content: PlanFile) -> dict[str, str]:
+    """A hash of each part of a plan file but the hashes, by its place."""
+    dumped = content.model_dump(mode="json", exclude={"hashes"})
+    parts = {k: part for k, part in dumped.items() if k != "decisions" and part is not None}
+    parts |= {f"decisions.{name}": part for name, part in dumped["decisions"].items()}
+    return {
+        name: sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:16]
+        for name, part in parts.items()
+    }
+
+
+def altered_parts(content: PlanFile) -> tuple[str, ...]:
+    """The parts of a plan file that are not what was written. It tells of slips and of edits, not
+    of forgery: who alters a part can write its hash too."""
+    found = part_hashes(content)
+    return tuple(
+        part
+        for part in sorted(found.keys() | content.hashes.keys())
+        if found.get(part) != content.hashes.get(part)
+    )
+
+
+def _rule_file(applied: AppliedRule) -> RuleFile:
+    return RuleFile(
+        rule=applied.rule,
+        axes=applied.axes,
+        operators=applied.operators,
+        reversed=applied.reversed,
+        text=applied.text,
+    )
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read and check a plan. Raises InputError naming the file and the place in it."""
+    return plan_of(read_json(path, PlanFile), str(path))
+
+
+def plan_of(content: PlanFile, where: str) -> Plan:
+    """The plan that a file holds, checked. Raises InputError naming the file and the place."""
+    model = _graph(content.model.graph, f"{where}: model.graph")
+    if model.digest != content.model.hash:
+        raise InputError(where, "model.hash is not that of model.graph, the file was altered")
+    graph = _graph(content.decisions.graph, f"{where}: decisions.graph")
+    views = _views(graph, content, where)
+    _same_leaves(graph, model, where)
+    if [v.type.shape for v in graph.outputs] != [v.type.shape for v in model.outputs]:
+        raise InputError(where, "decisions.graph returns other shapes than model.graph")
+    pipeline = content.decisions.pipeline
+    if pipeline and (problem := misfit(pipeline, graph, views, content.machine.devices)):
+        raise InputError(f"{where}: decisions.pipeline", problem)
+    groups = _norm_groups(content, model, where)
+    statistics = content.statistics or ()
+    for number, problem in problems(statistics, model, graph, groups):
+        raise InputError(f"{where}: statistics[{number}]", problem)
+    return Plan(
+        content.model.name,
+        model,
+        graph,
+        views,
+        content.machine,
+        content.library_hash,
+        _derivation(content.decisions, f"{where}: decisions"),
+        content.estimates,
+        content.decisions.optimizer,
+        _recomputed(graph, content, where),
+        pipeline,
+        content.naming or NamingFile(),
+        statistics,
+        groups,
+    )
+
+
+def _norm_groups(content: PlanFile, model: Graph, where: str) -> int:
+    """What the file says of the model's batch norms, if that is so."""
+    groups = content.norm_groups or 1
+    found = groups_of(model)
+    if groups > 1 and found != {groups}:
+        there = " and ".join(map(str, sorted(found))) or "no groups"
+        problem = f"{groups}, batch norms of model.graph take {there}"
+        raise InputError(f"{where}: norm_groups", problem)
+    return groups
+
+
+def _derivation(decisions: DecisionsFile, where: str) -> tuple[Application, ...]:
+    rules = {
+        name: AppliedRule(name, r.rule, r.axes, r.operators, r.reversed, r.text)
+        for name, r in decisions.rules.items()
+    }
+    steps: list[Application] = []
+    for number, step in enumerate(decisions.derivation):
+        if step.rule not in rules:
+            problem = f"rule {step.rule} is none of decisions.rules"
+            raise InputError(f"{where}.derivation[{number}]", problem)
+        symbols = tuple(step.symbols.items())
+        steps.append(Application(rules[step.rule], step.at, step.inputs, symbols))
+    if unused := sorted(rules.keys() - {step.rule for step in steps}):
+        raise InputError(f"{where}.rules.{unused[0]}", "no step applies it")
+    return tuple(steps)
+
+
+def _lines(graph: Graph) -> tuple[str, ...]:
+    return tuple(print_graph(graph).splitlines())
+
+
+def _graph(lines: tuple[str, ...], where: str) -> Graph:
+    graph = parse_graph("\n".join(lines), where)
+    for problem in check_graph(graph, training=True):
+        raise InputError(where, str(problem))
+    return graph
+
+
+def _views(graph: Graph, content: PlanFile, where: str) -> dict[Node, MachineView]:
+    nodes = {names[0]: node for node, names in node_names(graph).items()}
+    views: dict[Node, MachineView] = {}
+    for name, view in content.decisions.views.items():
+        if name not in nodes:
+            raise InputError(f"{where}: decisions.views.{name}", "no such operator in the graph")
+        views[nodes[name]] = MachineView(view.start, view.shape, view.strides)
+    for problem in check_placement(Placement(graph, views, content.machine.devices)):
+        raise InputError(f"{where}: decisions.views.{problem.node}", problem.what)
+    return views
+
+
+def _recomputed(graph: Graph, content: PlanFile, where: str) -> frozenset[Node]:
+    nodes = {names[0]: node for node, names in node_names(graph).items() if not node.is_leaf}
+    for name in content.decisions.recompute:
+        if name not in nodes or nodes[name].is_parallel:
+            problem = f"{name}: no computing operator in the graph"
+            raise InputError(f"{where}: decisions.recompute", problem)
+    return frozenset(nodes[name] for name in content.decisions.recompute)
+
+
+def _same_leaves(graph: Graph, model: Graph, where: str) -> None:
+    """The graph to run has to read what the model reads, however it is cut."""
+    known = {_identity(node.leaf) for node in model.leaves}
+    for leaf in (node.leaf for node in graph.leaves):
+        if _identity(leaf) not in known:
+            problem = f"{leaf.name}: {leaf.kind} of shape {_shape(leaf)}, not in model.graph"
+            raise InputError(f"{where}: decisions.graph", problem)
+
+
+def _identity(leaf: Leaf) -> tuple[str, str, tuple[int, ...], int | None]:
+    return leaf.kind, leaf.name, _shape(leaf), leaf.below
+
+
+def _shape(leaf: Leaf) -> tuple[int, ...]:
+    return leaf.type.shape if leaf.type else ()

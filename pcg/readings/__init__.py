@@ -1,0 +1,2 @@
+"""What an equation says: its values over a ring, its work, its kind, and what its backward pass
+reads."""

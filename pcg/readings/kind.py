@@ -1,0 +1,112 @@
+"""What kind of work an operator is, read off its equation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Literal
+
+from pcg.graph.graph import Node
+from pcg.language.expr import (
+    Access,
+    Apply,
+    Expr,
+    Guard,
+    IndexValue,
+    Max,
+    Mul,
+    Sum,
+    accesses,
+    children,
+)
+from pcg.language.functions import FUNCTIONS
+from pcg.language.poly import Poly
+from pcg.types.operator import Call
+
+Kind = Literal["contraction", "reduction", "pointwise"]
+"""What an operator is to a device: sums of products whose factors are used again and again, as in
+matmul and convolution, which its matrix units compute; other sums and maxima; and the rest, with
+look-ups."""
+Work = Kind | Literal["update", "function"]
+"""What a device computes in a step: an operator, or the update of a weight once its gradient is
+complete; and the arithmetic of functions such as an exponential, whatever operator they are in."""
+
+
+def kind_of(node: Node) -> Kind:
+    """The kind of a compute operator."""
+    return _kind_of(node.operator_call, tuple(value.type.rank for value in node.inputs))
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(call: Call, ranks: tuple[int, ...]) -> Kind:
+    equation = call.instance(ranks)
+    parts = [part for output in equation.outputs for part in _parts(output.body)]
+    indices = {name for output in equation.outputs for dim in output.dims for name in dim.names}
+    indices |= {part.var for part in parts if isinstance(part, (Sum, Max))}
+    if any(isinstance(part, Sum) and _contracts(part, indices) for part in parts):
+        return "contraction"
+    sums = (part for part in parts if isinstance(part, (Sum, Max)))
+    reduces = any(not (isinstance(part, Sum) and look_up(part)) for part in sums)
+    return "reduction" if reduces else "pointwise"
+
+
+def _parts(value: Expr) -> Iterator[Expr]:
+    yield value
+    for child in children(value):
+        yield from _parts(child)
+
+
+def _contracts(value: Sum, indices: set[str]) -> bool:
+    """Whether a sum is over products of which two factors lack an index each: both are read again
+    and again, so that operations grow faster than what is read."""
+    body: Expr = value
+    while isinstance(body, Sum):
+        if look_up(body):
+            return False
+        body = body.body
+    if not isinstance(body, Mul):
+        return False
+    factors = [free_symbols(factor) & indices for factor in body.factors if reads(factor)]
+    every = frozenset[str]().union(*factors)
+    return sum(factor < every for factor in factors) > 1
+
+
+def look_up(value: Sum) -> frozenset[str] | None:
+    """The symbols that determine the one summand that is not 0, if there is but one."""
+    factors = value.body.factors if isinstance(value.body, Mul) else (value.body,)
+    for factor in factors:
+        if not (isinstance(factor, Apply) and factor.function == "eq"):
+            continue
+        for this, other in (factor.args, factor.args[::-1]):
+            same = isinstance(this, IndexValue) and this.index == Poly.of(value.var)
+            if same and value.var not in free_symbols(other):
+                return free_symbols(other)
+    return None
+
+
+def is_epilogue(value: Expr) -> bool:
+    """Whether a value is a function of what is summed, and tells the function's slope: then
+    back-propagation begins with a pass that multiplies its gradient by the slope."""
+    if not isinstance(value, Apply) or FUNCTIONS[value.function].slope != "value":
+        return False
+    return any(isinstance(part, Sum) and not look_up(part) for part in _parts(value))
+
+
+def free_symbols(value: Expr) -> frozenset[str]:
+    """The symbols that a value depends on; sizes are among them."""
+    match value:
+        case Access(index=index):
+            return frozenset(symbol for position in index for symbol in position.symbols)
+        case IndexValue(index) | Guard(index):
+            return index.symbols
+        case Sum(var, _, body):
+            return free_symbols(body) - {var}
+        case Max(var, _, guards, body):
+            return free_symbols(body).union(*(guard.symbols for guard in guards)) - {var}
+        case _:
+            return frozenset(symbol for child in children(value) for symbol in free_symbols(child))
+
+
+def reads(value: Expr) -> bool:
+    """Whether a value depends on an operand."""
+    return next(accesses(value), None) is not None

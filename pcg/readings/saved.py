@@ -1,0 +1,233 @@
+"""The memory reading of an equation: what back-propagation of an operator reads.
+
+The derivative of a product by one factor reads the others, that of a sum or of anything linear
+reads nothing, and that of a function reads what the function reads. Where the derivative of a
+function is one of its value (``pcg.language.functions``), and the value can be told from the
+operator's output, the output may be read instead: a sigmoid, 1 / (1 + exp(-x)), is found to need
+its output alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.opaque import Opaque
+from pcg.language.expr import (
+    Access,
+    Add,
+    Apply,
+    Const,
+    Expr,
+    Guard,
+    Max,
+    Mul,
+    Sum,
+    accesses,
+    children,
+    walk,
+)
+from pcg.language.functions import FUNCTIONS
+from pcg.language.poly import Poly
+from pcg.readings.kind import is_epilogue
+from pcg.readings.work import gradient_nodes
+from pcg.types.infer import bind_sizes
+from pcg.types.operator import Call
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Operands and outputs, by position."""
+
+    operands: frozenset[int] = frozenset()
+    outputs: frozenset[int] = frozenset()
+
+
+def back_reads(node: Node, needs: frozenset[int]) -> tuple[Reads, ...]:
+    """What back-propagation of an operator reads, for the operands in ``needs``; where there are
+    two ways, any of them will do."""
+    call = node.operator_call
+    if isinstance(call.operator, Opaque):
+        every = Reads(frozenset(range(len(node.inputs))), frozenset(range(len(node.types))))
+        return (every,)
+    if call.operator.parallel is not None:
+        return (Reads(),)
+    return _back_reads(call, tuple(value.rank for value in node.inputs), needs)
+
+
+@lru_cache(maxsize=65536)
+def _back_reads(call: Call, ranks: tuple[int, ...], needs: frozenset[int]) -> tuple[Reads, ...]:
+    found: list[Reads] = []
+    for given in (False, True):
+        operands: set[int] = set()
+        outputs: set[int] = set()
+        for port, output in enumerate(call.instance(ranks).outputs):
+            # What a sum was is not computed again.
+            known = given or is_epilogue(output.body)
+            derivative = _Derivative(needs)
+            derivative.visit(_reduced(output.body), known)
+            operands |= derivative.operands
+            outputs |= {port} if derivative.value else set()
+        found.append(Reads(frozenset(operands), frozenset(outputs)))
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass
+class _Derivative:
+    """Collects what the derivative of a value reads."""
+
+    needs: frozenset[int]
+
+    def __post_init__(self) -> None:
+        self.operands: set[int] = set()
+        self.value = False
+        """Whether it reads the whole value."""
+
+    def visit(self, value: Expr, known: bool) -> None:
+        """``known``: whether the output tells the value."""
+        if not self._wanted(value):
+            return
+        match value:
+            case Sum(body=body):
+                self.visit(body, False)
+            case Max(body=body):
+                self._read(body)
+                self.visit(body, False)
+            case Add(parts):
+                alone = sum(_varies(part) for part in parts) == 1
+                for part in parts:
+                    self.visit(part, known and alone)
+            case Mul(parts):
+                self._product(parts, known)
+            case Apply(function, arguments):
+                self._function(function, arguments, known)
+            case _:
+                pass
+
+    def _product(self, factors: tuple[Expr, ...], known: bool) -> None:
+        alone = sum(_varies(factor) for factor in factors) == 1
+        chosen = any(isinstance(factor, Guard) for factor in factors)
+        for i, factor in enumerate(factors):
+            if self._wanted(factor):
+                for other in factors[:i] + factors[i + 1 :]:
+                    self._read(other)
+                self.visit(factor, known and alone and not chosen)
+
+    def _function(self, name: str, arguments: tuple[Expr, ...], known: bool) -> None:
+        function = FUNCTIONS[name]
+        if known and function.slope == "value":
+            self.value = True
+        elif function.slope != "constant":
+            for argument in arguments:
+                self._read(argument)
+        for argument in arguments:
+            self.visit(argument, known and function.invertible)
+
+    def _read(self, value: Expr) -> None:
+        self.operands |= {access.operand for access in accesses(value)}
+
+    def _wanted(self, value: Expr) -> bool:
+        if isinstance(value, Apply) and value.function == "eq":
+            return False
+        if isinstance(value, Access):
+            return value.operand in self.needs
+        return any(self._wanted(child) for child in children(value))
+
+
+def _varies(value: Expr) -> bool:
+    return next(accesses(value), None) is not None
+
+
+def _reduced(value: Expr) -> Expr:
+    """The value without terms that are 0 times something."""
+    match value:
+        case Add(terms):
+            left = tuple(_reduced(term) for term in terms if not _vanishes(term))
+            return left[0] if len(left) == 1 else Add(left)
+        case _:
+            return value
+
+
+def _vanishes(term: Expr) -> bool:
+    return isinstance(term, Mul) and any(
+        isinstance(factor, Const) and factor.value == 0 for factor in term.factors
+    )
+
+
+def differentiated(node: Node) -> frozenset[int]:
+    """The operands whose values an operator's outputs depend on: others it reads for their shape
+    alone, and no gradient goes back to them."""
+    call = node.operator_call
+    if isinstance(call.operator, Opaque) or call.operator.parallel is not None:
+        return frozenset(range(len(node.inputs)))
+    # Types are known however deep a graph is; ranks would be asked of all that is below.
+    return _differentiated(call, tuple(value.type.rank for value in node.inputs))
+
+
+@lru_cache(maxsize=65536)
+def _differentiated(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
+    bodies = (_reduced(output.body) for output in call.instance(ranks).outputs)
+    return frozenset(access.operand for body in bodies for access in accesses(body))
+
+
+@lru_cache(maxsize=16)
+def gradient_parts(graph: Graph) -> Counter[Value]:
+    """How many gradients of each value come back from the operands that it is, to be added up."""
+    trained = gradient_nodes(graph)
+    return Counter(
+        node.inputs[position]
+        for node in graph.nodes
+        if node in trained and not node.is_leaf
+        for position in differentiated(node)
+        if node.inputs[position].node in trained
+    )
+
+
+def view_of(node: Node, port: int) -> int | None:
+    """The operand of which an output is a view: all its elements are elements of the operand, as
+    in a transpose, a slice or a repetition; None where elements are computed."""
+    call = node.operator_call
+    if call.operator.parallel is not None or isinstance(call.operator, Opaque):
+        return None
+    return _view_of(call, tuple(value.type.shape for value in node.inputs), port)
+
+
+@lru_cache(maxsize=65536)
+def _view_of(call: Call, shapes: tuple[tuple[int, ...], ...], port: int) -> int | None:
+    equation = call.instance(tuple(map(len, shapes)))
+    body = _reduced(equation.outputs[port].body)
+    if not isinstance(body, Access):
+        return None
+    sizes = bind_sizes(call, equation, list(shapes))
+    names = [name for dim in equation.outputs[port].dims for name in dim.names]
+    most = {**sizes, **{name: sizes[f"|{name}|"] - 1 for name in names}}
+    inside = all(
+        _within(index, most, frozenset(names), size)
+        for index, size in zip(body.index, shapes[body.operand], strict=True)
+    )
+    return body.operand if inside else None
+
+
+def _within(index: Poly, most: Mapping[str, int], names: frozenset[str], size: int) -> bool:
+    """Whether an index stays within a dimension; the symbols ``names`` go from 0 to ``most``."""
+    low = high = 0
+    for monomial, coefficient in index.terms:
+        value = coefficient
+        for symbol in monomial:
+            value *= most[symbol]
+        varies = not names.isdisjoint(monomial)
+        low += min(value, 0) if varies else value
+        high += max(value, 0) if varies else value
+    return low >= 0 and high < size
+
+
+def is_pointwise(node: Node) -> bool:
+    """Whether each element of the outputs takes a few elements of the operands, and no sum."""
+    call = node.operator_call
+    if isinstance(call.operator, Opaque) or call.operator.parallel is not None:
+        return False
+    outputs = call.instance(tuple(value.rank for value in node.inputs)).outputs
+    return not any(isinstance(part, (Sum, Max)) for o in outputs for part in walk(o.body))

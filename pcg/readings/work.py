@@ -1,0 +1,353 @@
+"""The cost reading of an equation: floating-point operations and bytes of one task of an operator.
+
+The expression is walked once. A sub-expression is computed once for each value of the indices that
+are free in it, however often it is written (a softmax takes each exponential once), so that
+
+- a product of n factors takes n - 1 operations a grid point, an addition of n terms n - 1, a sum
+  one for each summand, and a scalar function what its table says: a contraction of m x k x n
+  takes 2mkn;
+- guards and tests for equality choose, they do not compute: terms under guards are picked one by
+  another, and a sum over v with the factor ``eq(.., v)`` is a look-up that touches one v only;
+- constants are free.
+
+Back-propagation differentiates the same walk: in a product, each factor that leads to an operand
+whose gradient is wanted costs as many multiplications as the product has, and an addition where
+the gradient is summed over indices that the factor lacks. So a contraction costs one contraction
+for each such operand, and an element-wise operator about as much as forward.
+
+A function of a sum, as in a product with its activation, costs no pass of its own over memory
+forward; on the way back it takes one, before the sum's operands get their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+from math import prod
+
+from pcg.graph.graph import Graph, Node
+from pcg.language.expr import (
+    Access,
+    Add,
+    Apply,
+    Const,
+    Expr,
+    Guard,
+    IndexValue,
+    Max,
+    Mul,
+    Real,
+    Sum,
+    accesses,
+    children,
+)
+from pcg.language.functions import FUNCTIONS
+from pcg.language.poly import Poly
+from pcg.readings.kind import free_symbols, is_epilogue, look_up, reads
+from pcg.types.halo import typing_of
+from pcg.types.infer import bind_sizes
+from pcg.types.operator import Call
+from pcg.types.tensor import ParallelTensor
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one task of an operator does in one training step, all its slices in time together."""
+
+    flops_forward: int = 0
+    bytes_forward: int = 0
+    """Bytes read from and written to the device's memory."""
+    flops_backward: int = 0
+    bytes_backward: int = 0
+    kernels_forward: int = 0
+    kernels_backward: int = 0
+    """Operators launched: one for each operand that needs a gradient."""
+    flops_slope: int = 0
+    bytes_slope: int = 0
+    kernels_slope: int = 0
+    """The pass before those backward that multiplies the gradient of a function of a sum by its
+    slope: it reads both gradient and value, and writes."""
+
+
+@lru_cache(maxsize=16)
+def gradient_nodes(graph: Graph) -> frozenset[Node]:
+    """The nodes whose outputs need gradients: weights, and all that depends on one.
+
+    The ``tensor`` leaves of a part of a model stand for values of the rest and count as well.
+    """
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.is_leaf:
+            wanted = node.leaf.kind != "input"
+        else:
+            wanted = any(value.node in found for value in node.inputs)
+        if wanted:
+            found.add(node)
+    return frozenset(found)
+
+
+def work(node: Node, needs: frozenset[int], itemsize: int = 4) -> Work:
+    """The work of one task of a compute operator; nothing for a join, which moves no data.
+
+    ``needs`` are the operands, by position, whose gradients back-propagation has to compute;
+    ``itemsize`` is bytes an element. Tasks are alike, so one figure is that of them all.
+    """
+    if node.operator_call.operator.parallel is not None:
+        return Work()
+    return _work(node.operator_call, tuple(value.type for value in node.inputs), needs, itemsize)
+
+
+@lru_cache(maxsize=65536)
+def _work(
+    call: Call, types: tuple[ParallelTensor, ...], needs: frozenset[int], itemsize: int
+) -> Work:
+    equation = call.instance(tuple(t.rank for t in types))
+    lengths, sizes = _lengths(call, types)
+    blocks = [prod(t.held) for t in types]
+    walk = _Walk(sizes, lengths, blocks, needs)
+    written = 0
+    for output in equation.outputs:
+        scope = {name: lengths[name] for dim in output.dims for name in dim.names}
+        written += prod(scope.values())
+        walk.root(output.body, scope)
+    read = [walk.read(operand) for operand in range(len(types))]
+    moved_back = sum(
+        written + sum(read[other] for other in walk.values.get(operand, ())) + blocks[operand]
+        for operand in needs
+    )
+    return Work(
+        flops_forward=walk.forward,
+        bytes_forward=itemsize * (sum(read) + written),
+        flops_backward=walk.backward,
+        bytes_backward=itemsize * moved_back,
+        kernels_forward=1,
+        kernels_backward=len(needs),
+        flops_slope=walk.slope,
+        bytes_slope=itemsize * 3 * walk.sloped,
+        kernels_slope=1 if walk.sloped else 0,
+    )
+
+
+def _lengths(
+    call: Call, types: tuple[ParallelTensor, ...]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """How many values of each index one task computes; and the global sizes, by symbol."""
+    ranks = tuple(t.rank for t in types)
+    sizes = bind_sizes(call, call.instance(ranks), [t.shape for t in types])
+    lengths = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
+    for axis in typing_of(call, types).axes:
+        operand, position = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
+        lengths[axis.name] //= types[operand].degrees.dims[position]
+    return lengths, sizes
+
+
+Scope = Mapping[str, int]
+"""The indices that an expression stands under, each with its length on one task."""
+
+
+@dataclass
+class _Walk:
+    """Counts the operations of an equation, each distinct sub-expression once."""
+
+    sizes: Mapping[str, int]
+    lengths: Mapping[str, int]
+    blocks: list[int]
+    needs: frozenset[int]
+    forward: int = 0
+    backward: int = 0
+    slope: int = 0
+    sloped: int = 0
+    """Elements of outputs that are functions of sums."""
+    values: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
+    """By operand that needs a gradient: the operands whose values the gradient is made of."""
+    seen: set[object] = field(default_factory=set[object])
+    found_by: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """For the index of a look-up: the indices that determine it."""
+    whole: set[int] = field(default_factory=set[int])
+    """Operands that are read as a whole, and not looked up."""
+    looked_up: dict[int, int] = field(default_factory=dict[int, int])
+
+    def read(self, operand: int) -> int:
+        """How many elements of its block of an operand a task reads."""
+        block = self.blocks[operand]
+        if operand in self.whole:
+            return block
+        return min(block, self.looked_up.get(operand, 0))
+
+    def root(self, body: Expr, scope: Scope) -> None:
+        grid = prod(scope.values())
+        if isinstance(body, Apply) and is_epilogue(body):
+            flops = FUNCTIONS[body.function].flops
+            self.forward += flops * grid
+            if self._wanted(body):
+                self.slope += (flops + 1) * grid
+                self.sloped += grid
+            for arg in body.args:
+                self.root(arg, scope)
+            return
+        self._visit(body, scope)
+        if self._wanted(body) and self._points(body, scope) < grid:
+            self.backward += grid
+
+    def _visit(self, value: Expr, scope: Scope) -> None:
+        if not reads(value):
+            return
+        key = _key(value, scope)
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        match value:
+            case Access():
+                self._access(value, scope)
+            case Sum():
+                self._sum(value, scope)
+            case Max():
+                self._greatest(value, scope)
+            case Mul(factors):
+                self._product(factors, scope)
+            case Add(terms):
+                self._addition(terms, scope)
+            case Apply(function, args):
+                self._function(function, args, scope)
+            case _:
+                pass
+
+    def _access(self, access: Access, scope: Scope) -> None:
+        points = self._points(access, scope)
+        if not free_symbols(access).isdisjoint(self.found_by):
+            known = self.looked_up.get(access.operand, 0)
+            self.looked_up[access.operand] = known + points
+            if access.operand in self.needs:
+                self.backward += points
+        else:
+            self.whole.add(access.operand)
+
+    def _sum(self, value: Sum, scope: Scope) -> None:
+        length = self.lengths.get(value.var, value.size.evaluate(self.sizes))
+        inner = {**scope, value.var: length}
+        by = look_up(value)
+        if by is not None:
+            self.found_by[value.var] = by & frozenset(scope)
+        self._visit(value.body, inner)
+        if by is None:
+            self.forward += self._points(value.body, inner)
+
+    def _greatest(self, value: Max, scope: Scope) -> None:
+        """One comparison a value; the gradient goes to one of them."""
+        length = self.lengths.get(value.var, value.size.evaluate(self.sizes))
+        inner = {**scope, value.var: length}
+        self._visit(value.body, inner)
+        points = self._points(value.body, inner)
+        self.forward += points
+        if self._wanted(value.body):
+            self.backward += points
+
+    def _product(self, factors: tuple[Expr, ...], scope: Scope) -> None:
+        points = self._points(Mul(factors), scope)
+        numbers = [f for f in factors if not _chooses(f)]
+        multiplications = max(len(numbers) - 1, 0)
+        self.forward += multiplications * points
+        for i, factor in enumerate(factors):
+            self._visit(factor, scope)
+            for operand in self._wanted(factor):
+                used = self.values.setdefault(operand, set())
+                others = factors[:i] + factors[i + 1 :]
+                used |= {a.operand for other in others for a in accesses(other)}
+            if self._wanted(factor):
+                summed = multiplications and self._points(factor, scope) < points
+                self.backward += (multiplications + bool(summed)) * points
+
+    def _addition(self, terms: tuple[Expr, ...], scope: Scope) -> None:
+        points = self._points(Add(terms), scope)
+        guarded = [t for t in terms if isinstance(t, Mul) and _guards(t)]
+        summands = len(terms) - len(guarded) + bool(guarded)
+        self.forward += (summands - 1) * points
+        for term in terms:
+            self._visit(term, scope)
+            if term not in guarded and self._wanted(term) and self._points(term, scope) < points:
+                self.backward += points
+
+    def _function(self, function: str, args: tuple[Expr, ...], scope: Scope) -> None:
+        for arg in args:
+            self._visit(arg, scope)
+        if function == "eq":
+            return
+        points = self._points(Apply(function, args), scope)
+        flops = FUNCTIONS[function].flops
+        self.forward += flops * points
+        inside = {access.operand for arg in args for access in accesses(arg)}
+        for arg in args:
+            for operand in self._wanted(arg):
+                self.values.setdefault(operand, set()).update(inside)
+            if self._wanted(arg):
+                self.backward += (flops + 1) * points
+
+    def _points(self, value: Expr, scope: Scope) -> int:
+        """How many values of its free indices an expression is computed for."""
+        free = free_symbols(value) & frozenset(scope)
+        for name in free & self.found_by.keys():
+            free = (free - {name}) | self.found_by[name]
+        return prod(scope[name] for name in free)
+
+    def _wanted(self, value: Expr) -> frozenset[int]:
+        """The operands below a value whose gradients are wanted and that pass through it."""
+        if isinstance(value, Access):
+            return self.needs & {value.operand}
+        if isinstance(value, Apply) and value.function == "eq":
+            return frozenset()
+        return frozenset(o for child in children(value) for o in self._wanted(child))
+
+
+def _chooses(factor: Expr) -> bool:
+    """Whether a factor takes no multiplication: a guard, an equality test, or a sign."""
+    if isinstance(factor, Const):
+        return abs(factor.value) == 1
+    return isinstance(factor, Guard) or (isinstance(factor, Apply) and factor.function == "eq")
+
+
+def _guards(term: Mul) -> bool:
+    return any(isinstance(factor, Guard) for factor in term.factors)
+
+
+def _key(value: Expr, scope: Scope) -> object:
+    """Equal for sub-expressions that are the same but for the names of their indices."""
+    numbers = count()
+    names: dict[str, int] = {}
+    lengths: list[int] = []
+
+    def number(symbol: str, length: int) -> int:
+        if symbol not in names:
+            names[symbol] = next(numbers)
+            lengths.append(length)
+        return names[symbol]
+
+    def index(poly: Poly) -> object:
+        return tuple(
+            (tuple(number(s, scope[s]) if s in scope else names.get(s, s) for s in monomial), c)
+            for monomial, c in poly.terms
+        )
+
+    def shape(part: Expr) -> object:
+        match part:
+            case Const() | Real():
+                return part
+            case Access(operand, position):
+                return ("access", operand, *(index(p) for p in position))
+            case IndexValue(at) | Guard(at):
+                return (type(part).__name__, index(at))
+            case Sum(var, size, body):
+                names.pop(var, None)
+                names[var] = next(numbers)
+                return ("sum", names[var], index(size), shape(body))
+            case Max(var, size, guards, body):
+                names.pop(var, None)
+                names[var] = next(numbers)
+                return ("max", names[var], index(size), *map(index, guards), shape(body))
+            case Apply(function, args):
+                return (function, *map(shape, args))
+            case Add() | Mul():
+                return (type(part).__name__, *map(shape, children(part)))
+
+    return (shape(value), tuple(lengths))

@@ -1,0 +1,326 @@
+"""Operators: one declaration each, from which every reading is derived.
+
+    matmul = Operator("matmul", "out[a..., n] = sum k: x[a..., k] * w[k, n]")
+
+An operator is called with attributes: positions (``axis``), sizes (``at``), reals (``factor``),
+and, for the parallel operators, a dimension and a degree. A ``Call`` is an operator with values
+for them; in a rule they may be symbolic (a ``Poly``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from typing import Any
+
+from pcg.errors import OperatorError
+from pcg.language.language import Equation, expand
+from pcg.language.poly import Poly
+from pcg.language.template import Declared, EquationError, Template, parse_template
+from pcg.types import local
+from pcg.types.task import Task
+
+Value = int | float | Poly
+"""The value of an attribute; a polynomial where a rule leaves it symbolic."""
+
+Attributes = tuple[tuple[str, Value], ...]
+
+Kernel = (
+    Callable[[Task], Any]
+    | Callable[[Task, Any], Any]
+    | Callable[[Task, Any, Any], Any]
+    | Callable[[Task, Any, Any, Any], Any]
+    | Callable[..., Any]
+)
+"""A torch function of a ``Task`` and the local blocks of the operands."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator: a name, an index equation, and the names of its attributes.
+
+    ``sizes`` are integer and ``reals`` real attributes that the equation uses; positions are read
+    from the equation's ``@`` marks. ``kernel`` overrides the evaluation in torch that follows from
+    the equation. Raises EquationError when the equation has no meaning.
+    """
+
+    name: str
+    equation: str
+    sizes: tuple[str, ...] = ()
+    reals: tuple[str, ...] = ()
+    kernel: Kernel | None = field(default=None, compare=False)
+    commutative: bool = False
+    parallel: str | None = None
+    """For an operator that moves data: which type rule it has (``pcg.types.infer``)."""
+
+    def __post_init__(self) -> None:
+        try:
+            self._check()
+        except EquationError as error:
+            raise EquationError(f"operator {self.name}: {error}") from error
+
+    def _check(self) -> None:
+        """Read the equation at two sets of ranks, from which the runs have to be found again."""
+        if self.parallel not in (None, "join", *PARALLEL_ATTRIBUTES):
+            raise EquationError(f"no type rule is called {self.parallel!r}")
+        for name in self.attributes:
+            if self.attributes.count(name) > 1:
+                raise EquationError(f"attribute {name!r} is given twice")
+        runs = self.runs
+        for start, step in ((1, 0), (2, 1)):
+            lengths = {run: start + step * i for i, run in enumerate(runs)}
+            equation = self._expand(tuple(lengths.items()))
+            ranks = tuple(len(operand.dims) for operand in equation.operands)
+            positions = _positions(self.template, lengths)
+            if run_lengths(self, ranks, positions) != lengths:
+                raise EquationError(f"ranks do not tell how long {', '.join(runs)} are")
+
+    @cached_property
+    def runs(self) -> tuple[str, ...]:
+        """The runs of indices in its operands, sorted."""
+        dims = [dim for operand in self.template.operands for dim in operand.dims]
+        return tuple(sorted({dim.names[0] for dim in dims if dim.run}))
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"<operator {self.name}>"
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Between processes one of Unity's own goes by its name, any other by its definition."""
+        if _OWN.get(self.name) == self:
+            return _own_named, (self.name,)
+        return _defined, (type(self), *(getattr(self, f.name) for f in fields(self)))
+
+    @cached_property
+    def identity(self) -> str:
+        """What it is to graphs, equal for equal definitions alone: the name of one of Unity's own;
+        any other name may have many definitions, and a hash of its own goes with it."""
+        if _OWN.get(self.name) == self:
+            return self.name
+        parts = (self.equation, self.sizes, self.reals, self.commutative, self.parallel)
+        return f"{self.name}#{blake2b(repr(parts).encode(), digest_size=12).hexdigest()}"
+
+    @cached_property
+    def template(self) -> Template:
+        return parse_template(self.equation)
+
+    @cached_property
+    def attributes(self) -> tuple[str, ...]:
+        """The names of all attributes, in the order in which they are printed."""
+        moved = PARALLEL_ATTRIBUTES.get(self.parallel or "", ())
+        return (*self.template.positions, *self.sizes, *self.reals, *moved)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """The names of the attributes that may be left out, all together."""
+        return OPTIONAL_ATTRIBUTES.get(self.parallel or "", ())
+
+    @property
+    def arity(self) -> int:
+        return len(self.template.operands)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(d.name for d in self.template.definitions if not d.local)
+
+    @property
+    def operand_names(self) -> tuple[str, ...]:
+        return tuple(o.name for o in self.template.operands)
+
+    @lru_cache(maxsize=4096)  # noqa: B019 - operators live as long as the program
+    def _expand(self, lengths: tuple[tuple[str, int], ...]) -> Equation:
+        return expand(self.template, dict(lengths), frozenset(self.sizes), frozenset(self.reals))
+
+    @lru_cache(maxsize=4096)  # noqa: B019
+    def instance(self, ranks: tuple[int, ...], positions: tuple[int, ...]) -> Equation:
+        """The equation for operands of these ranks. Raises OperatorError where they don't fit."""
+        if len(ranks) != self.arity:
+            problem = f"{len(ranks)} operands, expected {self.arity}"
+            raise OperatorError(self.name, "*", None, problem)
+        lengths = run_lengths(self, ranks, dict(zip(self.template.positions, positions)))  # noqa: B905
+        return self._expand(tuple(sorted(lengths.items())))
+
+    @lru_cache(maxsize=4096)  # noqa: B019
+    def typing(self, ranks: tuple[int, ...], positions: tuple[int, ...]) -> local.LocalTyping:
+        """Which cuts it allows at these ranks."""
+        return local.derive(self.instance(ranks, positions))
+
+    def __call__(self, **attributes: Value) -> Call:
+        """The operator with values for its attributes, the optional ones all or none."""
+        names = self.attributes
+        if not set(attributes).isdisjoint(self.optional):
+            names = (*names, *self.optional)
+        if set(attributes) == set(names):
+            return Call(self, tuple((name, attributes[name]) for name in names))
+        expected = ", ".join(names)
+        given = ", ".join(attributes) or "none"
+        problem = f"attributes {given}, expected {expected or 'none'}"
+        raise OperatorError(self.name, "*", None, problem)
+
+
+_OWN: dict[str, Operator] = {}
+"""Unity's own operators by name."""
+
+
+def own(operators: Iterable[Operator]) -> None:
+    """Let names stand for these definitions. Called once, where Unity's operators are declared."""
+    _OWN.update({operator.name: operator for operator in operators})
+
+
+def _own_named(name: str) -> Operator:
+    return _OWN[name]
+
+
+@lru_cache(maxsize=1024)
+def _defined(kind: type[Operator], *definition: Any) -> Operator:
+    """The operator of a definition, read once a process."""
+    return kind(*definition)
+
+
+PARALLEL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "partition": ("dim", "degree"),
+    "combine": ("dim", "degree"),
+    "replicate": ("degree",),
+    "reduce": ("degree",),
+    "pipeline": ("dim", "degree"),
+    "batch": ("dim", "degree"),
+}
+OPTIONAL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {"partition": ("before", "after")}
+"""The halo of a partition: how many elements of its neighbours each block holds too."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator with its attributes."""
+
+    operator: Operator
+    attributes: Attributes = ()
+
+    def __reduce__(self) -> tuple[type[Call], tuple[Operator, Attributes]]:
+        return Call, (self.operator, self.attributes)
+
+    @property
+    def name(self) -> str:
+        return self.operator.name
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        return dict(self.attributes)
+
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        return tuple(self.integer(name) for name in self.operator.template.positions)
+
+    def integer(self, name: str) -> int:
+        """A concrete integer attribute. Raises OperatorError if it is none."""
+        value = self.values[name]
+        if isinstance(value, Poly):
+            value = value.constant
+        if not isinstance(value, int) or isinstance(value, bool):
+            problem = f"attribute {name} is {self.values[name]}, expected an integer"
+            raise OperatorError(self.name, "*", None, problem)
+        return value
+
+    def instance(self, ranks: tuple[int, ...]) -> Equation:
+        return self.operator.instance(ranks, self.positions)
+
+    def typing(self, ranks: tuple[int, ...]) -> local.LocalTyping:
+        return self.operator.typing(ranks, self.positions)
+
+    def __str__(self) -> str:
+        return self._text(self.name)
+
+    @property
+    def identity(self) -> str:
+        """Equal for equal calls of equal definitions alone (``Operator.identity``)."""
+        return self._text(self.operator.identity)
+
+    def _text(self, name: str) -> str:
+        inner = ", ".join(f"{name}={value}" for name, value in self.attributes)
+        return f"{name}({inner})"
+
+
+def _positions(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
+    """Where the indices marked ``@`` stand when runs have the given lengths."""
+    found: dict[str, int] = {}
+    for part in template.placing:
+        at = 0
+        for dim in part.dims:
+            if dim.position is not None and found.setdefault(dim.position, at) != at:
+                raise EquationError(f"'@{dim.position}' stands at {found[dim.position]} and {at}")
+            at += lengths[dim.names[0]] if dim.run else 1
+    return found
+
+
+def run_lengths(
+    operator: Operator, ranks: tuple[int, ...], positions: Mapping[str, int]
+) -> dict[str, int]:
+    """How long each run is when the operands have these ranks. Raises OperatorError where they do
+    not fit."""
+    lengths = _placed_runs(operator, positions)
+    for operand, rank in zip(operator.template.operands, ranks, strict=True):
+        _solve_operand(operator, operand, rank, positions, lengths)
+    return lengths
+
+
+def _placed_runs(operator: Operator, positions: Mapping[str, int]) -> dict[str, int]:
+    """The lengths of the runs that stand before an index of an output whose place is given."""
+    lengths: dict[str, int] = {}
+    for output in operator.template.placing[operator.arity :]:
+        for at, dim in enumerate(output.dims):
+            if dim.position is not None and dim.position in positions:
+                given = positions[dim.position]
+                pending = [d.names[0] for d in output.dims[:at] if d.run]
+                length = given - (at - len(pending)) - sum(lengths.get(r, 0) for r in pending)
+                unknown = [run for run in pending if run not in lengths]
+                if not unknown and length == 0:
+                    continue
+                if length < 0 or len(unknown) != 1:
+                    problem = f"{dim.position} is {given}, where it cannot stand"
+                    raise OperatorError(operator.name, output.name, given, problem)
+                lengths[unknown[0]] = length
+    return lengths
+
+
+def _solve_operand(
+    operator: Operator,
+    operand: Declared,
+    rank: int,
+    positions: Mapping[str, int],
+    lengths: dict[str, int],
+) -> None:
+    """Find the lengths of the runs in one operand from its rank and the position attributes."""
+    at = 0
+    pending: str | None = None
+    for dim in operand.dims:
+        if dim.run:
+            run = dim.names[0]
+            if run in lengths:
+                at += lengths[run]
+            elif pending:
+                problem = f"operand {operand.name}: ranks do not tell how long {pending} is"
+                raise EquationError(problem)
+            else:
+                pending = run
+            continue
+        if dim.position is not None:
+            given = positions[dim.position]
+            high = rank - 1 if pending else at
+            if at > high or at >= rank:
+                problem = f"rank {rank}, expected at least {at + 1}"
+                raise OperatorError(operator.name, operand.name, None, problem)
+            if not at <= given <= high:
+                problem = f"{dim.position} is {given}, expected {at} to {high}"
+                raise OperatorError(operator.name, operand.name, given, problem)
+            if pending:
+                lengths[pending], pending, at = given - at, None, given
+        at += 1
+    if pending is not None and rank >= at:
+        lengths[pending], at = rank - at, rank
+    if at != rank:
+        more = "at least " if pending is not None else ""
+        raise OperatorError(operator.name, operand.name, None, f"rank {rank}, expected {more}{at}")

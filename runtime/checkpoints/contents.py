@@ -1,0 +1,167 @@
+"""The table of contents of a checkpoint: which tensors it has, and where each piece of one lies.
+
+torch.distributed.checkpoint keeps its own table as a pickle, ``.metadata``, which can run what it
+likes when it is read. So the same is written beside it as JSON, and that is what is read. That
+pickle stays for other tools; it is looked through, not loaded, for names that have no place there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, StringConstraints
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+
+from pcg.errors import InputError
+from pcg.files import FileModel, Name, read_json, write_text_atomic
+from runtime.checkpoints.pickles import check_names
+
+CONTENTS = "contents.json"
+PICKLED = ".metadata"
+"""The same in DCP's own form."""
+_LIMIT = 256 * 1024 * 1024
+"""Bytes of the table: some three million pieces."""
+DATA = r"__\d{1,7}_\d{1,7}\.distcp"
+"""What files with tensors are called."""
+
+DTypeName = Literal["float64", "float32", "bfloat16", "float16", "int64"]
+Size = Annotated[int, Field(ge=1, le=1 << 48)]
+Place = Annotated[int, Field(ge=0, le=1 << 56)]
+Shape = Annotated[tuple[Size, ...], Field(strict=False, max_length=64)]
+DataName = Annotated[str, StringConstraints(pattern=f"^{DATA}$", max_length=32)]
+
+
+class PieceFile(FileModel):
+    """A block of a tensor, as torch.save writes one."""
+
+    offsets: Annotated[tuple[Place, ...], Field(strict=False, max_length=64)]
+    """The global index of its first element."""
+    shape: Shape
+    file: DataName
+    at: Place
+    """Where in the file it begins."""
+    bytes: Size
+
+
+class TensorFile(FileModel):
+    """A tensor, in pieces."""
+
+    dtype: DTypeName
+    shape: Shape
+    pieces: Annotated[tuple[PieceFile, ...], Field(strict=False, min_length=1)]
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)
+
+
+class ContentsFile(FileModel):
+    """``contents.json``."""
+
+    schema_version: Literal[1]
+    tensors: dict[Name, TensorFile]
+
+
+class TableWriter(FileSystemWriter):
+    """Writes the files of torch.distributed.checkpoint, and the table of contents as JSON."""
+
+    def finish(self, metadata: Metadata, results: Any) -> None:
+        """Called on one rank, when all have written."""
+        super().finish(metadata, results)
+        contents = contents_of(metadata)
+        write_text_atomic(Path(self.path) / CONTENTS, contents.model_dump_json() + "\n")
+
+
+def contents_of(metadata: Metadata) -> ContentsFile:
+    """What DCP's table says."""
+    places: Mapping[MetadataIndex, Any] = metadata.storage_data
+    tensors: dict[Name, TensorFile] = {}
+    for name, saved in metadata.state_dict_metadata.items():
+        assert isinstance(saved, TensorStorageMetadata), "checkpoints have tensors only"
+        pieces: list[PieceFile] = []
+        for chunk in saved.chunks:
+            place = places[MetadataIndex(name, chunk.offsets)]
+            pieces.append(
+                PieceFile(
+                    offsets=tuple(chunk.offsets),
+                    shape=tuple(chunk.sizes),
+                    file=str(place.relative_path),
+                    at=place.offset,
+                    bytes=place.length,
+                )
+            )
+        dtype: Any = str(saved.properties.dtype).removeprefix("torch.")
+        shape = tuple(saved.size)
+        tensors[name] = TensorFile(dtype=dtype, shape=shape, pieces=tuple(pieces))
+    return ContentsFile(schema_version=1, tensors=tensors)
+
+
+def read_contents(path: Path, sizes: Mapping[str, int]) -> dict[str, TensorFile]:
+    """The tensors of the checkpoint in a folder, whose files are so large.
+
+    Raises InputError where the table is missing or wrong: where a piece lies beyond its tensor or
+    its file, pieces overlap, or some are missing.
+    """
+    where = path / CONTENTS
+    if PICKLED in sizes:
+        check_names(path / PICKLED)
+    contents = read_json(where, ContentsFile, _LIMIT)
+    for name, tensor in contents.tensors.items():
+        if problem := _fault(tensor):
+            raise InputError(f"{where}: tensors.{name}", problem)
+    for name, problem in _misplaced(contents.tensors, sizes):
+        raise InputError(f"{where}: tensors.{name}", problem)
+    return contents.tensors
+
+
+def _fault(tensor: TensorFile) -> str | None:
+    """What is wrong with the pieces of a tensor, which have to be the cells of a grid: then each of
+    its elements is in exactly one of them."""
+    rank, item = len(tensor.shape), tensor.torch_dtype.itemsize
+    for piece in tensor.pieces:
+        if not rank == len(piece.offsets) == len(piece.shape):
+            return f"a piece of rank {len(piece.shape)}, expected {rank}"
+        if piece.bytes < prod(piece.shape) * item:
+            return f"{piece.bytes} bytes for a piece of shape {list(piece.shape)}"
+    ends: list[dict[int, int]] = []
+    for dim, size in enumerate(tensor.shape):
+        starts = sorted({piece.offsets[dim] for piece in tensor.pieces})
+        if starts[0] != 0 or starts[-1] >= size:
+            return f"pieces from {starts[0]} to {starts[-1]} in dimension {dim} of size {size}"
+        ends.append(dict(pairwise([*starts, size])))
+    for piece in tensor.pieces:
+        for dim, (start, size) in enumerate(zip(piece.offsets, piece.shape, strict=True)):
+            if start + size != ends[dim][start]:
+                expected = ends[dim][start] - start
+                return f"a piece of {size} at {start} in dimension {dim}, expected {expected}"
+    cells = prod(len(found) for found in ends)
+    if len({piece.offsets for piece in tensor.pieces}) != len(tensor.pieces):
+        return "has a piece twice"
+    return None if len(tensor.pieces) == cells else f"{len(tensor.pieces)} of {cells} pieces"
+
+
+def _misplaced(
+    tensors: Mapping[str, TensorFile], sizes: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    """Tensors with pieces that lie in no file, beyond its end or in each other's place."""
+    held: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        for piece in tensor.pieces:
+            held[piece.file].append((piece.at, piece.at + piece.bytes, name))
+    for file, spans in held.items():
+        if file not in sizes:
+            yield spans[0][2], f"lies in {file}, which is no file of the checkpoint"
+            return
+        ordered = sorted(spans)
+        for (_, end, name), (start, _, _) in pairwise(ordered):
+            if start < end:
+                yield name, f"ends at byte {end} of {file}, where another piece has begun"
+        if ordered[-1][1] > sizes[file]:
+            yield ordered[-1][2], f"ends at byte {ordered[-1][1]} of {file}, of {sizes[file]}"

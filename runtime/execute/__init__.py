@@ -1,0 +1,1 @@
+"""Running and differentiating a program on one rank, with torch."""

@@ -1,0 +1,150 @@
+"""A batch that is taken slice by slice, forward and back.
+
+Its slices may begin while those of the batch before are still under way, so that all that belongs
+to one batch is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from runtime.execute.frame import Frame, Machinery
+from runtime.execute.segment import Block
+from runtime.program.program import Pipelined
+
+Values = dict[str, Tensor]
+Done = Callable[[int], None]
+"""Told a number in ``Passes.way_back``: blocks from it on have given the weights all gradients."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The blocks of a rank's program. ``before``: what is done once, before slices; ``tail``: what
+    joins them."""
+
+    before: Sequence[Block]
+    slices: Sequence[Sequence[Block]]
+    tail: Sequence[Block]
+
+
+class SlicedBatch:
+    """One batch. Slices go forward in order, and back in order; ``finish`` and ``go_back`` follow
+    after the last one."""
+
+    def __init__(
+        self,
+        number: int,
+        shared: Machinery,
+        parts: Parts,
+        pipeline: Pipelined,
+        inputs: tuple[Values, list[Values]],
+        scale: float,
+    ) -> None:
+        """``shared``: with the weights to read. ``inputs``: those that are read as a whole, and
+        those of each slice. ``scale``: what gradients are multiplied with."""
+        self.number = number
+        self.started = 0
+        """Slices that have gone forward."""
+        self.outputs: Mapping[str, Tensor] = {}
+        self._shared, self._parts, self._pipeline = shared, parts, pipeline
+        self._scale = scale
+        self._before = Frame(shared, parts.before)
+        self._before.values.update(inputs[0])
+        self._inputs = inputs[1]
+        self._frames: dict[int, Frame] = {}
+        self._sums: Values = {}
+        self._known: Values = {}
+
+    def forward(self) -> None:
+        """Take the next slice forward."""
+        part = self.started
+        self._enter(part)
+        # Every stage has taken that slice back by now, and so has received all of it.
+        self._shared.world.settle_parts(self._shared.world.part - self._pipeline.stages)
+        if not part:
+            self._before.forward()
+            self._sums, self._known = self._zeros(), self._gradients_of_joined()
+        values, self._inputs[part] = self._inputs[part], {}
+        blocks = self._parts.slices[part]
+        frame = Frame(self._shared, blocks, self._before, self._sums, self._known, values)
+        self._frames[part] = frame
+        frame.forward()
+        self.started += 1
+
+    def backward(self, part: int, done: Done | None = None) -> None:
+        """Take a slice back; ``done``: of the last one."""
+        self._enter(part)
+        self._go_back(self._frames.pop(part), done, len(self._parts.before) + len(self._parts.tail))
+
+    def finish(self, done: Done) -> Tensor | None:
+        """Join the slices; this rank's part of the loss."""
+        tail = Frame(self._shared, self._parts.tail, self._before, values=self._sums)
+        tail.forward()
+        self.outputs, loss = results(tail)
+        if self._pipeline.tail_trains:
+            begin_back(tail, self._scale)
+            tail.values.clear()
+            self._go_back(tail, done, len(self._parts.before))
+        return loss
+
+    def go_back(self, done: Done) -> None:
+        """Take back what was done before the slices."""
+        self._before.values.clear()
+        self._go_back(self._before, done, 0)
+
+    def _go_back(self, frame: Frame, done: Done | None, first: int) -> None:
+        """``first``: the number in ``Passes.way_back`` of the frame's first block."""
+        if done is None:
+            frame.backward()
+            return
+        done(first + len(frame.blocks))
+        frame.backward(lambda number: done(first + number))
+
+    def _enter(self, part: int) -> None:
+        """What is sent from now on is of a slice."""
+        world = self._shared.world
+        world.batch = self.number
+        world.part = self.number * len(self._parts.slices) + part
+
+    def _gradients_of_joined(self) -> Values:
+        """The tail's gradients of what it joins. It is linear, so zeros do for what is to come."""
+        leaves = self._shared.leaves
+        summed = {name: leaf.grad for name, leaf in leaves.items()}
+        tail = Frame(self._shared, self._parts.tail, self._before, values=self._zeros())
+        tail.forward()
+        begin_back(tail, self._scale)
+        tail.backward()
+        joined = self._pipeline.joined
+        found = {name: tail.gradients[name] for name in joined if name in tail.gradients}
+        # What depends on the values is taken with the right ones, in the end.
+        self._before.gradients.clear()
+        for name, leaf in leaves.items():
+            leaf.grad = summed[name]
+        return found
+
+    def _zeros(self) -> Values:
+        shapes, device = self._shared.program.shapes, self._shared.world.device
+        dtype = self._shared.precision.dtype
+        return {
+            name: torch.zeros(shapes[name], dtype=dtype, device=device)
+            for name in self._pipeline.joined
+        }
+
+
+def begin_back(frame: Frame, scale: float) -> None:
+    """The gradient of the loss is 1 where it counts, or the scale of the loss."""
+    program, precision = frame.shared.program, frame.shared.precision
+    if program.loss is not None and program.loss in program.active:
+        shape, device = program.shapes[program.loss], frame.shared.world.device
+        frame.add(program.loss, torch.full(shape, scale, dtype=precision.dtype, device=device))
+
+
+def results(frame: Frame) -> tuple[dict[str, Tensor], Tensor | None]:
+    """The outputs, by register, and this rank's part of the loss."""
+    program = frame.shared.program
+    outputs = {name: frame.value(name) for name in program.outputs}
+    return outputs, frame.value(program.loss).sum() if program.loss else None

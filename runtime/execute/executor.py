@@ -1,0 +1,247 @@
+"""Execution of a rank's program: forward, backward, and the gradients of the weights kept here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from pcg.errors import InputError
+from runtime.execute.frame import Machinery
+from runtime.execute.passes import Passes, Told
+from runtime.execute.precision import LossScale, PrecisionName, precision
+from runtime.execute.running_statistics import RunningStatistics
+from runtime.execute.segment import Block, Meeting
+from runtime.execute.sync import GradientSync
+from runtime.inputs.fitting import exact_in
+from runtime.inputs.prefetch import Ahead
+from runtime.inputs.seeded import Source, Synthetic, initial_weight
+from runtime.program.buckets import buckets
+from runtime.program.program import Exchange, Load, Program
+from runtime.world.collectives import World
+from runtime.world.messages import run_exchange
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One training step: the loss before its update, and its wall-clock seconds, with the reading
+    of a user's data and without the making of synthetic data."""
+
+    loss: float
+    seconds: float
+
+
+Update = Callable[[Mapping[str, Tensor]], None]
+"""Takes the complete gradient of every trained weight's piece, by register, and changes the pieces
+in place."""
+
+
+class Executor:
+    """A rank's weights and registers. All ranks of the world have to step together.
+
+    ``weights`` are the pieces kept here, by register; who updates them does so in place.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        world: World,
+        number_format: PrecisionName = "float32",
+        seed: int = 0,
+        source: Source | None = None,
+        *,
+        compiles: bool = False,
+        drawn: bool = True,
+    ) -> None:
+        """``source`` of the inputs: synthetic ones by default. ``compiles``: whether stretches
+        between communications go through torch.compile. ``drawn``: whether weights begin with
+        values from the seed; else with zeros, for others to fill."""
+        self._program, self._world = program, world
+        self._precision = precision(number_format, world.device)
+        world.prepare(program.groups)
+        self.running = RunningStatistics(program.running, world, self._precision.dtype)
+        dtype = self._precision.dtype
+        self.weights = {
+            weight.register: initial_weight(weight.leaf, seed, weight.region, dtype).to(
+                world.device
+            )
+            if drawn
+            else torch.zeros(
+                [stop - start for start, stop in weight.region], dtype=dtype, device=world.device
+            )
+            for weight in program.weights
+        }
+        shared = Machinery(program, world, self._precision, compiles)
+        self.loss_scale = LossScale() if self._precision.needs_scale else None
+        """What the loss is multiplied with in float16."""
+        given = source or Synthetic(seed)
+        self._ahead = self._read_ahead(given) if given.counts else None
+        self._passes = Passes(program, self._ahead or given)
+        self._blocks = self._passes.way_back
+        self._closing = _first_readers(self._blocks)
+        self._sync = self._make_sync()
+        self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
+        """The weights of one update before, where gradients are of those."""
+        # Two versions are read in turns, so that a batch may begin before the last update.
+        self._versions = [replace(shared, leaves=self._leaves(self.older or self.weights))]
+        if self.older:
+            self._versions.append(replace(shared, leaves=self._leaves(self.weights)))
+        self._number = 0
+        """The batch under way."""
+        self._reads = 0
+        """The version that the gradients under way are of."""
+
+    @torch.no_grad()
+    def step(self, number: int, update: Update | None, *, more: bool = False) -> StepResult:
+        """One pass over the data of batch ``number``. ``update`` is given the sums of its gradients
+        and those of the batches before that had none; without one they stay here, and no rank
+        learns of another's. ``more``: whether the next step is that of the next batch, which then
+        may begin before this one has ended."""
+        begins: list[float] = []
+
+        def start() -> None:
+            self._world.synchronize()
+            begins.append(perf_counter())
+
+        totals: list[Callable[[], float]] = []
+
+        def known(loss: Tensor | None) -> None:
+            """Ranks add their parts of the loss up while the way back goes on."""
+            totals.append(self._world.start_total(0.0 if loss is None else loss))
+
+        self._number = number
+        # Until the way back is told of, nothing is complete.
+        self._block = 0
+        self._passes.scale = self.loss_scale.value if self.loss_scale else 1.0
+        self._updates = update is not None
+        following = self._next_version() if more else None
+        told = Told(start, known, self._done)
+        self._passes.run(number, self._versions[self._reads], told, following)
+        gradients = self._sync.finish() if self._updates else {}
+        self._world.settle()
+        self.running.update(self._passes.outputs)
+        self._keep_outputs()
+        if update is not None:
+            self._update(update, gradients)
+        # Last, because it waits for other ranks, the slowest of which sets the pace.
+        (total,) = (wait() for wait in totals)
+        self._world.synchronize()
+        return StepResult(total, perf_counter() - begins[0])
+
+    def _update(self, update: Update, gradients: Mapping[str, Tensor]) -> None:
+        if self.loss_scale and not self.loss_scale.accepts(gradients, self._world.total):
+            return
+        for register, older in self.older.items():
+            weight = self.weights[register]
+            older.copy_(weight)
+            # What the next batch has begun to read stays where it is, and becomes the older one.
+            older.data, weight.data = weight.data, older.data
+        self._reads = (self._reads + 1) % len(self._versions)
+        update(gradients)
+
+    @torch.no_grad()
+    def collect(
+        self, exchange: Exchange, shape: tuple[int, ...], *, weight: bool = False
+    ) -> Tensor | None:
+        """Gather a weight, or an output of the last step, of global ``shape``, by an exchange."""
+        held = self.weights if weight else self._passes.outputs
+        source = held[exchange.source] if exchange.source else None
+        wanted = shape if exchange.target else None
+        dtype = self._precision.dtype
+        given = None if source is None else source.to(dtype)
+        found = run_exchange(self._world, exchange, given, wanted, dtype)
+        self._world.settle()
+        return found
+
+    def ends_before(self, number: int) -> None:
+        """Say which batch is the first that no step will ask for."""
+        if self._ahead is not None:
+            self._ahead.end = number
+
+    def bad_inputs(self) -> list[str]:
+        """The inputs of the last batch, of a user's data, that are not finite."""
+        return [] if self._ahead is None else self._ahead.bad(self._number)
+
+    def _read_ahead(self, source: Source) -> Ahead:
+        program = self._program
+        parts = [program.instructions]
+        if program.pipeline is not None:
+            parts += [*program.pipeline.slices, program.pipeline.tail]
+        loads = (i for part in parts for i in part if isinstance(i, Load))
+        wanted = [(i.leaf, i.region) for i in loads if i.leaf.kind != "weight"]
+        for leaf, _ in wanted:
+            if not exact_in(leaf, self._precision.dtype):
+                problem = f"has integers up to {leaf.below}, which {self._precision.dtype} does not"
+                raise InputError(f"input {leaf.name}", f"{problem} hold, expected float64")
+        return Ahead(source, wanted, self._precision.dtype, self._world.device)
+
+    @property
+    def _is_delayed(self) -> bool:
+        return self._program.pipeline is not None and self._program.pipeline.is_delayed
+
+    def _make_sync(self) -> GradientSync:
+        trained = self._program.trained
+        sizes = {w.register: self.weights[w.register].nbytes for w in trained}
+        return GradientSync(buckets(trained, sizes), self._world, self._take_gradient)
+
+    def _next_version(self) -> Machinery | None:
+        """What the next batch reads, where it may begin before this one has ended. With a scale of
+        the loss, which an update may change, it may not."""
+        pipeline = self._program.pipeline
+        if pipeline is None or not pipeline.runs_on or self.loss_scale:
+            return None
+        return self._versions[(self._reads + self._updates) % len(self._versions)]
+
+    def _leaves(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights as autograd reads them: the same memory, so that updates show."""
+        trained = {weight.register for weight in self._program.trained}
+        leaves: dict[str, Tensor] = {}
+        for register, weight in weights.items():
+            # Not detached, which would count updates of the weight as changes of what was read.
+            leaf = leaves[register] = weight.data.requires_grad_(register in trained)
+            if register in trained:
+                leaf.register_post_accumulate_grad_hook(self._hook(register))
+        return leaves
+
+    def _hook(self, register: str) -> Callable[[Tensor], None]:
+        def added(_: Tensor) -> None:
+            """The way back of the block under way has added to the weight's gradient."""
+            if self._updates and self._closing.get(register) == self._block - 1:
+                self._sync.complete(register)
+
+        return added
+
+    def _take_gradient(self, register: str) -> Tensor:
+        leaf = self._versions[self._reads].leaves[register]
+        gradient, leaf.grad = leaf.grad, None
+        return torch.zeros_like(leaf) if gradient is None else gradient
+
+    def _done(self, number: int) -> None:
+        """Communication of gradients keeps its place among that of the program: what a later
+        step of the schedule completes is sent before an earlier one communicates."""
+        self._block = number
+        if not (self._updates and number):
+            return
+        if isinstance(following := self._blocks[number - 1], Meeting):
+            self._sync.flush(following.position + 1)
+
+    def _keep_outputs(self) -> None:
+        """Copy the outputs that are views of weights, which are about to change in place."""
+        weights = (*self.weights.values(), *self.older.values())
+        kept = {weight.untyped_storage().data_ptr() for weight in weights}
+        outputs = self._passes.outputs
+        for name, value in outputs.items():
+            if value.untyped_storage().data_ptr() in kept:
+                outputs[name] = value.clone()
+
+
+def _first_readers(blocks: tuple[Block, ...]) -> dict[str, int]:
+    """By register, the first block that reads it: the last one to add to its gradient."""
+    found: dict[str, int] = {}
+    for number, block in enumerate(blocks):
+        for name in block.reads:
+            found.setdefault(name, number)
+    return found

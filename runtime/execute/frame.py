@@ -1,0 +1,284 @@
+"""The registers of one part of a rank's program, forward and back.
+
+The order of the backward pass is the program's, reversed, and not autograd's choice, so that all
+ranks communicate in the same order; autograd differentiates the stretches in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from runtime.execute.fuse import Local
+from runtime.execute.kernels import Kernel, prepare
+from runtime.execute.precision import Precision
+from runtime.execute.recompute import Notes
+from runtime.execute.segment import (
+    Action,
+    Block,
+    Compute,
+    Meeting,
+    Stretch,
+    entering,
+    run_stretch,
+)
+from runtime.program.program import (
+    Alias,
+    Communication,
+    Exchange,
+    Program,
+    Run,
+    sources,
+    targets,
+)
+from runtime.world.collectives import Channel, World
+from runtime.world.messages import communicate, run_exchange
+
+Compiled = Callable[..., tuple[Tensor, ...]]
+
+
+@dataclass
+class Machinery:
+    """What the parts of a program share: where they run, how, and the weights' leaves."""
+
+    program: Program
+    world: World
+    precision: Precision
+    compiles: bool = False
+    leaves: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Weights by register; those that are trained collect their gradients."""
+    _actions: dict[int, tuple[Action, ...]] = field(default_factory=dict[int, tuple[Action, ...]])
+    _compiled: dict[int, Compiled] = field(default_factory=dict[int, Compiled])
+
+    def actions(self, stretch: Stretch) -> tuple[Action, ...]:
+        """The instructions of a stretch, ready to run."""
+        found = self._actions.get(id(stretch))
+        if found is None:
+            found = tuple(
+                Action(self._compute(instruction), sources(instruction), targets(instruction), gone)
+                for instruction, gone in zip(stretch.instructions, stretch.drops, strict=True)
+            )
+            self._actions[id(stretch)] = found
+        return found
+
+    def compiled(self, stretch: Stretch) -> Compiled:
+        """A stretch as one function of what it reads. The first time it is not compiled yet:
+        kernels then look up torch's functions, which the compiler could not follow."""
+        if (found := self._compiled.get(id(stretch))) is not None:
+            return found
+        actions = self.actions(stretch)
+
+        def run(*values: Tensor) -> tuple[Tensor, ...]:
+            local = dict(zip(stretch.reads, values, strict=True))
+            return run_stretch(stretch.results, actions, local)
+
+        self._compiled[id(stretch)] = torch.compile(run, dynamic=False)
+        return run
+
+    def _compute(self, instruction: Local) -> Compute:
+        match instruction:
+            case Run():
+                return prepare(instruction.call, instruction.task, instruction.starts)
+            case Alias():
+                return tuple
+            case Exchange(target=target):
+                shape = self.program.shapes[target] if target else None
+                return partial(_slice, self.world, instruction, shape, self.precision.dtype)
+
+
+def _slice(
+    world: World,
+    exchange: Exchange,
+    shape: tuple[int, ...] | None,
+    dtype: torch.dtype,
+    given: Sequence[Tensor],
+) -> tuple[Tensor, ...]:
+    found = run_exchange(world, exchange, given[0] if given else None, shape, dtype)
+    return () if found is None else (found,)
+
+
+@dataclass
+class Frame:
+    """One pass over a part of a program. Registers of the part before it are read from ``outer``,
+    to which their gradients go. ``sums``: registers of a later part that this one adds to, with
+    their gradients, which are known before."""
+
+    shared: Machinery
+    blocks: Sequence[Block]
+    outer: Frame | None = None
+    sums: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    known: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    values: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    gradients: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    _records: list[list[tuple[str, GradientEdge, torch.dtype]]] = field(
+        default_factory=list[list[tuple[str, GradientEdge, torch.dtype]]]
+    )
+    """Of each stretch, the registers by which gradients come back into it."""
+    _notes: Notes = field(default_factory=Notes)
+
+    def forward(self) -> None:
+        """Make all registers; those that are not kept for later parts are dropped."""
+        self.shared.world.begin("forward")
+        for block in self.blocks:
+            if isinstance(block, Stretch):
+                self._run(block)
+            else:
+                self._meet(block)
+            for name in block.ends:
+                if (gone := self.values.pop(name, None)) is not None:
+                    self._notes.forget(gone)
+
+    def backward(self, done: Callable[[int], None] | None = None) -> None:
+        """Take gradients back. ``done`` is told the number of each block that has been."""
+        self.shared.world.begin("backward")
+        for number in range(len(self.blocks) - 1, -1, -1):
+            block = self.blocks[number]
+            if isinstance(block, Stretch):
+                self._differentiate(self._records.pop())
+            else:
+                self._meet_back(block)
+            if done is not None:
+                done(number)
+
+    def value(self, name: str) -> Tensor:
+        """A register of this part, a weight, or a register of the part before."""
+        for known in (self.values, self.shared.leaves):
+            if name in known:
+                return known[name]
+        assert self.outer is not None, f"nothing has made {name}"
+        return self.outer.value(name)
+
+    def add(self, name: str, gradient: Tensor) -> None:
+        """One more user's share of a register's gradient."""
+        leaf = self.shared.leaves.get(name)
+        if leaf is not None:
+            leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
+        elif name in self._made:
+            known = self.gradients.get(name)
+            self.gradients[name] = gradient if known is None else known + gradient
+        else:
+            assert self.outer is not None, f"nothing has made {name}"
+            self.outer.add(name, gradient)
+
+    def take(self, name: str) -> Tensor:
+        """A register's gradient, complete because all its users come later in the program."""
+        gradient = self.known.get(name) if name in self.sums else self.gradients.pop(name, None)
+        if gradient is not None:
+            return gradient
+        shape, device = self.shared.program.shapes[name], self.shared.world.device
+        return torch.zeros(shape, dtype=self.shared.precision.dtype, device=device)
+
+    def __post_init__(self) -> None:
+        self._made: set[str] = set()
+        """Registers whose gradients are collected here."""
+        self._made.update(self.values)
+        for block in self.blocks:
+            self._made.update(block.makes)
+
+    def _run(self, stretch: Stretch) -> None:
+        active = self.shared.program.active
+        tracked = any(name in active for name in stretch.results)
+        with torch.set_grad_enabled(tracked), self.shared.precision.context():
+            noted = tracked and (bool(self._notes) or any(map(_is_again, stretch.instructions)))
+            local = self._entered(stretch, tracked=tracked, noted=noted)
+            results = self._results(stretch, local, noted=noted)
+        record: list[tuple[str, GradientEdge, torch.dtype]] = []
+        for name, result in zip(stretch.results, results, strict=True):
+            if name in active and result.requires_grad:
+                record.append((name, get_gradient_edge(result), result.dtype))
+            self.values[name] = result.detach()
+        self._records.append(record)
+
+    def _entered(self, stretch: Stretch, *, tracked: bool, noted: bool) -> dict[str, Tensor]:
+        """What a stretch reads; gradients of it find their way out."""
+        local: dict[str, Tensor] = {}
+        for name in stretch.reads:
+            value = self.value(name)
+            if tracked and name in self.shared.program.active and name not in self.shared.leaves:
+                value = entering(value, partial(self.add, name))
+            local[name] = value
+            if name in stretch.ends:
+                self.values.pop(name, None)
+                if not noted:
+                    self._notes.forget(value)
+        return local
+
+    def _results(
+        self, stretch: Stretch, local: dict[str, Tensor], *, noted: bool
+    ) -> tuple[Tensor, ...]:
+        if not noted:
+            if self.shared.compiles:
+                return self.shared.compiled(stretch)(*(local[name] for name in stretch.reads))
+            return run_stretch(stretch.results, self.shared.actions(stretch), local)
+        actions = [
+            self._noted(action) if _is_again(instruction) else action
+            for instruction, action in zip(
+                stretch.instructions, self.shared.actions(stretch), strict=True
+            )
+        ]
+        with self._notes.hooks():
+            return run_stretch(stretch.results, actions, local, self._notes.forget)
+
+    def _noted(self, action: Action) -> Action:
+        """What can be computed again."""
+        compute = partial(_compute, self.shared.precision, action.compute)
+        return action._replace(compute=partial(self._notes.run, compute))
+
+    def _differentiate(self, record: list[tuple[str, GradientEdge, torch.dtype]]) -> None:
+        """Pull the gradients of a stretch's results back to what it read."""
+        roots: list[GradientEdge] = []
+        gradients: list[Tensor] = []
+        for name, edge, dtype in record:
+            gradient = self.gradients.pop(name, None)
+            if gradient is not None:
+                roots.append(edge)
+                gradients.append(gradient.to(dtype))
+        if roots:
+            torch.autograd.backward(roots, gradients)
+
+    def _meet(self, block: Meeting) -> None:
+        instruction = block.instruction
+        source = None if instruction.source is None else self.value(instruction.source)
+        found = self._communicate(instruction, source, "forward")
+        if found is None or instruction.target is None:
+            return
+        if instruction.target in self.sums:
+            self.sums[instruction.target].add_(found)
+        else:
+            self.values[instruction.target] = found
+
+    def _meet_back(self, block: Meeting) -> None:
+        instruction, active = block.instruction, self.shared.program.active
+        known = isinstance(instruction, Exchange) and instruction.active
+        if not known and instruction.target not in active:
+            return
+        target, source = instruction.target, instruction.source
+        gradient = None if target is None else self.take(target)
+        found = self._communicate(instruction.adjoint, gradient, "backward")
+        if source is not None and found is not None:
+            self.add(source, found)
+
+    def _communicate(
+        self, instruction: Communication, source: Tensor | None, channel: Channel
+    ) -> Tensor | None:
+        shared = self.shared
+        shape = None if instruction.target is None else shared.program.shapes[instruction.target]
+        dtype = shared.precision.dtype
+        given = None if source is None else source.to(dtype)
+        return communicate(shared.world, instruction, given, shape, dtype, channel)
+
+
+def _is_again(instruction: Local) -> bool:
+    return isinstance(instruction, Run) and instruction.again
+
+
+def _compute(
+    precision: Precision, kernel: Kernel, operands: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    with precision.context():
+        return kernel(operands)

@@ -1,0 +1,144 @@
+"""Execution of one task in torch: the operator's kernel, or else its equation itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pcg.language.functions import FUNCTIONS
+from pcg.readings.evaluate import Block, evaluate_output
+from pcg.readings.ring import IndexArray
+from pcg.types.infer import bind_sizes
+from pcg.types.operator import Call, Value
+from pcg.types.task import Task
+from runtime.execute.pointwise import pointwise
+
+
+@dataclass(frozen=True)
+class TorchReals:
+    """Real numbers as torch tensors of one floating-point type, differentiable by autograd.
+
+    It satisfies ``pcg.readings.ring.Ring``. Indices are numpy's, converted where elements are read.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+
+    def constant(self, value: Fraction) -> Tensor:
+        return self._number(float(value))
+
+    def real(self, value: Value) -> Tensor:
+        assert isinstance(value, (int, float)), "lowering leaves no symbols"
+        return self._number(float(value))
+
+    def numbers(self, values: IndexArray) -> Tensor:
+        return torch.tensor(values, dtype=self.dtype, device=self.device)
+
+    def gather(
+        self, block: Tensor, index: Sequence[IndexArray], valid: NDArray[np.bool_]
+    ) -> Tensor:
+        at = tuple(torch.tensor(i, device=self.device) for i in index)
+        mask = torch.tensor(valid, device=self.device)
+        return torch.where(mask, block.to(self.dtype)[at], 0.0)
+
+    def take(self, block: Tensor, cut: tuple[slice, ...], order: tuple[int, ...]) -> Tensor:
+        return block[cut].permute(order).to(self.dtype)
+
+    def plus(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    def times(self, a: Tensor, b: Tensor) -> Tensor:
+        return a * b
+
+    def chosen(self, values: Tensor, held: NDArray[np.bool_]) -> Tensor:
+        return torch.where(torch.tensor(held, device=self.device), values, 0.0)
+
+    def total(self, values: Tensor, axis: int) -> Tensor:
+        return values.sum(dim=axis)
+
+    def greatest(self, values: Tensor, axis: int, valid: NDArray[np.bool_]) -> Tensor:
+        mask = torch.tensor(valid, device=self.device)
+        if not values.shape[axis]:
+            return values.new_full(values.sum(dim=axis).shape, float("-inf"))
+        return torch.where(mask, values, float("-inf")).amax(dim=axis)
+
+    def apply(self, function: str, args: Sequence[Tensor]) -> Tensor:
+        return FUNCTIONS[function].kernel(*args).to(self.dtype)
+
+    def expand(self, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return values.expand(shape)
+
+    def zeros(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def concatenate(self, arrays: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(arrays))
+
+    def _number(self, value: float) -> Tensor:
+        return torch.tensor(value, dtype=self.dtype, device=self.device)
+
+
+Kernel = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+"""The output blocks of a task from its operands' blocks."""
+
+
+def prepare(call: Call, task: Task, starts: Sequence[tuple[int, ...]]) -> Kernel:
+    """What runs a task on its operands' blocks, which begin at ``starts``: the operator's kernel,
+    or its equation, read as torch functions of whole blocks where it is element by element."""
+    kernel = call.operator.kernel
+    if kernel is not None:
+        placed = replace(task, starts=tuple(starts))
+
+        def run_kernel(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            result = kernel(placed, *blocks)
+            return result if isinstance(result, tuple) else (result,)
+
+        return run_kernel
+    function = pointwise(call, tuple(len(start) for start in starts))
+    if function is not None:
+        return lambda blocks: (function(blocks),)
+    return lambda blocks: run_equation(call, task, blocks, starts)
+
+
+def run_task(
+    call: Call, task: Task, blocks: Sequence[Tensor], starts: Sequence[tuple[int, ...]]
+) -> tuple[Tensor, ...]:
+    """The output blocks of a task from its operands' blocks, which begin at ``starts``."""
+    return prepare(call, task, starts)(blocks)
+
+
+def run_equation(
+    call: Call, task: Task, blocks: Sequence[Tensor], starts: Sequence[tuple[int, ...]]
+) -> tuple[Tensor, ...]:
+    """The same from the operator's equation alone. The first block sets dtype and device; a
+    constant, which has none, takes torch's default."""
+    equation = call.instance(tuple(block.dim() for block in blocks))
+    sizes = {f"|{name}|": size for name, size in task.sizes.items()}
+    sizes |= {name: call.integer(name) for name in call.operator.sizes}
+    like = blocks[0] if blocks else torch.empty(0)
+    ring = TorchReals(like.dtype, like.device)
+    operands = [Block(block, start) for block, start in zip(blocks, starts, strict=True)]
+    return tuple(
+        evaluate_output(output, operands, sizes, task.ranges, call.attributes, ring)
+        for output in equation.outputs
+    )
+
+
+def whole_task(call: Call, shapes: Sequence[tuple[int, ...]]) -> Task:
+    """The one task of an operator that is not cut, on operands of these shapes."""
+    equation = call.instance(tuple(len(shape) for shape in shapes))
+    sizes = bind_sizes(call, equation, shapes)
+    named = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
+    return Task(call.values, named, {})
+
+
+def run_whole(call: Call, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """An operator on whole tensors."""
+    task = whole_task(call, [tuple(tensor.shape) for tensor in tensors])
+    return run_task(call, task, tensors, [(0,) * tensor.dim() for tensor in tensors])

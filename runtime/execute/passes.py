@@ -1,0 +1,145 @@
+"""One pass of a rank's program over a batch, forward and back, all at once or slice by slice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from runtime.execute.batch import Done, Parts, SlicedBatch, begin_back, results
+from runtime.execute.frame import Frame, Machinery
+from runtime.execute.segment import Block, blocks_of
+from runtime.inputs.seeded import Source
+from runtime.program.program import Instruction, Load, Pipelined, Program, sources
+
+Known = Callable[[Tensor | None], None]
+"""Told this rank's part of the loss, if it has one, as soon as that is known."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Who is told of what in a pass. ``start``: that what its time is of begins."""
+
+    start: Callable[[], None]
+    loss: Known
+    done: Done
+
+
+@dataclass
+class Passes:
+    """Passes over batches; the gradients of weights gather at their leaves. ``source``: where the
+    inputs are from."""
+
+    program: Program
+    source: Source
+    blocks: tuple[Block, ...] = field(init=False)
+    """Those of what is done once, before any slices."""
+    way_back: tuple[Block, ...] = field(init=False)
+    """Those that add to gradients last, in such an order that they go back from the end: what is
+    done once, what joins slices, and the last slice."""
+    outputs: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
+    """Of the last pass, by register."""
+    scale: float = field(init=False, default=1.0)
+    """What gradients are multiplied with."""
+    _under_way: SlicedBatch | None = field(init=False, default=None)
+    """The next batch, if some of its slices have gone forward."""
+
+    def __post_init__(self) -> None:
+        program = self.program
+        kept = {*program.outputs, *([program.loss] if program.loss else [])}
+        pipeline = program.pipeline
+        if pipeline is None:
+            self.blocks = self.way_back = blocks_of(program.instructions, frozenset(kept))
+            return
+        later = [i for part in (*pipeline.slices, pipeline.tail) for i in part]
+        read = {name for instruction in later for name in sources(instruction)}
+        self.blocks = blocks_of(program.instructions, frozenset(kept | read))
+        joined = frozenset(pipeline.joined)
+        slices = [blocks_of(part, frozenset(), joined) for part in pipeline.slices]
+        self._parts = Parts(self.blocks, slices, blocks_of(pipeline.tail, frozenset(kept)))
+        self.way_back = (*self.blocks, *self._parts.tail, *slices[-1])
+
+    def run(
+        self, number: int, shared: Machinery, told: Told, following: Machinery | None = None
+    ) -> None:
+        """Take batch ``number``, with the weights of ``shared``. ``following``: those of the next
+        batch, if its slices may begin before this one has ended."""
+        self.outputs = {}
+        if self.source.counts:
+            told.start()
+        if (pipeline := self.program.pipeline) is not None:
+            self._run_slices(number, pipeline, shared, told, following)
+            return
+        frame = Frame(shared, self.blocks)
+        frame.values.update(self._loaded(shared, self.program.instructions, number))
+        if not self.source.counts:
+            told.start()
+        frame.forward()
+        self.outputs, loss = results(frame)
+        told.loss(loss)
+        begin_back(frame, self.scale)
+        frame.values.clear()
+        told.done(len(self.way_back))
+        frame.backward(told.done)
+
+    def _run_slices(
+        self,
+        number: int,
+        pipeline: Pipelined,
+        shared: Machinery,
+        told: Told,
+        following: Machinery | None,
+    ) -> None:
+        batch, self._under_way = self._under_way or self._batch(number, pipeline, shared), None
+        assert batch.number == number, "the batch that was begun is the next one"
+        ahead = None
+        if following is not None and pipeline.lead:
+            ahead = self._batch(number + 1, pipeline, following)
+        world = shared.world
+        world.batch = number
+        if not self.source.counts:
+            told.start()
+        early = self.program.loss is None
+        if early:
+            # At once, so that ranks with the loss need not wait for the way back of this one.
+            told.loss(None)
+        for is_forward, part in pipeline.turns:
+            if is_forward:
+                if part >= batch.started:
+                    batch.forward()
+                continue
+            if ahead is not None and part + pipeline.lead >= len(pipeline.slices):
+                ahead.forward()
+            is_last = part == len(pipeline.slices) - 1
+            batch.backward(part, told.done if is_last else None)
+        loss = batch.finish(told.done)
+        self.outputs = dict(batch.outputs)
+        if not early:
+            told.loss(loss)
+        batch.go_back(told.done)
+        self._under_way = ahead
+
+    def _batch(self, number: int, pipeline: Pipelined, shared: Machinery) -> SlicedBatch:
+        once = (*self.program.instructions, *pipeline.tail)
+        inputs = (
+            self._loaded(shared, once, number),
+            [self._loaded(shared, part, number) for part in pipeline.slices],
+        )
+        return SlicedBatch(number, shared, self._parts, pipeline, inputs, self.scale)
+
+    def _loaded(
+        self, shared: Machinery, instructions: Iterable[Instruction], number: int
+    ) -> dict[str, Tensor]:
+        """The inputs that instructions load, in the format in which the run computes."""
+        device, dtype = shared.world.device, shared.precision.dtype
+        return {
+            i.target: piece.to(device, dtype, non_blocking=True)  # from pinned memory
+            for i in instructions
+            if isinstance(i, Load) and i.leaf.kind != "weight"
+            for piece in (self._read(shared, i, number),)
+        }
+
+    def _read(self, shared: Machinery, load: Load, number: int) -> Tensor:
+        with shared.world.busy("reading its data"):
+            return self.source.piece(load.leaf, load.region, number)

@@ -1,0 +1,128 @@
+"""Equations that work element by element, as torch functions of whole blocks.
+
+An equation such as ``out[i...] = x[i...] + y[i...]`` reads every operand at the index that it
+writes. A task's blocks then lie just as its output does, and no index need be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pcg.language.equation import Output
+from pcg.language.expr import Access, Add, Apply, Const, Expr, IndexValue, Mul, Real
+from pcg.language.functions import FUNCTIONS
+from pcg.types.operator import Call
+
+Blocks = Sequence[Tensor]
+Function = Callable[[Blocks], Tensor]
+_Part = Function | float
+
+
+def pointwise(call: Call, ranks: tuple[int, ...]) -> Function | None:
+    """The function of an operator on operands of these ranks; None for one that is of another kind,
+    or has not just one output."""
+    if not ranks:
+        return None
+    outputs = call.instance(ranks).outputs
+    if len(outputs) != 1:
+        return None
+    try:
+        made = _Reader(call.values, outputs[0]).read(outputs[0].body)
+    except _OtherKind:
+        return None
+    return made if callable(made) else None
+
+
+class _OtherKind(Exception):
+    """The equation does more than work element by element."""
+
+
+class _Reader:
+    """Turns the expression of an output into functions; what no operand is in, into numbers."""
+
+    def __init__(self, attributes: Mapping[str, Any], output: Output) -> None:
+        self._attributes = attributes
+        self._index = tuple(dim.index for dim in output.dims)
+
+    def read(self, expr: Expr) -> _Part:
+        match expr:
+            case Const(value):
+                return float(value)
+            case Real(name):
+                return self._number(self._attributes[name])
+            case IndexValue(index):
+                symbols = {symbol for monomial, _ in index.terms for symbol in monomial}
+                if not symbols <= self._attributes.keys():
+                    raise _OtherKind
+                return self._number(index.evaluate(self._attributes))
+            case Access(operand, index):
+                if index != self._index:
+                    raise _OtherKind
+                return lambda blocks: blocks[operand]
+            case Add(terms):
+                return reduce(_plus, map(self.read, terms))
+            case Mul(factors):
+                return reduce(_times, map(self.read, factors))
+            case Apply(function, args):
+                return _applied(function, [self.read(arg) for arg in args])
+            case _:
+                raise _OtherKind
+
+    def _number(self, value: Any) -> float:
+        if not isinstance(value, (int, float)):
+            raise _OtherKind
+        return float(value)
+
+
+def _plus(a: _Part, b: _Part) -> _Part:
+    if not callable(a):
+        if not callable(b):
+            return a + b
+        return lambda blocks: b(blocks) + a
+    if not callable(b):
+        return lambda blocks: a(blocks) + b
+    return lambda blocks: a(blocks) + b(blocks)
+
+
+def _times(a: _Part, b: _Part) -> _Part:
+    if not callable(a):
+        if not callable(b):
+            return a * b
+        return (lambda blocks: -b(blocks)) if a == -1.0 else lambda blocks: b(blocks) * a
+    if not callable(b):
+        return lambda blocks: a(blocks) * b
+    return lambda blocks: a(blocks) * b(blocks)
+
+
+def _applied(function: str, args: list[_Part]) -> _Part:
+    kernel: Callable[..., Tensor] = FUNCTIONS[function].kernel
+    given = [arg for arg in args if callable(arg)]
+    if not given:
+        numbers = [torch.tensor(arg, dtype=torch.float64) for arg in args]
+        return float(kernel(*numbers).item())
+    if len(args) == 1:
+        (only,) = given
+
+        def run_one(blocks: Blocks) -> Tensor:
+            value = only(blocks)
+            return _like(kernel(value), value)
+
+        return run_one
+
+    def run(blocks: Blocks) -> Tensor:
+        values = [arg(blocks) if callable(arg) else arg for arg in args]
+        like = next(value for value in values if isinstance(value, Tensor))
+        filled = [v if isinstance(v, Tensor) else torch.full_like(like, v) for v in values]
+        return _like(kernel(*filled), like)
+
+    return run
+
+
+def _like(value: Tensor, operand: Tensor) -> Tensor:
+    """In the number format of an operand: a comparison has another."""
+    return value if value.dtype is operand.dtype else value.to(operand.dtype)

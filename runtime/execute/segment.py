@@ -1,0 +1,189 @@
+"""Stretches: what a rank does between two communications, run and differentiated as one.
+
+A stretch is one graph of autograd. It enters by registers made before and leaves by those that are
+read after it; all others are dropped as soon as nothing more of the stretch reads them, and live on
+only where the way back needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from runtime.execute.fuse import Local, fused
+from runtime.program.program import (
+    Alias,
+    Communication,
+    Exchange,
+    Instruction,
+    Load,
+    Run,
+    sources,
+    targets,
+)
+
+Sink = Callable[[Tensor], None]
+"""Takes the gradient of a register."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Instructions of one rank in a row that need no other rank."""
+
+    instructions: tuple[Local, ...]
+    reads: tuple[str, ...]
+    """Registers made before it."""
+    results: tuple[str, ...]
+    """Registers that it makes and that are read after it."""
+    drops: tuple[tuple[str, ...], ...]
+    """After each instruction, the registers that nothing more of the stretch reads."""
+    ends: frozenset[str]
+    """Those of ``reads`` that nothing reads after it."""
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The registers that are there after it."""
+        return self.results
+
+    @property
+    def position(self) -> int:
+        """That of its first instruction in the schedule."""
+        return self.instructions[0].position
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A communication between stretches. ``ends``: the source, if nothing reads it later."""
+
+    instruction: Communication
+    ends: frozenset[str]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        source = self.instruction.source
+        return () if source is None else (source,)
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The registers that are there after it."""
+        return targets(self.instruction)
+
+    @property
+    def position(self) -> int:
+        return self.instruction.position
+
+
+Block = Stretch | Meeting
+
+
+def blocks_of(
+    instructions: Iterable[Instruction],
+    kept: frozenset[str],
+    joined: frozenset[str] = frozenset(),
+) -> tuple[Block, ...]:
+    """Instructions as stretches and what is between them. ``kept``: registers that are read after
+    all of them; ``joined``: those that others add to as well, so that to move something into one
+    is taken for communication. Loads are left out: they are done before."""
+    grouped: list[list[Local] | Communication] = []
+    for instruction in instructions:
+        if isinstance(instruction, Load):
+            continue
+        if not _is_local(instruction) or not joined.isdisjoint(targets(instruction)):
+            grouped.append(instruction)  # pyright: ignore[reportArgumentType]
+        elif grouped and isinstance(grouped[-1], list):
+            grouped[-1].append(instruction)  # pyright: ignore[reportArgumentType]
+        else:
+            grouped.append([instruction])  # pyright: ignore[reportArgumentType]
+    found: list[Block] = []
+    later = set(kept)
+    for group in reversed(grouped):
+        block = _stretch(group, later) if isinstance(group, list) else _meeting(group, later)
+        later.update(block.reads)
+        found.append(block)
+    return tuple(reversed(found))
+
+
+def _is_local(instruction: Instruction) -> bool:
+    if isinstance(instruction, Exchange):
+        return instruction.is_local
+    return isinstance(instruction, Run | Alias)
+
+
+def _meeting(instruction: Communication, later: set[str]) -> Meeting:
+    return Meeting(instruction, frozenset(sources(instruction)) - later)
+
+
+def _stretch(given: Sequence[Local], later: set[str]) -> Stretch:
+    instructions = fused(given, later)
+    made = {name for instruction in instructions for name in targets(instruction)}
+    reads = dict.fromkeys(
+        name for instruction in instructions for name in sources(instruction) if name not in made
+    )
+    results = [n for i in instructions for n in targets(i) if n in later]
+    drops: list[tuple[str, ...]] = []
+    needed = set(results)
+    for instruction in reversed(instructions):
+        touched = dict.fromkeys((*sources(instruction), *targets(instruction)))
+        drops.append(tuple(name for name in touched if name not in needed))
+        needed.update(touched)
+    ends = frozenset(reads) - later
+    return Stretch(instructions, tuple(reads), tuple(results), tuple(reversed(drops)), ends)
+
+
+class _Enter(Function):
+    """The identity, whose way back hands the gradient to a sink and ends there."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, anchor: Tensor, sink: Sink) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.sink = sink
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.sink(gradient)
+        return None, None, None
+
+
+def entering(value: Tensor, sink: Sink) -> Tensor:
+    """A value from before a stretch, within autograd's record of it."""
+    anchor = torch.empty((), requires_grad=True)
+    found = _Enter.apply(value, anchor, sink)
+    assert isinstance(found, Tensor)
+    return found
+
+
+Compute = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+
+
+class Action(NamedTuple):
+    """An instruction of a stretch, ready to run."""
+
+    compute: Compute
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    drops: tuple[str, ...]
+    """The registers that nothing more of the stretch reads."""
+
+
+def run_stretch(
+    results: Sequence[str],
+    actions: Iterable[Action],
+    local: dict[str, Tensor],
+    dropped: Callable[[Tensor], None] | None = None,
+) -> tuple[Tensor, ...]:
+    """The results from the registers read, which are used up. ``dropped`` is told of each tensor
+    that goes."""
+    for compute, reads, makes, drops in actions:
+        made = compute([local[name] for name in reads])
+        for name, value in zip(makes, made, strict=False):
+            local[name] = value
+        for name in drops:
+            gone = local.pop(name, None)
+            if dropped is not None and gone is not None:
+                dropped(gone)
+    return tuple([local[name] for name in results])

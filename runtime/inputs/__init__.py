@@ -1,0 +1,1 @@
+"""Where weights and inputs come from: drawn from a seed, or a user's dataset, read ahead."""

@@ -1,0 +1,277 @@
+"""Where the inputs of a step come from: drawn from the seed, or a user's dataset.
+
+What a step reads depends on the seed and its number only, never on the plan, so that a run that is
+resumed, on whatever number of processes, reads on where it stopped. A rank reads the samples of its
+own rows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from hashlib import blake2b
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from pcg.errors import InputError
+from pcg.graph.graph import Leaf
+from pcg.ops.user import run_file
+from pcg.placement.transfer import Region
+from pcg.plan.naming import DRAWN, NamingFile
+from runtime.inputs.fitting import as_tensor, fitting
+from runtime.inputs.seeded import Source, Synthetic
+from runtime.world.messages import cut
+
+
+class Samples(Protocol):
+    """Samples in an order of their own that has no end."""
+
+    def at(self, position: int) -> Any: ...
+
+    def place(self, position: int) -> str:
+        """Where in the dataset that sample is, in words."""
+        ...
+
+
+class MapSamples:
+    """A map-style dataset, in an order drawn anew for every pass; the last samples of a pass that
+    fill no batch are left out of it."""
+
+    def __init__(self, dataset: Any, batch: int, seed: int, where: str) -> None:
+        self._dataset, self._seed, self._where = dataset, seed, where
+        self._usable = len(dataset) // batch * batch
+        if not self._usable:
+            raise InputError(where, f"{len(dataset)} samples, expected a batch of {batch} or more")
+        self._pass, self._order = -1, torch.empty(0, dtype=torch.int64)
+
+    def place(self, position: int) -> str:
+        return f"index {self._index(position)} of the dataset"
+
+    def at(self, position: int) -> Any:
+        return self._dataset[self._index(position)]
+
+    def _index(self, position: int) -> int:
+        number, place = divmod(position, self._usable)
+        if number != self._pass:
+            digest = blake2b(f"{self._seed}/order/{number}".encode(), digest_size=7).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))
+            self._order = torch.randperm(len(self._dataset), generator=generator)
+            self._pass = number
+        return int(self._order[place])
+
+
+class StreamSamples:
+    """An iterable of samples, as it gives them, from the start again at its end. To go back it
+    starts anew and skips; those of the last ``kept`` positions are remembered."""
+
+    def __init__(self, dataset: Iterable[Any], kept: int, where: str) -> None:
+        self._dataset, self._kept, self._where = dataset, kept, where
+        self._iterator: Iterator[Any] = iter(dataset)
+        self._next = 0
+        self._recent: dict[int, Any] = {}
+
+    def place(self, position: int) -> str:
+        return "as the dataset gives them"
+
+    def at(self, position: int) -> Any:
+        if position < self._next and position not in self._recent:
+            self._iterator, self._next = iter(self._dataset), 0
+            self._recent.clear()
+        while self._next <= position:
+            self._recent[self._next] = self._following()
+            self._recent.pop(self._next - self._kept, None)
+            self._next += 1
+        return self._recent[position]
+
+    def _following(self) -> Any:
+        for _ in range(2):
+            try:
+                return next(self._iterator)
+            except StopIteration:
+                self._iterator = iter(self._dataset)
+        raise InputError(self._where, "gives no samples")
+
+
+class SharedSamples:
+    """An iterable that can be divided, as datasets of Hugging Face can: ``shard(num_shards,
+    index)`` gives a part of it. The rows of a batch are cut in as many groups as there are parts,
+    and each group has the samples of one part. A rank goes through the parts of its own rows alone,
+    and which sample lands in which row does not depend on how many ranks there are."""
+
+    def __init__(self, dataset: Any, batch: int, where: str) -> None:
+        self._dataset, self._batch, self._where = dataset, batch, where
+        most = getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", None) or batch
+        # The most parts that rows can be cut for evenly.
+        self._parts = max(n for n in range(1, batch + 1) if batch % n == 0 and n <= int(most))
+        self._streams: dict[int, StreamSamples] = {}
+
+    def at(self, position: int) -> Any:
+        part, own = self._own(position)
+        if part not in self._streams:
+            given = self._dataset.shard(num_shards=self._parts, index=part)
+            self._streams[part] = StreamSamples(given, self._batch // self._parts, self._where)
+        return self._streams[part].at(own)
+
+    def place(self, position: int) -> str:
+        part, own = self._own(position)
+        return f"sample {own} of part {part} of {self._parts}"
+
+    def _own(self, position: int) -> tuple[int, int]:
+        """The part that has a sample, and its position there."""
+        batch, row = divmod(position, self._batch)
+        rows = self._batch // self._parts
+        part, own = divmod(row, rows)
+        return part, batch * rows + own
+
+
+class UserData:
+    """A user's dataset. A sample has a tensor for each input, without the dimension of the batch:
+    by the input's name, or in the order of the model's arguments. What is no part of samples, such
+    as a buffer of the model, is looked up in ``constants`` of the dataset, by name.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        leaves: Iterable[Leaf],
+        naming: NamingFile,
+        seed: int,
+        where: str,
+        *,
+        alone: bool = True,
+    ) -> None:
+        """``alone``: whether nobody else knows what is no part of samples."""
+        self._where = where
+        constants: Mapping[str, Any] = getattr(dataset, "constants", {})
+        self._constants = {
+            name: as_tensor(value, f"{where}: constants: {name}")
+            for name, value in constants.items()
+        }
+        self._order = [name for name in naming.inputs if name is not None]
+        self._drawn = Synthetic(seed)
+        given = [leaf for leaf in leaves if not leaf.name.startswith(DRAWN)]
+        batched = [leaf for leaf in given if leaf.name not in self._constants]
+        if not alone:
+            batched = [leaf for leaf in batched if leaf.name not in naming.buffers]
+        for leaf in batched:
+            if (buffer := naming.buffers.get(leaf.name)) is not None:
+                problem = f"is buffer {buffer} of the model, expected in `constants` of the data"
+                raise InputError(f"{where}: input {leaf.name}", problem)
+        sizes = {leaf.name: _shape(leaf)[0] if leaf.rank else 0 for leaf in batched}
+        if len(set(sizes.values())) != 1:
+            found = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "none"
+            raise InputError(where, f"expected inputs with one batch size, the model has {found}")
+        self._batch = next(iter(sizes.values()))
+        self._samples: Samples
+        if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+            self._samples = MapSamples(dataset, self._batch, seed, where)
+        elif isinstance(dataset, Iterable) and callable(getattr(dataset, "shard", None)):
+            self._samples = SharedSamples(dataset, self._batch, where)
+        elif isinstance(dataset, Iterable):
+            self._samples = StreamSamples(dataset, self._batch, where)
+        else:
+            problem = f"returned {type(dataset).__name__}, expected a dataset or an iterable"
+            raise InputError(where, problem)
+        self._step, self._read = -1, dict[int, Any]()
+
+    @property
+    def counts(self) -> bool:
+        return True
+
+    @property
+    def constants(self) -> Collection[str]:
+        return self._constants.keys()
+
+    def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
+        """As ``runtime.inputs.seeded.Source`` says. Raises InputError for what does not fit the
+        model."""
+        if leaf.name.startswith(DRAWN):
+            return self._drawn.piece(leaf, region, step)
+        if leaf.name in self._constants:
+            where = f"{self._where}: constants: input {leaf.name}"
+            whole = fitting(leaf, self._constants[leaf.name], _shape(leaf), where)
+            return whole[cut(region)]
+        if step != self._step:
+            self._step, self._read = step, {}
+        (begin, end), *others = region
+        rows = [self._row(leaf, row)[cut(tuple(others))] for row in range(begin, end)]
+        return torch.stack(rows)
+
+    def _row(self, leaf: Leaf, row: int) -> Tensor:
+        position = self._step * self._batch + row
+        if row not in self._read:
+            try:
+                self._read[row] = self._samples.at(position)
+            except (InputError, MemoryError):
+                raise
+            except Exception as error:
+                problem = f"sample {position} raised {type(error).__name__}: {error}"
+                raise InputError(self._where, problem) from error
+        found, name = self._field(leaf, self._read[row]), f"input {leaf.name}"
+        try:
+            return fitting(leaf, as_tensor(found, name), _shape(leaf)[1:], name)
+        except InputError as error:
+            place = f"sample {position}, {self._samples.place(position)}"
+            raise InputError(f"{self._where}: {place}", str(error)) from error
+
+    def _field(self, leaf: Leaf, sample: Any) -> Any:
+        names = self._order
+        found: Any = None
+        if isinstance(sample, Mapping):
+            found = sample.get(leaf.name)
+        elif leaf.name in names:
+            parts = sample if isinstance(sample, (tuple, list)) else (sample,)
+            place = names.index(leaf.name)
+            found = parts[place] if len(parts) == len(names) else None
+        if found is None:
+            expected = f"expected a tensor for each of {', '.join(names) or leaf.name}"
+            raise InputError(self._where, f"no input {leaf.name} in a sample, {expected}")
+        return found
+
+
+def make_source(
+    name: str | None, leaves: Iterable[Leaf], naming: NamingFile, seed: int, *, alone: bool = True
+) -> Source:
+    """The inputs ``leaves`` from a dataset that ``name``, module:function or FILE.py:function,
+    returns; synthetic ones without a name. ``alone``: whether nobody else knows what is of the
+    module."""
+    if name is None:
+        return Synthetic(seed)
+    path, colon, function = name.rpartition(":")
+    where = f"--data {name}"
+    if not colon or not path or not function:
+        raise InputError(where, "expected module:function")
+    make = getattr(_module(path, where), function, None)
+    if not callable(make):
+        raise InputError(where, f"{path} has no function {function}")
+    try:
+        dataset = make()
+    except Exception as error:
+        problem = f"{function} raised {type(error).__name__}: {error}"
+        raise InputError(where, problem) from error
+    return UserData(dataset, leaves, naming, seed, where, alone=alone)
+
+
+def _module(path: str, where: str) -> ModuleType:
+    if path.endswith(".py"):
+        if not Path(path).is_file():
+            raise InputError(where, f"{path}: no such file")
+        return run_file(Path(path), "user_data")
+    # As `python -m` does: modules of the working directory can be named.
+    if (here := os.getcwd()) not in sys.path:  # noqa: PTH109  # sys.path holds text
+        sys.path.insert(0, here)
+    try:
+        return import_module(path)
+    except Exception as error:
+        raise InputError(where, f"import of {path}: {type(error).__name__}: {error}") from error
+
+
+def _shape(leaf: Leaf) -> tuple[int, ...]:
+    assert leaf.type is not None, "a graph that runs has types"
+    return leaf.type.shape

@@ -1,0 +1,206 @@
+"""How a transfer is carried out: by a collective where it is regular, else by messages.
+
+reduce and replicate is an all_reduce, combine and replicate an all_gather, reduce and partition a
+reduce_scatter, combine and partition along other dimensions an all_to_all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from itertools import combinations
+from math import prod
+from typing import Literal
+
+from pcg.placement.layout import Layout
+from pcg.placement.transfer import Message, Region, Transfer
+from runtime.program.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    Exchange,
+    Group,
+    Kept,
+    Part,
+    ReduceScatter,
+)
+
+Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+
+
+@lru_cache(maxsize=4096)
+def pattern(move: Transfer) -> tuple[Pattern, tuple[Group, ...]] | None:
+    """The collective that a transfer amounts to, with its groups; None where it is none."""
+    if move.groups is not None:
+        return "all_reduce", move.groups
+    if move.kind != "messages":
+        return None
+    if move.gathers is not None:
+        return "all_gather", move.gathers
+    if move.scatters is not None:
+        return "reduce_scatter", move.scatters
+    swaps = _swaps(move)
+    return None if swaps is None else ("all_to_all", swaps)
+
+
+def _swaps(move: Transfer) -> tuple[Group, ...] | None:
+    """Groups in which every device has one message of the same size for every other, and all that
+    it holds goes to one of them: then its gradient comes back from there."""
+    blocks = prod(move.source.type.block), prod(move.target.type.block)
+    if move.group > 1 or move.has_halos or blocks[0] != blocks[1]:
+        return None
+    heard: dict[int, set[int]] = {device: set() for device in move.target.devices}
+    told: dict[int, set[int]] = {device: set() for device in move.source.devices}
+    for message in move.messages:
+        heard[message.target].add(message.source)
+        told[message.source].add(message.target)
+    pairs = sum(map(len, heard.values()))
+    if pairs != len(move.messages) or len({m.elements for m in move.messages}) > 1:
+        return None
+    if heard != told:
+        return None
+    found = {tuple(sorted(peers)) for peers in heard.values()}
+    # The groups have to be closed: whoever is in one talks to just its members.
+    if any(tuple(sorted(heard[d])) != group for group in found for d in group):
+        return None
+    for device in told:
+        regions = [message.region for message in _of(move, source=device)]
+        if any(_meet(a, b) for a, b in combinations(regions, 2)):
+            return None
+    return tuple(sorted(found))
+
+
+def _meet(a: Region, b: Region) -> bool:
+    """Whether two regions have elements in common."""
+    return all(max(i, k) < min(j, m) for (i, j), (k, m) in zip(a, b, strict=True))
+
+
+def collective(
+    move: Transfer, rank: int, source: str, target: str, position: int = 0
+) -> Collective | None:
+    """A rank's part of a transfer that ``pattern`` calls a collective; None for a rank that takes
+    no part."""
+    found = pattern(move)
+    assert found is not None, "asked for where there is a pattern"
+    kind = found[0]
+    group = _group_of(move).get(rank)
+    if group is None:
+        return None
+    match kind:
+        case "all_reduce":
+            return AllReduce(source, target, group, position)
+        case "all_gather":
+            places = _places(move.source, group, region_of(move.target, rank))
+            return AllGather(source, target, group, places, position)
+        case "reduce_scatter":
+            places = _places(move.target, group, region_of(move.source, rank))
+            return ReduceScatter(source, target, group, places, position)
+        case "all_to_all":
+            sent, got = _swapped(move)[rank]
+            sends, receives = (tuple(known[member] for member in group) for known in (sent, got))
+            return AllToAll(source, target, group, sends, receives, position)
+
+
+@lru_cache(maxsize=4096)
+def _places(layout: Layout, group: Group, whole: Region) -> tuple[Region, ...]:
+    """Where in a region the pieces of members are: the same for all that have the same."""
+    return tuple([inside(region_of(layout, member), whole) for member in group])
+
+
+@lru_cache(maxsize=4096)
+def _group_of(move: Transfer) -> Mapping[int, Group]:
+    """The group of each rank that takes part in a transfer by a collective."""
+    found = pattern(move)
+    assert found is not None, "asked for where there is a pattern"
+    return {rank: group for group in found[1] for rank in group}
+
+
+@lru_cache(maxsize=1024)
+def _swapped(move: Transfer) -> Mapping[int, tuple[dict[int, Region], dict[int, Region]]]:
+    """Of each rank of an all_to_all, what goes to each member, and where what comes goes."""
+    found: dict[int, tuple[dict[int, Region], dict[int, Region]]] = {}
+    for message in move.messages:
+        sender, receiver = message.source, message.target
+        sent = found.setdefault(sender, ({}, {}))[0]
+        sent[receiver] = _within(move.source, message, sender)
+        got = found.setdefault(receiver, ({}, {}))[1]
+        got[sender] = _within(move.target, message, receiver)
+    return found
+
+
+def exchange(move: Transfer, rank: int, source: str, target: str) -> Exchange:
+    """One rank's part of a transfer by messages."""
+    found = _exchanges(move).get(rank, NOTHING)
+    return replace(
+        found,
+        source=source if rank in move.source.by_device else None,
+        target=target if rank in move.target.by_device else None,
+    )
+
+
+NOTHING = Exchange(None, None, (), (), ())
+"""The part of a rank that neither sends nor receives."""
+
+
+@lru_cache(maxsize=4096)
+def _exchanges(move: Transfer) -> Mapping[int, Exchange]:
+    return by_rank(
+        (
+            message.source,
+            message.target,
+            _within(move.source, message, message.source),
+            _within(move.target, message, message.target),
+        )
+        for message in move.messages
+    )
+
+
+def by_rank(messages: Iterable[tuple[int, int, Region, Region]]) -> Mapping[int, Exchange]:
+    """What each rank does with messages, as (sender, receiver, region of what the sender has,
+    region of what the receiver wants). Both ends list theirs in the order given."""
+    sends: dict[int, list[Part]] = {}
+    receives: dict[int, list[Part]] = {}
+    kept: dict[int, list[Kept]] = {}
+    for sender, receiver, given, place in messages:
+        if sender == receiver:
+            kept.setdefault(sender, []).append(Kept(given, place))
+            continue
+        sends.setdefault(sender, []).append(Part(receiver, given))
+        receives.setdefault(receiver, []).append(Part(sender, place))
+    return {
+        rank: Exchange(
+            None,
+            None,
+            tuple(sends.get(rank, ())),
+            tuple(receives.get(rank, ())),
+            tuple(kept.get(rank, ())),
+        )
+        for rank in {*sends, *receives, *kept}
+    }
+
+
+def _of(
+    move: Transfer, source: int | None = None, target: int | None = None
+) -> tuple[Message, ...]:
+    """The messages of a sender or receiver."""
+    return tuple(m for m in move.messages if m.source == source or m.target == target)
+
+
+def region_of(layout: Layout, device: int) -> Region:
+    """The global indices of a device's piece."""
+    return layout.regions[device]
+
+
+def _within(layout: Layout, message: Message, device: int) -> Region:
+    """A message's region, counted from the first element of a device's piece."""
+    return inside(message.region, region_of(layout, device))
+
+
+def inside(region: Region, piece: Region) -> Region:
+    """A region, counted from the first element of a piece."""
+    return tuple(
+        (start - first, stop - first)
+        for (start, stop), (first, _) in zip(region, piece, strict=True)
+    )

@@ -1,0 +1,73 @@
+"""What a plan has to be for the runtime to execute it: checked in one line before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pcg.errors import InputError
+from pcg.graph.graph import Graph, Leaf
+from pcg.language.poly import Poly
+from pcg.placement.schedule import Slot
+from pcg.plan.plan import Plan
+from pcg.types.operator import Call
+
+EXACT_IN_FLOAT32 = 1 << 24
+"""Whole numbers up to this are exact in float32, in which ids travel like all else."""
+
+
+def concrete(call: Call, where: str) -> Call:
+    """The call with numbers for attributes. Raises InputError for an attribute that is none."""
+    attributes = tuple(
+        (name, value.constant if isinstance(value, Poly) else value)
+        for name, value in call.attributes
+    )
+    for name, value in attributes:
+        if value is None:
+            problem = f"attribute {name} is {call.values[name]}, expected a number"
+            raise InputError(where, f"{call.name}: {problem}")
+    return Call(call.operator, tuple((n, v) for n, v in attributes if v is not None))
+
+
+def check_types(plan: Plan, where: str) -> None:
+    """Slices in time have a pipeline, leaves are whole values, the loss is one number. Raises
+    InputError otherwise."""
+    for node in plan.graph.nodes:
+        slices = (cut for output in node.types for cut in output.degrees.slices)
+        if plan.pipeline is None and any(cut > 1 for cut in slices):
+            problem = "slices in time, expected decisions.pipeline to say how they run"
+            raise InputError(where, f"{node.name}: {problem}")
+        if node.is_leaf and node.types[0].degrees.partials > 1:
+            problem = "stored as partial sums, expected a leaf without partials="
+            raise InputError(where, f"{node.leaf.name}: {problem}")
+    if (loss := plan.graph.outputs[0].type).elements != 1:
+        raise InputError(where, f"the first output is {loss}, expected the loss, one number")
+
+
+def check_leaves(plan: Plan, where: str) -> None:
+    """Each leaf is one of the model's, so that both can be given the same data. Raises InputError
+    for one that is not, and for ids that float32 does not tell apart."""
+    known = _leaves(plan.model)
+    for name, leaf in _leaves(plan.graph).items():
+        other = known.get(name)
+        if other is None or _identity(other) != _identity(leaf):
+            wrote = "no such leaf" if other is None else str(other)
+            raise InputError(where, f"the plan reads {leaf}, the model has {wrote}")
+        if leaf.below is not None and leaf.below > EXACT_IN_FLOAT32:
+            problem = f"integers below {leaf.below}, expected {EXACT_IN_FLOAT32} at most"
+            raise InputError(where, f"{name}: {problem}")
+
+
+def _leaves(graph: Graph) -> dict[str, Leaf]:
+    return {node.leaf.name: node.leaf for node in graph.leaves}
+
+
+def _identity(leaf: Leaf) -> tuple[object, ...]:
+    return leaf.kind, leaf.type.shape if leaf.type else None, leaf.below
+
+
+def check_devices(slots: Iterable[Slot], ranks: int, where: str) -> None:
+    """No tensor lies on a device beyond ``ranks``. Raises InputError for one that does."""
+    for slot in slots:
+        if max(slot.layout.devices) >= ranks:
+            problem = f"{slot.layout.type} takes {len(slot.layout.pieces)} devices"
+            raise InputError(where, f"{slot.value.node.name}: {problem}, the machine has {ranks}")

@@ -1,0 +1,390 @@
+"""Lowering: a plan's schedule, as the program of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from pcg.graph.graph import Node
+from pcg.placement import schedule as steps
+from pcg.placement.layout import Layout, Piece, tasks
+from pcg.placement.schedule import Schedule, Slot
+from pcg.placement.transfer import Transfer, transfer
+from pcg.plan.pipeline import turns
+from pcg.plan.plan import Plan
+from pcg.plan.text import node_names
+from pcg.types.operator import Call
+from pcg.types.task import Task
+from pcg.types.tensor import ParallelTensor
+from runtime.program.communication import collective, exchange, pattern, region_of
+from runtime.program.executable import check_devices, check_leaves, check_types, concrete
+from runtime.program.program import (
+    Alias,
+    Exchange,
+    Group,
+    Instruction,
+    Load,
+    Pipelined,
+    Program,
+    Run,
+    Weight,
+)
+from runtime.program.slices import (
+    Roles,
+    ends,
+    explicit,
+    global_region,
+    is_sliced,
+    one_slice,
+    roles,
+    sliced_exchange,
+    sliced_task,
+    tail_trains,
+)
+from runtime.program.watch import Watch, running, watches
+
+_Called = tuple[Call, tuple[str, ...], tuple[str, ...]]
+"""A call, and the registers that it reads and makes."""
+_Placed = tuple[Task, tuple[tuple[int, ...], ...]]
+"""A task, and where its operands start."""
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A plan that can be executed, its schedule, and the names of its registers.
+
+    Raises InputError, naming the plan, when the plan is one that cannot be executed.
+    """
+
+    plan: Plan
+    where: str = "plan"
+    schedule: Schedule = field(init=False)
+    _called: dict[int, _Called] = field(
+        init=False, repr=False, default_factory=dict[int, "_Called"]
+    )
+    _placed: dict[object, Mapping[int, _Placed]] = field(
+        init=False, repr=False, default_factory=dict[object, "Mapping[int, _Placed]"]
+    )
+
+    def __post_init__(self) -> None:
+        check_types(self.plan, self.where)
+        check_leaves(self.plan, self.where)
+        made = steps.schedule(self.plan.graph, self.plan.views)
+        made = explicit(made, self.plan.graph.outputs)
+        object.__setattr__(self, "schedule", _with_loss_in_parts(made))
+        check_devices(self._slots, self.ranks, self.where)
+
+    @property
+    def ranks(self) -> int:
+        return self.plan.machine.devices
+
+    @property
+    def loss(self) -> Slot:
+        return self.schedule.outputs[0]
+
+    def program(self, rank: int) -> Program:
+        """The program of one rank."""
+        parts = self._roles
+        held = self.loss.layout.by_device.get(rank)
+        counts = held is not None and self.loss.layout.holders[held][0] == rank
+        kept = tuple(running(self.plan, self._watches, rank, self._names))
+        pieces = [found.piece for found in kept if found.piece is not None]
+        taken = {
+            name: (stop - start,)
+            for piece in pieces
+            for name in piece.registers
+            for start, stop in (piece.channels,)
+        }
+        return Program(
+            rank,
+            self.ranks,
+            self._part(parts.before, rank),
+            {self._name(s): _shape(s, rank) for s in self._slots if _holds(s, rank)} | taken,
+            frozenset(self._name(slot) for slot in self._active if _holds(slot, rank)),
+            tuple(self._weights(rank)),
+            self._name(self.loss) if counts else None,
+            (
+                *(self._name(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
+                *taken,
+            ),
+            self._groups,
+            self._pipelined(rank) if parts.sliced else None,
+            kept,
+        )
+
+    def _part(self, numbers: Iterable[int], rank: int, part: int = 0) -> tuple[Instruction, ...]:
+        """Some steps of the schedule, as one rank takes them with a slice."""
+        found: list[Instruction] = []
+        for number in numbers:
+            lowered = self._lower(self._places[number], self.schedule.steps[number], rank, part)
+            for watch in self._watched.get(number, ()):
+                lowered = watch.added(lowered, rank, self._name(watch.slot))
+            found += lowered
+        return tuple(found)
+
+    def _pipelined(self, rank: int) -> Pipelined:
+        given, parts = self.plan.pipeline, self._roles
+        assert given is not None, "checked in the beginning"
+        stage = rank // (self.ranks // given.stages)
+        return Pipelined(
+            tuple(self._part(parts.sliced, rank, part) for part in range(given.micro_batches)),
+            tuple(turns(stage, given.stages, given.micro_batches)),
+            tuple(sorted(self._name(slot) for slot in parts.joined if _holds(slot, rank))),
+            self._part(parts.tail, rank),
+            tail_trains(self.schedule, parts, self._active),
+            given.schedule == "2bw",
+            given.stages,
+            given.schedule == "2bw" and self._stages_are_apart,
+        )
+
+    def collect(self, slot: Slot, copy: int, rank: int) -> Exchange:
+        """What a rank does to bring a tensor to rank 0, whole, from one copy of each piece."""
+        source = one_copy(slot.layout, copy)
+        whole = ParallelTensor.whole(slot.layout.type.shape)
+        target = Layout(whole, ((0, Piece(0, (0,) * whole.rank)),))
+        return exchange(transfer(source, target), rank, self._name(slot), "whole")
+
+    def home(self, node: Node) -> Slot:
+        """A weight where it is kept."""
+        return Slot(node.value(), self.schedule.homes[node])
+
+    def register(self, slot: Slot) -> str:
+        return self._name(slot)
+
+    @cached_property
+    def _watches(self) -> Mapping[str, Watch]:
+        return watches(self.plan, self.schedule)
+
+    @cached_property
+    def _watched(self) -> Mapping[int, tuple[Watch, ...]]:
+        """By step of the schedule, what statistics are taken of there."""
+        found: dict[int, tuple[Watch, ...]] = {}
+        for watch in dict.fromkeys(self._watches.values()):
+            found[watch.number] = (*found.get(watch.number, ()), watch)
+        return found
+
+    @cached_property
+    def _roles(self) -> Roles:
+        return roles(self.schedule, self.where)
+
+    @cached_property
+    def _stages_are_apart(self) -> bool:
+        """Whether nothing but slices passes between stages, and that to later ones alone. Stages
+        take what follows the slices of a batch, and what begins the next one, in different orders;
+        and an earlier stage that waited for a later one with slices of the next batch, or with what
+        comes before them, would not take the last gradients of this one from it."""
+        parts = self._roles
+        moves = [(n, s) for n, s in enumerate(self.schedule.steps) if isinstance(s, steps.Move)]
+        spans = [self._stages(devices) for devices in self._groups]
+        for number, move in moves:
+            source, target = (self._stages(s.layout.devices) for s in (move.source, move.target))
+            if number in parts.tail or number in parts.before:
+                spans.append(source | target)
+            elif max(source) > min(target):
+                return False
+        return all(len(span) == 1 for span in spans)
+
+    def _stages(self, devices: Iterable[int]) -> set[int]:
+        assert self.plan.pipeline is not None, "asked of pipelines only"
+        size = self.ranks // self.plan.pipeline.stages
+        return {device // size for device in devices}
+
+    @cached_property
+    def _slots(self) -> tuple[Slot, ...]:
+        """Every slot, in the order in which the schedule makes them."""
+        made: dict[Slot, None] = {}
+        for step in self.schedule.steps:
+            made.update(dict.fromkeys(ends(step)[1]))
+        return tuple(made)
+
+    @cached_property
+    def _names(self) -> Mapping[Slot, str]:
+        printed = node_names(self.plan.graph)
+        seen: dict[str, int] = {}
+        names: dict[Slot, str] = {}
+        for slot in self._slots:
+            name = printed[slot.value.node][slot.value.port]
+            times = seen[name] = seen.get(name, -1) + 1
+            names[slot] = f"{name}.{times}" if times else name
+        return names
+
+    def _name(self, slot: Slot) -> str:
+        return self._names[slot]
+
+    @cached_property
+    def _active(self) -> frozenset[Slot]:
+        """Slots on a way from a weight to the loss."""
+        depends: set[Slot] = set()
+        for step in self.schedule.steps:
+            is_weight = isinstance(step, steps.Load) and step.slot.value.node.leaf.kind == "weight"
+            if is_weight or any(slot in depends for slot in ends(step)[0]):
+                depends.update(ends(step)[1])
+        needed = {self.loss}
+        for step in reversed(self.schedule.steps):
+            if any(slot in needed for slot in ends(step)[1]):
+                needed.update(ends(step)[0])
+        return frozenset(depends & needed)
+
+    @cached_property
+    def _groups(self) -> tuple[Group, ...]:
+        found: set[Group] = set()
+        for step in self.schedule.steps:
+            if isinstance(step, steps.Move) and (move := _regular(step)) is not None:
+                known = pattern(move)
+                found.update(known[1] if known else ())
+        for layout in self.schedule.homes.values():
+            found.update(layout.holders.values())
+        return tuple(sorted(group for group in found if len(group) > 1))
+
+    @cached_property
+    def _first_uses(self) -> Mapping[Slot, int]:
+        found: dict[Slot, int] = {}
+        for number, place in sorted(self._places.items(), key=lambda item: item[1]):
+            for slot in ends(self.schedule.steps[number])[0]:
+                found.setdefault(slot, place)
+        return found
+
+    @cached_property
+    def _places(self) -> Mapping[int, int]:
+        """The position of each step, by its number: the last to add to gradients come first."""
+        parts = self._roles
+        order = (*parts.before, *parts.tail, *parts.sliced)
+        return {number: place for place, number in enumerate(order)}
+
+    def _weights(self, rank: int) -> Iterable[Weight]:
+        for node in sorted(self.schedule.homes, key=lambda node: node.leaf.name):
+            layout = self.schedule.homes[node]
+            piece = layout.by_device.get(rank)
+            if piece is not None:
+                name = self._name(self.home(node))
+                group = layout.holders[piece]
+                first = self._first_uses.get(self.home(node), 0)
+                yield Weight(name, node.leaf, region_of(layout, rank), group, first)
+
+    def _lower(self, number: int, step: steps.Step, rank: int, part: int) -> Iterable[Instruction]:
+        match step:
+            case steps.Load(slot):
+                if _holds(slot, rank):
+                    region = global_region(slot.layout, rank, part)
+                    yield Load(self._name(slot), slot.value.node.leaf, region)
+            case steps.Move():
+                yield from self._move(number, step, rank, part)
+            case steps.Compute() if step.node.operator_call.operator.parallel == "join":
+                (result,) = step.results
+                for operand in step.operands:
+                    if _holds(operand, rank):
+                        yield Alias(self._name(operand), self._name(result), number)
+            case steps.Compute():
+                yield from self._run(number, step, rank, part)
+
+    def _move(self, number: int, step: steps.Move, rank: int, part: int) -> Iterable[Instruction]:
+        source, target = step.source, step.target
+        names, move = (self._name(source), self._name(target)), _regular(step)
+        if move is not None and pattern(move) is not None:
+            found = collective(move, rank, *names, number)
+            if found is not None:
+                yield found
+            return
+        held = _holds(source, rank), _holds(target, rank)
+        if any(held):
+            made = (
+                exchange(move, rank, *names)
+                if move is not None
+                else sliced_exchange(source, target, rank, part)
+            )
+            yield replace(
+                made,
+                source=names[0] if held[0] else None,
+                target=names[1] if held[1] else None,
+                active=target in self._active,
+                position=number,
+            )
+
+    def _run(self, number: int, step: steps.Compute, rank: int, part: int) -> Iterable[Instruction]:
+        own = self._tasks(step, part).get(rank)
+        if own is not None:
+            call, operands, results = self._calls(step)
+            again = step.node in self.plan.recompute
+            yield Run(call, *own, operands, results, again, number)
+
+    def _calls(self, step: steps.Compute) -> _Called:
+        """What all ranks that take part in a step have in common."""
+        found = self._called.get(id(step))
+        if found is None:
+            found = self._called[id(step)] = (
+                concrete(step.node.operator_call, self.where),
+                tuple(self._name(slot) for slot in step.operands),
+                tuple(self._name(slot) for slot in step.results),
+            )
+        return found
+
+    def _tasks(self, step: steps.Compute, part: int) -> Mapping[int, _Placed]:
+        """Each device's task with the global index of each operand's first element: the same for
+        steps that do the same in the same places."""
+        once = id(step), part
+        found = self._placed.get(once)
+        if found is not None:
+            return found
+        layouts = tuple(slot.layout for slot in step.operands)
+        key = step.node.signature, step.view, layouts, part
+        found = self._placed.get(key)
+        if found is None:
+            values = concrete(step.node.operator_call, self.where).values
+            found = self._placed[key] = {
+                device: (
+                    replace(sliced_task(step.node, task, part), attributes=values),
+                    tuple(_starts(layout, device, part) for layout in layouts),
+                )
+                for device, task in tasks(step.node, step.view)
+            }
+        self._placed[once] = found
+        return found
+
+
+def one_copy(layout: Layout, copy: int) -> Layout:
+    """The layout with one holder for each piece, the last one where there are fewer copies."""
+    chosen = (
+        (devices[min(copy, len(devices) - 1)], piece) for piece, devices in layout.holders.items()
+    )
+    return Layout(layout.type, tuple(sorted(chosen)))
+
+
+def _with_loss_in_parts(schedule: Schedule) -> Schedule:
+    """The schedule without a last move that would only put the loss together.
+
+    Each part of it has the gradient 1 anyway, and no rank need wait for another's before it starts
+    on the way back; parts are added up when the step has ended.
+    """
+    loss, *others = schedule.outputs
+    for number, step in enumerate(schedule.steps):
+        if not isinstance(step, steps.Move) or step.target != loss:
+            continue
+        rest = (*schedule.steps[:number], *schedule.steps[number + 1 :])
+        read = {slot for other in rest for slot in ends(other)[0]}
+        whole = loss.layout.type.pieces == 1
+        if loss in read or loss in others or not whole or is_sliced(step.source):
+            return schedule
+        return replace(schedule, steps=rest, outputs=(step.source, *others))
+    return schedule
+
+
+def _regular(step: steps.Move) -> Transfer | None:
+    """A move as the transfer of a tensor, or of each of its slices; None where slices are taken out
+    of a whole or put into one."""
+    if is_sliced(step.source) != is_sliced(step.target):
+        return None
+    return transfer(one_slice(step.source.layout), one_slice(step.target.layout))
+
+
+def _shape(slot: Slot, rank: int) -> tuple[int, ...]:
+    """Of a rank's piece of a slice."""
+    return tuple(stop - start for start, stop in region_of(one_slice(slot.layout), rank))
+
+
+def _starts(layout: Layout, device: int, part: int) -> tuple[int, ...]:
+    return tuple(start for start, _ in global_region(layout, device, part))
+
+
+def _holds(slot: Slot, rank: int) -> bool:
+    return rank in slot.layout.by_device

@@ -1,0 +1,86 @@
+"""Operators that give the statistics of what a batch norm norms: the runtime's own, no plan has
+them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pcg.lazy import torch
+from pcg.ops.norms import batch_norm, ghost_batch_norm, norm_groups_with, norm_with
+from pcg.types.operator import Operator
+from pcg.types.task import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _normed(task: Task, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    wide = torch.promote_types(x.dtype, weight.dtype)
+    mean, variance = (x.new_zeros(x.shape[1], dtype=wide) for _ in range(2))
+    out = norm_with(x, weight, bias, mean, variance, task.attributes["eps"])
+    return out, mean, variance
+
+
+NORM = Operator(
+    "batch_norm_with_statistics",
+    f"{batch_norm.equation}; average[c] = mean[c];"
+    " unbiased[c] = variance[c] * |n| * |s...| / (|n| * |s...| - 1)",
+    reals=("eps",),
+    kernel=_normed,
+)
+"""A batch norm that also gives the mean and unbiased variance of each channel. Of a single element
+the latter is no number."""
+
+
+def _normed_in_groups(task: Task, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    groups, channels = task.length("g"), x.shape[1]
+    wide = torch.promote_types(x.dtype, weight.dtype)
+    mean, variance = (x.new_zeros(groups * channels, dtype=wide) for _ in range(2))
+    out = norm_groups_with(x, weight, bias, mean, variance, groups, task.attributes["eps"])
+    return out, mean[:channels], variance[:channels]
+
+
+GROUP_NORM = Operator(
+    "ghost_batch_norm_with_statistics",
+    f"{ghost_batch_norm.equation}; average[c] = mean[0, c];"
+    " unbiased[c] = variance[0, c] * |m| * |s...| / (|m| * |s...| - 1)",
+    sizes=("groups",),
+    reals=("eps",),
+    kernel=_normed_in_groups,
+)
+"""A batch norm in groups that also gives the mean and unbiased variance of each channel of the
+first group: to be run where that one is."""
+
+
+def _statistics(task: Task, x: Tensor) -> tuple[Tensor, ...]:
+    x = x.detach()
+    if x.dtype in (torch.bfloat16, torch.float16):
+        x = x.float()
+    axes = [0, *range(2, x.dim())]
+    mean = x.mean(axes)
+    distance = x - mean.view(-1, *(1 for _ in axes[1:]))
+    squares = torch.linalg.vector_norm(distance, dim=axes).square()
+    return mean, squares / max(1, x.numel() // x.shape[1] - 1)
+
+
+STATISTICS = Operator(
+    "statistics",
+    "x[n, c, s...] -> let mean[c] = (sum n, s...: x[n, c, s...]) / (|n| * |s...|);"
+    " let centred[n, c, s...] = x[n, c, s...] - mean[c];"
+    " average[c] = mean[c]; unbiased[c] = (sum n, s...: centred[n, c, s...] * centred[n, c, s...])"
+    " / (|n| * |s...| - 1)",
+    kernel=_statistics,
+)
+"""Mean and unbiased variance alone."""
+
+FIRST_STATISTICS = Operator(
+    "first_statistics",
+    "x[n, c, s...] -> let mean[c] = (sum r < rows, s...: x[r, c, s...]) / (rows * |s...|);"
+    " let centred[r < rows, c, s...] = x[r, c, s...] - mean[c];"
+    " average[c] = mean[c];"
+    " unbiased[c] = (sum r < rows, s...: centred[r, c, s...] * centred[r, c, s...])"
+    " / (rows * |s...| - 1)",
+    sizes=("rows",),
+    kernel=lambda task, x: _statistics(task, x[: task.attributes["rows"]]),
+)
+"""Those of the first rows."""

@@ -1,0 +1,358 @@
+"""What one device does in a training step: the schedule of a plan, seen from one rank.
+
+A program is a list of instructions over named registers, each the piece of a tensor that this
+device holds. All ranks' programs are cut from one schedule, so whatever takes part in the same
+communication reaches it in the same order. The backward pass runs the list in reverse; the
+gradient of a register is this device's share, and the shares of all copies of a piece add up to
+its gradient (a tensor with c copies and p partials has a gradient with p copies and c partials).
+
+``position`` of an instruction is that of the schedule's step that it is a part of, the same on all
+ranks. From the highest position down, steps add to gradients for the last time: of a pipeline those
+of the last slice, then those that join the slices, then those that are done once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pcg.graph.graph import Leaf
+from pcg.placement.transfer import Region
+from pcg.plan.statistics import RunningFile
+from pcg.types.operator import Call
+from pcg.types.task import Task
+
+Group = tuple[int, ...]
+"""The ranks that take part in a collective, ascending."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A piece of a leaf: data of the step, or the weight that is kept here."""
+
+    target: str
+    leaf: Leaf
+    region: Region
+
+    def __str__(self) -> str:
+        return f"{self.target} = load {self.leaf.kind} {self.leaf.name}{_region(self.region)}"
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """The sum of the members' pieces, for every member. It is its own adjoint."""
+
+    source: str
+    target: str
+    group: Group
+    position: int = 0
+
+    @property
+    def adjoint(self) -> AllReduce:
+        return AllReduce(self.target, self.source, self.group, self.position)
+
+    def __str__(self) -> str:
+        return f"{self.target} = all_reduce({self.source}) over {_ranks(self.group)}"
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A collective between pieces and what they are side by side: the i-th member's piece is
+    ``places[i]`` of that, and all places fill it."""
+
+    source: str
+    target: str
+    group: Group
+    places: tuple[Region, ...]
+    position: int = 0
+
+
+@dataclass(frozen=True)
+class AllGather(_Placed):
+    """The members' pieces side by side, for every member."""
+
+    @property
+    def adjoint(self) -> ReduceScatter:
+        """Every member's gradient of all pieces adds up at the member that gave the piece."""
+        return ReduceScatter(self.target, self.source, self.group, self.places, self.position)
+
+    def __str__(self) -> str:
+        return f"{self.target} = all_gather({self.source}) over {_ranks(self.group)}"
+
+
+@dataclass(frozen=True)
+class ReduceScatter(_Placed):
+    """Of the sum of what the members have side by side, its piece for each."""
+
+    @property
+    def adjoint(self) -> AllGather:
+        """What each member reads of the sum has its gradient there, for all that were summed."""
+        return AllGather(self.target, self.source, self.group, self.places, self.position)
+
+    def __str__(self) -> str:
+        return f"{self.target} = reduce_scatter({self.source}) over {_ranks(self.group)}"
+
+
+@dataclass(frozen=True)
+class AllToAll:
+    """``sends[i]`` of the source goes to the i-th member, and what comes from there fills
+    ``receives[i]`` of the target. All regions of all members have as many elements."""
+
+    source: str
+    target: str
+    group: Group
+    sends: tuple[Region, ...]
+    receives: tuple[Region, ...]
+    position: int = 0
+
+    @property
+    def adjoint(self) -> AllToAll:
+        """All takes the way back."""
+        receives, sends = self.sends, self.receives
+        return AllToAll(self.target, self.source, self.group, sends, receives, self.position)
+
+    def __str__(self) -> str:
+        return f"{self.target} = all_to_all({self.source}) over {_ranks(self.group)}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A region of a piece, counted from the piece's first element, for or from another rank."""
+
+    peer: int
+    region: Region
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A region of the source that becomes (or is added to) one of the target, on one device."""
+
+    source: Region
+    target: Region
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Regions of ``source`` go to other ranks; what arrives and what is kept adds up to ``target``.
+
+    A rank may lack either. The adjoint sends back what arrived and adds up what was sent.
+    """
+
+    source: str | None
+    target: str | None
+    sends: tuple[Part, ...]
+    receives: tuple[Part, ...]
+    kept: tuple[Kept, ...]
+    active: bool = False
+    """Whether the target has a gradient, for the ranks that do not hold the target to know."""
+    position: int = 0
+
+    @property
+    def adjoint(self) -> Exchange:
+        """The same map read backwards: gradients take the way back and add up at the source."""
+        kept = tuple(Kept(k.target, k.source) for k in self.kept)
+        ends = self.target, self.source
+        return Exchange(*ends, self.receives, self.sends, kept, self.active, self.position)
+
+    @property
+    def is_local(self) -> bool:
+        return not self.sends and not self.receives
+
+    def __str__(self) -> str:
+        words = [f"keep {_region(k.source)} at {_region(k.target)}" for k in self.kept]
+        words += [f"send {_region(p.region)} to {p.peer}" for p in self.sends]
+        words += [f"add {_region(p.region)} from {p.peer}" for p in self.receives]
+        what = "slice" if self.is_local else "exchange"
+        target = f"{self.target} = " if self.target else ""
+        return f"{target}{what}({self.source or ''}): {', '.join(words)}"
+
+
+Collective = AllReduce | AllGather | ReduceScatter | AllToAll
+Communication = Collective | Exchange
+
+
+@dataclass(frozen=True)
+class Run:
+    """One task of an operator. ``starts``: the global index of each operand's first element."""
+
+    call: Call
+    task: Task
+    starts: tuple[tuple[int, ...], ...]
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    again: bool = False
+    """Whether the results are computed again for the way back, instead of kept."""
+    position: int = 0
+
+    def __str__(self) -> str:
+        given = [*self.operands, *(f"{name}={value}" for name, value in self.call.attributes)]
+        again = ", and again on the way back" if self.again else ""
+        return f"{', '.join(self.results)} = {self.call.name}({', '.join(given)}){again}"
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A piece under another name: join makes the pieces of its operands partials of one tensor."""
+
+    source: str
+    target: str
+    position: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.target} = {self.source}"
+
+
+Instruction = Load | Communication | Run | Alias
+
+
+def sources(instruction: Instruction) -> tuple[str, ...]:
+    """The registers that an instruction reads."""
+    if isinstance(instruction, Load):
+        return ()
+    if isinstance(instruction, Run):
+        return instruction.operands
+    return () if instruction.source is None else (instruction.source,)
+
+
+def targets(instruction: Instruction) -> tuple[str, ...]:
+    """The registers that an instruction makes."""
+    if isinstance(instruction, Run):
+        return instruction.results
+    return () if instruction.target is None else (instruction.target,)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A piece of a weight that lives here, and who else holds it and shares its gradient."""
+
+    register: str
+    leaf: Leaf
+    region: Region
+    group: Group
+    position: int = 0
+    """The lowest one of the steps that read it: the last one to add to its gradient."""
+
+    def __str__(self) -> str:
+        shared = f", all_reduce over {_ranks(self.group)}" if len(self.group) > 1 else ""
+        return f"{self.register} -= lr * gradient({self.register}){shared}"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A rank's part of the statistics of a tensor: registers with the mean and unbiased variance of
+    some channels, of which the rank has ``count`` elements each."""
+
+    registers: tuple[str, str]
+    channels: tuple[int, int]
+    count: int
+
+
+@dataclass(frozen=True)
+class Running:
+    """Running statistics of the module. ``shape``: of what they are of, which is what is normed or,
+    of groups of samples, the first one; ``is_known``: whether any
+    rank computes that, and ``piece`` what this one adds."""
+
+    record: RunningFile
+    shape: tuple[int, ...]
+    is_known: bool
+    piece: Piece | None
+
+
+@dataclass(frozen=True)
+class Pipelined:
+    """What a rank does with slices of the batch, one after the other."""
+
+    slices: tuple[tuple[Instruction, ...], ...]
+    """For each slice: what is done with it, in registers that are its own."""
+    turns: tuple[tuple[bool, int], ...]
+    """In which order: (whether forward, which slice)."""
+    joined: tuple[str, ...]
+    """Registers that slices add to, for the tail to read."""
+    tail: tuple[Instruction, ...]
+    """What joins the slices. It is linear in them."""
+    tail_trains: bool
+    """Whether anything but the slices has gradients of the tail, on any rank."""
+    is_delayed: bool
+    """Whether gradients are of weights one update old (PipeDream-2BW)."""
+    stages: int
+    """How many there are: before any of them takes slice j forward, all have taken slice
+    j - ``stages`` back."""
+    runs_on: bool
+    """Whether slices of the next batch may begin before all of this one have gone back."""
+
+    @property
+    def lead(self) -> int:
+        """How many slices go forward before the one that goes back first."""
+        return next(i for i, (is_forward, _) in enumerate(self.turns) if not is_forward) - 1
+
+    def lines(self) -> Iterator[str]:
+        yield f"  for each of {len(self.slices)} slices, here the first:"
+        yield from (f"    {instruction}" for instruction in self.slices[0])
+        order = " ".join(f"{'F' if forward else 'B'}{batch}" for forward, batch in self.turns)
+        yield f"  in the order {order}"
+        if self.tail:
+            yield "  after them, and for the gradients of slices before them, with zeros:"
+        yield from (f"    {instruction}" for instruction in self.tail)
+        if self.is_delayed:
+            yield "  with the weights of one update before"
+        if self.runs_on and self.lead:
+            yield f"  the last {self.lead} back among the first {self.lead} of the next batch"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A rank's share of a training step."""
+
+    rank: int
+    ranks: int
+    instructions: tuple[Instruction, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    """The shape of each register's piece."""
+    active: frozenset[str]
+    """Registers that depend on a weight and on which the loss depends: these have gradients."""
+    weights: tuple[Weight, ...]
+    loss: str | None
+    """The register of the loss, or of this rank's part of it, where it counts: on the first
+    holder of each piece. There its gradient starts at 1, and at 0 everywhere else."""
+    outputs: tuple[str, ...]
+    """The registers that hold pieces of the graph's outputs, and statistics: kept when a step has
+    ended."""
+    groups: tuple[Group, ...]
+    """Every group of a collective in any rank's program, in the same order on all ranks."""
+    pipeline: Pipelined | None = None
+    """What follows ``instructions`` where the batch is taken in slices."""
+    running: tuple[Running, ...] = ()
+    """What the module's batch norms keep, in the order in which they do."""
+
+    @property
+    def trained(self) -> tuple[Weight, ...]:
+        """The weights that the loss depends on, which a step updates."""
+        return tuple(weight for weight in self.weights if weight.register in self.active)
+
+    def __str__(self) -> str:
+        return "\n".join([f"rank {self.rank} of {self.ranks}", *self._lines()])
+
+    def _lines(self) -> Iterator[str]:
+        for instruction in self.instructions:
+            yield f"  {instruction}{self._shapes(instruction)}"
+        if self.pipeline is not None:
+            yield from self.pipeline.lines()
+        if self.loss is not None:
+            yield f"  gradient({self.loss}) = 1"
+        if self.active:
+            yield "  backward: the same in reverse, every move as its adjoint"
+        for weight in self.trained:
+            yield f"  {weight}"
+
+    def _shapes(self, instruction: Instruction) -> str:
+        made = instruction.results if isinstance(instruction, Run) else (instruction.target,)
+        return "".join(f"  {list(self.shapes[name])}" for name in made if name is not None)
+
+
+def _region(region: Region) -> str:
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in region)}]"
+
+
+def _ranks(group: Group) -> str:
+    return ", ".join(map(str, group))

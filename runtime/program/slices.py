@@ -1,0 +1,219 @@
+"""Which steps of a schedule work on slices in time, and where the slices of a tensor lie.
+
+Slice j of a dimension of size s cut in t slices is its indices from j s/t on; within the slice the
+dimension is cut over devices. What reads no samples is done once a step, before the slices; what
+joins them, the *tail*, once after the last one. The tail has to be linear in what it joins: the
+gradient that it hands back then depends on no sample, so that it is known before the first slice,
+and a slice goes back without waiting for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from pcg.errors import InputError
+from pcg.graph.graph import Node, Value
+from pcg.placement.layout import Layout, Piece
+from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot, Step
+from pcg.placement.transfer import Region
+from pcg.types.task import Task
+from pcg.types.tensor import ParallelTensor
+from runtime.program.communication import NOTHING, by_rank, inside
+from runtime.program.program import Exchange
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The steps of a schedule by number, and the slots that the tail joins from slices."""
+
+    before: tuple[int, ...]
+    sliced: tuple[int, ...]
+    tail: tuple[int, ...]
+    joined: frozenset[Slot]
+
+
+def explicit(schedule: Schedule, outputs: Iterable[Value]) -> Schedule:
+    """The schedule with a move wherever slices are joined or taken apart. One that leaves all on
+    its device is none to the schedule, whose slots say where something lies and not when."""
+    steps: list[Step] = []
+    made: set[Slot] = set()
+
+    def fetched(slot: Slot, wanted: ParallelTensor) -> Slot:
+        slices = wanted.degrees.slices
+        if slot.layout.type.degrees.slices == slices:
+            return slot
+        tensor = replace(slot.layout.type, degrees=replace(slot.layout.type.degrees, slices=slices))
+        target = Slot(slot.value, Layout(tensor, slot.layout.pieces))
+        if target not in made:
+            made.add(target)
+            steps.append(Move(slot, target))
+        return target
+
+    for step in schedule.steps:
+        if isinstance(step, Compute):
+            types = [value.type for value in step.node.inputs]
+            operands = tuple(fetched(s, t) for s, t in zip(step.operands, types, strict=True))
+            step = replace(step, operands=operands)
+        steps.append(step)
+    shown = tuple(
+        fetched(slot, value.type) for slot, value in zip(schedule.outputs, outputs, strict=True)
+    )
+    return replace(schedule, steps=tuple(steps), outputs=shown)
+
+
+def roles(schedule: Schedule, where: str) -> Roles:
+    """The roles of all steps. Raises InputError for a tail that is not linear, and for a weight
+    that is stored in slices."""
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    late: set[Slot] = set()
+    joined: set[Slot] = set()
+    for number, step in enumerate(schedule.steps):
+        operands, results = ends(step)
+        if any(map(is_sliced, (*operands, *results))):
+            _check_sliced(step, where)
+            if isinstance(step, Move) and not is_sliced(step.target):
+                joined.add(step.target)
+            parts[1].append(number)
+        elif late.union(joined).isdisjoint(operands):
+            parts[0].append(number)
+        else:
+            if isinstance(step, Compute):
+                _check_linear(step, late | joined, where)
+            late.update(results)
+            parts[2].append(number)
+    before, sliced, tail = map(tuple, parts)
+    return Roles(before, sliced, tail, frozenset(joined))
+
+
+def ends(step: Step) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+    """What a step reads and what it makes."""
+    match step:
+        case Load(slot):
+            return (), (slot,)
+        case Move(source, target):
+            return (source,), (target,)
+        case Compute():
+            return step.operands, step.results
+
+
+def is_sliced(slot: Slot) -> bool:
+    return prod(slot.layout.type.degrees.slices) > 1
+
+
+@lru_cache(maxsize=65536)
+def one_slice(layout: Layout) -> Layout:
+    """Where a slice of a tensor lies, as a tensor of its own; of one without slices, all of it."""
+    tensor = layout.type
+    shape = tuple(s // t for s, t in zip(tensor.shape, tensor.degrees.slices, strict=True))
+    degrees = replace(tensor.degrees, slices=(1,) * tensor.rank)
+    return Layout(ParallelTensor(shape, degrees), layout.pieces)
+
+
+def first_index(layout: Layout, number: int) -> tuple[int, ...]:
+    """The global index of the first element of a slice."""
+    tensor = layout.type
+    return tuple(
+        number * (s // t) if t > 1 else 0
+        for s, t in zip(tensor.shape, tensor.degrees.slices, strict=True)
+    )
+
+
+def global_region(layout: Layout, device: int, number: int) -> Region:
+    """The global indices of a device's piece of a slice."""
+    part, firsts = one_slice(layout).regions[device], first_index(layout, number)
+    return tuple((start + f, stop + f) for (start, stop), f in zip(part, firsts, strict=True))
+
+
+def sliced_task(node: Node, task: Task, number: int) -> Task:
+    """A device's task on one slice: the cut index of the samples is cut again, in time first."""
+    ranks = tuple(value.rank for value in node.inputs)
+    for axis in node.operator_call.typing(ranks).axes:
+        for value, dim in zip(node.inputs, axis.operands, strict=True):
+            if dim is None or (times := value.type.degrees.slices[dim]) == 1:
+                continue
+            length = task.length(axis.name) // times
+            first = number * (task.sizes[axis.name] // times)
+            place = first + task.start(axis.name) // times
+            return replace(task, ranges={**task.ranges, axis.name: (place, place + length)})
+    return task
+
+
+def sliced_exchange(source: Slot, target: Slot, rank: int, number: int) -> Exchange:
+    """A rank's part in moving a slice out of a whole tensor, or into one: only what lies in the
+    slice is moved, and places are counted from the first elements of the pieces held."""
+    return _exchanges(source.layout, target.layout, number).get(rank, NOTHING)
+
+
+@lru_cache(maxsize=4096)
+def _exchanges(source: Layout, target: Layout, number: int) -> Mapping[int, Exchange]:
+    return by_rank(
+        (
+            sender,
+            receiver,
+            inside(region, global_region(source, sender, number)),
+            inside(region, global_region(target, receiver, number)),
+        )
+        for sender, receiver, region in _messages(source, target, number)
+    )
+
+
+def _messages(source: Layout, target: Layout, number: int) -> Iterable[tuple[int, int, Region]]:
+    """(sender, receiver, global region) of all that is moved; partials add up where they meet."""
+    group = source.type.degrees.partials // target.type.degrees.partials
+    own = one_slice(source)
+    for receiver, piece in target.pieces:
+        wanted = global_region(target, receiver, number)
+        for j, block in product(range(group), product(*map(range, own.type.degrees.dims))):
+            holders = own.holders[Piece(piece.partial * group + j, block)]
+            sender = receiver if receiver in holders else holders[receiver % len(holders)]
+            region = _common(wanted, global_region(source, sender, number))
+            if region is not None:
+                yield sender, receiver, region
+
+
+def _common(a: Region, b: Region) -> Region | None:
+    found = tuple((max(i, k), min(j, m)) for (i, j), (k, m) in zip(a, b, strict=True))
+    return found if all(start < stop for start, stop in found) else None
+
+
+def _check_sliced(step: Step, where: str) -> None:
+    """Only what the slices of samples ask for is executed."""
+    operands, results = ends(step)
+    for slot in (*operands, *results):
+        cut = [t for t in slot.layout.type.degrees.slices if t > 1]
+        if len(cut) > 1:
+            problem = f"{slot.layout.type} is cut in slices along {len(cut)} dimensions, expected 1"
+            raise InputError(where, f"{slot.value.node.name}: {problem}")
+    if isinstance(step, Load) and step.slot.value.node.leaf.kind == "weight":
+        problem = "a weight is stored in slices, expected pieces in space only"
+        raise InputError(where, f"{step.slot.value.node.leaf.name}: {problem}")
+    if isinstance(step, Move):
+        a, b = (slot.layout.type.degrees.slices for slot in (step.source, step.target))
+        if is_sliced(step.source) and is_sliced(step.target) and a != b:
+            problem = f"goes from slices {list(a)} to {list(b)}, expected the same ones"
+            raise InputError(where, f"{step.source.value.node.name}: {problem}")
+
+
+def _check_linear(step: Compute, late: set[Slot], where: str) -> None:
+    node = step.node
+    if node.operator_call.operator.parallel is not None:
+        return
+    ranks = tuple(value.rank for value in node.inputs)
+    reads = frozenset(i for i, slot in enumerate(step.operands) if slot in late)
+    if reads not in node.operator_call.typing(ranks).carriers:
+        problem = "joins slices and is not linear in them, so none can go back before the last"
+        raise InputError(where, f"{node.name}: {problem}")
+
+
+def tail_trains(schedule: Schedule, parts: Roles, active: frozenset[Slot]) -> bool:
+    """Whether the tail has gradients for anything but the slices: then its way back has to be
+    taken once more, with the values of the slices."""
+    late = set(parts.joined)
+    for number in parts.tail:
+        late.update(ends(schedule.steps[number])[1])
+    read = {slot for number in parts.tail for slot in ends(schedule.steps[number])[0]}
+    return not active.isdisjoint(read - late)

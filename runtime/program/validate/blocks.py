@@ -1,0 +1,109 @@
+"""A rank's program in the blocks in which it is run: stretches that need no other rank, and the
+communication between them, as ``runtime.execute.segment`` has it, which a test compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from runtime.program.program import (
+    Alias,
+    Communication,
+    Exchange,
+    Instruction,
+    Load,
+    Run,
+    sources,
+    targets,
+)
+from runtime.program.validate.alike import Forms, Row
+
+Local = Run | Alias | Exchange
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Instructions in a row that need no other rank, those of them that are operators together."""
+
+    parts: tuple[Row | Local, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Meeting:
+    """A communication, or what is moved into a register that slices add to, and its way back."""
+
+    instruction: Communication
+    adjoint: Communication = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.adjoint = self.instruction.adjoint
+
+
+Block = Stretch | Meeting
+
+
+def blocks_of(
+    instructions: Iterable[Instruction],
+    joined: frozenset[str] = frozenset(),
+    forms: Forms | None = None,
+) -> tuple[Block, ...]:
+    """Instructions as blocks; loads are done before. ``joined``: what slices add to; ``forms``:
+    of operators that are known."""
+    forms = Forms() if forms is None else forms
+    found: list[Block] = []
+    parts: list[Row | Local] = []
+    runs: list[Run] = []
+
+    def close(row: list[Run], stretch: bool) -> None:
+        if row:
+            parts.append(forms.row(tuple(row)))
+            row.clear()
+        if stretch and parts:
+            found.append(Stretch(tuple(parts)))
+            parts.clear()
+
+    for instruction in instructions:
+        if type(instruction) is Run:
+            runs.append(instruction)
+        elif not isinstance(instruction, Load):
+            is_local = _is_local(instruction, joined)
+            close(runs, not is_local)
+            if is_local:
+                parts.append(instruction)  # pyright: ignore[reportArgumentType]
+            else:
+                found.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
+    close(runs, stretch=True)
+    return tuple(found)
+
+
+def _is_local(instruction: Instruction, joined: frozenset[str]) -> bool:
+    if isinstance(instruction, Exchange):
+        return instruction.is_local and instruction.target not in joined
+    return isinstance(instruction, Run | Alias)
+
+
+def made_by(blocks: Iterable[Block]) -> set[str]:
+    """The registers that blocks make."""
+    found: set[str] = set()
+    for part in _parts(blocks):
+        found.update(part.form.made if isinstance(part, Row) else targets(part))
+    return found
+
+
+def first_readers(blocks: Iterable[Block], names: frozenset[str]) -> dict[str, int]:
+    """By register, of some, the first block that reads it: the last one to add to its gradient."""
+    found: dict[str, int] = {}
+    for number, block in enumerate(blocks):
+        for part in _parts([block]):
+            read = part.form.touched if isinstance(part, Row) else sources(part)
+            for name in names.intersection(read):
+                found.setdefault(name, number)
+    return found
+
+
+def _parts(blocks: Iterable[Block]) -> Iterator[Row | Local | Communication]:
+    for block in blocks:
+        if isinstance(block, Meeting):
+            yield block.instruction
+        else:
+            yield from block.parts

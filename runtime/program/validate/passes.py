@@ -1,0 +1,356 @@
+"""A rank's training step: ``runtime.execute.executor``, ``passes`` and ``batch`` followed step by
+step, in what they post, wait for and make, with what registers hold in place of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import prod
+
+from pcg.placement.layout import Region
+from runtime.program.buckets import Bucket, buckets
+from runtime.program.program import Instruction, Load, Program
+from runtime.program.validate.blocks import Block, Meeting, blocks_of, first_readers
+from runtime.program.validate.content import Content, Fragment, extent
+from runtime.program.validate.errors import Unsound
+from runtime.program.validate.frame import Frame, Rank, Waits
+from runtime.program.validate.local import Kept
+from runtime.program.validate.order import Operation
+
+Done = Callable[[int], None]
+BATCHES = 3
+"""Enough of them to follow one that begins before the last one has ended, and ends after the next
+one has begun."""
+
+
+class Sync:
+    """The sums of gradients, sent as ``runtime.execute.sync.GradientSync`` sends them."""
+
+    def __init__(self, rank: Rank, itemsize: int) -> None:
+        program = rank.device.program
+        sizes = {w.register: itemsize * prod(extent(w.region)) for w in program.trained}
+        self.buckets = buckets(program.trained, sizes)
+        self._registers = [frozenset(w.register for w in b.weights) for b in self.buckets]
+        self._rank, self._filled = rank, rank.filled
+        self._sent: list[Operation | None] = []
+        self.batch = 0
+
+    def complete(self, register: str) -> None:
+        self._filled.add(register)
+        while len(self._sent) < len(self.buckets):
+            bucket = self.buckets[len(self._sent)]
+            if not self._registers[len(self._sent)] <= self._filled:
+                return
+            self._send(bucket)
+
+    def flush(self, position: int) -> None:
+        while len(self._sent) < len(self.buckets):
+            bucket = self.buckets[len(self._sent)]
+            if bucket.position < position:
+                return
+            self._filled.update(weight.register for weight in bucket.weights)
+            self._send(bucket)
+
+    def finish(self) -> Waits:
+        self.flush(0)
+        for sent in self._sent:
+            if sent is not None:
+                yield sent
+        self._sent.clear()
+        self._filled.clear()
+
+    def _send(self, bucket: Bucket) -> None:
+        rank = self._rank.device.rank
+        if len(bucket.group) == 1:
+            self._sent.append(None)
+            return
+        what = f"all_reduce of the gradients of {', '.join(w.register for w in bucket.weights)}"
+        if rank not in bucket.group or bucket.group not in self._rank.known_groups:
+            raise self._rank.wrong(what, f"over {bucket.group}, expected one of its groups")
+        token = ("gradients", self.batch, parts_of(bucket))
+        made = Operation(rank, what, token, bucket.group, meet=_nothing)
+        self._sent.append(self._rank.lanes.post(bucket.group, made))
+
+
+def parts_of(bucket: Bucket) -> tuple[tuple[str, Region], ...]:
+    """What a bucket adds up, which has to be the same for all who do."""
+    return tuple((weight.leaf.name, weight.region) for weight in bucket.weights)
+
+
+@dataclass
+class Batch:
+    """One batch that is taken slice by slice: ``runtime.execute.batch.SlicedBatch``."""
+
+    number: int
+    passes: Passes
+    started: int = 0
+    frames: dict[int, Frame] = field(default_factory=dict[int, Frame])
+    sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
+    known: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        self.before = self.passes.frame(self.number, "before", self.passes.before)
+        self.tail: Frame | None = None
+
+    def forward(self) -> Waits:
+        passes, part = self.passes, self.started
+        rank, pipeline = passes.rank, passes.pipeline
+        assert pipeline is not None, "asked of slices only"
+        self._enter(part)
+        last = rank.part - pipeline.stages
+        yield from rank.settle(lambda _, sent: sent <= last)
+        if not part:
+            yield from self.before.forward()
+            self.sums = {name: [] for name in pipeline.joined}
+            yield from self._gradients_of_joined()
+        frame = passes.frame(self.number, "slice", passes.slices[part], part, self.before)
+        frame.sums, frame.known = self.sums, self.known
+        passes.load(frame, pipeline.slices[part])
+        self.frames[part] = frame
+        yield from frame.forward()
+        self.started += 1
+
+    def backward(self, part: int, done: Done | None) -> Waits:
+        self._enter(part)
+        frame = self.frames.pop(part, None)
+        if frame is None:
+            problem = f"slice {part} goes back, expected it to have gone forward"
+            raise self.passes.rank.wrong("order of slices", problem)
+        yield from _go_back(frame, done, len(self.passes.before) + len(self.passes.tail))
+        self.passes.lost(frame)
+
+    def finish(self, done: Done) -> Waits:
+        passes = self.passes
+        tail = self._tail(checks=self.before.checks)
+        self.tail = tail
+        if tail.checks:
+            device = passes.rank.device
+            for name, parts in self.sums.items():
+                try:
+                    tail.kept.contents[name] = device.together(parts, name)
+                except Unsound as error:
+                    raise passes.rank.wrong(f"{name}, which slices add to", str(error)) from error
+        yield from tail.forward()
+        assert passes.pipeline is not None, "asked of slices only"
+        if passes.pipeline.tail_trains:
+            passes.begin_back(tail)
+            yield from _go_back(tail, done, len(passes.before))
+            passes.lost(tail)
+
+    def go_back(self, done: Done) -> Waits:
+        yield from _go_back(self.before, done, 0)
+        self.passes.lost(self.before)
+
+    def _tail(self, *, checks: bool) -> Frame:
+        passes = self.passes
+        assert passes.pipeline is not None, "asked of slices only"
+        tail = passes.frame(self.number, "tail", passes.tail, 0, self.before)
+        tail.checks = checks
+        tail.loads.update(passes.pipeline.joined)
+        if checks:
+            passes.load(tail, passes.pipeline.tail)
+        return tail
+
+    def _gradients_of_joined(self) -> Waits:
+        """With zeros: what the tail joins is not known yet, and its gradient does not depend on
+        it."""
+        passes = self.passes
+        assert passes.pipeline is not None, "asked of slices only"
+        tail = self._tail(checks=False)
+        tail.token = (self.number, "zeros", 0)
+        yield from tail.forward()
+        passes.begin_back(tail)
+        yield from tail.backward()
+        self.known = tail.needed & set(passes.pipeline.joined)
+        if not passes.pipeline.tail_trains:
+            self._demand_no_other()
+        # What depends on the values is taken with the right ones, in the end.
+        self.before.needed.clear()
+
+    def _demand_no_other(self) -> None:
+        """The tail has gradients for slices alone. Raises ProgramError where it has others."""
+        contents = self.before.kept.contents
+        for name in sorted(self.before.needed & contents.tensors.keys()):
+            if contents.tensors[name].trains:
+                problem = "has a gradient of the tail, which does not go back with its values"
+                raise self.passes.rank.wrong(name, problem)
+
+    def _enter(self, part: int) -> None:
+        rank = self.passes.rank
+        rank.batch = self.number
+        rank.part = self.number * len(self.passes.slices) + part
+
+
+class Passes:
+    """A rank's steps. What registers hold is followed in the first one."""
+
+    def __init__(self, rank: Rank, itemsize: int) -> None:
+        self.rank, program = rank, rank.device.program
+        self.program: Program = program
+        self.pipeline = program.pipeline
+        joined = frozenset(self.pipeline.joined if self.pipeline else ())
+        forms = rank.device.forms
+        self.before = blocks_of(program.instructions, forms=forms)
+        self.slices = [
+            blocks_of(p, joined, forms) for p in (self.pipeline.slices if self.pipeline else ())
+        ]
+        self.tail = blocks_of(self.pipeline.tail if self.pipeline else (), forms=forms)
+        last = self.slices[-1] if self.slices else ()
+        self.way_back: tuple[Block, ...] = (*self.before, *self.tail, *last)
+        self._sync = Sync(rank, itemsize)
+        trained = frozenset(weight.register for weight in program.trained)
+        closing = first_readers(self.way_back, trained)
+        self._closing: dict[int, list[str]] = {}
+        for weight in program.trained:
+            if weight.register in closing:
+                self._closing.setdefault(closing[weight.register], []).append(weight.register)
+        self._under_way: Batch | None = None
+        self._totals: list[Operation] = []
+        self.made: Kept = Kept()
+        """What the rank holds after the first step."""
+
+    def steps(self) -> Waits:
+        """Every step that there is any need to follow."""
+        count = BATCHES if self.pipeline is not None and self.pipeline.runs_on else 1
+        for number in range(count):
+            self._sync.batch = number
+            if self.pipeline is None:
+                yield from self._whole(number)
+            else:
+                yield from self._sliced(number, number + 1 < count)
+            yield from self._close(number)
+
+    def back_alone(self, kept: Kept) -> Waits:
+        """The first step from the end of its forward pass on, without slices. ``kept``: what was
+        found to be held then."""
+        frame = self.frame(0, "before", self.before)
+        frame.kept = kept
+        yield from self._back(frame, 0)
+        yield from self._close(0)
+
+    def _close(self, number: int) -> Waits:
+        yield from self._sync.finish()
+        yield from self.rank.settle(lambda batch, _: batch <= self.rank.batch)
+        yield from self._statistics(number)
+        yield from self._totals
+        self._totals.clear()
+
+    def frame(
+        self,
+        number: int,
+        name: str,
+        blocks: Iterable[Block],
+        part: int = 0,
+        outer: Frame | None = None,
+    ) -> Frame:
+        token = (number, name, part)
+        found = Frame(self.rank, tuple(blocks), part, token, outer, checks=number == 0)
+        if name == "before":
+            self.load(found, self.program.instructions)
+        return found
+
+    def load(self, frame: Frame, instructions: Iterable[Instruction]) -> None:
+        """Put what is loaded into a frame."""
+        for load in instructions:
+            if not isinstance(load, Load):
+                continue
+            frame.loads.add(load.target)
+            if frame.checks:
+                try:
+                    content: Content = self.rank.device.load(load)
+                except Unsound as error:
+                    raise self.rank.wrong(load, str(error)) from error
+                if load.target in frame.kept.contents:
+                    raise self.rank.wrong(load, "is loaded already")
+                frame.kept.contents[load.target] = content
+
+    def begin_back(self, frame: Frame) -> None:
+        if self.program.loss is not None and self.program.loss in self.program.active:
+            frame.need(self.program.loss)
+
+    def lost(self, frame: Frame) -> None:
+        """Raise ProgramError where a gradient is lost."""
+        if frame.checks and (name := frame.lost()) is not None:
+            raise self.rank.wrong(name, "has a gradient and is not active, so that it is lost")
+
+    def _whole(self, number: int) -> Waits:
+        frame = self.frame(number, "before", self.before)
+        yield from frame.forward()
+        self.made = frame.kept
+        yield from self._back(frame, number)
+
+    def _back(self, frame: Frame, number: int) -> Waits:
+        self._tell_loss(number)
+        self.begin_back(frame)
+        self._done(len(self.way_back))
+        yield from frame.backward(self._done)
+        self.lost(frame)
+
+    def _sliced(self, number: int, more: bool) -> Waits:
+        pipeline = self.pipeline
+        assert pipeline is not None, "asked of slices only"
+        batch, self._under_way = self._under_way or Batch(number, self), None
+        ahead = Batch(number + 1, self) if more and pipeline.lead else None
+        self.rank.batch = number
+        early = self.program.loss is None
+        if early:
+            self._tell_loss(number)
+        for is_forward, part in pipeline.turns:
+            if is_forward:
+                if part >= batch.started:
+                    yield from batch.forward()
+                continue
+            if ahead is not None and part + pipeline.lead >= len(pipeline.slices):
+                yield from ahead.forward()
+            is_last = part == len(pipeline.slices) - 1
+            yield from batch.backward(part, self._done if is_last else None)
+        if batch.started < len(pipeline.slices) or batch.frames:
+            raise self.rank.wrong("order of slices", "expected all of them, forward and back")
+        yield from batch.finish(self._done)
+        if not number and batch.tail is not None:
+            self.made = batch.tail.kept
+            before = batch.before.kept
+            self.made.contents.update(before.contents)
+        if not early:
+            self._tell_loss(number)
+        yield from batch.go_back(self._done)
+        self._under_way = ahead
+
+    def _tell_loss(self, number: int) -> None:
+        ranks = tuple(range(self.program.ranks))
+        if len(ranks) == 1:
+            return
+        what, rank = "the sum of the loss", self.rank.device.rank
+        made = Operation(rank, what, ("loss", number), ranks, meet=_nothing)
+        self._totals.append(self.rank.lanes.post("total", made))
+
+    def _statistics(self, number: int) -> Waits:
+        ranks = tuple(range(self.program.ranks))
+        if len(ranks) == 1 or not any(running.is_known for running in self.program.running):
+            return
+        what, rank = "the sum of statistics", self.rank.device.rank
+        made = Operation(rank, what, ("statistics", number), ranks, meet=_nothing)
+        yield self.rank.lanes.post(ranks, made)
+
+    def _done(self, number: int) -> None:
+        """A block has gone back."""
+        for register in self._closing.get(number, ()):
+            if register in self.rank.graded:
+                self._sync.complete(register)
+        if not number:
+            return
+        if isinstance(following := self.way_back[number - 1], Meeting):
+            self._sync.flush(following.instruction.position + 1)
+
+
+def _go_back(frame: Frame, done: Done | None, first: int) -> Waits:
+    if done is None:
+        yield from frame.backward()
+        return
+    frame.rank.graded.clear()
+    done(first + len(frame.blocks))
+    yield from frame.backward(lambda number: done(first + number))
+
+
+def _nothing(members: list[Operation]) -> None:
+    """Nothing becomes of it."""

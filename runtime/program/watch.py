@@ -1,0 +1,119 @@
+"""Where in a schedule the statistics of what batch norms of the model norm can be taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pcg.ops.norms import batch_norm, ghost_batch_norm
+from pcg.placement.schedule import Compute, Schedule, Slot
+from pcg.plan.plan import Plan
+from pcg.plan.statistics import named_values
+from pcg.types.operator import Operator
+from pcg.types.task import Task
+from runtime.program.communication import region_of
+from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
+from runtime.program.program import Instruction, Piece, Run, Running
+from runtime.program.slices import ends
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A tensor of which statistics are taken, where it lies in step ``number`` of the schedule.
+    ``is_normed``: whether the step is a batch norm of it, and not the one that makes it.
+
+    Of samples in ``groups`` the statistics are the first one's, as DistributedDataParallel keeps
+    those of its first rank, whose buffers it sends to all others before they have a use.
+    """
+
+    slot: Slot
+    number: int
+    is_normed: bool
+    groups: int = 1
+
+    def piece(self, rank: int, name: str) -> Piece | None:
+        """The part of a rank: each block counts where it is held first."""
+        held = self.slot.layout.by_device.get(rank)
+        if held is None or self.slot.layout.holders[held][0] != rank:
+            return None
+        _, channels, *others = region_of(self.slot.layout, rank)
+        count = self._rows(rank)
+        if count == 0:
+            return None
+        for start, stop in others:
+            count *= stop - start
+        return Piece((f"{name}.mean", f"{name}.variance"), channels, count)
+
+    def _rows(self, rank: int) -> int:
+        """How many of the first group's samples a rank holds. They are its first ones."""
+        (first, last), *_ = region_of(self.slot.layout, rank)
+        end = self.slot.layout.type.shape[0] // self.groups
+        return max(0, min(last, end) - first)
+
+    def added(self, lowered: Iterable[Instruction], rank: int, name: str) -> Iterator[Instruction]:
+        """What a rank does in the step, and the statistics of its part. ``name``: of the slot."""
+        piece = self.piece(rank, name)
+        if piece is None:
+            yield from lowered
+            return
+        for instruction in lowered:
+            if self.is_normed and isinstance(instruction, Run):
+                results = (*instruction.results, *piece.registers)
+                kept = NORM if self.groups == 1 else GROUP_NORM
+                call = kept(**instruction.call.values)
+                yield replace(instruction, call=call, results=results)
+            else:
+                yield instruction
+        if not self.is_normed:
+            starts = (tuple(start for start, _ in region_of(self.slot.layout, rank)),)
+            call = STATISTICS() if self.groups == 1 else FIRST_STATISTICS(rows=self._rows(rank))
+            task = Task(call.values, {}, {})
+            yield Run(call, task, starts, (name,), piece.registers, position=self.number)
+
+
+def watches(plan: Plan, schedule: Schedule) -> Mapping[str, Watch]:
+    """By what is normed in the model. Of a pipeline there are none."""
+    if not plan.statistics or plan.pipeline is not None:
+        return {}
+    values, groups = named_values(plan.graph), plan.norm_groups
+    norm = batch_norm if groups == 1 else ghost_batch_norm
+    normed: dict[object, Watch] = {}
+    made: dict[object, Watch] = {}
+    for number, step in enumerate(schedule.steps):
+        if isinstance(step, Compute) and _is_norm(step, norm, groups):
+            slot = step.operands[0]
+            normed.setdefault(slot.value, Watch(slot, number, is_normed=True, groups=groups))
+        for slot in ends(step)[1]:
+            if _is_plain(slot):
+                made.setdefault(slot.value, Watch(slot, number, is_normed=False, groups=groups))
+    found: dict[str, Watch] = {}
+    for record in plan.statistics:
+        value = None if record.at is None else values[record.at]
+        if (watch := normed.get(value) or made.get(value)) is not None:
+            found[record.value] = watch
+    return found
+
+
+def running(
+    plan: Plan, found: Mapping[str, Watch], rank: int, names: Mapping[Slot, str]
+) -> Iterator[Running]:
+    """What a rank knows of each of the module's running statistics."""
+    values = named_values(plan.model) if plan.statistics else {}
+    for record in plan.statistics:
+        watch = found.get(record.value)
+        piece = None if watch is None else watch.piece(rank, names[watch.slot])
+        samples, *rest = values[record.value].type.shape
+        shape = (samples // plan.norm_groups, *rest)
+        yield Running(record, shape, watch is not None, piece)
+
+
+def _is_norm(step: Compute, norm: Operator, groups: int) -> bool:
+    """Whether a step is a batch norm in so many groups."""
+    call = step.node.operator_call
+    return call.operator == norm and call.values.get("groups", 1) == groups
+
+
+def _is_plain(slot: Slot) -> bool:
+    """Whether the blocks of a slot are a tensor's, each element in one place of it."""
+    degrees = slot.layout.type.degrees
+    return degrees.partials == 1 and not degrees.halos and all(t == 1 for t in degrees.slices)

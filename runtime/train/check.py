@@ -1,0 +1,156 @@
+"""The same training on one process, in double precision, and how far a distributed run is off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pcg.graph.graph import Graph, Leaf, Node, Value, topological
+from pcg.placement.transfer import Region
+from runtime.execute.kernels import run_whole
+from runtime.inputs.seeded import Source, initial_weight
+from runtime.job.job import Comparison, Options
+from runtime.train.optimizer import Updater
+from runtime.world.collectives import World
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training run leaves: every step's loss, outputs of the last step, weights by name.
+
+    Of outputs and weights there are as many tensors as there are copies, each whole.
+    """
+
+    losses: tuple[float, ...]
+    outputs: tuple[tuple[Tensor, ...], ...]
+    weights: Mapping[str, tuple[Tensor, ...]]
+
+
+def train_alone(
+    graph: Graph,
+    options: Options,
+    source: Source,
+    device: torch.device,
+    *,
+    delayed: bool = False,
+    initial: Mapping[str, Tensor] | None = None,
+) -> Outcome:
+    """Train a graph as written: whole tensors, one process, float64, autograd from end to end.
+
+    ``delayed``: gradients are of the weights of one update before, as in PipeDream-2BW.
+    ``initial``: whole weights by leaf; by default they are drawn from the seed.
+    """
+    leaves = [node.leaf for node in graph.leaves]
+    weights = {
+        leaf.name: (
+            initial_weight(leaf, options.seed) if initial is None else initial[leaf.name].clone()
+        ).to(device)
+        for leaf in leaves
+        if leaf.kind == "weight"
+    }
+    read = {name: w.clone() if delayed else w for name, w in weights.items()}
+    for weight in read.values():
+        weight.requires_grad_()
+    recipe = options.recipe
+    updater = Updater(_trained(graph, weights), recipe, World(device=device))
+    losses: list[float] = []
+    outputs: tuple[Tensor, ...] = ()
+    for step in range(options.steps):
+        total, sums = 0.0, dict[str, Tensor]()
+        for part in range(recipe.accumulate):
+            number = step * recipe.accumulate + part
+            inputs = {
+                leaf.name: source.piece(leaf, whole_region(leaf), number).to(device, torch.float64)
+                for leaf in leaves
+                if leaf.kind == "input"
+            }
+            results = evaluate(graph, inputs | read)
+            loss = results[0].sum()
+            total += loss.item()
+            for name, gradient in _gradients(read, loss).items():
+                sums[name] = sums[name] + gradient if name in sums else gradient
+            # Copied, for outputs may be views of weights, which are updated in place.
+            outputs = tuple(result.detach().clone() for result in results)
+        with torch.no_grad():
+            for name, weight in weights.items() if delayed else ():
+                read[name].copy_(weight)
+            updater.update(sums)
+        losses.append(total / recipe.accumulate)
+    return Outcome(
+        tuple(losses),
+        tuple((output,) for output in outputs),
+        {name: (weight.detach(),) for name, weight in weights.items()},
+    )
+
+
+def whole_region(leaf: Leaf) -> Region:
+    """All of a leaf."""
+    assert leaf.type is not None, "a graph that runs has types"
+    return tuple((0, size) for size in leaf.type.shape)
+
+
+def _trained(graph: Graph, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that the loss depends on: weight decay and momentum leave others alone."""
+    read = {n.leaf.name for n in topological([graph.outputs[0].node]) if n.is_leaf}
+    return {name: weight for name, weight in weights.items() if name in read}
+
+
+def evaluate(graph: Graph, leaves: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """The outputs of a graph on whole tensors. Parallel operators leave a tensor's meaning alone,
+    and join adds its operands up, which is what their equations say."""
+    known: dict[Node, tuple[Tensor, ...]] = {}
+
+    def tensor(value: Value) -> Tensor:
+        return known[value.node][value.port]
+
+    for node in graph.nodes:
+        if node.is_leaf:
+            known[node] = (leaves[node.leaf.name],)
+        else:
+            known[node] = run_whole(node.operator_call, [tensor(value) for value in node.inputs])
+    return tuple(tensor(value) for value in graph.outputs)
+
+
+def _gradients(weights: Mapping[str, Tensor], loss: Tensor) -> dict[str, Tensor]:
+    if not loss.requires_grad:
+        return {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    gradients = torch.autograd.grad(
+        loss, list(weights.values()), allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(weights, gradients, strict=True))
+
+
+def compare(expected: Outcome, measured: Outcome) -> tuple[Comparison, ...]:
+    """Errors of every loss, output and weight."""
+    found = [
+        _compare("loss", f"step {step + 1}", _number(a), (_number(b),))
+        for step, (a, b) in enumerate(zip(expected.losses, measured.losses, strict=True))
+    ]
+    found += [
+        _compare("output", str(i), whole, copies)
+        for i, ((whole,), copies) in enumerate(zip(expected.outputs, measured.outputs, strict=True))
+    ]
+    found += [
+        _compare("weight", name, expected.weights[name][0], copies)
+        for name, copies in measured.weights.items()
+    ]
+    return tuple(found)
+
+
+def _compare(
+    kind: Literal["loss", "output", "weight"], name: str, whole: Tensor, copies: Sequence[Tensor]
+) -> Comparison:
+    wanted = whole.to(torch.float64)
+    scale = max(1.0, wanted.abs().max().item())
+    absolute = torch.stack([(copy.to(torch.float64) - wanted).abs().max() for copy in copies])
+    # torch's max passes a NaN on, where Python's would drop it.
+    worst = absolute.max().item()
+    return Comparison(kind, name, worst, worst / scale)
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)

@@ -1,0 +1,263 @@
+"""Measurements of operators and links, as training meets them, for the cost model.
+
+Some operators in a row are timed forward and backward together, as autograd runs them, and what
+they take is divided among their kernels. All ranks measure at the same time: where they share cores
+or memory, they do so in training. Each number is a median of repeats, with the distance between the
+quartiles.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from statistics import median, quantiles
+from time import perf_counter
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from pcg.language.functions import FUNCTIONS
+from pcg.machine import DType, Pattern
+from pcg.plan.training import update_bytes
+from pcg.readings.kind import Work
+from runtime.program.program import Group
+from runtime.train.worker import share_cores
+from runtime.world.collectives import Kind as DeviceKind
+from runtime.world.collectives import World, open_world
+
+DTYPES: Mapping[DType, torch.dtype] = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+REPEATS = 9
+BATCH_SECONDS = 20e-3
+"""A repeat calls as often as this takes: for longer than a process is left alone on a core, so that
+processes that share cores are seen to."""
+LONGEST = 0.005
+"""Seconds of a kernel after which no larger sizes are tried."""
+ROW = 8
+"""Operators in a row."""
+BYTES = tuple(4**k for k in range(3, 13))
+"""What a device sends in a step, 64 bytes to 16 MiB."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What something of a size took: the median, and the distance between the quartiles, in
+    seconds. ``size``: operations of a contraction, bytes of anything else."""
+
+    size: float
+    seconds: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All measurements of a rank."""
+
+    device: str
+    operators: Mapping[tuple[Work, DType], tuple[Timing, ...]]
+    """By kind and number format."""
+    links: tuple[tuple[LinkTimings, ...], ...]
+    """By level of the machine, the innermost first; nothing for levels that no two ranks span."""
+
+
+@dataclass(frozen=True)
+class LinkTimings:
+    """Communication of so many devices: messages, or collectives by the bytes that every device
+    has in the end."""
+
+    of: Pattern
+    devices: int
+    timings: tuple[Timing, ...]
+
+
+def measure(
+    kind: DeviceKind, dtypes: Sequence[DType], units: Sequence[int], timeout: float
+) -> Measured | None:
+    """Measure as one of the ranks that torchrun started, or alone; rank 0 has the answer.
+
+    ``units``: devices of a unit of each level, from a device to the whole machine.
+    """
+    share_cores()
+    with open_world(kind, timeout) as world:
+        operators: dict[tuple[Work, DType], tuple[Timing, ...]] = {
+            (name, dtype): tuple(series)
+            for dtype in dtypes
+            for name, series in _operators(world, DTYPES[dtype])
+        }
+        links = tuple(tuple(_link(world, inner, outer)) for inner, outer in pairwise(units))
+        name = _device_name(world)
+    return Measured(name, operators, links) if world.rank == 0 else None
+
+
+def _device_name(world: World) -> str:
+    if world.device.type == "cuda":
+        return torch.cuda.get_device_name(world.device)
+    threads = torch.get_num_threads()
+    return f"{platform.machine()}, {threads} threads of {world.size} processes, torch"
+
+
+def _handed(weight: Tensor) -> None:
+    """What takes a gradient."""
+
+
+Call = Callable[[], object]
+Case = Callable[[int], tuple[float, int, Call]]
+"""From a length to the size of a kernel, how many there are, and a call that runs them."""
+
+
+def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Work, list[Timing]]]:
+    def tensor(*shape: int, grad: bool = False) -> Tensor:
+        values = torch.full(shape, 1 / shape[-1], dtype=dtype, device=world.device)
+        return values.requires_grad_(grad)
+
+    def contraction(n: int) -> tuple[float, int, Call]:
+        weights, gradient = [tensor(n, n, grad=True) for _ in range(ROW + 1)], tensor(n, n)
+        return (
+            2.0 * n**3,
+            3 * ROW,
+            lambda: torch.autograd.grad(reduce(torch.matmul, weights), weights, gradient),
+        )
+
+    def pointwise(n: int) -> tuple[float, int, Call]:
+        # Forward reads one tensor and writes one; backward reads two and writes one.
+        x, gradient = tensor(n, grad=True), tensor(n)
+
+        def call() -> object:
+            y = reduce(lambda y, _: y.relu(), range(ROW), x)
+            return torch.autograd.grad(y, x, gradient)
+
+        return 2.5 * n * x.element_size(), 2 * ROW, call
+
+    def reduction(n: int) -> tuple[float, int, Call]:
+        x = tensor(-(-n // 64), 64, grad=True)
+        moved = float((x.numel() + len(x)) * x.element_size())
+        return moved, ROW, lambda: [x.sum(dim=1) for _ in range(ROW)]
+
+    def function(n: int) -> tuple[float, int, Call]:
+        x = tensor(n)
+        return float(FUNCTIONS["gelu"].flops * n), ROW, lambda: [gelu(x) for _ in range(ROW)]
+
+    def update(n: int) -> tuple[float, int, Call]:
+        # As in a step: autograd hands each gradient over, and then the optimizer has its turn.
+        weights, gradients = [tensor(n, grad=True) for _ in range(ROW)], [tensor(n)] * ROW
+        optimizer = torch.optim.SGD(weights, lr=0.0)
+        for weight in weights:
+            weight.register_post_accumulate_grad_hook(_handed)
+
+        def call() -> object:
+            torch.autograd.backward(weights, gradients)
+            optimizer.step()
+            return optimizer.zero_grad()
+
+        return float(update_bytes(weights[0].element_size(), "sgd") * n), ROW, call
+
+    sides = [2**k for k in range(3, 14)]
+    lengths = [4**k for k in range(3, 14)]
+    cases: tuple[tuple[Work, Case, Sequence[int]], ...] = (
+        ("contraction", contraction, sides),
+        ("pointwise", pointwise, lengths),
+        ("reduction", reduction, lengths),
+        ("function", function, lengths),
+        ("update", update, lengths),
+    )
+    for kind, case, sizes in cases:
+        yield kind, list(_series(world, case, sizes))
+
+
+def _series(world: World, case: Case, lengths: Sequence[int]) -> Iterator[Timing]:
+    for length in lengths:
+        size, kernels, call = case(length)
+        samples = _samples(world, call)
+        yield _timing(size, [seconds / kernels for seconds in samples])
+        # All ranks have to agree on the end.
+        if max(world.gather(median(samples))) > LONGEST * kernels:
+            return
+
+
+def _link(world: World, inner: int, outer: int) -> Iterator[LinkTimings]:
+    """Messages between pairs of devices, one of each unit of a level, and collectives over all of
+    them."""
+    group = tuple(range(0, min(outer, world.size), inner))
+    if len(group) < 2:
+        return
+    world.prepare([group])
+    patterns: tuple[Pattern, ...] = ("message", "all_gather", "all_reduce")
+    for of in patterns:
+        parts = 1 if of == "message" else len(group)
+        timings: list[Timing] = []
+        for size in BYTES:
+            times, call = _communication(world, group, of, size // 4)
+            samples = [seconds / times for seconds in _samples(world, call)]
+            timings.append(_timing(float(size * parts), samples))
+        yield LinkTimings(of, max(parts, 2), tuple(timings))
+
+
+def _communication(world: World, group: Group, of: Pattern, count: int) -> tuple[int, Call]:
+    """What sends so many numbers from a device in a step, with how often it does all."""
+    if of == "message":
+        return 1, _exchange(world, group, count)
+    part = torch.ones(count, device=world.device)
+    whole = torch.ones(count * len(group), device=world.device)
+    if world.rank not in group:
+        return 1, _nothing
+    if of == "all_reduce":
+        return 1, lambda: world.all_reduce(whole, group)
+
+    def there_and_back() -> None:
+        world.all_gather(part, group)
+        world.reduce_scatter(whole, group)
+
+    return 2, there_and_back
+
+
+def _nothing() -> None:
+    """What a device does that takes no part."""
+
+
+def _exchange(world: World, group: Group, count: int) -> Call:
+    """Messages of so many numbers, both ways at the same time, between all pairs of a group: what
+    waits for a peer is measured while that one has something to do as well."""
+    pairs = list(zip(group[::2], group[1::2], strict=False))
+    peers = dict([*pairs, *((second, first) for first, second in pairs)])
+    values = torch.ones(count, device=world.device)
+    if (peer := peers.get(world.rank)) is None:
+        return _nothing
+
+    def call() -> None:
+        world.exchange({peer: values}, {peer: count}, values.dtype)
+        world.settle()
+
+    return call
+
+
+def _samples(world: World, call: Call) -> list[float]:
+    """Seconds of a call, several times; ranks begin together and call equally often."""
+    for _ in range(2):
+        call()
+    once = max(world.gather(_seconds(world, call, 1)))
+    times = max(1, min(10_000, int(BATCH_SECONDS / max(once, 1e-9))))
+    repeats = REPEATS if once < 10 * BATCH_SECONDS else 3
+    world.total(0.0)
+    return [_seconds(world, call, times) for _ in range(repeats)]
+
+
+def _seconds(world: World, call: Call, times: int) -> float:
+    world.synchronize()
+    begin = perf_counter()
+    for _ in range(times):
+        call()
+    world.synchronize()
+    return (perf_counter() - begin) / times
+
+
+def _timing(size: float, samples: Sequence[float]) -> Timing:
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return Timing(size, median(samples), high - low)

@@ -1,0 +1,94 @@
+"""Plain state dicts: whole tensors by the module's own names, in a file of ``torch.save``."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from pcg.errors import InputError, one_line
+from pcg.plan.naming import NamingFile
+from runtime.checkpoints.checkpoint import Kept
+from runtime.checkpoints.pieces import fill as fill_shards
+from runtime.checkpoints.shards import Shard
+from runtime.execute.running_statistics import RunningStatistics
+from runtime.program.program import Weight
+from runtime.world.messages import cut
+
+PREFIX = "model."
+"""Of weights among the tensors of a checkpoint; the rest are the optimizer's."""
+
+
+def state_dict(kept: Kept) -> dict[str, Tensor]:
+    """The weights of a checkpoint under all names that they have in the module, on the CPU. A
+    parameter with several names is one tensor."""
+    tensors: dict[str, Tensor] = {}
+    contents = kept.contents()
+    for name in kept.manifest.parameters:
+        saved = contents.get(PREFIX + name)
+        if saved is None:
+            raise InputError(str(kept.path), f"has no tensor {PREFIX}{name}")
+        tensors[name] = torch.empty(saved.shape, dtype=saved.torch_dtype)
+    shards = (
+        Shard(PREFIX + name, tuple(tensor.shape), (0,) * tensor.dim(), tensor, writes=False)
+        for name, tensor in tensors.items()
+    )
+    fill_shards(shards, contents, kept.path)
+    names = kept.manifest.parameters.items()
+    return {alias: tensors[name] for name, others in names for alias in (name, *others)}
+
+
+def write_state_dict(state: Mapping[str, Tensor], path: Path) -> None:
+    """Write a state dict, whole or not at all. Raises InputError where that fails."""
+    temporary = path.with_name(f".unity-{secrets.token_hex(8)}.tmp")
+    try:
+        torch.save(dict(state), temporary)
+        temporary.replace(path)
+    except (OSError, RuntimeError) as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise InputError(str(path), one_line(f"cannot write: {error}")) from error
+
+
+def fill(
+    weights: Mapping[str, Tensor],
+    pieces: Iterable[Weight],
+    naming: NamingFile,
+    path: str,
+    running: RunningStatistics,
+) -> None:
+    """Give the pieces of weights, by register, and running statistics the values of a plain state
+    dict. Of the file only these are read. Raises InputError for a file that is wrong or lacks a
+    parameter."""
+    state = read_state_dict(path)
+    running.fill(state)
+    for piece in pieces:
+        parameter = naming.parameter(piece.leaf.name)
+        name = next((n for n in parameter.names if n in state), None)
+        if name is None:
+            raise InputError(path, f"has no parameter {parameter.names[0]}")
+        value = state[name].mT if parameter.transposed else state[name]
+        wanted = piece.leaf.type.shape if piece.leaf.type else ()
+        if tuple(value.shape) != wanted:
+            found = list(state[name].shape)
+            expected = list(wanted[::-1] if parameter.transposed else wanted)
+            raise InputError(path, f"{name}: expected shape {expected}, got {found}")
+        weights[piece.register].copy_(value[cut(piece.region)])
+
+
+def read_state_dict(path: str) -> dict[str, Tensor]:
+    """A plain state dict, mapped from its file. Raises InputError for a file of another kind."""
+    if not Path(path).is_file():
+        raise InputError(path, "no such file (expected a state dict)")
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # whatever torch meets in a file that is no state dict
+        raise InputError(path, one_line(f"not a state dict: {error}")) from error
+    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
+        raise InputError(path, "not a state dict, expected tensors by name")
+    return cast(dict[str, Tensor], found)

@@ -1,0 +1,58 @@
+"""What a rank did in a step, as torch's profiler saw it, for a timeline like the simulator's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
+
+from pcg.plan.timeline import COMMUNICATE, COMPUTE
+from runtime.job.job import Mark
+from runtime.world.collectives import MARK, PHASE, World
+
+UPDATE = "Optimizer.step#"
+"""How torch names an optimizer's update."""
+
+
+def recorded(world: World, step: Callable[[], object]) -> tuple[Mark, ...]:
+    """Run a step, and say what this rank did meanwhile. The profiler takes some time itself."""
+    activities = [ProfilerActivity.CPU]
+    if world.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    world.total(0.0)  # ranks begin together
+    world.marks = True
+    try:
+        with profile(activities=activities) as profiler:
+            step()
+    finally:
+        world.marks = False
+    return tuple(_marks(profiler.events() or [], gpu=world.device.type == "cuda"))
+
+
+def _marks(events: Iterable[Any], *, gpu: bool) -> Iterator[Mark]:
+    """Kernels of a GPU; on a CPU the outermost operators, and what this rank communicates, wherever
+    that is called from."""
+    phase = "forward"
+    for found in sorted(events, key=lambda e: e.time_range.start):
+        on_gpu, name = not str(found.device_type).endswith("CPU"), str(found.name)
+        if name.startswith(PHASE):
+            phase = name.removeprefix(PHASE)
+            continue
+        # gloo's own names are of what has a mark already.
+        if gpu != on_gpu or name.startswith("gloo:"):
+            continue
+        is_mark = name.startswith(MARK)
+        if not (on_gpu or is_mark or found.cpu_parent is None):
+            continue
+        if UPDATE in name:
+            phase = "update"
+        communicates = is_mark or "nccl" in name.lower()
+        begin, end = found.time_range.start, found.time_range.end
+        yield Mark(
+            name.removeprefix(MARK).removeprefix("autograd::engine::evaluate_function: "),
+            "step" if on_gpu else phase,
+            COMMUNICATE if communicates else COMPUTE,
+            begin * 1e-6,
+            (end - begin) * 1e-6,
+        )

@@ -1,0 +1,381 @@
+"""The training loop of a rank: steps, checkpoints, and where it goes on from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+
+from torch import Tensor
+
+from pcg.errors import one_line
+from pcg.plan.plan import Plan
+from runtime.checkpoints import checkpoint
+from runtime.checkpoints.checkpoint import CheckpointError, Kept, Manifest, ScaleRecord
+from runtime.checkpoints.keeping import Keeper
+from runtime.checkpoints.shards import Shard
+from runtime.execute.executor import Executor, StepResult, Update
+from runtime.execute.finite import FiniteWatch, all_finite
+from runtime.job.job import (
+    AgreedError,
+    Beginning,
+    Begins,
+    Checkpoints,
+    Mark,
+    NotFinite,
+    Observer,
+    Options,
+    Step,
+)
+from runtime.program.lower import Lowering
+from runtime.program.program import Program, Weight
+from runtime.train.initial import DRAWN, Initial
+from runtime.train.optimizer import Updater
+from runtime.train.plain import fill
+from runtime.train.profiler import recorded
+from runtime.world.collectives import World
+from runtime.world.faults import Requests, stop_requests
+
+
+def is_delayed(plan: Plan) -> bool:
+    """Whether gradients are of the weights of one update before, as in PipeDream-2BW."""
+    return plan.pipeline is not None and plan.pipeline.schedule == "2bw"
+
+
+class Training:
+    """A rank's executor, what updates its weights, and its part of checkpoints."""
+
+    def __init__(
+        self,
+        lowering: Lowering,
+        options: Options,
+        world: World,
+        executor: Executor,
+        initial: Initial | None = None,
+    ) -> None:
+        """``initial``: the module's own values, where the executor has not drawn weights."""
+        self._initial = initial
+        self._lowering, self._options, self._world = lowering, options, world
+        self._program: Program = lowering.program(world.rank)
+        self._executor = executor
+        self.timeline: tuple[tuple[Mark, ...], ...] = ()
+        """What each rank did in the last step, where that was recorded."""
+        self._begun = 0, 0
+        """The updates and the batches that an earlier run had behind it."""
+        trained = self._program.trained
+        self._updater = Updater(
+            {weight.register: executor.weights[weight.register] for weight in trained},
+            options.recipe,
+            world,
+            frozenset(weight.register for weight in trained if self._writes(weight)),
+        )
+        self._finite = FiniteWatch(world, self._named, executor.bad_inputs)
+
+    @property
+    def not_finite(self) -> str:
+        """What is not finite at the end, if anything."""
+        return self._finite.now
+
+    def run(self, observe: Observer, begins: Begins = lambda beginning: None) -> tuple[Step, ...]:
+        """Train up to the step that was asked for; ``observe`` and ``begins`` are called on rank 0.
+
+        Raises Stopped where a signal ended it sooner, and NotFinite where that was asked for.
+        """
+        if lost := self._executor.running.lost:
+            problem = "not followed, the plan does not compute what they are of"
+            self._tell(f"warning: running statistics {', '.join(lost)}: {problem}")
+        if (given := self._options.initial) is not None:
+            plan = self._lowering.plan
+            executor, running = self._executor, self._executor.running
+            fill(executor.weights, self._program.weights, plan.naming, given, running)
+            self._renew_older()
+        if (kept := self._options.checkpoints) is None:
+            self._draw()
+            self._forget()
+            steps = tuple(step for step in self._steps(observe, None) if step)
+            self._finish(None)
+            return steps
+        keeper = Keeper(self._world, kept, self._tell)
+        try:
+            self._begin(keeper, begins)
+            with stop_requests(self._world) as requests:
+                return self._kept(kept, keeper, requests, observe)
+        finally:
+            keeper.close()
+
+    def _draw(self) -> None:
+        """Begin with the module's own values, unless a file has given others."""
+        if self._options.initial is not None:
+            return
+        if self._initial is None:
+            # A graph that was written as one has no module that would draw others.
+            if self._lowering.plan.naming.parameters or self._options.model:
+                self._tell(f"warning: {DRAWN}")
+            return
+        self._initial.fill(self._executor.weights, self._program.weights)
+        self._executor.running.fill(self._initial.statistics())
+        self._renew_older()
+
+    def _forget(self) -> None:
+        """Give the memory of the module back, wherever the first values came from."""
+        if self._initial is not None:
+            self._initial.forget()
+
+    def _kept(
+        self, kept: Checkpoints, keeper: Keeper, requests: Requests, observe: Observer
+    ) -> tuple[Step, ...]:
+        """Train with checkpoints."""
+        steps: list[Step] = []
+        for step in self._steps(observe, keeper):
+            if self._world.stops:
+                self._stop(keeper, requests)
+            if step is None:
+                continue
+            steps.append(step)
+            if step.number % kept.every == 0 and step.number != self._options.steps:
+                self._save_or_warn(keeper)
+        self._finish(keeper)
+        if steps and not self._finite.now and self._is_good(keeper):
+            keeper.save(*self._content(keeper))
+        else:
+            keeper.settle()
+        return tuple(steps)
+
+    def _update(self, gradients: Mapping[str, Tensor]) -> None:
+        self._finite.note(gradients, self._updater.updates + 1)
+        self._updater.update(gradients)
+
+    def _watch(self, number: int, loss: float, keeper: Keeper | None) -> None:
+        """Warn at the first step that is not finite, or end there."""
+        if self._finite.after(number, loss):
+            self._say(keeper)
+
+    def _finish(self, keeper: Keeper | None) -> None:
+        """The same for the last gradients."""
+        if self._finite.finish():
+            self._say(keeper)
+
+    def _say(self, keeper: Keeper | None) -> None:
+        if self._options.stops_not_finite:
+            kept = ""
+            if keeper is not None:
+                self._settle(keeper)
+                kept = f"; {keeper.last_good}"
+            raise NotFinite("training", f"{self._finite.now}{kept}")
+        kept = "" if keeper is None else "; until that has changed no checkpoint is written"
+        self._tell(f"warning: {self._finite.now}{kept}")
+
+    def _steps(self, observe: Observer, keeper: Keeper | None) -> Iterator[Step | None]:
+        """Every step as it ends; None for an update that is left out, after which the same
+        batches are taken again."""
+        left_out = 0
+        self._executor.ends_before(self._batches(self._options.steps))
+        while (number := self._updater.updates) < self._options.steps:
+            self._world.step, self._world.doing = number + 1, "computing"
+            loss, seconds = self._taken(number)
+            if self._updater.updates == number:
+                left_out += 1
+                yield None
+                continue
+            step, left_out = Step(number + 1, loss, seconds, left_out), 0
+            if self._world.rank == 0:
+                observe(step)
+            self._watch(step.number, loss, keeper)
+            yield step
+
+    def _taken(self, updates: int) -> tuple[float, float]:
+        """Take the batches of the step after so many; its loss and seconds."""
+        parts, first = self._options.recipe.accumulate, self._batches(updates)
+        is_shown = self._options.timeline and updates + 1 == self._options.steps
+        loss = seconds = 0.0
+        for part in range(parts):
+            # Gradients are exchanged once a step: with those of its last batch.
+            update = self._update if part == parts - 1 else None
+            batch = self._batch(first + part, update)
+            result = self._recorded(batch) if is_shown and update else batch()
+            loss, seconds = loss + result.loss / parts, seconds + result.seconds
+        return loss, seconds
+
+    def _batches(self, updates: int) -> int:
+        """How many batches so many updates take, those of earlier runs with their own number."""
+        before, batches = self._begun
+        return batches + (updates - before) * self._options.recipe.accumulate
+
+    def _batch(self, number: int, update: Update | None) -> Callable[[], StepResult]:
+        """What takes a batch."""
+        more = number + 1 < self._batches(self._options.steps)
+        return partial(self._executor.step, number, update, more=more)
+
+    def _recorded(self, batch: Callable[[], StepResult]) -> StepResult:
+        results: list[StepResult] = []
+        marks = recorded(self._world, lambda: results.append(batch()))
+        self.timeline = tuple(self._world.gather(marks))
+        return results[0]
+
+    def _begin(self, keeper: Keeper, begins: Begins) -> None:
+        """Go on from the newest checkpoint that is whole, where that is wanted."""
+        if (found := keeper.begin()) is not None:
+            self._go_on(found)
+        else:
+            self._draw()
+        self._forget()
+        if self._world.rank == 0:
+            begins(Beginning(self._updater.updates + 1, found is not None, keeper.run))
+
+    def _go_on(self, found: Kept) -> None:
+        self._check(found)
+        updates, batches = found.manifest.updates, found.manifest.batches
+        self._updater.restore(updates)
+        if batches is None:
+            batches = updates * found.manifest.recipe.accumulate
+        self._begun = updates, batches
+        if (scale := found.manifest.loss_scale) and self._executor.loss_scale:
+            self._executor.loss_scale.value = scale.value
+            self._executor.loss_scale.good_steps = scale.good_steps
+        weights = (*self._shards(), *(self._older() if found.manifest.delayed else ()))
+        known = found.manifest.parameters
+        running = dict(self._executor.running.shards())
+        there = (shard for name, shard in running.items() if name in known)
+        checkpoint.load(self._world, found, (*weights, *there))
+        if running and not running.keys() <= known.keys():
+            self._tell(f"{found.path}: has no running statistics, they begin anew")
+        if not found.manifest.delayed:
+            self._renew_older()
+        self._tell(f"{found.path}: going on with step {updates + 1}")
+
+    def _check(self, found: Kept) -> None:
+        """Refuse a checkpoint of something else; tell of what the run does otherwise."""
+        manifest, where = found.manifest, str(found.path)
+        for problem in self._world.gather(self._problem(manifest)):
+            if problem:
+                raise AgreedError(where, problem)
+        changes = manifest.recipe.differences(self._options.recipe)
+        if manifest.seed != self._options.seed:
+            changes.append(f"--seed {self._options.seed} instead of {manifest.seed}")
+        if changes:
+            self._tell(f"{where}: going on with {', '.join(changes)}")
+
+    def _problem(self, manifest: Manifest) -> str:
+        """What keeps this run from going on from a checkpoint, if anything."""
+        if manifest.graph != self._lowering.plan.model.digest:
+            return f"is of {manifest.model} with another graph than the plan's model"
+        if manifest.updates > self._options.steps:
+            return f"is of step {manifest.updates}, expected --steps {manifest.updates} or more"
+        before = manifest.recipe
+        if before.states != self._options.recipe.states:
+            kind = f"{before.optimizer} with momentum {before.momentum}"
+            return f"has the states of {kind}, expected the same optimizer"
+        return ""
+
+    def _stop(self, keeper: Keeper, requests: Requests) -> None:
+        updates = self._updater.updates
+        self._settle(keeper)
+        before, path = keeper.newest or (None, None)
+        # Nothing may be new where the last update was left out.
+        if path is None or before != updates:
+            if self._finite.now or not self._is_good(keeper):
+                what = self._finite.now or "weights are not finite"
+                raise requests.stopped(f"after step {updates}, but {what}; {keeper.last_good}")
+            path = keeper.save(*self._content(keeper))
+        raise requests.stopped(f"after step {updates}, checkpoint {path}")
+
+    def _save_or_warn(self, keeper: Keeper) -> None:
+        """Train on without a checkpoint that could not be written: those before are still there."""
+        if self._finite.now or not self._is_good(keeper):
+            return
+        try:
+            keeper.start(*self._content(keeper))
+        except CheckpointError as error:
+            self._tell(f"warning: no checkpoint: {error}")
+
+    def _settle(self, keeper: Keeper) -> None:
+        """Wait for the checkpoint under way."""
+        try:
+            keeper.settle()
+        except CheckpointError as error:
+            self._tell(f"warning: no checkpoint: {error}")
+
+    def _is_good(self, keeper: Keeper) -> bool:
+        """Whether what is trained is finite on all ranks, so that it may take the place of a good
+        checkpoint; says so if not."""
+        weights = self._executor.weights
+        trained = [weights[weight.register] for weight in self._program.trained]
+        states = (tensor for _, _, tensor in self._updater.states())
+        running = self._executor.running.tensors.values()
+        if all_finite(self._world, (*trained, *states, *running)):
+            return True
+        if not self._finite.now:
+            self._finite.now = f"weights or states are not finite after step {self._world.step}"
+            self._say(keeper)
+        return False
+
+    def _content(self, keeper: Keeper) -> tuple[list[Shard], Manifest]:
+        """What a checkpoint holds now."""
+        running = (shard for _, shard in self._executor.running.shards())
+        shards = [*self._shards(), *self._older(), *running]
+        options, updates, plan = self._options, self._updater.updates, self._lowering.plan
+        leaves = {w.leaf.name: w.leaf for w in self._program.weights}
+        scale = self._executor.loss_scale
+        known = self._world.gather(sorted(leaves))
+        parameters = {
+            parameter.names[0]: parameter.names[1:]
+            for name in sorted({name for names in known for name in names})
+            for parameter in (plan.naming.parameter(name),)
+        } | {first: names[1:] for first, names in self._executor.running.names.items()}
+        return shards, Manifest(
+            model=plan.model_name,
+            graph=plan.model.digest,
+            updates=updates,
+            batches=self._batches(updates),
+            seed=options.seed,
+            recipe=options.recipe,
+            run=keeper.run,
+            delayed=is_delayed(plan),
+            loss_scale=None if scale is None else ScaleRecord(**asdict(scale)),
+            parameters=parameters,
+        )
+
+    def _shards(self) -> Iterator[Shard]:
+        """Weights and states that this rank holds, by the names and shapes of the module."""
+        weights = {weight.register: weight for weight in self._program.weights}
+        for register, weight in weights.items():
+            yield self._shard("model.{}", weight, self._executor.weights[register])
+        for register, state, tensor in self._updater.states():
+            yield self._shard(f"optimizer.{{}}.{state}", weights[register], tensor)
+
+    def _older(self) -> Iterator[Shard]:
+        """The weights of one update before, where gradients are of those."""
+        for weight in self._program.weights:
+            if weight.register in self._executor.older:
+                yield self._shard("older.{}", weight, self._executor.older[weight.register])
+
+    def _renew_older(self) -> None:
+        """Begin as if the weights had been the same one update before."""
+        for register, weight in self._executor.older.items():
+            weight.copy_(self._executor.weights[register])
+
+    def _shard(self, key: str, weight: Weight, tensor: Tensor) -> Shard:
+        parameter = self._lowering.plan.naming.parameter(weight.leaf.name)
+        assert weight.leaf.type is not None, "a graph that runs has types"
+        shard = Shard(
+            key.format(parameter.names[0]),
+            weight.leaf.type.shape,
+            tuple(start for start, _ in weight.region),
+            tensor,
+            self._writes(weight),
+        )
+        return shard.transposed if parameter.transposed else shard
+
+    def _named(self, register: str) -> str:
+        """What the module calls a weight."""
+        leaves = {weight.register: weight.leaf.name for weight in self._program.weights}
+        return self._lowering.plan.naming.parameter(leaves[register]).names[0]
+
+    def _writes(self, weight: Weight) -> bool:
+        """Whether this rank stands for all that hold a piece."""
+        return weight.group[0] == self._world.rank
+
+    def _tell(self, text: str) -> None:
+        if self._world.rank == 0:
+            print(f"unity: {one_line(text)}", file=sys.stderr, flush=True)

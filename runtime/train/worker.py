@@ -1,0 +1,213 @@
+"""One rank's training run: lowers its program, steps, and on rank 0 checks and reports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pcg.errors import InputError, one_line
+from pcg.graph.graph import Node
+from pcg.placement.schedule import Slot
+from pcg.plan.plan import Plan
+from runtime.execute.executor import Executor
+from runtime.execute.precision import precision
+from runtime.inputs.dataset import make_source
+from runtime.inputs.seeded import Source, initial_weight
+from runtime.job.job import AgreedError, Beginning, Begins, Observer, Options, Report, Step
+from runtime.program.lower import Lowering
+from runtime.train.check import Outcome, compare, train_alone
+from runtime.train.initial import Initial, with_constants
+from runtime.train.training import Training, is_delayed
+from runtime.world.collectives import World, environment, open_world
+
+
+def _ignore(_: Beginning) -> None:
+    """What nobody asked for."""
+
+
+def train(
+    plan: Plan,
+    options: Options,
+    timeout: float,
+    observe: Observer,
+    where: str = "plan",
+    begins: Begins = _ignore,
+) -> Report | None:
+    """Train by a plan as one of the ranks that torchrun started, or alone for one device.
+
+    ``timeout``: seconds that a communication may take. ``observe`` is called on rank 0, which
+    alone gets a report. Raises InputError when there are not as many ranks as the plan has devices.
+    """
+    check_ranks(plan, where)
+    lowering = Lowering(plan, where)
+    share_cores()
+    with open_world(plan.machine.kind, timeout) as world, _memory(world, where), _compiler():
+        return run_plan(lowering, options, world, observe, begins)
+
+
+def check_ranks(plan: Plan, where: str) -> None:
+    """Raise InputError when there are not as many ranks as a plan has devices."""
+    _, ranks = environment() or (0, 1)
+    if ranks != plan.machine.devices:
+        problem = f"expected {plan.machine.devices} processes, one a device, got {ranks}"
+        raise InputError(where, problem)
+
+
+@contextmanager
+def _memory(world: World, where: str) -> Generator[None]:
+    """Say in a line that the device has not enough memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # On a CPU, torch has no class for it.
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not known and "can't allocate memory" not in str(error):
+            raise
+        reason = one_line(str(error).rpartition("Allocator: ")[2]) or "no memory is left"
+        problem = f"rank {world.rank} is out of memory: {reason[:200]}"
+        raise InputError(f"{where}: {world.device}", problem) from error
+
+
+@contextmanager
+def _compiler() -> Generator[None]:
+    """Say in a line that torch.compile finds nothing to compile with."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "InvalidCxxCompiler" not in str(error):
+            raise
+        problem = "no C++ compiler works here, expected one such as g++, or CXX to name it"
+        raise InputError("--compile", problem) from error
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a rank trains with. ``first``: on rank 0, where the run is compared with one process,
+    the module's own values of whole weights, by leaf."""
+
+    executor: Executor
+    training: Training
+    source: Source
+    first: Mapping[str, Tensor] | None
+
+
+def prepare(lowering: Lowering, options: Options, world: World) -> Prepared:
+    """All that a rank needs before its first step; all ranks call together."""
+    program, plan, seed = lowering.program(world.rank), lowering.plan, options.seed
+    inputs = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
+    form = precision(options.dtype, world.device).dtype
+    # A plan that was written by hand does not say what its weights are called in a module.
+    has_module = options.model is not None and bool(plan.naming.parameters)
+    initial = Initial(plan, options.model, seed, world, form, options.initial)
+    source = make_source(options.data, inputs, plan.naming, seed, alone=False)
+    source = with_constants(source, initial, program, options)
+    first = initial.whole() if options.check and has_module else None
+    executor = Executor(
+        program,
+        world,
+        options.dtype,
+        seed,
+        source,
+        compiles=options.compiles,
+        drawn=not has_module,
+    )
+    training = Training(lowering, options, world, executor, initial if has_module else None)
+    return Prepared(executor, training, source, first)
+
+
+def run_plan(
+    lowering: Lowering,
+    options: Options,
+    world: World,
+    observe: Observer,
+    begins: Begins = _ignore,
+) -> Report | None:
+    """The same among ranks that are already connected."""
+    made = prepare(lowering, options, world)
+    plan, seed, recipe = lowering.plan, options.seed, options.recipe
+    executor, training = made.executor, made.training
+    with _naming_rank(world):
+        steps = training.run(observe, begins)
+    report = Report(
+        steps,
+        batches=recipe.accumulate,
+        timeline=training.timeline,
+        not_finite=training.not_finite,
+    )
+    if not options.check:
+        return report if world.rank == 0 else None
+    outcome = _collect(lowering, executor, world.rank, steps)
+    if world.rank != 0:
+        return None
+    delayed = is_delayed(plan)
+    expected = train_alone(
+        plan.model, options, made.source, world.device, delayed=delayed, initial=made.first
+    )
+    # A run that was resumed has the last steps' losses only, and without steps no outputs.
+    losses = expected.losses[options.steps - len(steps) :]
+    expected = replace(expected, losses=losses, outputs=expected.outputs if steps else ())
+    found = compare(expected, _with_unused(outcome, plan, seed, made.first))
+    return replace(report, comparisons=found)
+
+
+@contextmanager
+def _naming_rank(world: World) -> Generator[None]:
+    """Let what one of several ranks alone finds wrong, such as its data, name rank and step."""
+    try:
+        yield
+    except AgreedError:
+        raise
+    except InputError as error:
+        if world.size == 1:
+            raise
+        step = f": step {world.step}" if world.step else ""
+        where = f"rank {world.rank}{step}: {error.where}"
+        raise InputError(where, error.problem) from error
+
+
+def _collect(lowering: Lowering, executor: Executor, rank: int, steps: tuple[Step, ...]) -> Outcome:
+    """Bring all outputs, where there were steps, and weights to rank 0, whole, every copy. Other
+    ranks get no tensors."""
+
+    def copies(slot: Slot, *, weight: bool = False) -> tuple[Tensor, ...]:
+        found: list[Tensor] = []
+        for copy in range(max(map(len, slot.layout.holders.values()))):
+            exchange = lowering.collect(slot, copy, rank)
+            whole = executor.collect(exchange, slot.layout.type.shape, weight=weight)
+            found += [] if whole is None else [whole]
+        return tuple(found)
+
+    outputs = tuple(copies(slot) for slot in lowering.schedule.outputs if steps)
+    homes = sorted(lowering.schedule.homes, key=_name)
+    weights = {_name(node): copies(lowering.home(node), weight=True) for node in homes}
+    return Outcome(tuple(step.loss for step in steps), outputs, weights)
+
+
+def _with_unused(
+    outcome: Outcome, plan: Plan, seed: int, first: Mapping[str, Tensor] | None
+) -> Outcome:
+    """Weights that only the model has keep their first values: its training must agree."""
+    unused = {
+        _name(node): (initial_weight(node.leaf, seed) if first is None else first[_name(node)],)
+        for node in plan.model.leaves
+        if node.leaf.kind == "weight" and _name(node) not in outcome.weights
+    }
+    return Outcome(outcome.losses, outcome.outputs, {**outcome.weights, **unused})
+
+
+def _name(node: Node) -> str:
+    return node.leaf.name
+
+
+def share_cores() -> None:
+    """Divide this computer's cores among its ranks, unless the user has decided."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    torch.set_num_threads(max(1, (cores or 1) // local))

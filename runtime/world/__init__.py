@@ -1,0 +1,1 @@
+"""Ranks, groups and processes: how they start, meet, communicate and end."""

@@ -1,0 +1,167 @@
+"""Communication carried out: regions cut, sent, kept, received and added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+import torch
+from torch import Tensor
+
+from pcg.placement.transfer import Region
+from runtime.program.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Communication,
+    Exchange,
+    Part,
+    ReduceScatter,
+)
+from runtime.world.collectives import Channel, World
+
+
+def communicate(
+    world: World,
+    instruction: Communication,
+    source: Tensor | None,
+    shape: tuple[int, ...] | None,
+    dtype: torch.dtype,
+    channel: Channel = "forward",
+) -> Tensor | None:
+    """This rank's piece of an instruction's target, of ``shape``; None where it holds none."""
+    if isinstance(instruction, Exchange):
+        return run_exchange(world, instruction, source, shape, dtype, channel)
+    assert source is not None, "members of a collective hold both of its ends"
+    assert shape is not None, "members of a collective hold both of its ends"
+    match instruction:
+        case AllReduce(group=group):
+            return world.all_reduce(source, group)
+        case AllGather(group=group, places=places):
+            return _placed(world.all_gather(_flat(source), group), places, shape)
+        case ReduceScatter(group=group, places=places):
+            return world.reduce_scatter(_chunks(source, places), group).view(shape)
+        case AllToAll(group=group, sends=sends, receives=receives):
+            found = world.all_to_all(_chunks(source, sends), group)
+            return _placed(found, receives, shape)
+
+
+def run_exchange(
+    world: World,
+    exchange: Exchange,
+    source: Tensor | None,
+    shape: tuple[int, ...] | None,
+    dtype: torch.dtype,
+    channel: Channel = "forward",
+) -> Tensor | None:
+    """The same for messages; one that is local can be differentiated."""
+    if exchange.is_local:
+        return None if shape is None else _local(world, exchange, source, shape, dtype)
+    sent, lengths = _packed(exchange.sends, source), _lengths(exchange.receives)
+    received = world.exchange(sent, lengths, dtype, channel)
+    if shape is None:
+        return None
+    if len(exchange.receives) == 1 and not exchange.kept:
+        (part,) = exchange.receives
+        if _extent(part.region) == shape:
+            return received[part.peer].view(shape)
+    target = _local(world, exchange, source, shape, dtype)
+    _unpack(exchange.receives, received, target)
+    return target
+
+
+def _local(
+    world: World,
+    exchange: Exchange,
+    source: Tensor | None,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> Tensor:
+    """What a rank keeps: a view where that is all there is."""
+    if exchange.is_local and len(exchange.kept) == 1 and source is not None:
+        (kept,) = exchange.kept
+        if _extent(kept.target) == shape:
+            return source[cut(kept.source)]
+    target = torch.zeros(shape, dtype=dtype, device=world.device)
+    for kept in exchange.kept:
+        assert source is not None, "only a rank with a source keeps some of it"
+        target[cut(kept.target)] += source[cut(kept.source)]
+    return target
+
+
+def cut(region: Region) -> tuple[slice, ...]:
+    """A region as what an array is indexed with."""
+    return tuple(slice(start, stop) for start, stop in region)
+
+
+def _packed(sends: Iterable[Part], source: Tensor | None) -> dict[int, Tensor]:
+    """One flat tensor for each rank that something goes to, regions in the order given.
+
+    Both ends list what passes between them in the order of the transfer's messages.
+    """
+    pieces: dict[int, list[Tensor]] = {}
+    for part in sends:
+        assert source is not None, "only a rank with a source sends"
+        pieces.setdefault(part.peer, []).append(_flat(source[cut(part.region)]))
+    return {peer: _joined(flat) for peer, flat in pieces.items()}
+
+
+def _lengths(receives: Iterable[Part]) -> dict[int, int]:
+    lengths: dict[int, int] = {}
+    for part in receives:
+        lengths[part.peer] = lengths.get(part.peer, 0) + _elements(part.region)
+    return lengths
+
+
+def _unpack(receives: Iterable[Part], flat: dict[int, Tensor], target: Tensor) -> None:
+    used = dict.fromkeys(flat, 0)
+    for part in receives:
+        begin = used[part.peer]
+        used[part.peer] = end = begin + _elements(part.region)
+        place = target[cut(part.region)]
+        place += flat[part.peer][begin:end].view(place.shape)
+
+
+def _chunks(source: Tensor, regions: Iterable[Region]) -> Tensor:
+    """Regions of the same size, flat and one after the other."""
+    regions = tuple(regions)
+    if _are_rows(regions, tuple(source.shape)):
+        return _flat(source)
+    return _joined([_flat(source[cut(region)]) for region in regions])
+
+
+def _placed(flat: Tensor, places: tuple[Region, ...], shape: tuple[int, ...]) -> Tensor:
+    """A tensor of ``shape`` from the chunks that fill it."""
+    if _are_rows(places, shape):
+        return flat.view(shape)
+    target = flat.new_empty(shape)
+    for place, chunk in zip(places, flat.chunk(len(places)), strict=True):
+        target[cut(place)] = chunk.view(_extent(place))
+    return target
+
+
+def _are_rows(regions: tuple[Region, ...], shape: tuple[int, ...]) -> bool:
+    """Whether regions are blocks of whole rows, in order, so that they lie one after the other."""
+    rest = tuple((0, size) for size in shape[1:])
+    at = 0
+    for region in regions:
+        if not region or region[1:] != rest or region[0][0] != at:
+            return False
+        at = region[0][1]
+    return at == shape[0]
+
+
+def _flat(values: Tensor) -> Tensor:
+    return values.reshape(-1)
+
+
+def _joined(flat: list[Tensor]) -> Tensor:
+    return flat[0] if len(flat) == 1 else torch.cat(flat)
+
+
+def _extent(region: Region) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in region)
+
+
+def _elements(region: Region) -> int:
+    return prod(_extent(region))

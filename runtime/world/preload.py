@@ -1,0 +1,14 @@
+"""Imported by the server that forks workers, and by nothing else: what all of them need."""
+
+from __future__ import annotations
+
+import signal
+from importlib import import_module
+
+# The second one autograd would import in every worker's first step, for half a second.
+for name in ("torch.distributed", "torch.fx.experimental.symbolic_shapes", "runtime.train.worker"):
+    import_module(name)
+
+# The server was started with Ctrl-C ignored and ignores it anyway; its workers should end by it
+# at once, and not when Python's handler gets its turn after a communication.
+signal.signal(signal.SIGINT, signal.SIG_DFL)

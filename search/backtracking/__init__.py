@@ -1,0 +1,2 @@
+"""The search of Unity's paper: backtracking over substitutions, over splits, over machine
+mappings."""

@@ -1,0 +1,2 @@
+"""What a schedule costs: seconds of computation and communication, and bytes of memory, on each
+device."""

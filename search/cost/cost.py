@@ -1,0 +1,392 @@
+"""What computations and transfers cost on a machine.
+
+A task takes what ``search.cost.efficiency`` says of its arithmetic and memory traffic, on the
+slowest of its devices. A message of b bytes takes alpha + b / beta; ``search.cost.collectives`` has
+all_reduce and its kin.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pcg.graph.graph import Node, Signature
+from pcg.machine import Device, DType, Link, Machine
+from pcg.placement.layout import Layout
+from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.placement.transfer import Transfer
+from pcg.placement.view import MachineView
+from pcg.plan.training import Optimizer, update_bytes
+from pcg.readings.kind import Work, kind_of
+from pcg.readings.saved import differentiated
+from pcg.readings.work import work
+from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
+from search.cost.efficiency import Speed, standard
+
+ITEMSIZE: Mapping[DType, int] = {"float64": 8, "float32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+"""Bytes an element."""
+
+
+@dataclass(frozen=True, eq=False)
+class Duration:
+    """How long groups of devices are busy together; a group starts when its last member can."""
+
+    groups: NDArray[np.intp]
+    """The devices of each group, [groups, members]; no device is in two."""
+    seconds: NDArray[np.float64]
+    """[groups]"""
+
+    @cached_property
+    def longest(self) -> float:
+        """Seconds, if all devices start together."""
+        return float(self.seconds.max(initial=0.0))
+
+    @cached_property
+    def even(self) -> int:
+        """The number of devices if all are busy for as long, else 0."""
+        same = len(self.seconds) and (self.seconds == self.seconds[0]).all()
+        return self.groups.size if same else 0
+
+
+NOTHING = Duration(np.zeros((0, 0), np.intp), np.zeros(0))
+"""Nobody is busy."""
+
+
+def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Duration:
+    devices = np.array(tuple(groups), np.intp)
+    return Duration(devices, np.array(tuple(seconds), np.float64)) if devices.size else NOTHING
+
+
+Groups = tuple[tuple[int, ...], ...]
+"""Devices that communicate with each other; no device is in two."""
+
+
+class Exchanged(NamedTuple):
+    """The gradient of a weight's piece: its bytes, and the groups of devices among which such
+    gradients are added up."""
+
+    block: int
+    groups: Groups
+
+
+_OnDevices = tuple[Signature, frozenset[int], MachineView]
+
+
+class CostModel:
+    """The costs of one machine for one number format; results are kept for all that ask again."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        dtype: DType = "float32",
+        optimizer: Optimizer = "sgd",
+        speed: Speed | None = None,
+    ) -> None:
+        """``speed``: how fast devices are; by default as the curves that come with Unity say."""
+        self.machine = machine
+        self.optimizer: Optimizer = optimizer
+        self.dtype: DType = dtype
+        self.itemsize = ITEMSIZE[dtype]
+        self.speed: Speed = standard() if speed is None else speed
+        self._compute: dict[object, tuple[float, float]] = {}
+        self._computations: dict[_OnDevices, tuple[Duration, Duration]] = {}
+        self._transfers: dict[Transfer, Duration] = {}
+        self._homes: dict[tuple[Layout, int | None], tuple[Duration, Duration]] = {}
+        self._exchanged: dict[Layout, Exchanged] = {}
+        self._links: dict[tuple[int, ...], Link] = {}
+        self._collectives: dict[tuple[int, ...], tuple[Lines, Lines]] = {}
+
+    def compute_seconds(
+        self, node: Node, needs: frozenset[int], view: MachineView | None = None
+    ) -> tuple[float, float]:
+        """Seconds of each task of an operator, forward and backward, on the slowest device of a
+        view; or of the machine, without one.
+
+        ``needs`` are the operands, by position, whose gradients are wanted.
+        """
+        kinds = self.machine.kinds
+        if view is not None and len(kinds) > 1:
+            kinds = self.machine.kinds_of(view.devices)
+        each = [self._on(node, needs, kind) for kind in kinds]
+        return max(forward for forward, _ in each), max(backward for _, backward in each)
+
+    def _on(self, node: Node, needs: frozenset[int], device: Device) -> tuple[float, float]:
+        key = (node.signature, needs, id(device))
+        found = self._compute.get(key)
+        if found is None:
+            done, kind = work(node, needs, self.itemsize), kind_of(node)
+            forward = self.kernel_seconds(
+                kind, device, done.flops_forward, done.bytes_forward, done.kernels_forward
+            )
+            backward = self.kernel_seconds(
+                kind, device, done.flops_backward, done.bytes_backward, done.kernels_backward
+            )
+            slope = self.kernel_seconds(
+                "pointwise", device, done.flops_slope, done.bytes_slope, done.kernels_slope
+            )
+            found = self._compute[key] = (float(forward), float(backward + slope))
+        return found
+
+    def kernel_seconds(
+        self, kind: Work, device: Device, flops: ArrayLike, moved: ArrayLike, kernels: int
+    ) -> NDArray[np.float64]:
+        """Seconds in which a device does so many operations, and reads and writes so many bytes, in
+        so many kernels of equal size. ``flops`` and ``moved``: arrays of one shape, or numbers."""
+        if not kernels:
+            return np.zeros(np.shape(moved))
+        each = np.asarray(flops) / kernels, np.asarray(moved) / kernels
+        return kernels * self.speed.seconds(kind, device, self.dtype, *each)
+
+    def computation(
+        self, node: Node, needs: frozenset[int], view: MachineView
+    ) -> tuple[Duration, Duration]:
+        """The tasks of an operator on the devices of a view, forward and backward."""
+        found = self._computations.get((node.signature, needs, view))
+        if found is None:
+            forward, backward = self.compute_seconds(node, needs, view)
+            devices = [view.devices]
+            found = (_duration(devices, [forward]), _duration(devices, [backward]))
+            self._computations[node.signature, needs, view] = found
+        return found
+
+    def with_sums(self, back: Duration, made: Iterable[Layout], parts: Iterable[int]) -> Duration:
+        """The way back of what makes tensors of these layouts, once the gradients that come from
+        their readers are added up: so many ``parts`` of each, two of which are read and one is
+        written at a time."""
+        more = self.sums(made, parts) if back is not NOTHING else 0.0
+        return Duration(back.groups, back.seconds + more) if more else back
+
+    def sums(self, made: Iterable[Layout], parts: Iterable[int]) -> float:
+        """Seconds in which a device adds the ``parts`` of gradients of these layouts up."""
+        more = 0.0
+        for layout, count in zip(made, parts, strict=True):
+            if count > 1:
+                moved = 3 * prod(layout.type.block) * self.itemsize
+                kinds = self.machine.kinds_of(layout.devices)
+                each = (self.kernel_seconds("pointwise", kind, 0, moved, 1) for kind in kinds)
+                more += (count - 1) * float(max(each))
+        return more
+
+    def _streamed(self, device: int, moved: int, work: Work = "pointwise") -> float:
+        """Seconds in which a device reads and writes so many bytes of its memory."""
+        kind = self.machine.device_at(device)
+        return float(self.kernel_seconds(work, kind, 0, moved, 1))
+
+    def movement(self, transfer: Transfer) -> Duration:
+        """Who takes part in a transfer, and for how long; its adjoint is the same."""
+        found = self._transfers.get(transfer)
+        if found is None:
+            found = self._transfers[transfer] = self._movement(transfer)
+        return found
+
+    def _movement(self, transfer: Transfer) -> Duration:
+        match transfer.kind:
+            case "none":
+                return NOTHING
+            case "all_reduce":
+                assert transfer.groups is not None
+                block = prod(transfer.source.type.block) * self.itemsize
+                return _duration(
+                    transfer.groups, (self._all_reduce(group, block) for group in transfer.groups)
+                )
+            case "local":
+                return self._copies(transfer)
+            case "messages":
+                return self._collective(transfer) or self._messages(transfer)
+
+    def _collective(self, transfer: Transfer) -> Duration | None:
+        """An all_gather or reduce_scatter; None for any other transfer."""
+        if (groups := transfer.gathers) is not None:
+            block = prod(transfer.target.type.block) * self.itemsize
+        elif (groups := transfer.scatters) is not None:
+            block = prod(transfer.source.type.block) * self.itemsize
+        else:
+            return None
+        return _duration(groups, (self._ring(group, block) for group in groups))
+
+    def _link(self, devices: tuple[int, ...]) -> Link:
+        found = self._links.get(devices)
+        if found is None:
+            found = self._links[devices] = self.machine.group_link(devices)
+        return found
+
+    def _lines(self, group: tuple[int, ...]) -> tuple[Lines, Lines]:
+        """A pass along a ring, and an all_reduce, in a group."""
+        found = self._collectives.get(group)
+        if found is None:
+            hops = self.machine.hops(group)
+            found = self._collectives[group] = (ring(hops), all_reduce(hops))
+        return found
+
+    def _ring(self, group: tuple[int, ...], volume: int) -> float:
+        """Seconds of an all_gather or reduce_scatter of a volume in bytes, on a device that has
+        the whole."""
+        return float(seconds(self._lines(group)[0], volume))
+
+    def _all_reduce(self, group: tuple[int, ...], block: int) -> float:
+        """Seconds of an all_reduce of ``block`` bytes on every device of a group."""
+        return float(seconds(self._lines(group)[1], block))
+
+    def _copies(self, transfer: Transfer) -> Duration:
+        """Every device copies what it keeps within its own memory."""
+        flows = transfer.flows
+        devices, which = np.unique(flows.targets, return_inverse=True)
+        moved = np.bincount(which, 2 * flows.elements * self.itemsize)
+        seconds = [self._streamed(*item) for item in zip(devices.tolist(), moved, strict=True)]
+        return _duration([(device,) for device in devices.tolist()], seconds)
+
+    def _messages(self, transfer: Transfer) -> Duration:
+        """All who send or receive start together, and the busiest device ends last.
+
+        A device sends its messages over the links of each level one after the other, and receives
+        meanwhile; as in a ring, each takes the link's latency once more.
+        """
+        flows = transfer.flows
+        crossing = flows.sources != flows.targets
+        # A message is all that goes from one device to another.
+        ends = np.stack([flows.sources[crossing], flows.targets[crossing]], axis=1)
+        pairs, which = np.unique(ends, axis=0, return_inverse=True)
+        volume = np.bincount(which.ravel(), flows.elements[crossing] * self.itemsize)
+        levels = self.machine.meeting_levels(pairs[:, 0], pairs[:, 1])
+        busy = np.zeros(self.machine.devices)
+        for level in np.unique(levels):
+            there = levels == level
+            link = self._link(tuple(sorted(pairs[there.argmax()].tolist())))
+            way = [
+                np.bincount(ends, minlength=len(busy)) * link.latency
+                + np.bincount(ends, volume[there], minlength=len(busy)) / link.bandwidth
+                for ends in pairs[there].T
+            ]
+            busy += np.maximum(*way)
+        return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
+
+    def exchanged(self, home: Layout) -> Exchanged:
+        """What is exchanged of a weight's gradient."""
+        found = self._exchanged.get(home)
+        if found is None:
+            groups = tuple(group for group in home.holders.values() if len(group) > 1)
+            block = prod(home.type.block) * self.itemsize
+            found = self._exchanged[home] = Exchanged(block, groups)
+        return found
+
+    def weight(self, home: Layout, together: int | None = None) -> tuple[Duration, Duration]:
+        """The all_reduce of a weight's gradient over the holders of each piece, and its update.
+
+        ``together``: bytes of the gradients in the buffer that this one shares, of whose all_reduce
+        it takes its part; by default a buffer that others fill up. An update reads the piece, its
+        gradient and the optimizer's states, and writes the piece and the states.
+        """
+        found = self._homes.get((home, together))
+        if found is None:
+            block, groups = self.exchanged(home)
+            lines = [self._lines(group)[1] for group in groups]
+            sync = _duration(groups, (_part(found, block, together) for found in lines))
+            moved = prod(home.type.block) * update_bytes(self.itemsize, self.optimizer)
+            updates = (self._streamed(device, moved, "update") for device in home.devices)
+            update = _duration(((device,) for device in home.devices), updates)
+            found = self._homes[home, together] = (sync, update)
+        return found
+
+
+def _part(lines: Lines, block: int, together: int | None) -> float:
+    """Seconds of a gradient's part of the all_reduce of a buffer."""
+    if together is None:
+        return float(bucketed(lines, block))
+    return float(seconds(lines, together)) * block / together
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What back-propagation through a schedule computes."""
+
+    steps: tuple[frozenset[int] | None, ...]
+    """For each step, None if no gradient passes through it, else the operands of a computation
+    that need one."""
+    weights: tuple[Node, ...]
+    """The weights that get a gradient."""
+    joining: int | None
+    """The step that only puts the loss together, if there is one: nothing moves back there, for
+    every part of the loss has the gradient 1 anyway."""
+    parts: Mapping[Slot, int]
+    """How many gradients of a tensor come back from what reads it, to be added up."""
+
+
+def gradients(schedule: Schedule) -> Gradients:
+    """Find the steps that gradients pass through: on the way from a weight to the loss.
+
+    The loss is the first output if that is a number; a part of a model has none, and gradients
+    enter at all its outputs.
+    """
+    wanted = _needing(schedule)
+    first = schedule.outputs[0]
+    live: set[Slot] = set(schedule.outputs if first.value.type.rank else (first,))
+    found: list[frozenset[int] | None] = []
+    weights: list[Node] = []
+    read: set[Slot] = set()
+    parts: Counter[Slot] = Counter()
+    joining: int | None = None
+    for number in range(len(schedule.steps) - 1, -1, -1):
+        step = schedule.steps[number]
+        needs: frozenset[int] | None = None
+        match step:
+            case Load(slot):
+                if slot in live and slot.value.node.leaf.kind == "weight":
+                    weights.append(slot.value.node)
+            case Move(source, target):
+                if target in live and source.value.node in wanted:
+                    live.add(source)
+                    parts[source] += 1
+                    needs = frozenset()
+                    if target == first and not first.value.type.rank and first not in read:
+                        joining = number
+                    read.add(source)
+            case Compute():
+                if step.node in wanted and not live.isdisjoint(step.results):
+                    live.update(step.operands)
+                    read.update(step.operands)
+                    needs = frozenset(
+                        i for i, slot in enumerate(step.operands) if slot.value.node in wanted
+                    )
+                    parts.update(step.operands[i] for i in needs & differentiated(step.node))
+        found.append(needs)
+    return Gradients(tuple(reversed(found)), tuple(reversed(weights)), joining, parts)
+
+
+def _needing(schedule: Schedule) -> set[Node]:
+    """The leaves and operators whose outputs depend on a weight (or on the rest of a model)."""
+    found: set[Node] = set()
+    for step in schedule.steps:
+        match step:
+            case Load(slot) if slot.value.node.leaf.kind != "input":
+                found.add(slot.value.node)
+            case Compute() if any(slot.value.node in found for slot in step.operands):
+                found.add(step.node)
+            case _:
+                pass
+    return found
+
+
+def communication_elements(schedule: Schedule) -> int:
+    """Elements that cross between devices in one training step, as the paper counts them.
+
+    Forward, backward and in the exchange of the weights' gradients, one for each that is sent
+    (section 1: 2 (c_in h + h c_out) for data parallelism on two devices); numbers such as the
+    loss are left out.
+    """
+    passed = gradients(schedule)
+    total = 0
+    for step, needs in zip(schedule.steps, passed.steps, strict=True):
+        if isinstance(step, Move) and step.source.value.type.rank:
+            total += step.transfer.elements * (1 if needs is None else 2)
+    for node in passed.weights:
+        home = schedule.homes[node]
+        holders = home.holders.values()
+        total += sum(2 * (len(group) - 1) for group in holders) * prod(home.type.block)
+    return total

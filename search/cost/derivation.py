@@ -1,0 +1,123 @@
+"""How a graph was arrived at, step by step, in a form that others can follow.
+
+A step names the values that it concerns by ids that stay what they are
+(``pcg.plan.plan.Application``), so that following it takes no longer than the rule is large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, MutableSequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pcg.graph.graph import Graph, Leaf, Node, Value, rebuild
+from pcg.language.poly import Poly
+from pcg.plan.plan import Application, AppliedRule, Symbol, made_id
+from pcg.plan.text import node_names
+from substitutions.rules.match import Match
+from substitutions.rules.rule import Rule
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """The steps that led to a graph, and the ids of its values."""
+
+    steps: tuple[Application, ...]
+    ids: Mapping[Value, str]
+
+    @staticmethod
+    def start(model: Graph) -> Derivation:
+        """Of the graph of a model itself."""
+        names = node_names(model)
+        return Derivation(
+            (), {node.value(port): name for node in names for port, name in enumerate(names[node])}
+        )
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A rule as it was applied: where, with which values of free symbols, and what it made."""
+
+    rule: Rule
+    match: Match
+    free: Mapping[str, int]
+    made: tuple[Value, ...]
+
+    @property
+    def replaced(self) -> dict[Value, Value]:
+        """What stands in the place of each value that was replaced."""
+        return dict(zip(self.match.outputs, self.made, strict=True))
+
+
+@dataclass(frozen=True)
+class Scribe:
+    """Writes down applications as they are made. ``ids``: of the values known so far."""
+
+    steps: MutableSequence[Application]
+    ids: MutableMapping[Value, str]
+
+    @staticmethod
+    def after(derivation: Derivation) -> Scribe:
+        """To continue a derivation."""
+        return Scribe(list(derivation.steps), dict(derivation.ids))
+
+    def write(self, applied: Applied) -> None:
+        """Note that a rule was applied."""
+        rule, match = applied.rule, applied.match
+        number = len(self.steps)
+        self.steps.append(
+            Application(
+                _applied(rule),
+                tuple(self.ids[value] for value in match.outputs),
+                tuple(self.ids[match.values[name]] for name, _ in rule.inputs),
+                tuple(sorted({**_numbers(match), **applied.free}.items())),
+            )
+        )
+        nodes = _instances(rule, applied.made)
+        for operator, node in enumerate(nodes[pattern] for pattern in rule.created):
+            for port in range(len(node.types)):
+                self.ids[node.value(port)] = made_id(number, operator, port)
+
+    def rename(self, same: Mapping[Value, Value]) -> None:
+        """Note that values have become others by what was replaced in what they are made of."""
+        self.ids.update({new: self.ids[old] for old, new in same.items() if old != new})
+
+    def follow(self, graph: Graph, applied: Applied) -> Graph:
+        """Note that a rule was applied to a graph all of whose values are known. The graph
+        afterwards."""
+        replaced = applied.replaced
+        values = [n.value(p) for n in graph.nodes for p in range(len(n.types))]
+        kept = [value for value in values if value not in replaced]
+        before = [self.ids[value] for value in kept]
+        self.write(applied)
+        images = zip(before, kept, rebuild(tuple(kept), replaced), strict=True)
+        self.ids.update({image: name for name, value, image in images if image != value})
+        return graph.replace(replaced)
+
+    @property
+    def derivation(self) -> Derivation:
+        """What has been written."""
+        return Derivation(tuple(self.steps), self.ids)
+
+
+def _numbers(match: Match) -> dict[str, Symbol]:
+    return {name: value for name, value in match.symbols.items() if not isinstance(value, Poly)}
+
+
+def _instances(rule: Rule, made: tuple[Value, ...]) -> dict[Node, Node]:
+    """The operators that those of the right side have become."""
+    found: dict[Node, Node] = {}
+    pending = [(a.node, b.node) for a, b in zip(rule.right, made, strict=True)]
+    while pending:
+        pattern, node = pending.pop()
+        if pattern not in found and not isinstance(pattern.call, Leaf):
+            found[pattern] = node
+            inputs = zip(pattern.inputs, node.inputs, strict=True)
+            pending += [(a.node, b.node) for a, b in inputs]
+    return found
+
+
+@lru_cache(maxsize=1 << 12)
+def _applied(rule: Rule) -> AppliedRule:
+    form = rule.form
+    return AppliedRule(rule.name, form.rule, form.axes, form.operators, form.reversed, rule.text)

@@ -1,0 +1,109 @@
+"""What a device does when: the events of a simulated step, and how much communication is hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from search.cost.cost import Duration
+from search.cost.simulate import Run
+from search.cost.tasks import COMMUNICATE, COMPUTE, Task
+
+
+@dataclass(frozen=True)
+class Event:
+    """A device's part in a task, in seconds from the start of the step."""
+
+    task: Task
+    start: float
+    seconds: float
+    batch: int | None = None
+    """The micro-batch that it is about, in a pipeline."""
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How a device spends a step, in seconds."""
+
+    device: int
+    computing: float
+    communicating: float
+    hidden: float
+    """Communication while the device computes."""
+
+    @property
+    def exposed(self) -> float:
+        """Communication while it does not."""
+        return self.communicating - self.hidden
+
+    @property
+    def busy(self) -> float:
+        """Either."""
+        return self.computing + self.exposed
+
+
+def events(run: Run, device: int) -> Iterator[Event]:
+    """What a device takes part in, in the order of issue."""
+    for task, start in zip(run.tasks, run.starts, strict=True):
+        group = group_of(task.duration, device)
+        if group is not None:
+            begin = float(start[group]) if isinstance(start, np.ndarray) else start
+            yield Event(task, begin, float(task.duration.seconds[group]))
+
+
+def usage(run: Run, device: int) -> Usage:
+    """How a device spends the step."""
+    streams: tuple[list[Event], list[Event]] = ([], [])
+    for event in events(run, device):
+        streams[event.task.stream].append(event)
+    computing, communicating = (sum(e.seconds for e in found) for found in streams)
+    hidden = sum(overlaps(streams[COMMUNICATE], streams[COMPUTE]))
+    return Usage(device, computing, communicating, hidden)
+
+
+def overlaps(these: Sequence[Event], others: Sequence[Event]) -> list[float]:
+    """For each of some events, how long others go on meanwhile; both are in order, and those of
+    one list do not overlap."""
+    found: list[float] = []
+    first = 0
+    for event in these:
+        while first < len(others) and others[first].end <= event.start:
+            first += 1
+        total, at = 0.0, first
+        while at < len(others) and others[at].start < event.end:
+            total += min(event.end, others[at].end) - max(event.start, others[at].start)
+            at += 1
+        found.append(total)
+    return found
+
+
+def exposures(run: Run, device: int, phase: int) -> dict[int, float]:
+    """For the communication of a phase that a device takes part in, by number of what it is of:
+    which part of it is not hidden behind what the device computes."""
+    mine = list(events(run, device))
+    sent = [e for e in mine if e.task.stream == COMMUNICATE and e.task.phase == phase]
+    hidden = overlaps(sent, [e for e in mine if e.task.stream == COMPUTE])
+    return {
+        event.task.what: 1.0 - part / event.seconds
+        for event, part in zip(sent, hidden, strict=True)
+        if event.seconds > 0
+    }
+
+
+@lru_cache(maxsize=65536)
+def group_of(duration: Duration, device: int) -> int | None:
+    """The number of the group that a device is in, if it is in one."""
+    found = np.flatnonzero((duration.groups == device).any(axis=1))
+    return int(found[0]) if len(found) else None
+
+
+def busiest(run: Run, devices: Iterable[int]) -> Usage:
+    """The device that is busy for longest, the first of them if there are several."""
+    return max((usage(run, device) for device in devices), key=lambda found: found.busy)

@@ -1,0 +1,334 @@
+"""From when to when each tensor of a training step is held.
+
+A tensor is held from where it is made until its last use forward or, if back-propagation reads it
+(``pcg.readings.saved``), until its last use there. A view holds the tensor that it shows. What is
+computed again is let go after its last use forward, and held again from its first use on the way
+back; what it is made from is held until then. The gradient of a tensor is held from the first
+computation that adds to it to the one that uses it up. Data is there for the whole step.
+
+Time counts steps of the schedule: ``i`` is step i forward, ``2 n - 1 - i`` is its way back, and
+``2 n`` the update. Weights and what the optimizer keeps of them are held throughout and are not
+among these tensors. The gradient of a weight grows from the first computation on the way back that
+adds to it. Where one device holds a piece alone, it is there until the update. Where several do, it
+goes into a buffer, which stays from step to step, as soon as the last has added to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TypeVar
+
+from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.layout import Layout
+from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.readings.saved import Reads, back_reads, is_pointwise, view_of
+from pcg.readings.work import gradient_nodes
+from search.cost.cost import gradients
+
+LONGEST = 8
+"""Operators in a row that are computed again from what is held, at most."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """A tensor in a layout, held from one point in time to another, both included."""
+
+    layout: Layout
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Lives:
+    """All that is held in a step, and what is computed again before the way back of which step."""
+
+    lives: tuple[Life, ...]
+    again: Mapping[int, tuple[int, ...]]
+    end: int
+    """The time of the update."""
+    gradients: tuple[Life, ...] = ()
+    """Those of weights, without the buffers of what several devices hold."""
+
+
+def is_shared(layout: Layout) -> bool:
+    """Whether several devices hold a piece, so that its gradients are added up."""
+    return any(len(devices) > 1 for devices in layout.holders.values())
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def chosen(
+    options: Sequence[Sequence[frozenset[Key]]], size: Callable[[Key], int]
+) -> list[frozenset[Key]]:
+    """One of the ways in which each step may be taken back, by what it reads: one that reads what
+    is held anyway, else the smallest."""
+    held = {key for ways in options if len(ways) == 1 for key in ways[0]}
+    found: list[frozenset[Key]] = [frozenset()] * len(options)
+    for i in range(len(options) - 1, -1, -1):
+        ways = options[i]
+        if ways:
+            found[i] = min(ways, key=lambda way: sum(size(key) for key in way if key not in held))
+            held |= found[i]
+    return found
+
+
+def kept_positions(graph: Graph) -> dict[Node, Reads]:
+    """For an uncut graph: the operands and outputs of each operator that are held because
+    back-propagation reads them; what several read is listed once, at its first reader."""
+    trained = gradient_nodes(graph)
+    nodes = [node for node in graph.nodes if not node.is_leaf]
+    roots: dict[Value, Value] = {}
+    ways: list[list[frozenset[Value]]] = []
+    places: dict[Value, tuple[Node, Reads]] = {}
+    for node in nodes:
+        operands = [roots.get(value, value) for value in node.inputs]
+        shown = [view_of(node, port) for port in range(len(node.types))]
+        for port, of in enumerate(shown):
+            roots[node.value(port)] = node.value(port) if of is None else operands[of]
+        needs = frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
+        own = [_keys(reads, operands, _outputs(node, roots)) for reads in back_reads(node, needs)]
+        ways.append(own if needs else [])
+    for node, read in zip(nodes, chosen(ways, lambda value: value.type.elements), strict=True):
+        for value in read:
+            if value.node.is_leaf and value.node.leaf.kind == "weight":
+                continue
+            place = _reader(node, value, roots)
+            known = places.get(value)
+            # A reader downstream holds it in the layout in which it wants it.
+            if known is None or known[1].outputs:
+                places[value] = place
+    found: dict[Node, Reads] = {}
+    for node, reads in places.values():
+        known = found.get(node, Reads())
+        found[node] = Reads(known.operands | reads.operands, known.outputs | reads.outputs)
+    return found
+
+
+def _reader(node: Node, value: Value, roots: Mapping[Value, Value]) -> tuple[Node, Reads]:
+    """Where a tensor counts that an operator reads: as its operand, but where it is the operator's
+    own or repeated on the way there, as the output of the one that makes it."""
+    for i, operand in enumerate(node.inputs):
+        whole = operand.type.elements == value.type.elements
+        if roots.get(operand, operand) == value and (whole or value.node.is_leaf):
+            return node, Reads(frozenset({i}))
+    return value.node, Reads(outputs=frozenset({value.port}))
+
+
+def _outputs(node: Node, roots: Mapping[Value, Value]) -> list[Value]:
+    return [roots[node.value(port)] for port in range(len(node.types))]
+
+
+def _keys(reads: Reads, operands: Sequence[Key], outputs: Sequence[Key]) -> frozenset[Key]:
+    return frozenset([*(operands[i] for i in reads.operands), *(outputs[i] for i in reads.outputs)])
+
+
+def lives(schedule: Schedule, remade: Collection[Node] = ()) -> Lives:
+    """The lives of all tensors of a schedule; the results of ``remade`` are computed again."""
+    return _Reader(schedule, frozenset(remade)).run()
+
+
+def worth_remaking(schedule: Schedule) -> frozenset[Node]:
+    """Pointwise operators whose results take more memory than what they can be made from again.
+
+    Chains of them, such as the steps of a norm, hang together: each is taken as a whole or not at
+    all, and none is longer than ``LONGEST``.
+    """
+    reader = _Reader(schedule, frozenset())
+    return reader.worth_remaking()
+
+
+@dataclass
+class _Reader:
+    schedule: Schedule
+    remade: frozenset[Node]
+    roots: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
+    """By view, the tensor that it shows."""
+    same: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
+    """Those that show all of it once: their gradients are the same too."""
+    maker: dict[Slot, int] = field(default_factory=dict[Slot, int])
+    static: set[Slot] = field(default_factory=set[Slot])
+    """Weights at home, and data."""
+    last: dict[Slot, int] = field(default_factory=dict[Slot, int])
+    second: dict[Slot, tuple[int, int]] = field(default_factory=dict[Slot, tuple[int, int]])
+    """When what is computed again is held again."""
+    again: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+
+    def __post_init__(self) -> None:
+        self.steps = self.schedule.steps
+        self.needs = gradients(self.schedule).steps
+        self.end = 2 * len(self.steps)
+        ways: list[list[frozenset[Slot]]] = []
+        for i, step in enumerate(self.steps):
+            match step:
+                case Load(slot):
+                    self.maker[slot] = i
+                    if slot.value.node.leaf.kind != "tensor":
+                        self.static.add(slot)
+                    ways.append([])
+                case Move(_, target):
+                    self.maker[target] = i
+                    ways.append([])
+                case Compute():
+                    self._results(i, step)
+                    ways.append(self._ways(step, self.needs[i]))
+        self.reads = chosen(ways, self._size)
+
+    def _results(self, i: int, step: Compute) -> None:
+        for port, slot in enumerate(step.results):
+            of = view_of(step.node, port)
+            if of is None:
+                self.maker[slot] = i
+                continue
+            shown = step.operands[of]
+            self.roots[slot] = self.root(shown)
+            if prod(slot.layout.type.held) == prod(shown.layout.type.held):
+                self.same[slot] = self.same.get(shown, shown)
+            else:
+                self.maker[slot] = i
+
+    def _ways(self, step: Compute, needs: frozenset[int] | None) -> list[frozenset[Slot]]:
+        if needs is None:
+            return []
+        operands = [self.root(slot) for slot in step.operands]
+        results = [self.root(slot) for slot in step.results]
+        return [_keys(reads, operands, results) for reads in back_reads(step.node, needs)]
+
+    def root(self, slot: Slot) -> Slot:
+        return self.roots.get(slot, slot)
+
+    def _size(self, slot: Slot) -> int:
+        return 0 if slot in self.static else prod(slot.layout.type.held)
+
+    def run(self) -> Lives:
+        for i, step in enumerate(self.steps):
+            for slot in _operands(step):
+                self.last[self.root(slot)] = i
+        for slot in self.schedule.outputs:
+            self.last[self.root(slot)] = self.end
+        for i in range(len(self.steps) - 1, -1, -1):
+            for slot in self.reads[i]:
+                self._use(slot, i)
+        grads, of_weights = self._gradients()
+        again = {i: tuple(made) for i, made in self.again.items()}
+        return Lives((*self._values(), *grads), again, self.end, tuple(of_weights))
+
+    def _use(self, slot: Slot, reader: int) -> None:
+        """The way back of a step reads a tensor."""
+        at, made = self.end - 1 - reader, self.maker[slot]
+        step = self.steps[made]
+        if not (isinstance(step, Compute) and step.node in self.remade):
+            self.last[slot] = max(self.last.get(slot, made), at)
+            return
+        if slot in self.second:
+            self.second[slot] = (self.second[slot][0], at)
+            return
+        for operand in step.operands:
+            self._use(self.root(operand), reader)
+        self.again.setdefault(reader, []).append(made)
+        self.second.update((result, (at, at)) for result in map(self.root, step.results))
+
+    def _values(self) -> Iterable[Life]:
+        for slot, made in self.maker.items():
+            if slot in self.roots:
+                continue
+            kind = slot.value.node.leaf.kind if isinstance(self.steps[made], Load) else ""
+            if kind == "input":
+                yield Life(slot.layout, 0, self.end)
+            elif kind != "weight":
+                yield Life(slot.layout, made, self.last.get(slot, made))
+            if slot in self.second:
+                yield Life(slot.layout, *self.second[slot])
+
+    def _gradients(self) -> tuple[list[Life], list[Life]]:
+        """The gradients of what is made, and those of weights."""
+        first: dict[Slot, int] = {}
+        complete: dict[Slot, int] = {}
+        for i, step in enumerate(self.steps):
+            needs = self.needs[i]
+            if needs is not None:
+                added = (step.source,) if isinstance(step, Move) else ()
+                if isinstance(step, Compute):
+                    added = tuple(step.operands[j] for j in needs)
+                # The last that reads it forward is the first that adds to it on the way back.
+                first.update((self.same.get(slot, slot), i) for slot in added)
+                for slot in added:
+                    complete.setdefault(self.same.get(slot, slot), i)
+        made: list[Life] = []
+        of_weights: list[Life] = []
+        for slot, i in first.items():
+            begin = self.end - 1 - i
+            if slot not in self.static:
+                made.append(Life(slot.layout, begin, self.end - 1 - self.maker[slot]))
+            elif slot.value.node.leaf.kind == "weight":
+                end = self.end - 1 - complete[slot] if is_shared(slot.layout) else self.end
+                of_weights.append(Life(slot.layout, begin, end))
+        return made, of_weights
+
+    def worth_remaking(self) -> frozenset[Node]:
+        depth: dict[int, int] = {}
+        leader: dict[int, int] = {}
+        for i, step in enumerate(self.steps):
+            if not isinstance(step, Compute) or not is_pointwise(step.node):
+                continue
+            if all(slot in self.roots for slot in step.results):
+                continue
+            before = [made for slot in step.operands if (made := self._made(slot)) in depth]
+            if max((depth[made] for made in before), default=0) < LONGEST:
+                depth[i] = 1 + max((depth[made] for made in before), default=0)
+                leader[i] = i
+                for made in before:
+                    leader = _joined(leader, made, i)
+        read = {slot for slots in self.reads for slot in slots}
+        gain: dict[int, int] = dict.fromkeys(leader.values(), 0)
+        wanted = {i for slot in read if (i := self.maker[slot]) in depth}
+        for i in sorted(depth, reverse=True):
+            if i in wanted:
+                wanted.update(
+                    made for slot in self._sources(i) if (made := self._made(slot)) in depth
+                )
+        held: set[Slot] = set()
+        for i in wanted:
+            gain[leader[i]] += sum(self._size(s) for s in self._results_of(i) if s in read)
+            for slot in map(self.root, self._sources(i)):
+                if self.maker[slot] not in depth and slot not in read and slot not in held:
+                    held.add(slot)
+                    gain[leader[i]] -= self._size(slot)
+        return frozenset(self._node(i) for i in wanted if gain[leader[i]] > 0)
+
+    def _made(self, slot: Slot) -> int:
+        return self.maker[self.root(slot)]
+
+    def _sources(self, i: int) -> tuple[Slot, ...]:
+        return _operands(self.steps[i])
+
+    def _results_of(self, i: int) -> list[Slot]:
+        step = self.steps[i]
+        return [self.root(slot) for slot in step.results] if isinstance(step, Compute) else []
+
+    def _node(self, i: int) -> Node:
+        step = self.steps[i]
+        assert isinstance(step, Compute)
+        return step.node
+
+
+def _operands(step: object) -> tuple[Slot, ...]:
+    match step:
+        case Compute():
+            return step.operands
+        case Move():
+            return (step.source,)
+        case _:
+            return ()
+
+
+def _joined(leader: dict[int, int], a: int, b: int) -> dict[int, int]:
+    """The groups with those of two members made one."""
+    old, new = leader[b], leader[a]
+    if old != new:
+        for member, known in leader.items():
+            if known == old:
+                leader[member] = new
+    return leader

@@ -1,0 +1,91 @@
+"""How much memory a plan takes on each device, and what it is taken by.
+
+Weights, what the optimizer keeps of them, and the buffers in which several devices add gradients up
+are there for the whole step; all other tensors come and go (``search.cost.liveness``). What counts
+is the fullest device at its fullest time. Exact are the bytes of tensors that the runtime holds,
+but for those of a single operator under way (``tests/distributed/test_peak.py``); workspaces of
+kernels, what libraries of communication take for themselves, and what an allocator loses are left
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.graph.graph import Node
+from pcg.placement.layout import Layout
+from pcg.placement.schedule import Schedule
+from pcg.plan.training import STATE_BYTES, STATES, Optimizer
+from search.cost.cost import gradients
+from search.cost.liveness import Life, is_shared, lives
+
+Bytes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on the device that holds most, when it holds most."""
+
+    device: int
+    parameters: int
+    gradients: int
+    """Of the parameters, and their buffers."""
+    optimizer: int
+    activations: int
+    """What operators make and what is moved, data, and the gradients of these."""
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+
+def peak_memory(
+    schedule: Schedule,
+    itemsize: int,
+    optimizer: Optimizer = "sgd",
+    remade: Collection[Node] = (),
+) -> Memory:
+    """What training by a schedule takes, with the results of ``remade`` computed again on the way
+    back. ``itemsize``: bytes an element."""
+    found = lives(schedule, remade)
+    layouts = [*schedule.homes.values(), *(life.layout for life in found.lives)]
+    devices = 1 + max((layout.devices[-1] for layout in layouts), default=0)
+    parameters, grads, states = (np.zeros(devices, np.int64) for _ in range(3))
+    trained = set(gradients(schedule).weights)
+    for node, layout in schedule.homes.items():
+        block = prod(layout.type.held)
+        parameters[_devices(layout)] += block * itemsize
+        if node in trained:
+            grads[_devices(layout)] += block * itemsize * is_shared(layout)
+            states[_devices(layout)] += block * STATES[optimizer] * STATE_BYTES
+    activations = _held(found.lives, found.end, devices, itemsize)
+    growing = _held(found.gradients, found.end, devices, itemsize)
+    at = (activations + growing).argmax(axis=0)
+    every = np.arange(devices)
+    kinds = (parameters, grads + growing[at, every], states, activations[at, every])
+    device = int(np.stack(kinds).sum(axis=0).argmax())
+    return Memory(device, *(int(kind[device]) for kind in kinds))
+
+
+def _held(lives: Iterable[Life], end: int, devices: int, itemsize: int) -> Bytes:
+    """Bytes [time, device] of what lives then."""
+    change = np.zeros((end + 2, devices), np.int64)
+    common = np.zeros((end + 2, 1), np.int64)
+    for life in lives:
+        block = prod(life.layout.type.held) * itemsize
+        everywhere = len(life.layout.devices) == devices
+        changed, which = (common, 0) if everywhere else (change, _devices(life.layout))
+        changed[life.first, which] += block
+        changed[life.last + 1, which] -= block
+    return (change + common).cumsum(axis=0)
+
+
+@lru_cache(maxsize=65536)
+def _devices(layout: Layout) -> NDArray[np.intp]:
+    return np.array(layout.devices, np.intp)

@@ -1,0 +1,210 @@
+"""The time of one training step, by an event-driven simulation of its tasks
+(``search.cost.tasks``).
+
+A task starts when all that it uses is done and the streams of all its devices are free, in the
+order of issue, so communication overlaps with computation as far as neither waits for the other:
+the exchange of a weight's gradient with the rest of the backward pass, and moves of one branch with
+computations of another. That the two slow each other down where they share a device's memory or a
+link is left out.
+
+A change of a program is simulated from the first task that differs: what was issued before has the
+same times, to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.graph.graph import Node
+from pcg.placement.schedule import Schedule
+from search.cost.cost import CostModel
+from search.cost.liveness import lives
+from search.cost.tasks import (
+    AGAIN,
+    BACKWARD,
+    COMMUNICATE,
+    COMPUTE,
+    FORWARD,
+    PHASES,
+    SYNC,
+    UPDATE,
+    Program,
+    Task,
+    program,
+    tasks,
+)
+
+Times = float | NDArray[np.float64]
+"""Seconds by device, or one number while they agree for all."""
+SNAPSHOT = 32
+"""So many tasks lie between two states that are kept to go on from."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """When the last device has finished each phase, in seconds."""
+
+    step_seconds: float
+    """A whole training step; the sum of its phases."""
+    forward: float
+    backward: float
+    sync: float
+    """What the exchange of the weights' gradients takes after the backward pass."""
+    update: float
+
+
+@dataclass(frozen=True)
+class _State:
+    """The streams' clocks and the phases' ends after some tasks."""
+
+    clocks: tuple[Times, ...]
+    ends: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Tasks with their times."""
+
+    tasks: Sequence[Task]
+    starts: Sequence[Times]
+    """Of each group of each task, or one number for all of them."""
+    ready: Sequence[Times]
+    """When each device has a task's result."""
+    states: Sequence[_State]
+    """Before every ``SNAPSHOT``-th task, and after the last."""
+
+    @property
+    def simulation(self) -> Simulation:
+        ends = self.states[-1].ends
+        forward = ends[FORWARD]
+        # What is computed again may end last, where nothing waits for it.
+        backward = max(forward, ends[BACKWARD], ends[AGAIN])
+        synced = max(backward, ends[SYNC])
+        end = max(synced, ends[UPDATE])
+        return Simulation(end, forward, backward - forward, synced - backward, end - synced)
+
+
+def simulate(schedule: Schedule, cost: CostModel, *, overlap: bool = True) -> Simulation:
+    """Price a schedule."""
+    issued = tasks(program(schedule, cost), overlap=overlap)
+    return run(issued, cost.machine.devices).simulation
+
+
+def recomputing(schedule: Schedule, cost: CostModel, remade: Collection[Node]) -> Run:
+    """Run a schedule in which the results of ``remade`` are computed again on the way back."""
+    again = lives(schedule, remade).again
+    return run(tasks(program(schedule, cost, again)), cost.machine.devices)
+
+
+def price(given: Program, devices: int, *, overlap: bool = True) -> Simulation:
+    """Price a program."""
+    return run(tasks(given, overlap=overlap), devices).simulation
+
+
+def run(issued: Sequence[Task], devices: int, before: Run | None = None) -> Run:
+    """Run tasks in the order of issue.
+
+    ``before``: a run on as many devices, from which the times of the first tasks are taken as far
+    as these are the same. The result is that of a run without it.
+    """
+    start, kept = 0, before.tasks if before is not None else ()
+    for task, other in zip(issued, kept, strict=False):
+        if task is not other and task != other:
+            break
+        start += 1
+    start -= start % SNAPSHOT
+    clocks = Clocks(devices)
+    if before is not None and start:
+        first = start // SNAPSHOT
+        clocks.starts, clocks.ready = list(before.starts[:start]), list(before.ready[:start])
+        clocks.states = list(before.states[:first])
+        clocks.restore(before.states[first])
+    for number in range(start, len(issued)):
+        if number % SNAPSHOT == 0:
+            clocks.keep()
+        clocks.advance(issued[number])
+    clocks.keep()
+    return Run(issued, clocks.starts, clocks.ready, clocks.states)
+
+
+class Clocks:
+    """How long the streams of each device have been busy, and when results are there."""
+
+    def __init__(self, devices: int) -> None:
+        self._devices = devices
+        # While all devices agree, one number stands for them: most steps are common to all.
+        self._streams: list[Times] = [0.0, 0.0]
+        self._ends = [0.0] * len(PHASES)
+        self.starts: list[Times] = []
+        self.ready: list[Times] = []
+        self.states: list[_State] = []
+
+    def keep(self) -> None:
+        """Remember the state. Arrays are never changed, so nothing is copied."""
+        self.states.append(_State(tuple(self._streams), tuple(self._ends)))
+
+    def restore(self, state: _State) -> None:
+        """Go back to a state."""
+        self._streams, self._ends = list(state.clocks), list(state.ends)
+
+    def advance(self, task: Task) -> None:
+        """Let every group of devices wait for its last member and what it uses, and work."""
+        duration, groups = task.duration, task.duration.groups
+        inputs = [self.ready[number] for number in task.after]
+        clock = self._streams[task.stream]
+        start = _latest([_at(times, groups) for times in (clock, *inputs)])
+        end, ready = self._done(task, clock, start, inputs)
+        if isinstance(start, np.ndarray):
+            last = float((start + duration.seconds).max(initial=0.0))
+        else:
+            last = start + duration.longest
+        self._streams[task.stream] = end
+        self._ends[task.phase] = max(self._ends[task.phase], last)
+        self.starts.append(start)
+        self.ready.append(ready)
+
+    def _done(
+        self, task: Task, clock: Times, start: Times, inputs: Sequence[Times]
+    ) -> tuple[Times, Times]:
+        """The clock of the stream after a task, and when each device has its result."""
+        groups, seconds = task.duration.groups, task.duration.seconds
+        everywhere = groups.size == self._devices
+        if not isinstance(start, np.ndarray) and task.duration.even == self._devices:
+            end = start + task.duration.longest
+            return end, end
+        each = start + seconds
+        if everywhere:
+            end = float(each[0]) if len(each) == 1 else self._with(0.0, groups, each)
+            return end, end
+        others = _latest([0.0, *inputs]) if task.passes else 0.0
+        return self._with(clock, groups, each), self._with(others, groups, each)
+
+    def _with(
+        self, times: Times, groups: NDArray[np.intp], each: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The times, with those of the groups set."""
+        found = times.copy() if isinstance(times, np.ndarray) else np.full(self._devices, times)
+        found[groups] = each[:, None]
+        return found
+
+
+def _at(times: Times, groups: NDArray[np.intp]) -> Times:
+    """When the last device of each group is ready."""
+    return times[groups].max(axis=1, initial=0.0) if isinstance(times, np.ndarray) else times
+
+
+def _latest(times: Sequence[Times]) -> Times:
+    found = times[0]
+    for other in times[1:]:
+        if isinstance(found, np.ndarray) or isinstance(other, np.ndarray):
+            found = np.maximum(found, other)
+        else:
+            found = max(found, other)
+    return found
+
+
+__all__ = ["COMMUNICATE", "COMPUTE", "Clocks", "Run", "Simulation", "price", "run", "simulate"]

@@ -1,0 +1,228 @@
+"""A training step as tasks: what runs, on which stream of its devices, and after what.
+
+The tasks follow from a schedule and stand in the order in which a program would issue them:
+
+- forward, the steps of the schedule in order;
+- backward, the same in reverse: each computation's gradients and each move's adjoint, after the
+  gradients of all that reads its results. What is not kept from the forward pass is made again
+  just before;
+- the all_reduce of the weights' gradients, by buffers that small ones share, as soon as the last
+  computation that adds to a buffer is issued, so that it overlaps with the rest of the backward
+  pass, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020);
+- the updates, each after its all_reduce.
+
+A device has two streams, one for computations and one for communication, as with CUDA streams and
+NCCL. A copy within a device's own memory is a computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pcg.placement.layout import Layout
+from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.plan.timeline import COMMUNICATE, COMPUTE
+from search.cost.collectives import BUCKET, FULL
+from search.cost.cost import NOTHING, CostModel, Duration, Exchanged, Groups, gradients
+
+FORWARD, BACKWARD, SYNC, UPDATE, AGAIN = range(5)
+"""The phases of a step; what is computed again belongs to the way back."""
+PHASES = ("forward", "backward", "sync", "update", "recompute")
+
+
+class Step(NamedTuple):
+    """A step of a schedule, with its way back."""
+
+    forward: Duration
+    backward: Duration
+    """NOTHING where no gradient passes."""
+    reads: tuple[int, ...]
+    """The steps whose results it reads."""
+    weights: tuple[int, ...] = ()
+    """The weights to whose gradients it adds, by number."""
+    moves: bool = False
+    again: tuple[int, ...] = ()
+    """The steps that are computed once more before its way back."""
+
+
+class Program(NamedTuple):
+    """A schedule as durations."""
+
+    steps: Sequence[Step]
+    """In the order of forward."""
+    weights: Sequence[tuple[Duration, Duration]]
+    """All_reduce and update of every weight that has a gradient."""
+    buffers: Sequence[tuple[int, ...]] = ()
+    """The weights, by number, whose gradients are sent together; others are sent alone."""
+
+
+class Task(NamedTuple):
+    """Something that a group of devices does at a time."""
+
+    duration: Duration
+    stream: int
+    after: tuple[int, ...]
+    """The tasks whose results it uses, by number."""
+    phase: int
+    what: int
+    """The number of its step, or of its weight in the phases ``SYNC`` and ``UPDATE``."""
+    passes: bool
+    """Whether devices that take no part have the result as soon as they have what is moved."""
+
+
+def program(
+    schedule: Schedule, cost: CostModel, again: Mapping[int, tuple[int, ...]] | None = None
+) -> Program:
+    """The durations of a schedule. ``again``: by the number of a step (loads count), those that are
+    computed once more before its way back."""
+    passed = gradients(schedule)
+    homes = {Slot(n.value(), schedule.homes[n]): i for i, n in enumerate(passed.weights)}
+    made: dict[Slot, int] = {}
+    position: dict[int, int] = {}
+    steps: list[Step] = []
+    for at, (step, needs) in enumerate(zip(schedule.steps, passed.steps, strict=True)):
+        if isinstance(step, Load):
+            continue
+        trained = needs is not None and at != passed.joining
+        if isinstance(step, Compute):
+            forward, backward = cost.computation(step.node, needs or frozenset(), step.view)
+            sources, results = step.operands, step.results
+        else:
+            forward = backward = cost.movement(step.transfer)
+            sources, results = (step.source,), (step.target,)
+        layouts, parts = [r.layout for r in results], [passed.parts.get(r, 0) for r in results]
+        backward = cost.with_sums(backward, layouts, parts)
+        reads = tuple(dict.fromkeys(made[slot] for slot in sources if slot in made))
+        weights = tuple(sorted({homes[slot] for slot in sources if slot in homes}))
+        position[at] = len(steps)
+        remade = tuple(position[i] for i in again.get(at, ())) if again else ()
+        made.update(dict.fromkeys(results, len(steps)))
+        steps.append(
+            Step(
+                forward,
+                backward if trained else NOTHING,
+                reads,
+                weights if trained else (),
+                isinstance(step, Move),
+                remade,
+            )
+        )
+    return with_weights(steps, [schedule.homes[node] for node in passed.weights], cost)
+
+
+def with_weights(steps: Sequence[Step], homes: Sequence[Layout], cost: CostModel) -> Program:
+    """A program of steps that train the weights which are kept there, in the order of their
+    numbers."""
+    given = [cost.exchanged(home) for home in homes]
+    weights = [cost.weight(home) for home in homes]
+    buffers = _buffers(steps, given)
+    for buffer in buffers:
+        together = sum(given[number].block for number in buffer)
+        for number in buffer:
+            weights[number] = cost.weight(homes[number], together)
+    return Program(steps, weights, buffers)
+
+
+def _buffers(steps: Sequence[Step], given: Sequence[Exchanged]) -> list[tuple[int, ...]]:
+    """Weights by the buffers that their gradients share, which are added up in the same groups. The
+    way back fills one after the other."""
+    order = dict.fromkeys(w for step in steps for w in step.weights)
+    filling: dict[Groups, list[int]] = {}
+    sizes: dict[Groups, int] = {}
+    full: dict[Groups, float] = {}
+    found: list[tuple[int, ...]] = []
+    for number in reversed(order):
+        block, groups = given[number]
+        if not groups:
+            continue
+        filling.setdefault(groups, []).append(number)
+        sizes[groups] = sizes.get(groups, 0) + block
+        if sizes[groups] >= full.get(groups, BUCKET):
+            found.append(tuple(filling.pop(groups)))
+            sizes[groups], full[groups] = 0, FULL
+    return [*found, *map(tuple, filling.values())]
+
+
+def tasks(given: Program, *, overlap: bool = True) -> list[Task]:
+    """The tasks of a program in the order of issue.
+
+    Without ``overlap`` all share one stream, and gradients are exchanged after the backward pass:
+    then seconds add up, as the searches estimate them.
+    """
+    return _Issue(given, overlap).run()
+
+
+@dataclass
+class _Issue:
+    """Issues the tasks of one program."""
+
+    given: Program
+    overlap: bool
+
+    def run(self) -> list[Task]:
+        steps, weights, _ = self.given
+        self._made = [self._forward(i, step) for i, step in enumerate(steps)]
+        users: list[list[int]] = [[] for _ in steps]
+        first = [len(steps)] * len(weights)
+        for i, step in enumerate(steps):
+            for source in step.reads:
+                users[source].append(i)
+            for weight in step.weights:
+                first[weight] = min(first[weight], i)
+        self._back: dict[int, int] = {}
+        self._adds: dict[int, list[int]] = {i: [] for i in range(len(weights))}
+        self._done: dict[int, tuple[int, ...]] = {}
+        self._complete: set[int] = set()
+        self._buffer = {weight: buffer for buffer in self.given.buffers for weight in buffer}
+        self._remade: set[int] = set()
+        for i in range(len(steps) - 1, -1, -1):
+            if steps[i].backward is not NOTHING:
+                self._backward(i, users[i])
+                for weight in steps[i].weights if self.overlap else ():
+                    if first[weight] == i:
+                        self._exchange(weight)
+        for weight in range(len(weights) - 1, -1, -1):
+            if weight not in self._done:
+                self._exchange(weight)
+        for weight, after in self._done.items():
+            self._made.append(Task(weights[weight][1], COMPUTE, after, UPDATE, weight, False))
+        return self._made
+
+    def _stream(self, step: Step) -> int:
+        apart = step.moves and step.forward.groups.shape[1] > 1
+        return COMMUNICATE if apart and self.overlap else COMPUTE
+
+    def _forward(self, i: int, step: Step) -> Task:
+        return Task(step.forward, self._stream(step), step.reads, FORWARD, i, step.moves)
+
+    def _backward(self, i: int, users: Sequence[int]) -> None:
+        step, steps = self.given.steps[i], self.given.steps
+        remade: list[int] = []
+        for other in step.again:
+            if other not in self._remade:
+                self._remade.add(other)
+                remade.append(len(self._made))
+                self._made.append(Task(steps[other].forward, COMPUTE, (), AGAIN, other, False))
+        after = (i, *remade, *(self._back[user] for user in users if user in self._back))
+        self._back[i] = len(self._made)
+        for weight in step.weights:
+            self._adds[weight].append(len(self._made))
+        stream = self._stream(step)
+        self._made.append(Task(step.backward, stream, after, BACKWARD, i, step.moves))
+
+    def _exchange(self, weight: int) -> None:
+        """A weight's gradient is complete: it is sent when all of its buffer are."""
+        self._complete.add(weight)
+        buffer = self._buffer.get(weight, (weight,))
+        if self._complete.issuperset(buffer):
+            after = tuple(sorted({task for other in buffer for task in self._adds[other]}))
+            stream, sent = COMMUNICATE if self.overlap else COMPUTE, after
+            for other in buffer:
+                sync = self.given.weights[other][0]
+                if sync is not NOTHING:
+                    sent = (len(self._made),)
+                    self._made.append(Task(sync, stream, after, SYNC, other, True))
+            # The sums are there when the last part of the buffer is.
+            self._done.update(dict.fromkeys(buffer, sent))

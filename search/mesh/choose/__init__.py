@@ -1,0 +1,1 @@
+"""The best strategy for every operator together: costs, resharding, and the least sum of both."""

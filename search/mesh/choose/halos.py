@@ -1,0 +1,45 @@
+"""What it costs to fetch halos, for all strategies of the operator that reads them at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pcg.graph.graph import Node
+from pcg.types.local import Window
+from search.mesh.choose.resharding import Table
+from search.mesh.rules.cuts import block_halo
+from search.mesh.space.axes import Digits
+from search.mesh.space.strategies import Space
+
+
+def windows(node: Node) -> tuple[Window, ...]:
+    """The windows that an operator slides over its operands."""
+    return node.operator_call.typing(tuple(value.rank for value in node.inputs)).windows
+
+
+def halo_seconds(
+    node: Node, position: int, own: Space, digits: Digits, itemsize: int
+) -> Table | None:
+    """Seconds of fetching what windows read of neighbouring blocks of an operand; None where
+    nothing is fetched."""
+    slid = {window.axis for window in windows(node)}
+    if slid.isdisjoint(own.axes):
+        return None
+    tensor = node.inputs[position].type
+    bits = 1 << np.arange(len(digits))
+    cut = own.degrees(digits.primes).astype(float)
+    reads = [axis.operands[position] is not None for axis in own.axes]
+    block = tensor.elements * itemsize / np.where(reads, cut, 1.0).prod(axis=1)
+    found = np.zeros(len(own), np.float32)
+    for place, axis in enumerate(own.axes):
+        dim = axis.operands[position]
+        width = 0 if axis not in slid or dim is None else sum(block_halo(node, position, dim))
+        if dim is None or not width:
+            continue
+        masks, which = np.unique((own.codes == place) @ bits, return_inverse=True)
+        pairs = [digits.pairs(int(mask)) for mask in masks]
+        latency = np.array([p.latency for p in pairs])[which]
+        inverse = np.array([p.inverse_bandwidth for p in pairs])[which]
+        share = width * cut[:, place] / tensor.shape[dim]
+        found += np.where(cut[:, place] > 1, latency + block * share * inverse, 0.0)
+    return found if found.any() else None

@@ -1,0 +1,116 @@
+"""Families of strategies: what each planner may choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from pcg.graph.graph import Graph
+from search.mesh.choose.engine import Engine
+from search.mesh.plan.megatron import ColumnsThenRows
+from search.mesh.space.allow import (
+    Allowed,
+    data_parallel,
+    everything,
+    expert,
+    has_tables,
+    tensor_parallel,
+)
+from search.mesh.space.axes import Digits
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """What a planner may use, to choose the best of."""
+
+    name: str
+    mask: Allowed
+    data_parallel: bool = False
+    brief: bool = True
+    """Whether few ways to overlap communication are tried."""
+    by_hand: bool = False
+    """Whether there is nothing to choose, so that it is known beforehand what is promised."""
+    in_parts: bool = False
+    """Whether weights are kept in parts, on all devices."""
+    last: bool = False
+    """Whether to look only where no plan is known that fits, or where weights in parts may save
+    time: of data parallelism, that of updating all weights everywhere."""
+
+
+Family = Callable[[Graph, Engine], Iterator[Strategies]]
+
+
+def _joint(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    # What others may find is tried too: the bound on strategies may leave it out.
+    yield from _data(graph, engine)
+    yield from _tensor(graph, engine)
+    if has_tables(graph):
+        yield from _expert(graph, engine)
+    yield Strategies("all strategies", everything, brief=False)
+    yield from (replace(zero, last=True) for zero in _zero(graph, engine))
+
+
+def _data(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    yield Strategies("data parallelism", data_parallel(graph), data_parallel=True)
+
+
+def _zero(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    """Data parallelism with weights, gradients and the optimizer's states in parts."""
+    yield Strategies("weights in parts", data_parallel(graph), in_parts=True)
+
+
+def _expert(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    yield Strategies("tables cut, the rest by data", expert(graph))
+
+
+def _megatron(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    """Data parallelism, alone or with tensor parallelism: within a node, or by hand across."""
+    yield from _data(graph, engine)
+    yield from _tensor(graph, engine)
+
+
+def _tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    inside = engine.cost.machine.devices_per_node
+    count = len(engine.digits)
+    inner = [n for n in range(1, count + 1) if engine.digits.strides[count - n] < inside]
+    # Across nodes as well, so that the exchange of large gradients stays within some.
+    outer = [n for n in range(1, count) if prod(engine.digits.primes[:n]) <= inside]
+    yield from _of_degrees(graph, engine, inner, outer)
+
+
+def _of_degrees(
+    graph: Graph, engine: Engine, inner: Sequence[int], outer: Sequence[int] = ()
+) -> Iterator[Strategies]:
+    """Tensor parallelism along so many of the innermost digits, as by hand and as it is best, and
+    by hand along so many of the outermost."""
+    count, hand = len(engine.digits), ColumnsThenRows(graph, engine.space)
+    for n in inner:
+        yield from _by_hand(hand.along(range(count - n, count)))
+        yield Strategies("tensor parallelism", tensor_parallel(graph, count, n))
+    for n in outer:
+        yield from _by_hand(hand.along(range(n)))
+
+
+def _by_hand(mask: Allowed | None) -> Iterator[Strategies]:
+    if mask is not None:
+        yield Strategies("columns, then rows", mask, by_hand=True)
+
+
+def _other_tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
+    """Tensor parallelism of degrees that only digits which are turned have innermost, such as 2 of
+    the 6 devices of a node."""
+    usual, primes = Digits(engine.cost.machine).primes, engine.digits.primes
+    inner = [n for n in range(1, len(primes)) if prod(primes[-n:]) != prod(usual[-n:])]
+    yield from _of_degrees(graph, engine, inner)
+
+
+PLANNERS: Mapping[str, Family] = {
+    "joint": _joint,
+    "data-parallel": _data,
+    "zero": _zero,
+    "expert": _expert,
+    "megatron": _megatron,
+}
+TURNED: Mapping[str, Family] = {"joint": _other_tensor, "megatron": _other_tensor}
+"""What planners try with digits that are turned, in addition."""

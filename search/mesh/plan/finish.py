@@ -1,0 +1,80 @@
+"""The plan that a planner returns, once it knows how it cuts a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pcg.errors import NegativeAnswer
+from pcg.graph.graph import Graph, Node
+from pcg.machine import Machine
+from pcg.placement.schedule import Schedule, schedule
+from pcg.placement.view import MachineView
+from pcg.plan.pipeline import PipelineFile
+from pcg.plan.plan import EstimatesFile, Plan, machine_record
+from search.cost.cost import CostModel, communication_elements
+from search.cost.planned import Stop
+from search.cost.simulate import simulate
+from search.mesh.choose.engine import Cut, Engine
+from search.mesh.rules.cuts import Cuts
+
+
+def finished(
+    name: str,
+    model: Graph,
+    cut: Cut,
+    steps: Schedule,
+    cost: CostModel,
+    library_hash: str,
+    *,
+    seconds: float,
+    memory: int,
+    recompute: frozenset[Node] = frozenset(),
+    pipeline: PipelineFile | None = None,
+) -> Plan:
+    """A plan of a model on the machine of a cost model. ``steps``: the schedule of what is cut;
+    ``seconds`` of a step, and ``memory`` bytes on the fullest device, as they were estimated."""
+    return Plan(
+        name,
+        model,
+        cut.graph,
+        cut.views,
+        machine_record(cost.machine),
+        library_hash,
+        cut.steps,
+        EstimatesFile(
+            step_seconds=seconds,
+            one_device_seconds=one_device_seconds(model, cost),
+            communication_elements=communication_elements(steps),
+            peak_memory_bytes=memory,
+        ),
+        cost.optimizer,
+        recompute,
+        pipeline,
+    )
+
+
+def one_device_seconds(model: Graph, cost: CostModel) -> float:
+    """Seconds of a step of the model as it is on one device."""
+    one = cost.machine.with_devices(1)
+    engine = Engine(CostModel(one, cost.dtype, cost.optimizer, cost.speed), Cuts(()))
+    whole = engine.cut(engine.choose(model))
+    return simulate(schedule(whole.graph, whole.views), engine.cost).step_seconds
+
+
+def memory_limit(machine: Machine, views: Mapping[Node, MachineView]) -> int:
+    """Bytes that each device has that a plan uses."""
+    if len(machine.kinds) == 1:
+        return machine.memory_limit()
+    return machine.memory_limit({device for view in views.values() for device in view.devices})
+
+
+def does_not_fit(
+    name: str, machine: Machine, over: int, stop: Stop = "exhausted"
+) -> NegativeAnswer:
+    """That no plan of a model fits. ``over``: bytes that the one that takes least has too many;
+    ``stop``: why there may be one that takes less."""
+    early = "" if stop == "exhausted" else f" (stopped: {stop})"
+    return NegativeAnswer(
+        f"{name} does not fit {machine.name}: the plan that takes least memory misses by"
+        f" {over / 1e9:.2f} GB a device{early}"
+    )

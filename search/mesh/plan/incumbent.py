@@ -1,0 +1,61 @@
+"""What a search over strategies has found so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from pcg.graph.graph import Node
+from search.mesh.choose.engine import Choice
+from search.mesh.plan.overlap import Trial
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A plan that was priced. ``seconds`` of a step, ``memory`` bytes on the fullest device, of
+    ``limit`` that it has. The plan itself is made again of the choice where it is wanted."""
+
+    choice: Choice
+    seconds: float
+    memory: int
+    limit: int
+    strategies: int
+    updating: float
+    """Seconds for which a device updates weights at most."""
+    after: float
+    """Seconds of a step after the way back: for what is left to exchange, and updates."""
+    recompute: frozenset[Node] = frozenset()
+    """The operators whose results are computed again on the way back."""
+
+    @property
+    def fits(self) -> bool:
+        return self.memory <= self.limit
+
+
+Candidates = tuple[Candidate, ...]
+PricedTrial = Trial[Candidates]
+
+
+@dataclass
+class Search:
+    """What was found so far. ``fastest``: seconds of the best plan of each graph."""
+
+    found: dict[Candidate, PricedTrial] = field(default_factory=dict[Candidate, PricedTrial])
+    data_parallel: list[Candidate] = field(default_factory=list[Candidate])
+    fastest: dict[PricedTrial, float] = field(default_factory=dict[PricedTrial, float])
+    trials: list[PricedTrial] = field(default_factory=list[PricedTrial])
+    """Those that were begun, whether or not their bounds ruled them out."""
+
+    @property
+    def known(self) -> float:
+        """Seconds of the fastest plan that fits."""
+        return min((c.seconds for c in self.found if c.fits), default=inf)
+
+    @property
+    def base(self) -> PricedTrial:
+        """The graph of the fastest plan."""
+        return min(self.fastest, key=lambda trial: self.fastest[trial])
+
+    def saves_nothing(self) -> bool:
+        """Whether data parallelism would be slower than a plan that fits even without updates."""
+        return self.known <= min((c.seconds - c.updating for c in self.data_parallel), default=0.0)

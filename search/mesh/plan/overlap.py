@@ -1,0 +1,364 @@
+"""Strategies that are fastest with communication that overlaps with computation.
+
+The search over strategies adds up seconds, and how much of them is hidden only a whole plan tells.
+So it is asked several times: with all communication counted, with the exchange of weights'
+gradients taken to be hidden, with half of the moves hidden; then with each weight's exchange
+counted as far as it was exposed in the fastest plan so far. Each answer is simulated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from pcg.graph.graph import Graph, Node
+from pcg.placement.schedule import Schedule, schedule
+from search.cost.cost import gradients
+from search.cost.derivation import Derivation
+from search.cost.events import exposures
+from search.cost.progress import Phases
+from search.cost.simulate import Run, run
+from search.cost.tasks import SYNC, UPDATE, program, tasks
+from search.mesh.choose.engine import ALL, Choice, Cut, Engine, Exposed
+from search.mesh.plan.spread import Spread, put, sides
+from search.mesh.rules.cutting import CutNode
+from search.mesh.space.allow import Allowed, everything
+from search.mesh.space.axes import Seconds
+from search.mesh.space.strategies import IDLE, UNCUT, starts
+
+Judged = TypeVar("Judged")
+
+FEW = 2400
+"""Strategies of all operators of a graph that is small, each on all devices that it may be on,
+times the operators, which are simulated with each: what takes some seconds."""
+PAIRS = 256
+"""Pairs of strategies of two operators that are few."""
+SIDES = 2
+"""How many ways to put branches of a larger graph side by side are simulated in a row without one
+that is faster."""
+LEAST_SAVED = 1e-2
+"""Of the seconds of a step, what such a way has to promise in a larger graph."""
+
+KNOWN = 3
+"""So many of the fastest plans so far are starting points of the next choice."""
+
+FIRST = (ALL, Exposed(exchange=0.0, loss=0.0), Exposed(moves=0.5, loss=0.0))
+"""The way back waits for no number that only puts the loss together."""
+FREE = Exposed(exchange=0.01, moves=0.01, loss=0.0)
+"""Most is cut, and alike, where communication takes hardly any time."""
+AT_BEST = Exposed(exchange=0.0, moves=0.25, loss=0.0)
+AGAIN = (1.0, 0.25)
+"""How much of moves counts when exchanges count as far as they were exposed."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A plan as it was simulated: what it was made of is large, and not kept."""
+
+    choice: Choice
+    cut: Cut
+    steps: Schedule
+    run: Run
+
+    @property
+    def seconds(self) -> float:
+        return self.run.simulation.step_seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Tried(Generic[Judged]):
+    """A choice of strategies, the seconds of a step of the plan that it makes, how much of each
+    weight's exchange is exposed in that, and what else is of interest about the plan."""
+
+    choice: Choice
+    seconds: float
+    exposed: Mapping[Node, float]
+    judged: Judged
+
+
+@dataclass(eq=False)
+class Trial(Generic[Judged]):
+    """Tries choices of strategies for one graph, simulating and judging each different one once."""
+
+    engine: Engine
+    graph: Graph
+    before: Derivation
+    """What led to the graph."""
+    judge: Callable[[Simulated], Judged]
+    phases: Phases = field(default_factory=Phases)
+    _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
+    _seconds: dict[object, float] = field(init=False, default_factory=dict[object, float])
+    """Of choices that were simulated, but neither judged nor kept."""
+    _cut: dict[object, CutNode] = field(init=False, default_factory=dict[object, CutNode])
+    """Operators of a small graph, as they were cut."""
+
+    def choices(
+        self, price: float, allowed: Allowed, *, brief: bool = False
+    ) -> Iterator[Tried[Judged]]:
+        """Plans with restricted strategies, the first with no overlap in mind; different ones
+        only. ``brief``: fewer are looked for, as with a price of memory, which is varied instead.
+        """
+        brief = brief or price > 0
+        found: dict[Tried[Judged], None] = {}
+        for exposed in FIRST[:2] if brief else FIRST:
+            found[self._try(price, allowed, exposed)] = None
+        best = min(found, key=lambda tried: tried.seconds)
+        for moves in () if brief else AGAIN:
+            exposed = Exposed(moves=moves, loss=0.0, weights=best.exposed)
+            found[self._try(price, allowed, exposed)] = None
+        if not brief:
+            small = self.is_small
+            bases = [min(found, key=lambda tried: tried.seconds)]
+            if small and self._allows_uncut(allowed):
+                bases.append(self._tried_codes(self._uncut(best.choice)))
+            if small:
+                bases.append(self._try(price, allowed, FREE))
+            found |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
+        yield from found
+
+    @cached_property
+    def at_best(self) -> float:
+        """Seconds of a step where nearly all communication is hidden, and branches are side by side
+        wherever that promises to save time: what a graph is not faster than, by all that is known
+        before plans are simulated."""
+        return self._at_best(self._choice(0.0, everything, AT_BEST))
+
+    def promised(self, allowed: Allowed) -> float:
+        """Seconds of a step by restricted strategies, where nearly all communication is hidden."""
+        return self._choice(0.0, allowed, AT_BEST).seconds
+
+    def work_at_best(self) -> float:
+        """Those seconds times the devices that are used: about what must be done, on however many
+        devices."""
+        choice, digits = self._choice(0.0, everything, AT_BEST), self.engine.digits
+        used = max(
+            prod(p for p, code in zip(digits.primes, codes, strict=True) if code != IDLE)
+            for codes in choice.codes.values()
+        )
+        return used * self._at_best(choice)
+
+    def _at_best(self, choice: Choice) -> float:
+        saved: dict[frozenset[Node], float] = {}
+        start, around = Spread(choice, {}), not self.is_small
+        for side in sides(self.engine, start, everything, AT_BEST, around=around):
+            branches = frozenset(node for load in side.loads for node in load)
+            saved[branches] = max(side.saved, saved.get(branches, 0.0))
+        return max(choice.seconds - sum(saved.values()), self._least_path())
+
+    def _least_path(self) -> float:
+        """Seconds of the operators of a path, each at its fastest: no step is faster."""
+        computing = self.engine.computing(self.graph)
+        return _longest((node, float(seconds.min())) for node, seconds in computing.items())
+
+    def _uncut(self, choice: Choice) -> Choice:
+        """Everything on one device."""
+        idle = (IDLE,) * len(self.engine.digits)
+        return replace(choice, codes=dict.fromkeys(choice.codes, idle))
+
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether each strategy of each operator can be simulated."""
+        nodes = [node for node in self.graph.nodes if not node.is_leaf]
+        found = 0
+        for node in nodes:
+            codes = self.engine.space(node).codes.tolist()
+            found += sum(len(starts(row, self.engine.digits)) for row in codes)
+            if found * len(nodes) > FEW:
+                return False
+        return True
+
+    def _allows_uncut(self, allowed: Allowed) -> bool:
+        nodes = [node for node in self.graph.nodes if not node.is_leaf]
+        return all(allowed(node, self.engine.space(node))[UNCUT] for node in nodes)
+
+    def _improved(self, tried: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:
+        """A plan with branches side by side where that is faster; of a small graph, with all else
+        that is faster and differs in one operator."""
+        best = self._polished(tried, allowed) if small else tried
+        aside = self._side_by_side(best, allowed, small=small)
+        return self._polished(aside, allowed) if small and aside is not best else aside
+
+    def _side_by_side(self, best: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:
+        """A plan with branches on devices of their own, as long as one more fork makes it faster
+        when it is simulated."""
+        spread = Spread(best.choice, {})
+        last = None
+        while last is not best:
+            last, exposed = best, Exposed(loss=0.0, weights=best.exposed)
+            least = 0.0 if small else LEAST_SAVED * best.seconds
+            found = sides(self.engine, spread, allowed, exposed, around=False)
+            ways = [s for s in found if s.saved > least][: None if small else SIDES]
+            for side, fixed in product(ways, (True, False) if small else (True,)):
+                more = put(self.engine, spread, side, allowed, exposed, fixed=fixed)
+                tried = self._tried_codes(more.choice)
+                if tried.seconds < best.seconds:
+                    best, spread = tried, more
+                    break
+        return best
+
+    def _polished(self, best: Tried[Judged], allowed: Allowed) -> Tried[Judged]:
+        """A plan of a small graph after changes of one operator's strategy, or of the devices that
+        it runs on, or of an operator and one that reads it, as long as one is faster when it is
+        simulated."""
+        computing = self.engine.computing(self.graph)
+        allows = {n: np.flatnonzero(allowed(n, self.engine.space(n))) for n in best.choice.codes}
+        places = {node: found.tolist() for node, found in allows.items()}
+        last = None
+        while last is not best:
+            last = best
+            for node in best.choice.codes:
+                for place in places[node]:
+                    if self._path(best.choice, computing, {node: place}) < best.seconds:
+                        codes = self.engine.space(node).codes[place].tolist()
+                        best = self._begun(best, node, tuple(codes))
+            if last is best:
+                best = self._both_changed(best, computing, places)
+        return best
+
+    def _both_changed(
+        self,
+        best: Tried[Judged],
+        computing: Mapping[Node, Seconds],
+        places: Mapping[Node, Sequence[int]],
+    ) -> Tried[Judged]:
+        """The first faster plan with other strategies of an operator and of one that reads it, if
+        there is any, where all of these are few."""
+        for reader in best.choice.codes:
+            for node in dict.fromkeys(v.node for v in reader.inputs if not v.node.is_leaf):
+                ways = len(places[node]) * len(places[reader])
+                if ways > PAIRS:
+                    continue
+                for pair in product(places[node], places[reader]):
+                    changed = dict(zip((node, reader), pair, strict=True))
+                    if self._path(best.choice, computing, changed) >= best.seconds:
+                        continue
+                    choice = best.choice
+                    for other, place in changed.items():
+                        codes = self.engine.space(other).codes[place].tolist()
+                        choice = _changed(choice, other, tuple(codes), 0)
+                    if self._seconds_of(choice) < best.seconds:
+                        return self._tried_codes(choice)
+        return best
+
+    def _begun(self, best: Tried[Judged], node: Node, codes: tuple[int, ...]) -> Tried[Judged]:
+        """A plan with an operator's strategy from the device on with which it is fastest, if it is
+        faster than the best."""
+        for start in starts(codes, self.engine.digits):
+            choice = _changed(best.choice, node, codes, start)
+            if self._seconds_of(choice) < best.seconds:
+                best = self._tried_codes(choice)
+        return best
+
+    def _seconds_of(self, choice: Choice) -> float:
+        key = _key(choice)
+        if key not in self._seconds:
+            self._seconds[key] = self._made(choice).seconds
+        return self._seconds[key]
+
+    def _path(
+        self, choice: Choice, computing: Mapping[Node, Seconds], changed: Mapping[Node, int]
+    ) -> float:
+        """Seconds that a step takes at least with other strategies of some operators: what waits
+        for each other computes for so long."""
+
+        def seconds(node: Node, codes: tuple[int, ...]) -> float:
+            at = changed[node] if node in changed else self.engine.space(node).place(codes)
+            assert at is not None
+            return float(computing[node][at])
+
+        return _longest((node, seconds(node, codes)) for node, codes in choice.codes.items())
+
+    def in_parts(self, tried: Tried[Judged]) -> Tried[Judged]:
+        """The same strategies with weights kept in parts."""
+        return self._tried_codes(replace(tried.choice, in_parts=True))
+
+    def _try(self, price: float, allowed: Allowed, exposed: Exposed) -> Tried[Judged]:
+        return self._tried_codes(self._choice(price, allowed, exposed))
+
+    def _choice(self, price: float, allowed: Allowed, exposed: Exposed) -> Choice:
+        return self.phases.timed(
+            "choosing",
+            lambda: self.engine.choose(self.graph, price, allowed, exposed, also=self._known()),
+        )
+
+    def _known(self) -> list[Mapping[Node, tuple[int, ...]]]:
+        """The strategies of the fastest plans so far, which a search that looks at few must not
+        miss."""
+        best = sorted(self._tried.values(), key=lambda tried: tried.seconds)[:KNOWN]
+        return [tried.choice.codes for tried in best]
+
+    def _tried_codes(self, choice: Choice) -> Tried[Judged]:
+        key = _key(choice)
+        if key not in self._tried:
+            self._tried[key] = self._simulated(choice)
+        return self._tried[key]
+
+    def _simulated(self, choice: Choice) -> Tried[Judged]:
+        made = self._made(choice)
+        return Tried(choice, made.seconds, _exposed(made), self.judge(made))
+
+    def _made(self, choice: Choice) -> Simulated:
+        cost = self.engine.cost
+        # Of a small graph there are many plans, most of which differ in an operator or two.
+        known = self._cut if self.is_small else None
+        cut = self.phases.timed("building", lambda: self.engine.cut(choice, self.before, known))
+        steps = self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
+        done = self.phases.timed(
+            "simulating", lambda: run(tasks(program(steps, cost)), cost.machine.devices)
+        )
+        return Simulated(choice, cut, steps, done)
+
+
+def _longest(seconds: Iterable[tuple[Node, float]]) -> float:
+    """Of all ways through a graph, the longest one's sum. ``seconds``: of each operator, operands
+    before their users."""
+    ends: dict[Node, float] = {}
+    for node, own in seconds:
+        before = max((ends[v.node] for v in node.inputs if v.node in ends), default=0.0)
+        ends[node] = before + own
+    return max(ends.values(), default=0.0)
+
+
+def _key(choice: Choice) -> object:
+    """What tells choices for one graph apart."""
+    firsts = tuple(choice.starts.get(node, 0) for node in choice.codes)
+    return choice.in_parts, firsts, *choice.codes.values()
+
+
+def _changed(choice: Choice, node: Node, codes: tuple[int, ...], start: int) -> Choice:
+    """The choice with another strategy of an operator, from some device on."""
+    firsts = {**choice.starts, node: start}
+    kept = {other: first for other, first in firsts.items() if first}
+    return replace(choice, codes={**choice.codes, node: codes}, starts=kept)
+
+
+def _exposed(made: Simulated) -> dict[Node, float]:
+    """How much of each weight's exchange is exposed, on the first of its devices."""
+    weights = gradients(made.steps).weights
+    found: dict[Node, float] = {}
+    by_device: dict[int, dict[int, float]] = {}
+    for task in made.run.tasks:
+        if task.phase == SYNC:
+            device = int(task.duration.groups[0, 0])
+            if device not in by_device:
+                by_device[device] = exposures(made.run, device, SYNC)
+            found[weights[task.what]] = by_device[device].get(task.what, 1.0)
+    return found
+
+
+def updates(made: Run) -> float:
+    """Seconds for which a device updates weights at most."""
+    total: dict[int, float] = defaultdict(float)
+    for task in made.tasks:
+        if task.phase == UPDATE:
+            for devices, seconds in zip(task.duration.groups, task.duration.seconds, strict=True):
+                for device in devices.tolist():
+                    total[device] += float(seconds)
+    return max(total.values(), default=0.0)

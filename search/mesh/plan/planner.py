@@ -1,0 +1,331 @@
+"""From a model to a plan by strategies: the search's default engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from time import perf_counter
+
+from pcg.errors import InputError
+from pcg.graph.graph import Graph, Node
+from pcg.machine import Machine
+from pcg.placement.schedule import Schedule, schedule
+from pcg.plan.training import Optimizer
+from search.cost.cost import CostModel
+from search.cost.efficiency import Speed
+from search.cost.liveness import worth_remaking
+from search.cost.memory import peak_memory
+from search.cost.planned import Planned, Report, Stop
+from search.cost.progress import OutOfTime, Phases, Teller
+from search.cost.simulate import recomputing
+from search.mesh.choose.engine import Engine
+from search.mesh.plan.families import PLANNERS, TURNED, Family, Strategies
+from search.mesh.plan.finish import does_not_fit, finished, memory_limit
+from search.mesh.plan.incumbent import Candidate, Candidates, PricedTrial, Search
+from search.mesh.plan.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
+from search.mesh.plan.rewrites import Limits
+from search.mesh.plan.variants import Mode, Variant, rewritten, variants
+from search.mesh.rules.cuts import Cuts
+from search.mesh.space.allow import Allowed, Dimension, along, both
+from search.mesh.space.axes import Digits
+from substitutions.rules.rule import Rule
+from substitutions.rules.store import Library
+
+TRIES = 32
+"""How many groups of rewrites are looked at."""
+PRICES = 12
+"""How many prices of memory are tried to make a plan fit."""
+
+_Kept = tuple[int, bool, bool, tuple[Rule, ...]]
+"""What an engine is kept for: so many devices, whether it cuts windows, whether digits are turned,
+and rules."""
+
+
+def fewer(machine: Machine) -> list[int]:
+    """How many of its devices are worth a try alone: half of them, and the greatest powers of two
+    below their number and that of a unit, which come after those that a cut by 3 can use."""
+    units = machine.devices, min(machine.levels[0].count, machine.devices)
+    powers = {1 << (unit - 1).bit_length() - 1 for unit in units if unit > 1}
+    halves = {machine.devices // 2} if machine.devices % 2 == 0 else set[int]()
+    return sorted(powers | halves, reverse=True)
+
+
+@dataclass
+class MeshPlanner:
+    """Plans by one family of strategies on one machine; the fastest that fits its memory."""
+
+    machine: Machine
+    library: Library
+    family: str = "joint"
+    seconds: float = 600.0
+    optimizer: Optimizer = "sgd"
+    speed: Speed | None = None
+    """How fast devices are; by default as the curves that come with Unity say."""
+    mode: Mode = Mode.JOINT
+    dimensions: frozenset[Dimension] | None = None
+    """What may be cut; everything by default."""
+    teller: Teller = field(default_factory=Teller)
+    _phases: Phases = field(init=False, default_factory=Phases)
+    _engines: dict[_Kept, Engine] = field(init=False, default_factory=dict[_Kept, Engine])
+
+    def __post_init__(self) -> None:
+        if self.family not in PLANNERS:
+            expected = ", ".join(PLANNERS)
+            raise InputError(f"planner {self.family}", f"unknown, expected one of {expected}")
+        joint = self.family == "joint" and self.mode is not Mode.ALGEBRA
+        if not (joint or self._cuts_data):
+            what = self.family if self.family != "joint" else self.mode
+            raise InputError(f"planner {what}", "cuts along data, which is not allowed")
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        start = perf_counter()
+        graph.check()
+        self.teller.works_on("rules")
+        self._phases, self._engines = Phases(start + self.seconds), {}
+        search = Search()
+        stop = self._searched(graph, search)
+        found = search.found
+        fitting = [c for c in found if c.fits]
+        if not fitting:
+            over = min(c.memory - c.limit for c in found)
+            raise does_not_fit(name, self.machine, over, stop)
+        best = min(fitting, key=lambda c: c.seconds)
+        trial = found[best]
+        cut = trial.engine.cut(best.choice, trial.before)
+        return Planned(
+            finished(
+                name,
+                graph,
+                cut,
+                schedule(cut.graph, cut.views),
+                self._cost(self.machine),
+                self.library.hash,
+                seconds=best.seconds,
+                memory=best.memory,
+                recompute=best.recompute,
+            ),
+            Report(
+                sum(c.strategies for c in found),
+                len(found),
+                stop,
+                self._phases.seconds,
+                sum(engine.known for engine in self._engines.values()),
+            ),
+            perf_counter() - start,
+            min((c.seconds for c in search.data_parallel), default=None),
+        )
+
+    def _searched(self, graph: Graph, search: Search) -> Stop:
+        """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
+        try:
+            self._on_all_devices(graph, search)
+            if self.family == "joint" and self.mode is not Mode.ALGEBRA:
+                self._on_fewer_devices(search)
+        except OutOfTime:
+            return "time"
+        except KeyboardInterrupt:
+            if search.known == inf:
+                raise
+            return "interrupted"
+        return "exhausted"
+
+    def _on_all_devices(self, graph: Graph, search: Search) -> None:
+        """Try the graph, and what rewrites make of it before and after it is cut."""
+        cost = self._cost(self.machine)
+        trials = [self._trial(variant, cost, search) for variant in self._variants(graph)]
+        for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
+            self._try(trial, search)
+        if self.mode is Mode.JOINT and self.family == "joint":
+            again = self._phases.timed("rewriting", lambda: self._rewritten(search.base))
+            if again is not None:
+                self._try(self._trial(again, cost, search), search)
+        self._with_digits_turned(search)
+
+    def _with_digits_turned(self, search: Search) -> None:
+        """Try all graphs with the digits within a node in the other order, if there is one."""
+        is_other = Digits(self.machine).primes != Digits(self.machine, turned=True).primes
+        if self.family not in TURNED or self.mode is Mode.ALGEBRA or not is_other:
+            return
+        for trial in tuple(search.trials):
+            variant = Variant(trial.graph, trial.before)
+            turned = self._trial(variant, trial.engine.cost, search, turned=True)
+            self._try(turned, search, TURNED)
+
+    def _on_fewer_devices(self, search: Search) -> None:
+        """Try all graphs on the first devices alone, and on fewer yet where that is faster: what
+        does not divide by 3 is cut by 2, and little work is soon done by few. Not where the work
+        alone, spread over them, would take longer than the plan that is known; of a small graph
+        most of that is the latency of kernels, which does not grow. What does not fit all fits
+        fewer no better."""
+        base, best = search.base, self.machine
+        variants = [Variant(one.graph, one.before) for one in search.trials]
+        work = 0.0 if base.is_small else base.work_at_best()
+        while search.known < inf:
+            whole, known = best, search.known
+            for devices in fewer(whole):
+                if work / devices > known:
+                    break
+                machine = self.machine.with_devices(devices)
+                for variant in variants:
+                    self._try(self._trial(variant, self._cost(machine), search), search)
+                if search.known < known:
+                    best, known = machine, search.known
+            if best is whole:
+                return
+
+    def _cost(self, machine: Machine) -> CostModel:
+        return CostModel(machine, optimizer=self.optimizer, speed=self.speed)
+
+    def _try(
+        self, trial: PricedTrial, search: Search, families: Mapping[str, Family] = PLANNERS
+    ) -> None:
+        """Try all strategies of the family on one graph."""
+        if families is PLANNERS:
+            search.trials.append(trial)
+        if search.known < inf and trial.at_best > search.known:
+            return
+        family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
+        for allowed in families[family](trial.graph, trial.engine):
+            if allowed.last and search.saves_nothing():
+                continue
+            if allowed.by_hand and trial.promised(allowed.mask) > search.known:
+                continue
+            self.teller.works_on(allowed.name)
+            if allowed.data_parallel and not self._cuts_data:
+                search.data_parallel += self._to_compare(trial, allowed)
+                continue
+            made = list(self._fitting(trial, allowed, search))
+            if allowed.data_parallel and trial.engine.cost.machine == self.machine:
+                search.data_parallel += made[:1]
+            fastest = min(candidate.seconds for candidate in made)
+            search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
+
+    @property
+    def _cuts_data(self) -> bool:
+        return self.dimensions is None or Dimension.DATA in self.dimensions
+
+    def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> Candidates:
+        """What strategies come to that may not be used themselves, on all devices."""
+        if trial.engine.cost.machine != self.machine:
+            return ()
+
+        def judge(made: Simulated) -> Candidates:
+            return tuple(self._judged(trial.engine, made))
+
+        apart = replace(trial, judge=judge)
+        return next(apart.choices(0.0, allowed.mask, brief=True)).judged[:1]
+
+    def _masked(self, graph: Graph, mask: Allowed) -> Allowed:
+        """What a family may use, of the dimensions that are allowed."""
+        return mask if self.dimensions is None else both(mask, along(graph, self.dimensions))
+
+    def _engine(self, graph: Graph, cost: CostModel, turned: bool) -> Engine:
+        """The engine for a graph; graphs of the same rules share what it learns."""
+        windows = self._cuts_windows(graph, cost.machine.devices)
+        key = cost.machine.devices, windows, turned, self.library.concrete(graph)
+        if key not in self._engines:
+            self._engines[key] = Engine(cost, Cuts(key[-1], windows=windows), turned=turned)
+        return self._engines[key]
+
+    def _cuts_windows(self, graph: Graph, devices: int) -> bool:
+        """Whether to cut images with halos: where that is asked for, or not all devices can have
+        samples of their own."""
+        if self.dimensions is not None:
+            return Dimension.SPATIAL in self.dimensions
+        inputs = [node.leaf for node in graph.leaves if node.leaf.kind == "input"]
+        return any(leaf.type.shape[0] % devices for leaf in inputs if leaf.type and leaf.rank)
+
+    def _trial(
+        self, variant: Variant, cost: CostModel, search: Search, *, turned: bool = False
+    ) -> PricedTrial:
+        engine = self._phases.timed("rules", lambda: self._engine(variant.graph, cost, turned))
+
+        def judge(made: Simulated) -> Candidates:
+            found = tuple(self._judged(engine, made))
+            if self.family == "zero" and not made.choice.in_parts:
+                return found  # on the way to weights in parts, and none of what was asked for
+            search.found |= dict.fromkeys(found, trial)
+            self._phases.has_plan = True
+            self.teller.priced(min((c.seconds for c in found if c.fits), default=inf))
+            return found
+
+        trial = Trial(engine, variant.graph, variant.derivation, judge, self._phases)
+        return trial
+
+    def _variants(self, graph: Graph) -> Sequence[Variant]:
+        cost = self._cost(self.machine.with_devices(1))
+        mode = self.mode if self.family == "joint" else Mode.PARALLEL
+        found = variants(graph, self.library, mode, Engine(cost, Cuts(())), self._limits())
+        self.teller.works_on("rewriting")
+        return self._phases.timed("rewriting", lambda: list(found))
+
+    def _rewritten(self, base: PricedTrial) -> Variant | None:
+        self.teller.works_on("rewriting as it is cut")
+        variant = Variant(base.graph, base.before)
+        return rewritten(variant, self.library, base.engine, self._limits())
+
+    def _limits(self) -> Limits:
+        return Limits(TRIES, lambda: self._phases.is_over)
+
+    def _fitting(
+        self, trial: PricedTrial, allowed: Strategies, search: Search
+    ) -> Iterator[Candidate]:
+        """The best plans, and where they take too much memory, plans that take less; unless one
+        that is known is as fast as they are."""
+        mask = self._masked(trial.graph, allowed.mask)
+
+        def tries(price: float) -> list[Tried[Candidates]]:
+            found = trial.choices(price, mask, brief=allowed.brief)
+            return [trial.in_parts(one) if allowed.in_parts else one for one in found]
+
+        first = tries(0.0)
+        best = [candidate for one in first for candidate in one.judged]
+        if not allowed.brief:
+            best += self._in_parts(trial, min(first, key=lambda one: one.seconds))
+        yield from best
+        fastest = min(found.seconds for found in best)
+        if search.known <= fastest or any(c.fits for c in best):
+            return
+        low, high = 0.0, best[0].seconds / best[0].limit
+        for _ in range(PRICES):
+            price = high if low == 0.0 else (low + high) / 2
+            tried = [candidate for one in tries(price) for candidate in one.judged]
+            yield from tried
+            if any(c.fits for c in tried):
+                high = price
+                if low > 0.0 and high < 1.5 * low:
+                    return
+                low = low or price / 4
+            else:
+                low, high = price, high if high > price else price * 4
+
+    def _in_parts(self, trial: PricedTrial, tried: Tried[Candidates]) -> Candidates:
+        """A plan with its weights in parts, where it does not fit, or where what comes after its
+        way back, which is what that makes shorter, is more than little."""
+        whole = tried.judged[0]
+        if whole.fits and whole.after < LEAST_SAVED * whole.seconds:
+            return ()
+        return trial.in_parts(tried).judged
+
+    def _judged(self, engine: Engine, made: Simulated) -> Iterator[Candidate]:
+        """A plan, and where it doesn't fit, with computing again what takes much memory and little
+        time to make."""
+        cost, steps, limit = engine.cost, made.steps, memory_limit(self.machine, made.cut.views)
+        strategies = sum(len(engine.space(node)) for node in made.choice.codes)
+        held = self._memory(steps, cost, frozenset())
+        simulation = made.run.simulation
+        ends = updates(made.run), simulation.sync + simulation.update
+        yield Candidate(made.choice, made.seconds, held, limit, strategies, *ends)
+        if held <= limit:
+            return
+        again = self._phases.timed("memory", lambda: worth_remaking(steps))
+        if again:
+            less = self._memory(steps, cost, again)
+            seconds = recomputing(steps, cost, again).simulation.step_seconds
+            yield Candidate(made.choice, seconds, less, limit, strategies, *ends, again)
+
+    def _memory(self, steps: Schedule, cost: CostModel, again: frozenset[Node]) -> int:
+        return self._phases.timed(
+            "memory", lambda: peak_memory(steps, cost.itemsize, cost.optimizer, again).total
+        )

@@ -1,0 +1,377 @@
+"""Algebra together with strategies: rewrites that make the whole faster as it is cut best.
+
+A rewrite is tried where it would be made: the operators near it choose their strategies anew, those
+further away keep theirs. Places that look alike and are cut alike are one place, of which one is
+tried; where it gains, the rewrite is made at all of them, and stays if the whole graph, with all
+strategies chosen again, is faster (descent over groups of rewrites; each is judged after
+parallelization, not before, which is what makes the optimization joint: Unity, sections 2 and 6.4).
+
+Some rules want a weight in parts where a model has it whole. Such a weight, or a part of it that an
+earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its parts,
+where what it meets is a concat of just these.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from pcg.graph.graph import Graph, Node, Value, rebuild, topological
+from search.cost.derivation import Applied, Derivation, Scribe
+from search.mesh.choose.engine import Choice, Engine
+from search.mesh.plan.window import Window
+from search.substitute.applications import is_usable
+from substitutions.rules.match import build, could_match, matches_at
+from substitutions.rules.rule import Rule
+
+PARALLEL = ("cut", "move")
+"""The families of rules that parallel operators are in without exception."""
+LEAST_GAIN = 2e-3
+"""Of the seconds of a step, what a rewrite has to gain to be made."""
+NEAR = 1
+"""So many operators away from a rewrite, strategies are chosen anew."""
+DEPTH = 3
+"""Places look alike where what they compute from looks alike, so many operators deep."""
+
+Rewritten = tuple[Graph, Derivation]
+Steps = tuple[Applied, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Algebra:
+    """The rules of a library about whole tensors, by the operator that they start from."""
+
+    by_root: Mapping[tuple[str, int], tuple[Rule, ...]]
+    openings: tuple[Rule, ...]
+    """Those by which any tensor is two parts joined, of which one size is free."""
+    _fitting: dict[object, tuple[Rule, ...]] = field(
+        init=False, default_factory=dict[object, tuple[Rule, ...]]
+    )
+
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of(rules: tuple[Rule, ...]) -> Algebra:
+        """The algebra among some rules; a library gives graphs of one kind the same ones."""
+        by_root: dict[tuple[str, int], list[Rule]] = defaultdict(list)
+        openings: list[Rule] = []
+        whole = [rule for rule in rules if rule.family not in PARALLEL]
+        for rule in (way for both in whole for way in (both, both.reversed)):
+            nodes = [n for n in Graph((*rule.left, *rule.right)).nodes if not n.is_leaf]
+            if rule.derived or any(n.is_parallel for n in nodes):
+                continue
+            root = next((v.node for v in rule.left if not v.node.is_leaf), None)
+            if root is None:
+                joined = len(rule.right) == 1 and rule.right[0].node.name == "concat"
+                if joined and len(rule.free_symbols) == 1 and rule.is_applicable:
+                    openings.append(rule)
+            elif is_usable(rule) and not rule.free_symbols:
+                by_root[root.name, root.ranks[0]].append(rule)
+        return Algebra({root: tuple(found) for root, found in by_root.items()}, tuple(openings))
+
+    def applications(self, node: Node, graph: Graph) -> Iterator[Applied]:
+        """What the rules make of what an operator computes."""
+        for rule in self._fits(node):
+            for match in matches_at(rule, node, graph):
+                made = build(rule, match, {})
+                if made is not None and made != match.outputs:
+                    yield Applied(rule, match, {}, made)
+
+    def _fits(self, node: Node) -> tuple[Rule, ...]:
+        """The rules that may match at an operator, by what it and its operands' operators are."""
+        rank = node.types[0].rank
+        operands = (None if value.node.is_leaf else value.node.name for value in node.inputs)
+        key = (node.call, rank, *operands)
+        if key not in self._fitting:
+            rules = self.by_root.get((node.name, rank), ())
+            self._fitting[key] = tuple(rule for rule in rules if could_match(rule, node))
+        return self._fitting[key]
+
+    def opened(self, node: Node) -> Iterator[Applied]:
+        """Weights that an operator reads, each in the parts in which an operand that it meets there
+        is joined."""
+        for position, value in enumerate(node.inputs):
+            if not _is_weight(value):
+                continue
+            for at in dict.fromkeys(_joints(node, position)):
+                for rule in self.openings:
+                    match = next(matches_at(rule, value.node, Graph((value,))), None)
+                    free = dict.fromkeys(rule.free_symbols, at)
+                    made = None if match is None else build(rule, match, free)
+                    if match is not None and made is not None:
+                        yield Applied(rule, match, free, made)
+
+
+def _is_weight(value: Value) -> bool:
+    """Whether a value is a weight or a part of one."""
+    while value.node.name == "split":
+        (value,) = value.node.inputs
+    return value.node.is_leaf and value.node.leaf.kind == "weight"
+
+
+def _joints(node: Node, position: int) -> Iterator[int]:
+    """The sizes of the first of the parts in which an operator's other operands are joined, along
+    indices that they share with one operand."""
+    for axis in node.operator_call.typing(tuple(v.rank for v in node.inputs)).axes:
+        for other, value in enumerate(node.inputs):
+            shared = axis.operands[other] is not None and axis.operands[position] is not None
+            if other == position or not shared or value.node.name != "concat":
+                continue
+            first = value.node.inputs[0].type.shape
+            if first != value.type.shape:
+                dim = axis.operands[other]
+                assert dim is not None
+                if first[dim] != value.type.shape[dim]:
+                    yield first[dim]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far to look for rewrites. ``tries``: how many groups of them are looked at;
+    ``is_over``: whether to stop with what is found."""
+
+    tries: int = 1 << 20
+    is_over: Callable[[], bool] = lambda: False
+
+
+@dataclass
+class Rewriter:
+    """Rewrites graphs for one machine."""
+
+    engine: Engine
+    algebra: Algebra
+    limits: Limits = Limits()
+    tried: int = field(init=False, default=0)
+
+    def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
+        """The graph with rewrites that make it faster; None if there are none."""
+        first = choice = self.engine.choose(graph)
+        refused: set[object] = set()
+        while not self._is_over():
+            found = self._step(choice, derivation, refused)
+            if found is None:
+                break
+            choice, derivation = found
+        return None if choice is first else (choice.graph, derivation)
+
+    def _is_over(self) -> bool:
+        return self.tried >= self.limits.tries or self.limits.is_over()
+
+    def _step(
+        self, choice: Choice, derivation: Derivation, refused: set[object]
+    ) -> tuple[Choice, Derivation] | None:
+        """The first group of rewrites, those that promise most first, that the whole gains by."""
+        gains: list[tuple[float, int, object, Sequence[Node]]] = []
+        for key, (steps, places) in self._groups(choice).items():
+            if key in refused or self._is_over():
+                continue
+            gain = len(places) * self._gain(choice, steps)
+            if gain > LEAST_GAIN * choice.seconds:
+                gains.append((-gain, len(gains), key, places))
+            else:
+                refused.add(key)
+        for _, _, key, places in sorted(gains, key=lambda g: g[:2]):
+            if self.limits.is_over():
+                return None
+            refused.add(key)
+            graph, after = self._everywhere(choice.graph, derivation, key, places)
+            again = self.engine.choose(graph)
+            if again.seconds < (1 - LEAST_GAIN) * choice.seconds:
+                return again, after
+        return None
+
+    # -- what may be rewritten ----------------------------------------------------------------
+
+    def _groups(self, choice: Choice) -> dict[object, tuple[Steps, list[Node]]]:
+        """By rules and what a place looks like, one application and all the places."""
+        graph = choice.graph
+        looks = _looks(choice)
+        alike: dict[object, list[Node]] = defaultdict(list)
+        for node in graph.nodes:
+            if not node.is_leaf:
+                alike[looks[node]].append(node)
+        found: dict[object, tuple[Steps, list[Node]]] = {}
+        for look, nodes in alike.items():
+            for number, steps in enumerate(self._at(nodes[0], graph)):
+                key = (look, number, tuple(step.rule.name for step in steps))
+                found[key] = (steps, nodes)
+        return found
+
+    def _at(self, node: Node, graph: Graph) -> Iterator[Steps]:
+        """The rewrites of what an operator computes."""
+        for applied in self.algebra.applications(node, graph):
+            yield (applied,)
+        for opening in self.algebra.opened(node):
+            opened = graph.replace(opening.replaced)
+            (image,) = rebuild((node.value(),), opening.replaced)
+            for applied in self.algebra.applications(image.node, opened):
+                if any(value in opening.made[0].node.inputs for value in _reads(applied)):
+                    yield opening, applied
+
+    def _everywhere(
+        self, graph: Graph, derivation: Derivation, key: object, places: Sequence[Node]
+    ) -> tuple[Graph, Derivation]:
+        """The graph with a rewrite made at all places that still look as they did."""
+        assert isinstance(key, tuple)
+        rules = key[2]
+        scribe = Scribe.after(derivation)
+        if len(rules) == 1:
+            return _at_once(graph, scribe, self._apart(graph, rules[0], places))
+        names = {node: scribe.ids[node.value()] for node in places}
+        for node in places:
+            known = {scribe.ids[n.value()]: n for n in graph.nodes}
+            image = known.get(names[node])
+            if image is None:
+                continue
+            for steps in self._at(image, graph):
+                if tuple(step.rule.name for step in steps) == rules:
+                    for step in steps:
+                        graph = scribe.follow(graph, step)
+                    break
+        return graph, scribe.derivation
+
+    def _apart(self, graph: Graph, rule: str, places: Sequence[Node]) -> list[Applied]:
+        """What a rule makes of places that have no operator in common."""
+        taken: set[Node] = set()
+        apart: list[Applied] = []
+        for node in places:
+            found = self.algebra.applications(node, graph)
+            applied = next((one for one in found if one.rule.name == rule), None)
+            if applied is None:
+                continue
+            inside = _inside(applied)
+            if taken.isdisjoint(inside):
+                taken |= inside
+                apart.append(applied)
+        return apart
+
+    # -- what a rewrite gains -----------------------------------------------------------------
+
+    def _gain(self, choice: Choice, steps: Steps) -> float:
+        """Seconds that a rewrite saves where operators near it choose anew."""
+        self.tried += 1
+        whole = choice.graph
+        window = Window.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
+        codes = {image: choice.codes[node] for node, image in window.images.items()}
+        first = graph = window.graph
+        kept = {n.value(p): n.value(p) for n in first.nodes for p in _ports(n)}
+        ends = window.ends
+        for step in steps:
+            replaced = window.replaced(step)
+            graph, ends = graph.replace(replaced), rebuild(ends, replaced)
+            held = [(old, value) for old, value in kept.items() if value not in replaced]
+            images = rebuild(tuple(value for _, value in held), replaced)
+            kept = {old: image for (old, _), image in zip(held, images, strict=True)}
+        before = {old.node: new.node for old, new in kept.items()}
+        after = {new: old for old, new in before.items()}
+        there = set(graph.nodes)
+        gone = {n for n in first.nodes if before.get(n) not in there and not n.is_leaf}
+        fresh = {n for n in graph.nodes if n not in after and not n.is_leaf}
+        near = _around(first, gone, NEAR) - gone
+        near |= {after[n] for n in _around(graph, fresh, NEAR) if n in after} - gone
+        ring = _around(first, near | gone, 1) - gone - near
+        fixed = {node: codes[node] for node in ring}
+        among = near | gone | ring
+        old = self.engine.choose(first, among=among, fixed=fixed, ends=window.ends)
+        fixed = {before[node]: own for node, own in fixed.items()}
+        among = {before[node] for node in near | ring} | fresh
+        new = self.engine.choose(graph, among=among, fixed=fixed, ends=ends)
+        return old.seconds - new.seconds
+
+
+def _at_once(graph: Graph, scribe: Scribe, places: Sequence[Applied]) -> Rewritten:
+    """A graph with what rules make of places that have no operator in common, in one pass: each of
+    them after all that it reads."""
+    made_by = {value: applied for applied in places for value in applied.match.outputs}
+    new: dict[Value, Value] = {}
+    pending = list(reversed(graph.outputs))
+    while pending:
+        value = pending[-1]
+        applied = made_by.get(value)
+        read = value.node.inputs if applied is None else tuple(applied.match.values.values())
+        waiting = [] if value in new else [one for one in read if one not in new]
+        pending += reversed(waiting)
+        if waiting:
+            continue
+        pending.pop()
+        if value in new:
+            continue
+        if applied is None:
+            images = _images(value.node, new)
+            scribe.rename(images)
+            new |= {old: image for old, image in images.items() if old not in made_by}
+            continue
+        old = applied.match.outputs
+        outputs = rebuild(old, {one: new[one] for one in read})
+        scribe.rename(dict(zip(old, outputs, strict=True)))
+        values = {name: new[one] for name, one in applied.match.values.items()}
+        match = replace(applied.match, values=values, outputs=outputs)
+        made = build(applied.rule, match, {})
+        assert made is not None, "types are what they were"
+        scribe.write(replace(applied, match=match, made=made))
+        new |= zip(old, made, strict=True)
+    return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
+
+
+def _images(node: Node, new: Mapping[Value, Value]) -> dict[Value, Value]:
+    """The outputs of an operator with what it reads replaced."""
+    inputs = tuple(new[value] for value in node.inputs)
+    same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+    made = node if same else Node(node.call, inputs)
+    return {node.value(port): made.value(port) for port in _ports(node)}
+
+
+def _inside(applied: Applied) -> set[Node]:
+    """The operators that a rule replaces, as far as nothing else reads them."""
+    stop = set(applied.match.values.values())
+    found = topological((value.node for value in applied.match.outputs), stop)
+    return {node for node in found if not node.is_leaf}
+
+
+def _reads(applied: Applied) -> set[Value]:
+    return set(applied.match.values.values())
+
+
+def _touched(graph: Graph, steps: Steps) -> set[Node]:
+    """The operators that steps replace, in part or whole, or that read a weight that is opened."""
+    found: set[Node] = set()
+    for step in steps:
+        stop = set(step.match.values.values())
+        found.update(topological((v.node for v in step.match.outputs), stop))
+        found.update(u for v in step.match.outputs for u in graph.users.get(v.node, ()))
+    return {node for node in found if node in graph.users and not node.is_leaf}
+
+
+def _ports(node: Node) -> range:
+    return range(len(node.types))
+
+
+def _around(graph: Graph, nodes: set[Node], distance: int) -> set[Node]:
+    """The operators at most so far from some, in either direction; those among them."""
+    found = set(nodes)
+    for _ in range(distance):
+        found |= {v.node for n in found for v in n.inputs if not v.node.is_leaf} | {
+            user for n in found for user in graph.users.get(n, ())
+        }
+    return found
+
+
+def _looks(choice: Choice) -> dict[Node, object]:
+    """What each operator looks like: itself and what it computes from, a few operators deep, and
+    who reads it; and how all of these are cut, for of layers that are alike some may gain by being
+    rewritten and others not."""
+    graph = choice.graph
+    looks: dict[Node, object] = {}
+    for node in graph.nodes:
+        own = node.leaf.kind if node.is_leaf else node.operator_call
+        looks[node] = hash((own, tuple(node.types), choice.codes.get(node)))
+    for _ in range(DEPTH):
+        looks = {
+            node: hash((looks[node], tuple((looks[v.node], v.port) for v in node.inputs)))
+            for node in graph.nodes
+        }
+    return {
+        node: (looks[node], tuple(sorted(hash(looks[user]) for user in graph.users[node])))
+        for node in graph.nodes
+    }

@@ -1,0 +1,60 @@
+"""A few operators cut out of a large graph, so that a change is judged by what is near it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pcg.graph.graph import Graph, Leaf, Node, Value, rebuild
+from pcg.readings.work import gradient_nodes
+from search.cost.derivation import Applied
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some operators of a graph as a graph of their own.
+
+    ``graph``: has for outputs what is read elsewhere. ``images``: what the operators have become.
+    ``ends``: those of its values that are outputs of the whole graph. ``leaves``: what stands for
+    the values of other operators.
+    """
+
+    graph: Graph
+    images: Mapping[Node, Node]
+    ends: tuple[Value, ...]
+    leaves: Mapping[Value, Value]
+
+    @staticmethod
+    def of(graph: Graph, nodes: Collection[Node]) -> Window:
+        """The window on some operators of a graph."""
+        trained = gradient_nodes(graph)
+        leaves = {
+            value: _leaf(value, trained=value.node in trained)
+            for node in nodes
+            for value in node.inputs
+            if value.node not in nodes and not value.node.is_leaf
+        }
+        ordered = tuple(node.value(p) for node in nodes for p in range(len(node.types)))
+        images = dict(zip(ordered, rebuild(ordered, leaves), strict=True))
+        ends = frozenset(graph.outputs)
+        read = {
+            v for n in nodes for user in graph.users[n] if user not in nodes for v in user.inputs
+        }
+        return Window(
+            Graph(tuple(image for value, image in images.items() if value in read | ends)),
+            {value.node: image.node for value, image in images.items()},
+            tuple(images[value] for value in graph.outputs if value in images),
+            leaves,
+        )
+
+    def replaced(self, step: Applied) -> dict[Value, Value]:
+        """What a step puts in the place of which values, seen through the window."""
+        old, new = step.match.outputs, step.made
+        images = rebuild((*old, *new), self.leaves)
+        return dict(zip(images[: len(old)], images[len(old) :], strict=True))
+
+
+def _leaf(value: Value, *, trained: bool) -> Value:
+    """A leaf of the same type, that needs a gradient or none."""
+    name = f"{value.node.digest}.{value.port}"
+    return Node(Leaf("tensor" if trained else "input", name, value.rank, value.type)).value()

@@ -1,0 +1,1 @@
+"""Strategies as what the library's rules make of an operator, cut by cut."""

@@ -1,0 +1,228 @@
+"""The library's rules that cut an operator along one of its indices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pcg.graph.graph import Graph, Leaf, Node, Signature, Value
+from pcg.language.poly import Poly
+from pcg.placement.schedule import trace
+from pcg.types.halo import least_halo, states_halo, typing_of
+from pcg.types.infer import bind_sizes
+from search.cost.derivation import Applied, Derivation, Scribe
+from search.mesh.rules.fully_sharded import Parting, parting
+from substitutions.rules.match import Match, build, matches_at
+from substitutions.rules.rule import Rule
+
+CUTTING = frozenset({"partition", "combine", "replicate", "reduce"})
+"""The parallel operators of rules that cut in space."""
+SLICING = frozenset({"pipeline", "batch"})
+"""Those of rules that cut in time."""
+
+
+@dataclass
+class Cuts:
+    """Rules that turn an operator on its own into one of blocks, by operator."""
+
+    rules: Iterable[Rule]
+    moves: frozenset[str] = CUTTING
+    """The parallel operators that a rule may use."""
+    windows: bool = False
+    """Whether what windows slide over may be cut, each block with a halo of its neighbours."""
+    parting: Parting = field(init=False)
+    """How weights are kept in parts."""
+    _by_operator: dict[str, list[Rule]] = field(init=False)
+    _through: dict[str, list[tuple[frozenset[int], Rule]]] = field(init=False)
+    _known: dict[Signature, Mapping[str, Rule]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rules = tuple(self.rules)
+        self.parting = parting(self.rules)
+        self._by_operator = defaultdict(list)
+        self._through = defaultdict(list)
+        self._known = {}
+        for rule in (way for both in self.rules for way in (both, both.reversed)):
+            name = _operator_alone(rule, self.moves, windows=self.windows)
+            if name is not None:
+                self._by_operator[name].append(rule)
+            elif carriers := _carriers(rule):
+                self._through[rule.left[0].node.name].append((carriers, rule))
+
+    def of(self, node: Node) -> Mapping[str, Rule]:
+        """For each index of a whole operator along which some rule cuts it, that rule."""
+        key = node.signature
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = dict(self._of(node))
+        return found
+
+    def carriers(self, node: Node) -> Sequence[frozenset[int]]:
+        """The operands of which some rule lets partial sums pass through, a set at a time."""
+        ranks = tuple(value.rank for value in node.inputs)
+        return tuple(
+            dict.fromkeys(
+                some
+                for some, rule in self._through.get(node.name, ())
+                if tuple(v.rank for v in rule.left[0].node.inputs) == ranks
+            )
+        )
+
+    def through(self, node: Node, carriers: Collection[int]) -> Applied | None:
+        """What an operator makes of operands that are reduced, reduced after it instead."""
+        for some, rule in self._through[node.name]:
+            found = applied(rule, node, 1) if some == carriers else None
+            if found is not None:
+                return found
+        return None
+
+    def _of(self, node: Node) -> Iterator[tuple[str, Rule]]:
+        seen: set[str] = set()
+        for rule in self._by_operator.get(node.name, ()):
+            match = _match(rule, node)
+            tried = (_at_degree(rule, node, match, degree) for degree in (2, 3, 5, 7) if match)
+            made = next((made for made in tried if made is not None), None)
+            name = None if made is None else _cut_index(made.made[0])
+            if name is not None and name not in seen:
+                seen.add(name)
+                yield name, rule
+
+
+def applied(rule: Rule, node: Node, degree: int) -> Applied | None:
+    """A rule applied to all outputs of an operator at some degree; None where it doesn't fit."""
+    match = _match(rule, node)
+    return None if match is None else _at_degree(rule, node, match, degree)
+
+
+def _match(rule: Rule, node: Node) -> Match | None:
+    """Where a rule fits all outputs of an operator."""
+    graph = Graph(tuple(node.value(port) for port in range(len(node.types))))
+    match = next(matches_at(rule, node, graph), None)
+    return None if match is None or match.outputs != graph.outputs else match
+
+
+def _at_degree(rule: Rule, node: Node, match: Match, degree: int) -> Applied | None:
+    free = dict.fromkeys(rule.free_symbols, degree) | dict(_halos(rule, node))
+    made = build(rule, match, free)
+    return None if made is None else Applied(rule, match, free, made)
+
+
+def _halos(rule: Rule, node: Node) -> Iterator[tuple[str, int]]:
+    """The symbols of a rule that stand for the widths of halos, each with the least that the
+    windows of an operator which the rule cuts ask for."""
+    if len(rule.free_symbols) == 1:
+        return  # the degree; this is asked of every operator that is cut
+    reads = ((n, i, v.node) for n in Graph(rule.right).nodes for i, v in enumerate(n.inputs))
+    for reader, operand, source in reads:
+        if source.is_leaf or reader.is_parallel or not states_halo(source.operator_call):
+            continue
+        values = source.operator_call.values
+        widths = block_halo(node, operand, source.operator_call.integer("dim"))
+        for name, width in zip(source.operator_call.operator.optional, widths, strict=True):
+            value = values[name]
+            if isinstance(value, Poly) and value.symbol is not None:
+                yield value.symbol, width
+
+
+def block_halo(node: Node, operand: int, dim: int) -> tuple[int, int]:
+    """How far the windows of an operator read beyond their blocks of a dimension of an operand."""
+    call, types = node.operator_call, [value.type for value in node.inputs]
+    ranks = tuple(tensor.rank for tensor in types)
+    sizes = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
+    return least_halo(call, ranks, sizes, operand, dim)
+
+
+def unfolded(rules: Iterable[Rule]) -> Callable[[Node], Iterator[Applied]]:
+    """A function that gives an operator as graphs of simpler ones, by the rules that say so."""
+    known: dict[str, list[Rule]] = defaultdict(list)
+    for rule in (way for both in rules for way in (both, both.reversed)):
+        node = rule.left[0].node
+        alone = len(rule.left) == 1 and all(v.node.is_leaf for v in node.inputs)
+        if rule.family == "decomposition" and alone and not node.is_leaf and rule.is_applicable:
+            known[node.name].append(rule)
+
+    def of(node: Node) -> Iterator[Applied]:
+        for rule in known.get(node.name, ()):
+            made = None if rule.free_symbols else applied(rule, node, 1)
+            if made is not None:
+                yield made
+
+    return of
+
+
+def opened(
+    graph: Graph, derivation: Derivation, nodes: Collection[Node], rules: Iterable[Rule]
+) -> tuple[Graph, Derivation]:
+    """A graph, to which some steps led, with some of its operators as graphs of simpler ones, where
+    rules say so; and the steps that lead there."""
+    new: dict[Value, Value] = {}
+    scribe = Scribe.after(derivation)
+    simpler = unfolded(rules)
+    for node in graph.nodes:
+        made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))
+        outputs = tuple(made.value(port) for port in range(len(node.types)))
+        scribe.rename({node.value(port): value for port, value in enumerate(outputs)})
+        if node in nodes:
+            for found in simpler(made):
+                scribe.write(found)
+                outputs = found.made
+                break
+        new.update({node.value(port): value for port, value in enumerate(outputs)})
+    return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
+
+
+def _cut_index(value: Value) -> str | None:
+    """The one index of the operator behind a value that is cut; None if there are more or none."""
+    node = trace(value)[0].node
+    typing = typing_of(node.operator_call, [v.type for v in node.inputs])
+    cut: list[str] = []
+    for axis in typing.axes:
+        operand, dim = next((o, d) for o, d in enumerate(axis.operands) if d is not None)
+        degrees = node.inputs[operand].type.degrees
+        if degrees.dims[dim] * degrees.slices[dim] > 1:
+            cut.append(axis.name)
+    return cut[0] if len(cut) == 1 else None
+
+
+def _operator_alone(rule: Rule, allowed: frozenset[str], *, windows: bool) -> str | None:
+    """The operator of a left side that is one on inputs alone, if the right side is the same on
+    inputs that parallel operators of some kinds cut, and put together again, those ``allowed``."""
+    left = {value.node for value in rule.left}
+    node = rule.left[0].node
+    if len(left) > 1 or node.is_leaf or node.operator_call.operator.parallel is not None:
+        return None
+    if len(rule.left) != len(node.ranks) or not rule.is_applicable:
+        return None
+    if not all(isinstance(value.node.call, Leaf) for value in node.inputs):
+        return None
+    others = [n for n in Graph(rule.right).nodes if not n.is_leaf]
+    computing = [n for n in others if not n.is_parallel]
+    if len(computing) != 1 or computing[0].name != node.name or len(others) == 1:
+        return None
+    moves = {n.name for n in others if n.is_parallel}
+    if not moves <= allowed:
+        return None
+    if not windows and any(states_halo(n.operator_call) for n in others):
+        return None
+    return node.name if rule.free_symbols else None
+
+
+def _carriers(rule: Rule) -> frozenset[int]:
+    """The operands of an operator whose reduction a rule puts off until after it; none if it is no
+    such rule."""
+    node, none = rule.left[0].node, frozenset[int]()
+    if any(value.node != node for value in rule.left) or node.is_leaf or node.is_parallel:
+        return none
+    if len(rule.left) != len(node.ranks) or not rule.is_applicable or rule.free_symbols:
+        return none
+    behind = [v.node.inputs[0] if v.node.name == "reduce" else v for v in node.inputs]
+    after = [n for n in Graph(rule.right).nodes if not n.is_leaf]
+    computing = [n for n in after if not n.is_parallel]
+    if not all(v.node.is_leaf for v in behind) or [n.call for n in computing] != [node.call]:
+        return none
+    if {n.name for n in after if n.is_parallel} - {"reduce", "replicate"}:
+        return none
+    if any(v.node.name != "reduce" for v in rule.right):
+        return none
+    return frozenset(i for i, v in enumerate(node.inputs) if v.node.name == "reduce")

@@ -1,0 +1,81 @@
+"""Weights that are kept in parts and combined where they are used.
+
+A tensor is the combine of its parts, by a rule of the library. Applied to a weight that all devices
+read, it leaves each of them a part to keep, with its gradient and the optimizer's states; a step
+gathers the parts, and back-propagation makes a reduce_scatter of that. This is ZeRO (Rajbhandari et
+al., SC 2020, section 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from pcg.graph.graph import Graph, Leaf, Node, Value, rebuild
+from pcg.placement.view import MachineView
+from pcg.types.halo import states_halo
+from search.cost.derivation import Applied, Scribe
+from substitutions.rules.match import build, matches_at
+from substitutions.rules.rule import Rule
+
+Parting = Callable[[Value, int], Applied | None]
+"""A value as the combine of the most parts, up to so many; None if it can't be cut."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A graph that is cut, and where its operators run."""
+
+    graph: Graph
+    views: Mapping[Node, MachineView]
+
+
+def parting(rules: Iterable[Rule]) -> Parting:
+    """How the rules of a library part values. The number of parts divides the number asked for."""
+    known = [way for both in rules for way in (both, both.reversed) if _parts(way)]
+
+    def of(value: Value, most: int) -> Applied | None:
+        graph = Graph((value,))
+        for degree in (d for d in range(most, 1, -1) if most % d == 0):
+            for rule in known:
+                match = next(matches_at(rule, value.node, graph), None)
+                free = dict.fromkeys(rule.free_symbols, degree)
+                made = None if match is None else build(rule, match, free)
+                if match is not None and made is not None:
+                    return Applied(rule, match, free, made)
+        return None
+
+    return of
+
+
+def in_parts(
+    placed: Placed, weights: Collection[str], devices: int, parted: Parting, scribe: Scribe
+) -> Placed:
+    """The graph with some weights, by name, kept in parts on so many devices."""
+    replaced: dict[Value, Value] = {}
+    for leaf in placed.graph.leaves:
+        if leaf.leaf.kind == "weight" and leaf.leaf.name in weights:
+            applied = parted(leaf.value(), devices)
+            if applied is not None:
+                scribe.write(applied)
+                replaced.update(applied.replaced)
+    values = [n.value(port) for n in placed.graph.nodes for port in range(len(n.types))]
+    kept = tuple(value for value in values if value not in replaced)
+    images = dict(zip(kept, rebuild(kept, replaced), strict=True))
+    scribe.rename(images)
+    views = {images[node.value()].node: view for node, view in placed.views.items()}
+    return Placed(placed.graph.replace(replaced), views)
+
+
+def _parts(rule: Rule) -> bool:
+    """Whether a rule says that a tensor is the combine of its parts."""
+    if len(rule.left) != 1 or not isinstance(rule.left[0].node.call, Leaf):
+        return False
+    combine = rule.right[0].node
+    names = [n.name for n in Graph(rule.right).nodes if not n.is_leaf]
+    return (
+        names == ["partition", "combine"]
+        and rule.is_applicable
+        and len(rule.free_symbols) == 1
+        and not states_halo(combine.inputs[0].node.operator_call)
+    )

@@ -1,0 +1,125 @@
+"""The digits of device numbers, and what communication along some of them costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.machine import Machine
+from search.cost.collectives import Lines, all_reduce, bucketed, padded, ring
+
+Masks = NDArray[np.int64]
+"""Sets of digits, bit i for digit i."""
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """How devices reach those that differ from them in some digits.
+
+    ``latency`` and ``inverse_bandwidth`` are means over the peers of a device, in seconds and
+    seconds a byte; ``ring`` and ``all_reduce`` are the collectives among all of them.
+    """
+
+    members: int
+    latency: float
+    inverse_bandwidth: float
+    ring: Lines
+    all_reduce: Lines
+
+
+@dataclass
+class Digits:
+    """The devices of a machine as digits; ``primes`` lists their bases, slowest first."""
+
+    machine: Machine
+    turned: bool = False
+    """Whether the digits within a node are in the other order: six devices as 3 pairs, not as 2
+    sockets of 3. Groups along them are then not all alike, and are priced as the first is."""
+    primes: tuple[int, ...] = field(init=False)
+    strides: tuple[int, ...] = field(init=False)
+    """How many devices a step of each digit is."""
+    _pairs: dict[int, Pairs] = field(init=False, default_factory=dict[int, Pairs])
+
+    def __post_init__(self) -> None:
+        primes = _primes(self.machine)
+        self.primes = _turned(primes, self.machine) if self.turned else primes
+        self.strides = tuple(prod(self.primes[i + 1 :]) for i in range(len(self.primes)))
+
+    def __len__(self) -> int:
+        return len(self.primes)
+
+    def pairs(self, mask: int) -> Pairs:
+        """Of the group of devices that differ in the digits of a mask (bit i: digit i) only. All
+        groups are alike; this one holds device 0."""
+        found = self._pairs.get(mask)
+        if found is None:
+            found = self._pairs[mask] = self._measured(self.group(mask))
+        return found
+
+    def gradient_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
+        """Seconds of the all_reduce of a weight's gradient in each group of a mask, of a volume of
+        bytes on a device."""
+        found, inverse = self._each(masks)
+        return bucketed(padded([pairs.all_reduce for pairs in found])[inverse], volume)
+
+    def _each(self, masks: Masks) -> tuple[list[Pairs], NDArray[np.intp]]:
+        """The groups of some masks, each different mask measured once, and which each one has."""
+        known, inverse = np.unique(masks, return_inverse=True)
+        return [self.pairs(int(mask)) for mask in known], inverse.reshape(masks.shape)
+
+    def group(self, mask: int) -> list[int]:
+        """The devices that differ from device 0 in the digits of a mask only."""
+        free = [i for i in range(len(self)) if mask >> i & 1]
+        ranges = [range(self.primes[i]) for i in free]
+        return sorted(
+            sum(value * self.strides[i] for i, value in zip(free, values, strict=True))
+            for values in product(*ranges)
+        )
+
+    def _measured(self, group: list[int]) -> Pairs:
+        links = [self.machine.link(group[0], other) for other in group[1:]]
+        hops = self.machine.hops(group)
+        collectives = ring(hops), all_reduce(hops)
+        if not links:
+            return Pairs(1, 0.0, 0.0, *collectives)
+        latency = sum(link.latency for link in links) / len(links)
+        inverse = sum(1 / link.bandwidth for link in links) / len(links)
+        return Pairs(len(group), latency, inverse, *collectives)
+
+
+def _primes(machine: Machine) -> tuple[int, ...]:
+    """Prime factors of the number of devices, level by level where whole units take part."""
+    rest = machine.devices
+    found: list[int] = []
+    for level in machine.levels[:-1]:
+        if rest % level.count == 0:
+            found = [*_factors(level.count), *found]
+            rest //= level.count
+        else:
+            break
+    return (*_factors(rest), *found)
+
+
+def _turned(primes: tuple[int, ...], machine: Machine) -> tuple[int, ...]:
+    """The primes with those within a node in the other order, where whole nodes take part."""
+    inside = min(machine.devices_per_node, machine.devices)
+    for first in range(len(primes)):
+        if prod(primes[first:]) == inside:
+            return primes[:first] + primes[first:][::-1]
+    return primes
+
+
+def _factors(number: int) -> list[int]:
+    found: list[int] = []
+    prime = 2
+    while number > 1:
+        while number % prime == 0:
+            found.append(prime)
+            number //= prime
+        prime += 1
+    return found

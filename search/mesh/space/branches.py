@@ -1,0 +1,119 @@
+"""Branches of a graph: operators that lie between the same others and depend on each other in
+nothing, so that they may run side by side on different devices.
+
+Any graph is a row of operators through which all paths go and of what lies between two of them.
+What lies between may fall into several components: these are branches, and each of them is looked
+at in the same way (parallel splits; Unity, section 5.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from pcg.graph.graph import Graph, Node
+
+Branch = tuple[Node, ...]
+"""Operators, in order."""
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Branches that depend on each other in nothing, two at least, each with the forks within."""
+
+    branches: tuple[Branch, ...]
+    inside: tuple[tuple[Fork, ...], ...]
+
+    def __iter__(self) -> Iterator[Fork]:
+        """It and all forks within."""
+        yield self
+        for inner in (fork for forks in self.inside for fork in forks):
+            yield from inner
+
+    @property
+    def innermost(self) -> tuple[Branch, ...]:
+        """The branches, of which one with a fork within stands for the branches of that: of a row
+        of concats, say, all that is joined. One with several forks stands for itself, as one of
+        these waits for the other."""
+        found: list[Branch] = []
+        for branch, within in zip(self.branches, self.inside, strict=True):
+            found += within[0].innermost if len(within) == 1 else [branch]
+        return tuple(found)
+
+
+def forks(graph: Graph) -> list[Fork]:
+    """All forks, those that lie within a branch after it."""
+    nodes = [node for node in graph.nodes if not node.is_leaf]
+    outer = _Ordered.of(nodes).forks(range(len(nodes)))
+    return [fork for around in outer for fork in around]
+
+
+@dataclass(frozen=True)
+class _Ordered:
+    """Operators by number, each with those that it depends on and those that depend on it, as bits
+    of a number, and with those that it reads or that read it."""
+
+    nodes: Sequence[Node]
+    before: Sequence[int]
+    after: Sequence[int]
+    beside: Sequence[AbstractSet[int]]
+
+    @staticmethod
+    def of(nodes: Sequence[Node]) -> _Ordered:
+        number = {node: i for i, node in enumerate(nodes)}
+        before, after = [0] * len(nodes), [0] * len(nodes)
+        beside: list[set[int]] = [set() for _ in nodes]
+        for i, node in enumerate(nodes):
+            for value in node.inputs:
+                source = number.get(value.node)
+                if source is not None:
+                    before[i] |= before[source] | 1 << source
+                    beside[i].add(source)
+                    beside[source].add(i)
+        for i in reversed(range(len(nodes))):
+            for value in nodes[i].inputs:
+                source = number.get(value.node)
+                if source is not None:
+                    after[source] |= after[i] | 1 << i
+        return _Ordered(nodes, before, after, beside)
+
+    def forks(self, members: Sequence[int]) -> Iterator[Fork]:
+        """The outermost ones among some operators, whose numbers ascend."""
+        for stretch in self._between(members):
+            parts = self._components(stretch)
+            within = (p for p in parts if 1 < len(p) < len(members))
+            if len(parts) == 1:
+                yield from (fork for part in within for fork in self.forks(part))
+                continue
+            inside = (tuple(self.forks(p)) if 1 < len(p) < len(members) else () for p in parts)
+            branches = (tuple(self.nodes[i] for i in part) for part in parts)
+            yield Fork(tuple(branches), tuple(inside))
+
+    def _between(self, members: Sequence[int]) -> list[list[int]]:
+        """What lies between two operators in a row through which all paths go."""
+        every = sum(1 << i for i in members)
+        through = sum(
+            1 << i for i in members if (self.before[i] | self.after[i] | 1 << i) & every == every
+        )
+        found: dict[int, list[int]] = {}
+        for i in members:
+            if not through >> i & 1:
+                found.setdefault((self.before[i] & through).bit_count(), []).append(i)
+        return list(found.values())
+
+    def _components(self, members: Sequence[int]) -> list[list[int]]:
+        """Operators of which one reads the other, however indirectly, each set of them."""
+        found: list[list[int]] = []
+        left = set(members)
+        for first in members:
+            if first not in left:
+                continue
+            left.remove(first)
+            part = [first]
+            for i in part:
+                near = self.beside[i] & left
+                left -= near
+                part += near
+            found.append(sorted(part))
+        return found

@@ -1,0 +1,196 @@
+"""The timeline of a pipeline: what each device does when, as the price of a step assumes it.
+
+Within a pass of a micro-batch through a stage, devices do what they did when the stage was
+simulated by itself. A transfer between stages is drawn at both of its ends, for it is priced at
+both, one after the other; the exchange of gradients behind the way back of the last micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pcg.placement.schedule import Schedule
+from pcg.plan.pipeline import PipelineFile
+from search.cost.cost import CostModel
+from search.cost.events import Event, Usage, events, usage
+from search.cost.simulate import Run
+from search.cost.tasks import BACKWARD, FORWARD, SYNC, UPDATE
+from search.pipeline.clock import StageSeconds, step_seconds
+from search.pipeline.passes import Pass, passes
+from search.pipeline.price import Groups, StageRuns, stage_runs
+
+ROUNDING = 1e-9
+"""Of a step; a part of an event that is shorter is left out where the event is cut."""
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """A step of a pipeline, simulated. In PipeDream-2BW's steady state the events of the steps
+    that are under way are shown within the time of one."""
+
+    groups: Groups
+    pipeline: PipelineFile
+    stages: Sequence[StageRuns]
+
+    @cached_property
+    def seconds(self) -> tuple[StageSeconds, ...]:
+        """What each stage does."""
+        return tuple(stage.seconds for stage in self.stages)
+
+    @cached_property
+    def passes(self) -> tuple[Pass, ...]:
+        """Those of one step, each with its own time."""
+        return tuple(passes(self.seconds, self.groups.micro_batches, self.pipeline.schedule))
+
+    @cached_property
+    def step_seconds(self) -> float:
+        return step_seconds(self.seconds, self.groups.micro_batches, self.pipeline.schedule)
+
+    def busy(self, stage: int) -> float:
+        """Seconds that a stage works in a step."""
+        return self.seconds[stage].busy(self.groups.micro_batches)
+
+    def waiting(self, stage: int) -> float:
+        """Seconds of a step in which a stage has nothing to do."""
+        return max(self.step_seconds - self.busy(stage), 0.0)
+
+    @property
+    def last(self) -> int:
+        """The stage with which the step ends; in a steady state, the slowest one."""
+        stages = range(self.groups.stages)
+        if self.pipeline.schedule == "2bw":
+            return max(stages, key=self.busy)
+        return max((p for p in self.passes if p.kind == "after"), key=lambda p: p.end).stage
+
+    def phases(self, stage: int) -> Mapping[str, float]:
+        """How a stage spends the step, in seconds."""
+        own, count = self.seconds[stage], self.groups.micro_batches
+        micro, last = (r.simulation for r in (self.stages[stage].micro, self.stages[stage].last))
+        once = self.stages[stage].once.simulation.backward
+        return {
+            "forward": own.before + count * own.forward,
+            "backward": count * own.backward + last.backward - micro.backward + once,
+            "sync": last.sync,
+            "update": last.update,
+            "waiting": self.waiting(stage),
+        }
+
+    def shown(self) -> Iterator[Pass]:
+        """The passes as a timeline shows them: in the time of one step."""
+        for one in self.passes:
+            for start, seconds in self._within(one.start, one.seconds):
+                yield replace(one, start=start, seconds=seconds)
+
+    def some(self, devices: Iterable[int], most: int) -> frozenset[int]:
+        """The first micro-batches and the last, as many as have about so many events at ``most``
+        on all of these devices together, but two at least."""
+        stages = (self.stages[device // self.groups.size] for device in devices)
+        each = sum(len(stage.micro.tasks) for stage in stages)
+        last = self.groups.micro_batches - 1
+        return frozenset((*range(min(last, max(most // max(each, 1) - 1, 1))), last))
+
+    def events(self, device: int, batches: Container[int] | None = None) -> Iterator[Event]:
+        """What a device takes part in, of all micro-batches or only of some."""
+        stage = device // self.groups.size
+        found = _Stage.of(self.stages[stage], device)
+        last = self.groups.micro_batches - 1
+        for one in self.passes:
+            if one.stage != stage or (batches is not None and one.batch not in batches):
+                continue
+            for event in found.of_pass(one, is_last=one.batch == last):
+                for start, seconds in self._within(one.start + event.start, event.seconds):
+                    yield replace(event, start=start, seconds=seconds)
+
+    def usage(self, device: int) -> Usage:
+        """How a device spends the step."""
+        stage = self.stages[device // self.groups.size]
+        micro, last, once = (usage(r, device) for r in (stage.micro, stage.last, stage.once))
+        times = self.groups.micro_batches - 1
+        return Usage(
+            device,
+            times * micro.computing + last.computing + once.computing,
+            times * micro.communicating + last.communicating + once.communicating,
+            times * micro.hidden + last.hidden + once.hidden,
+        )
+
+    def busiest(self) -> Usage:
+        """The device that is busy for longest."""
+        return max(map(self.usage, range(self.groups.devices)), key=lambda found: found.busy)
+
+    def _within(self, start: float, seconds: float) -> Iterator[tuple[float, float]]:
+        """Where something falls in the time of one step: in two parts if it goes on while the next
+        step begins."""
+        if self.pipeline.schedule == "1f1b" or not seconds:
+            yield start, seconds
+            return
+        period = self.step_seconds
+        least, start = ROUNDING * period, (start - self.passes[0].start) % period
+        if period - start <= least:
+            start = 0.0
+        rest = start + seconds - period
+        yield start, seconds if rest <= least else period - start
+        if rest > least:
+            yield 0.0, rest
+
+
+def pipeline_run(steps: Schedule, cost: CostModel, pipeline: PipelineFile) -> PipelineRun:
+    """Simulate a schedule that is a pipeline; ``cost`` is of the whole machine."""
+    size = cost.machine.devices // pipeline.stages
+    groups = Groups(pipeline.stages, size, pipeline.micro_batches)
+    return PipelineRun(groups, pipeline, stage_runs(steps, cost, groups))
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A device's part in what its stage does; seconds from the start of the pass. Steps and weights
+    have the numbers of the schedule."""
+
+    before: Sequence[Event]
+    forward: Sequence[Event]
+    backward: Sequence[Event]
+    last: Sequence[Event]
+    """The way back of the last micro-batch, with what follows."""
+    after: Sequence[Event]
+
+    @classmethod
+    def of(cls, stage: StageRuns, device: int) -> _Stage:
+        turn, once = stage.micro.simulation.forward, stage.once.simulation.forward
+
+        def part(
+            run: Run, numbers: Sequence[int], start: float, *phases: int, at: float = 0.0
+        ) -> list[Event]:
+            found: list[Event] = []
+            for event in events(run, device):
+                task = event.task
+                if task.phase in phases and event.end > start:
+                    of = stage.weights if task.phase in (SYNC, UPDATE) else numbers
+                    # What begins before all of the way forward is done is cut there.
+                    begin = max(event.start, start)
+                    numbered = task._replace(what=of[task.what])
+                    found.append(Event(numbered, begin - start + at, event.end - begin))
+            return found
+
+        return cls(
+            part(stage.once, stage.single, 0.0, FORWARD),
+            part(stage.micro, stage.repeated, 0.0, FORWARD),
+            part(stage.micro, stage.repeated, turn, BACKWARD),
+            part(stage.last, stage.repeated, turn, BACKWARD, SYNC, UPDATE),
+            part(stage.once, stage.single, once, BACKWARD, at=stage.exchanging),
+        )
+
+    def of_pass(self, one: Pass, *, is_last: bool) -> Iterator[Event]:
+        """The events of a pass."""
+        match one.kind:
+            case "before":
+                yield from self.before
+            case "forward":
+                yield from (replace(event, batch=one.batch) for event in self.forward)
+            case "backward":
+                of = self.last if is_last else self.backward
+                for event in of:
+                    whole = event.task.phase in (SYNC, UPDATE)
+                    yield replace(event, batch=None if whole else one.batch)
+            case "after":
+                yield from self.after

@@ -1,0 +1,105 @@
+"""A plan in words: how each operator is cut, in the terms of a practitioner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from pcg.graph.graph import Node
+from pcg.placement.layout import grid
+from pcg.placement.schedule import trace
+from pcg.placement.view import MachineView
+from pcg.plan.plan import Application, Plan
+from pcg.plan.text import node_names
+from pcg.types.halo import typing_of
+from search.mesh.space.allow import Dimension, batch_axes, dimension_of, is_weight
+
+MOST_WAYS = 4
+"""So many ways to cut are told at most, of all that a plan has."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operator of a plan: its name in the plan's graph, what it reads, how it is cut, where."""
+
+    name: str
+    call: str
+    cut: str
+    devices: str
+
+
+def rows(plan: Plan) -> list[Row]:
+    """The computing operators of a plan in order."""
+    names, batch = node_names(plan.graph), batch_axes(plan.graph)
+    found: list[Row] = []
+    for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
+        cut = cut_text(node, view, batch.get(node))
+        found.append(Row(names[node][0], _call(node, names), cut, _span(view)))
+    return found
+
+
+def _span(view: MachineView) -> str:
+    """Such as ``0-5``, or ``2 of 0-5`` where not all of these take part."""
+    first, last, count = min(view.devices), max(view.devices), len(view.devices)
+    span = str(first) if first == last else f"{first}-{last}"
+    return span if count == last - first + 1 else f"{count} of {span}"
+
+
+def _call(node: Node, names: dict[Node, tuple[str, ...]]) -> str:
+    sources = (trace(value)[0] for value in node.inputs)
+    return f"{node.name}({', '.join(names[v.node][v.port] for v in sources)})"
+
+
+def cut_text(node: Node, view: MachineView, batch: str | None) -> str:
+    """Such as ``data 2 x model 2 x reduction 3``; ``spatial`` is a cut with halos as well.
+    ``batch``: the operator's index that runs over the samples."""
+    if node.operator_call.operator.parallel == "join":
+        return "join"
+    typing = typing_of(node.operator_call, [value.type for value in node.inputs])
+    slid = {window.axis for window in typing.open_windows}
+    words: list[str] = []
+    for axis, degree in zip(typing.axes, grid(node), strict=False):
+        if degree > 1:
+            kind = Dimension.SPATIAL if axis in slid else dimension_of(node, axis, batch)
+            words.append(f"{kind} {degree}")
+    passing, copies = view.shape[-2:]
+    words += [f"partials {passing}"] if passing > 1 else []
+    words += [f"copies {copies}"] if copies > 1 else []
+    return " x ".join(words) or "whole"
+
+
+def overall(plan: Plan) -> str:
+    """How the operators that read weights are cut, the most common way first, such as ``data 24 x
+    model 8 in 96 of 97 operators with weights, whole in 1``; all operators where none do."""
+    nodes = [node for node in plan.graph.nodes if node in plan.views]
+    weighted = [node for node in nodes if any(is_weight(v) for v in node.inputs)]
+    batch = batch_axes(plan.graph)
+    counted = weighted or nodes
+    cuts = Counter(cut_text(node, plan.views[node], batch.get(node)) for node in counted)
+    what = "operators with weights" if weighted else "operators"
+    (first, times), *rest = cuts.most_common(MOST_WAYS + 1)
+    words = [f"{first} in {times} of {len(counted)} {what}"]
+    words += [f"{cut} in {times}" for cut, times in rest[: MOST_WAYS - 1]]
+    return ", ".join([*words, "..."] if len(rest) >= MOST_WAYS else words)
+
+
+def pipeline_text(plan: Plan) -> str | None:
+    """Such as ``pipeline 4 stages x 8 micro-batches``; None for a plan without one."""
+    found = plan.pipeline
+    if found is None:
+        return None
+    counts = ((found.stages, "stage"), (found.micro_batches, "micro-batch"))
+    words = (_counted(number, word) for number, word in counts)
+    waits = "" if found.schedule == "1f1b" else ", two versions of weights"
+    return f"pipeline {' x '.join(words)}{waits}"
+
+
+def _counted(number: int, word: str) -> str:
+    plural = f"{word}es" if word.endswith("ch") else f"{word}s"
+    return f"{number} {word if number == 1 else plural}"
+
+
+def rules_used(derivation: tuple[Application, ...]) -> list[tuple[str, str, int]]:
+    """The rules of a derivation with how often each was applied, the most used first."""
+    counts = Counter((step.rule.rstrip("~"), step.text) for step in derivation)
+    return [(rule, text, count) for (rule, text), count in counts.most_common()]

@@ -1,0 +1,201 @@
+"""The simulation of a plan, and its timeline (``pcg.plan.timeline``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pcg.machine import Machine
+from pcg.placement.layout import Layout
+from pcg.placement.schedule import Compute, Load, Move, Schedule, schedule
+from pcg.placement.transfer import Transfer
+from pcg.plan.pipeline import PipelineFile
+from pcg.plan.plan import Plan
+from pcg.plan.text import node_names
+from pcg.plan.timeline import COMPUTE, Entry, event, names, rows, write_timeline
+from search.cost.cost import CostModel, gradients
+from search.cost.efficiency import Speed
+from search.cost.events import Event, Usage, busiest, events
+from search.cost.memory import Memory, peak_memory
+from search.cost.simulate import recomputing
+from search.cost.tasks import AGAIN, FORWARD, PHASES, SYNC, UPDATE, Task
+from search.pipeline.price import Groups, fullest
+from search.pipeline.stage_timeline import PipelineRun, pipeline_run
+
+MOST_EVENTS = 500_000
+"""Of devices in the timeline of a pipeline; 100 MB or so."""
+Events = Callable[[int], Iterator[Event]]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A plan as it was simulated."""
+
+    plan: Plan
+    machine: Machine
+    steps: Schedule
+    step_seconds: float
+    phases: Mapping[str, float]
+    """Seconds, which add up to those of the step: until the last device has finished each phase;
+    for a pipeline, how the stage spends it with which the step ends."""
+    memory: Memory
+    busiest: Usage
+    events: Events
+    """What a device takes part in."""
+    pipeline: PipelineRun | None = None
+
+
+def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> Simulated:
+    """Simulate a plan on the machine that it was made for. ``speed``: of its devices, by default as
+    the curves that come with Unity say."""
+    cost = CostModel(machine, optimizer=plan.optimizer, speed=speed)
+    steps = schedule(plan.graph, plan.views)
+    if plan.pipeline is not None:
+        return _simulated_pipeline(plan, steps, cost, plan.pipeline)
+    run = recomputing(steps, cost, plan.recompute)
+    step = run.simulation
+    return Simulated(
+        plan,
+        machine,
+        steps,
+        step.step_seconds,
+        {
+            "forward": step.forward,
+            "backward": step.backward,
+            "sync": step.sync,
+            "update": step.update,
+        },
+        peak_memory(steps, cost.itemsize, plan.optimizer, plan.recompute),
+        busiest(run, range(machine.devices)),
+        partial(events, run),
+    )
+
+
+def _simulated_pipeline(
+    plan: Plan, steps: Schedule, cost: CostModel, pipeline: PipelineFile
+) -> Simulated:
+    run = pipeline_run(steps, cost, pipeline)
+    return Simulated(
+        plan,
+        cost.machine,
+        steps,
+        run.step_seconds,
+        run.phases(run.last),
+        fullest(steps, cost, run.groups, pipeline.schedule),
+        run.busiest(),
+        run.events,
+        run,
+    )
+
+
+def representatives(simulated: Simulated) -> tuple[int, ...]:
+    """A few devices that stand for all: the first and last, those that are busiest and fullest, and
+    the first of each stage."""
+    found = {0, simulated.machine.devices - 1, simulated.busiest.device, simulated.memory.device}
+    if simulated.pipeline is not None:
+        groups = simulated.pipeline.groups
+        found.update(range(0, groups.devices, groups.size))
+    return tuple(sorted(found))
+
+
+def write_trace(simulated: Simulated, path: Path, devices: Sequence[int]) -> None:
+    """Write the timeline of some devices, whole or not at all.
+
+    That of a pipeline begins with its stages. Where it would have more than ``MOST_EVENTS``, the
+    devices are shown at the first micro-batches and the last only: they do the same for each.
+    """
+    nodes = {device: device // simulated.machine.devices_per_node for device in devices}
+    stages: Iterator[Entry] = iter(())
+    shown = simulated.events
+    if (pipeline := simulated.pipeline) is not None:
+        stages = _stages(simulated, pipeline)
+        shown = partial(pipeline.events, batches=pipeline.some(devices, MOST_EVENTS))
+    write_timeline([*names(nodes), *stages, *_events(simulated, nodes, shown)], path)
+
+
+def _events(simulated: Simulated, nodes: Mapping[int, int], shown: Events) -> Iterator[Entry]:
+    label = _Labels(simulated)
+    for device, node in nodes.items():
+        for found in shown(device):
+            task = found.task
+            place = device, node, task.stream
+            name = label.of(task, device)
+            if found.batch is not None:
+                name = f"{name}, micro-batch {found.batch}"
+            yield event(name, PHASES[task.phase], *place, found.start, found.seconds)
+
+
+def _stages(simulated: Simulated, pipeline: PipelineRun) -> Iterator[Entry]:
+    """The passes of micro-batches, with a row for each stage, as of a node after all others."""
+    groups, machine = pipeline.groups, simulated.machine
+    node, first = (machine.devices - 1) // machine.devices_per_node + 1, machine.devices
+    spans = (stage_span(stage, groups) for stage in range(groups.stages))
+    labels = {first + stage: f"stage {stage}: {span}" for stage, span in enumerate(spans)}
+    yield from rows("stages", node, labels)
+    for one in pipeline.shown():
+        if one.seconds:
+            name = f"{one.kind} {one.batch}" if one.kind in ("forward", "backward") else one.kind
+            place = first + one.stage, node, COMPUTE
+            yield event(name, one.kind, *place, one.start, one.seconds)
+
+
+def stage_span(stage: int, groups: Groups) -> str:
+    """The devices of a stage, such as ``devices 6-11``."""
+    start, last = stage * groups.size, (stage + 1) * groups.size - 1
+    return f"device {start}" if start == last else f"devices {start}-{last}"
+
+
+class _Labels:
+    """Names of tasks: the operator or collective, and the tensor as the plan's file calls it."""
+
+    def __init__(self, simulated: Simulated) -> None:
+        printed = node_names(simulated.plan.graph)
+        self._steps: list[str] = []
+        self._sent: dict[int, tuple[Layout, Layout]] = {}
+        """By number of a step that sends something, from where to where."""
+        for step in simulated.steps.steps:
+            match step:
+                case Load():
+                    continue
+                case Compute():
+                    self._steps.append(f"{step.node.name} {printed[step.node][0]}")
+                case Move():
+                    value = step.source.value
+                    kind = collective(step.transfer)
+                    if kind == SEND:
+                        places = step.source.layout, step.target.layout
+                        self._sent[len(self._steps)] = places
+                    self._steps.append(f"{kind} {printed[value.node][value.port]}")
+        weights = gradients(simulated.steps).weights
+        self._weights = [printed[node][0] for node in weights]
+
+    def of(self, task: Task, device: int) -> str:
+        """What a device calls a task."""
+        if task.phase == SYNC:
+            return f"all_reduce gradient of {self._weights[task.what]}"
+        if task.phase == UPDATE:
+            return f"update {self._weights[task.what]}"
+        again = " again" if task.phase == AGAIN else ""
+        name = self._steps[task.what]
+        if task.what in self._sent:
+            source, target = self._sent[task.what]
+            sender = source if task.phase == FORWARD else target
+            if device not in sender.devices:
+                name = name.replace(SEND, RECEIVE, 1)
+        return name + again
+
+
+def collective(transfer: Transfer) -> str:
+    """The name of what a transfer amounts to."""
+    if transfer.kind != "messages":
+        return _KINDS[transfer.kind]
+    if transfer.gathers is not None:
+        return "all_gather"
+    return "reduce_scatter" if transfer.scatters is not None else SEND
+
+
+SEND, RECEIVE = "send", "receive"
+"""A device that only gets something receives it."""
+_KINDS: Mapping[str, str] = {"none": "none", "local": "copy", "all_reduce": "all_reduce"}

@@ -1,0 +1,68 @@
+"""What a plan has to know of the module: its names, and where the steps of the plan have left what
+its batch norms norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pcg.capture import Captured
+from pcg.graph.graph import Graph, Value
+from pcg.plan.plan import Plan
+from pcg.plan.statistics import RunningFile, named_values
+from pcg.plan.text import node_names
+from substitutions.audit.errors import Refused
+from substitutions.audit.forms import concrete
+from substitutions.audit.replay import Follower
+from substitutions.audit.values import Values
+from substitutions.rules.rule import Rule
+
+
+def of_module(plan: Plan, captured: Captured, library: Sequence[Rule]) -> Plan:
+    """A plan of a captured module's graph, with the names of the module's parameters and its
+    running statistics, so that it can be trained, saved and exported as the module. ``library``:
+    the rules that the plan was made by."""
+    statistics = located(captured.statistics, plan, library)
+    return replace(
+        plan,
+        naming=captured.naming,
+        statistics=statistics,
+        norm_groups=captured.norm_groups,
+    )
+
+
+def located(
+    records: Sequence[RunningFile], plan: Plan, library: Sequence[Rule]
+) -> tuple[RunningFile, ...]:
+    """The records of a model's running statistics, each with the tensor of the plan's graph that is
+    normed there, where the plan computes it. ``library``: the rules that the plan was made by."""
+    if not records:
+        return ()
+    known = named_values(plan.model)
+    names = node_names(plan.graph)
+    found: list[RunningFile] = []
+    images = _images(plan, [known[record.value] for record in records], library)
+    for record, image in zip(records, images, strict=True):
+        while image.node.is_parallel:
+            image = image.node.inputs[0]  # which means the same, however it lies
+        made = names.get(image.node)
+        at = None if made is None else made[image.port]
+        found.append(record.model_copy(update={"at": at}))
+    return tuple(found)
+
+
+def _images(plan: Plan, values: Sequence[Value], library: Sequence[Rule]) -> tuple[Value, ...]:
+    """What values of the model have become. They count as outputs on the way, so that each is
+    followed whether or not anything reads it in the end."""
+    by_name = {rule.name: rule for rule in library}
+    forms: dict[str, Rule] = {}
+    followed = Follower(Values(Graph((*plan.model.outputs, *values))))
+    try:
+        for number, step in enumerate(plan.derivation):
+            if step.rule not in forms:
+                forms[step.rule] = concrete(step.applied, by_name)
+            followed.step(number, step, forms[step.rule])
+    except Refused:
+        # An audit says why; here the values are just not found.
+        return tuple(values)
+    return followed.values.graph().outputs[len(plan.model.outputs) :]

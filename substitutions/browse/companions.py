@@ -1,0 +1,99 @@
+"""What stands beside ``rules.json`` for people: a text, a page, and a README with its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pcg.files import write_text_atomic
+from pcg.ops.stand_ins import STAND_INS
+from substitutions.browse.listing import FAMILIES, Entry, entries, rule_line, rules_text
+from substitutions.browse.page import environment, page
+from substitutions.generate.undecided import Undecided
+from substitutions.rules.store import LibraryFile, library_hash
+
+REPARAMETRISING = ("rearranged", "padded")
+"""What a value is to weights of which it may take the place."""
+
+
+@dataclass(frozen=True)
+class FamilyFigures:
+    """How many rules a family has, of how many operators; how many of them have no conditions, and
+    can be applied both ways, one way, neither way; and how many side conditions their proofs have.
+    """
+
+    name: str
+    rules: int
+    operators: int
+    unconditional: int
+    both: int
+    one: int
+    neither: int
+    side_conditions: int
+
+    @staticmethod
+    def of(name: str, found: Sequence[Entry]) -> FamilyFigures:
+        ways = [sum(direction.applicable for direction in e.file.directions) for e in found]
+        return FamilyFigures(
+            name,
+            len(found),
+            len({operator for entry in found for operator in entry.operators}),
+            sum(not entry.rule.conditions and not entry.rule.requires for entry in found),
+            ways.count(2),
+            ways.count(1),
+            ways.count(0),
+            sum(entry.file.proof.side_conditions for entry in found),
+        )
+
+
+def companions(content: LibraryFile) -> dict[str, str]:
+    """The text of each file by its name; a function of the library alone."""
+    found, own = entries(content), library_hash(content)
+    return {
+        "rules.txt": rules_text(found, own),
+        "index.html": page(found, own),
+        "README.md": readme_text(content, found),
+    }
+
+
+def write_companions(content: LibraryFile, folder: Path) -> None:
+    """Write the files for people, each whole or not at all, beside a library in ``folder``."""
+    for name, text in companions(content).items():
+        write_text_atomic(folder / name, text)
+
+
+def readme_text(content: LibraryFile, found: Sequence[Entry]) -> str:
+    """What each file of the folder is, with figures of the library."""
+    rows = [(family, [e for e in found if e.rule.family == family]) for family in FAMILIES]
+    figures = [FamilyFigures.of(name, members) for name, members in rows if members]
+    if len(figures) != 1:
+        figures.append(FamilyFigures.of("all", found))
+    return (
+        environment()
+        .get_template("readme.md.jinja")
+        .render(
+            hash=library_hash(content),
+            unity=content.unity,
+            versions=sorted(content.versions.items()),
+            operators=content.operators,
+            max_ops=content.options.max_ops,
+            example=rule_line(_example(found)) if found else "",
+            families=figures,
+            any_rank=sum(bool(entry.rule.runs) for entry in found),
+            any_function=sum(not STAND_INS.keys().isdisjoint(entry.operators) for entry in found),
+            reparametrised=sum(_reparametrises(entry) for entry in found),
+            derived=sum(entry.rule.derived > 0 for entry in found),
+            undecided=[Undecided.of(file) for file in content.undecided],
+        )
+    )
+
+
+def _example(found: Sequence[Entry]) -> Entry:
+    """A rule to read: the first about several inputs with axes that may be any number of axes."""
+    return next((e for e in found if e.rule.runs and len(e.rule.inputs) > 2), found[0])
+
+
+def _reparametrises(entry: Entry) -> bool:
+    made = (made for direction in entry.file.directions for made in direction.creates)
+    return any(value.kind in REPARAMETRISING for value in made)

@@ -1,0 +1,1 @@
+"""How an equality follows from a library, in a few steps."""

@@ -1,0 +1,320 @@
+"""How an equality of two graphs follows from a library: at most a few steps from one to the other.
+
+A step replaces values of a graph by a rule of the library, in either direction, anywhere; a value
+that is used twice is replaced once, as graphs share. Steps are looked for from both ends until they
+meet, at one choice of sizes at which nothing coincides by accident (``explain_sizes``); the steps
+found are then replayed at a second, independent choice, and count only if they lead from side to
+side there as well.
+
+The search is bounded and not exhaustive: what a direction of a rule leaves open is chosen among
+the values and sizes of the two sides, and such a step, or one that applies to any value, makes no
+operators but those of the two sides.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from types import MappingProxyType
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.language.poly import Poly
+from pcg.types.operator import Call
+from pcg.types.operator import Value as Attribute
+from substitutions.explain.sizes import Names, TypedPair, typed_pairs
+from substitutions.explain.steps import Direction, Pool, at, directions, together
+from substitutions.rules.rule import Rule
+from verifier.trusted.errors import Undecided, Unsolvable
+from verifier.trusted.sizes.sizes import SizeEquation
+
+MAX_STEPS = 3
+MAX_GRAPHS = 8_000
+"""How many graphs are looked at from either end."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """An application of a rule, from left to right (``forward``) or back, and the graph after."""
+
+    rule: Rule
+    forward: bool
+    graph: Graph
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """Steps from one graph to another; none where both are the same graph. The graphs are at
+    concrete sizes; ``names``: what the numbers in them stand for."""
+
+    start: Graph
+    steps: tuple[Step, ...]
+    names: Names
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a search came to. ``reached``: the graphs that were looked at from either end.
+    ``problem``: why there is no derivation; empty where there is one."""
+
+    derivation: Derivation | None
+    reached: tuple[int, int] = (0, 0)
+    problem: str = ""
+
+
+def explain(
+    left: Sequence[Value],
+    right: Sequence[Value],
+    equal: Sequence[SizeEquation],
+    library_rules: Sequence[Rule],
+    max_steps: int = MAX_STEPS,
+) -> Derivation | None:
+    """A shortest derivation that is found, or None. ``equal``: sizes of inputs known to be equal;
+    ``library_rules``: for the ranks of the graphs, without stand-ins."""
+    return Explainer(library_rules).attempt(left, right, equal, max_steps).derivation
+
+
+class Explainer:
+    """A library made ready for derivations. ``equal``: the sizes for which a rule is proved, by its
+    name, where these are not all."""
+
+    def __init__(
+        self,
+        rules: Iterable[Rule],
+        equal: Mapping[str, tuple[SizeEquation, ...]] = MappingProxyType({}),
+    ) -> None:
+        self._all = _Book(d for r in rules for d in directions(r, equal.get(r.name, ())))
+        self._whole = _Book(d for d in self._all.all if not _is_parallel((*d.left, *d.right)))
+
+    def attempt(
+        self,
+        left: Sequence[Value],
+        right: Sequence[Value],
+        equal: Sequence[SizeEquation] = (),
+        max_steps: int = MAX_STEPS,
+    ) -> Attempt:
+        """Look for a derivation of ``right`` from ``left``."""
+        try:
+            pairs = typed_pairs(left, right, equal)
+        except (OperatorError, Undecided, Unsolvable) as error:
+            return Attempt(None, problem=str(error))
+        if not pairs:
+            return Attempt(None, problem="no sizes were found at which both sides have a type")
+        # A pair without parallel operators needs none: without them, each step would hold too.
+        book = self._all if _is_parallel((*left, *right)) else self._whole
+        search = _Search(book, pairs[0], max_steps)
+        failed = False
+        for forth, back in search.meetings():
+            if all(_replays(forth, back, pair) for pair in pairs[1:]):
+                found = Derivation(pairs[0].left, _steps(forth, back), pairs[0].names)
+                return Attempt(found, search.reached)
+            failed = True
+        problem = f"no derivation of at most {max_steps} steps was found"
+        if failed:
+            problem += "; some hold at one choice of sizes only"
+        return Attempt(None, search.reached, problem)
+
+
+def _is_parallel(values: Sequence[Value]) -> bool:
+    nodes = Graph(tuple(values)).nodes
+    return any(isinstance(n.call, Call) and n.call.operator.parallel is not None for n in nodes)
+
+
+class _Book:
+    """Directions of rules, by the operator that they start from."""
+
+    def __init__(self, found: Iterable[Direction]) -> None:
+        self.all = tuple(found)
+        self._single: dict[tuple[str, bool], list[Direction]] = defaultdict(list)
+        self._several: dict[bool, list[Direction]] = defaultdict(list)
+        for direction in self.all:
+            several = len(direction.left) > 1
+            key = (direction.root, direction.grows)
+            (self._several[direction.grows] if several else self._single[key]).append(direction)
+
+    def at(self, value: Value, *, grow: bool) -> Iterator[Direction]:
+        """The directions that may apply at a value: those that grow, or those that do not."""
+        roots = ("",) if value.node.is_leaf else (value.node.name, "")
+        for root in roots:
+            yield from self._single.get((root, grow), ())
+
+    def several(self, *, grow: bool) -> Sequence[Direction]:
+        """Those with several outputs."""
+        return self._several.get(grow, ())
+
+
+@dataclass
+class _Rewriter:
+    """The graphs one step away from others; what a value may become is found out once.
+
+    Steps that grow make no operators but ``operators``."""
+
+    book: _Book
+    pool: Pool
+    operators: frozenset[str]
+    known: dict[tuple[Value, bool], tuple[tuple[Direction, Value], ...]] = field(
+        default_factory=dict[tuple[Value, bool], tuple[tuple[Direction, Value], ...]]
+    )
+
+    @staticmethod
+    def around(book: _Book, pair: TypedPair) -> _Rewriter:
+        """What may be open is chosen from the two sides."""
+        nodes = (*pair.left.nodes, *pair.right.nodes)
+        operators = frozenset(node.name for node in nodes if not node.is_leaf)
+        return _Rewriter(book, Pool.of(pair.left, pair.right), operators)
+
+    def next(self, graph: Graph, *, grow: bool) -> Iterator[tuple[Direction, Graph]]:
+        """The graphs after one step that does, or does not, grow."""
+        for node in graph.nodes:
+            for value in (node.value(port) for port in range(len(node.types))):
+                for direction, image in self._images(value, grow=grow):
+                    yield direction, graph.replace({value: image})
+        for direction in filter(self._allowed, self.book.several(grow=grow)):
+            for images in together(direction, graph, self.pool):
+                yield direction, graph.replace(images)
+
+    def _images(self, value: Value, *, grow: bool) -> tuple[tuple[Direction, Value], ...]:
+        key = (value, grow)
+        if key not in self.known:
+            self.known[key] = tuple(
+                (direction, image)
+                for direction in filter(self._allowed, self.book.at(value, grow=grow))
+                for image in at(direction, value, self.pool)
+            )
+        return self.known[key]
+
+    def _allowed(self, direction: Direction) -> bool:
+        return not direction.grows or direction.makes <= self.operators
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """A graph with the way to it: the graph before, and the direction applied to that."""
+
+    graph: Graph
+    depth: int
+    before: _Reached | None = None
+    direction: Direction | None = None
+
+
+class _Search:
+    """Breadth first from both ends."""
+
+    def __init__(self, book: _Book, pair: TypedPair, max_steps: int) -> None:
+        self._max_steps = max_steps
+        self._rewriter = _Rewriter.around(book, pair)
+        self._starts = (_Reached(pair.left, 0), _Reached(pair.right, 0))
+        self._seen = tuple({start.graph.digest: start} for start in self._starts)
+
+    @property
+    def reached(self) -> tuple[int, int]:
+        return len(self._seen[0]), len(self._seen[1])
+
+    def meetings(self) -> Iterator[tuple[_Reached, _Reached]]:
+        """Graphs as they were reached from either end, each as soon as it is.
+
+        Steps that do not grow come first, as there are few of them. Then come those that do, as
+        the first from an end: any other is a step that does not grow, read from its other end.
+        """
+        left, right = self._starts
+        if left.graph.digest == right.graph.digest:
+            yield left, right
+            return
+        for grow in (False, True):
+            layers: list[list[_Reached]] = [[left], [right]]
+            for depth in range(1, max(self._max_steps, 2)):
+                for end in (0, 1):
+                    layers[end], old = [], layers[end]
+                    for new in self._deeper(end, old, grow=grow and depth == 1):
+                        layers[end].append(new)
+                        other = self._seen[1 - end].get(new.graph.digest)
+                        if other is not None and depth + other.depth <= self._max_steps:
+                            yield (new, other) if end == 0 else (other, new)
+
+    def _deeper(self, end: int, layer: Sequence[_Reached], *, grow: bool) -> Iterator[_Reached]:
+        """The graphs one step further from an end that were not seen from there."""
+        seen = self._seen[end]
+        for old in layer:
+            for direction, graph in self._rewriter.next(old.graph, grow=grow):
+                if len(seen) >= MAX_GRAPHS:
+                    return
+                if graph.digest not in seen:
+                    new = _Reached(graph, old.depth + 1, old, direction)
+                    seen[graph.digest] = new
+                    yield new
+
+
+def _way(end: _Reached) -> tuple[tuple[Direction, Graph], ...]:
+    """The steps to a graph, with the graph after each."""
+    if end.before is None or end.direction is None:
+        return ()
+    return (*_way(end.before), (end.direction, end.graph))
+
+
+def _steps(forth: _Reached, back: _Reached) -> tuple[Step, ...]:
+    """The steps to a graph from the left side, and on to the right side."""
+    steps = [Step(d.rule, d.forward, graph) for d, graph in _way(forth)]
+    while back.before is not None and back.direction is not None:
+        steps.append(Step(back.direction.rule, not back.direction.forward, back.before.graph))
+        back = back.before
+    return tuple(steps)
+
+
+def _replays(forth: _Reached, back: _Reached, pair: TypedPair) -> bool:
+    """Whether the same steps from the sides meet at other sizes too."""
+    ends = [_replayed(_way(w), s, pair) for w, s in ((forth, pair.left), (back, pair.right))]
+    return not ends[0].isdisjoint(ends[1])
+
+
+def _replayed(way: Sequence[tuple[Direction, Graph]], start: Graph, pair: TypedPair) -> set[str]:
+    """What the same steps from another graph lead to, by digest. Graphs that differ in sizes only
+    have the same skeleton."""
+    graphs = {start.digest: start}
+    for direction, wanted in way:
+        rewriter, shape = _Rewriter.around(_Book([direction]), pair), skeleton(wanted)
+        steps = (s for g in graphs.values() for s in rewriter.next(g, grow=direction.grows))
+        graphs = {new.digest: new for _, new in steps if skeleton(new) == shape}
+    return set(graphs)
+
+
+def skeleton(graph: Graph) -> tuple[str, ...]:
+    """Hashes of the outputs without sizes, degrees and reals, alike for all orders of operands
+    that commute."""
+    made: dict[Node, str] = {}
+    for node in graph.nodes:
+        if isinstance(node.call, Leaf):
+            made[node] = node.call.name
+            continue
+        parts = [f"{made[v.node]}.{v.port}" for v in node.inputs]
+        if node.call.operator.commutative:
+            parts.sort()
+        parts += [f"@{position}" for position in node.call.positions]
+        if isinstance(dim := node.call.values.get("dim"), int):
+            parts.append(f"@{dim}")
+        text = f"{node.name}({', '.join(parts)})"
+        made[node] = blake2b(text.encode(), digest_size=12).hexdigest()  # shared parts grow no text
+    return tuple(f"{made[v.node]}.{v.port}" for v in graph.outputs)
+
+
+def named(graph: Graph, names: Names) -> tuple[Value, ...]:
+    """The outputs over inputs without types, with names for the numbers in sizes, for readers."""
+    new: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if isinstance(node.call, Leaf):
+            new[node] = Node(Leaf("tensor", node.call.name, node.call.rank))
+            continue
+        operator = node.call.operator
+        kinds = dict.fromkeys((*operator.sizes, *operator.reals), names.numbers)
+        kinds["degree"] = names.degrees
+        attributes = tuple(
+            (name, _named(value, kinds.get(name, {}))) for name, value in node.call.attributes
+        )
+        inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
+        new[node] = Node(Call(operator, attributes), inputs)
+    return tuple(Value(new[v.node], v.port) for v in graph.outputs)
+
+
+def _named(value: Attribute, names: Mapping[int | float, str]) -> Attribute:
+    return value if isinstance(value, Poly) or value not in names else Poly.of(names[value])

@@ -1,0 +1,2 @@
+"""The offline generator: from operator definitions to candidates, and from these to proved
+rules."""

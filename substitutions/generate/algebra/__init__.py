@@ -1,0 +1,1 @@
+"""Algebraic candidates: all small graphs of computing operators, as classes of equal values."""

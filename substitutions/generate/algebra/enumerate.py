@@ -1,0 +1,117 @@
+"""Operators at given ranks, and the parallel operators on a tensor.
+
+An instance is an operator at given ranks and positions, with symbols for its other attributes. The
+ranks follow from how many axes each run of indices has (its *lengths*); so do the places of the
+indices whose position is an attribute (``axis``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from pcg.errors import OperatorError
+from pcg.language.language import EquationError
+from pcg.language.poly import Poly
+from pcg.ops import OPERATORS
+from pcg.types.operator import Call, Operator
+from pcg.types.operator import Value as Attribute
+
+NAMES = ("x", "y", "z", "w", "u", "v", "s", "t")
+MAX_RANK = 3
+DEGREE = "k"
+
+Label = tuple[str, int]
+"""What a dimension is: an axis of a run, as (run, which), or ("", which of the others)."""
+
+
+def input_names(count: int) -> tuple[str, ...]:
+    """So many names of inputs."""
+    return (*NAMES, *(f"x{i}" for i in range(len(NAMES), count)))[:count]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An operator at given ranks of its operands and outputs."""
+
+    call: Call
+    ranks: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def max_rank(self) -> int:
+        return max(*self.ranks, *self.outputs)
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """The ranks of the operands, then of the outputs."""
+        return (*self.ranks, *self.outputs)
+
+
+def instances(operator: Operator, max_rank: int = MAX_RANK) -> Iterator[Instance]:
+    """A computing operator (or join) at every choice of ranks and positions up to ``max_rank``, or
+    up to the least ranks that it has where these are greater."""
+    runs = runs_of(operator)
+    only_runs = all(d.run for o in operator.template.operands for d in o.dims)
+    # One run beside other indices holds batch dimensions: at least one, or it is another operator.
+    least = 0 if only_runs or len(runs) > 1 else 1
+    fixed = [sum(least if d.run else 1 for d in part.dims) for part in operator.template.placing]
+    max_rank = max(max_rank, *fixed)
+    for lengths in product(range(least, max_rank + 1), repeat=len(runs)):
+        found = instance(operator, dict(zip(runs, lengths, strict=True)))
+        if found is not None and found.max_rank <= max_rank:
+            yield found
+
+
+def runs_of(operator: Operator) -> list[str]:
+    """The runs of indices of its operands, in order of appearance."""
+    dims = (dim for operand in operator.template.operands for dim in operand.dims)
+    return list(dict.fromkeys(dim.names[0] for dim in dims if dim.run))
+
+
+def instance(operator: Operator, lengths: Mapping[str, int]) -> Instance | None:
+    """The operator with so many axes in each run; None if it has no meaning there."""
+    positions: dict[str, Attribute] = {}
+    for part in operator.template.placing:
+        at = 0
+        for dim in part.dims:
+            if dim.position is not None:
+                positions[dim.position] = at
+            at += lengths[dim.names[0]] if dim.run else 1
+    edges = [len(part) for part in labels(operator, lengths)]
+    ranks, outputs = tuple(edges[: operator.arity]), tuple(edges[operator.arity :])
+    symbols: dict[str, Attribute] = {
+        name: Poly.of(name) for name in (*operator.sizes, *operator.reals)
+    }
+    call = operator(**positions, **symbols)
+    try:
+        call.instance(ranks)
+    except (OperatorError, EquationError):
+        return None
+    return Instance(call, ranks, outputs)
+
+
+def labels(operator: Operator, lengths: Mapping[str, int]) -> tuple[tuple[Label, ...], ...]:
+    """What each dimension of each operand and output is."""
+    found: list[tuple[Label, ...]] = []
+    for part in operator.template.placing:
+        own: list[Label] = []
+        for number, dim in enumerate(part.dims):
+            run = dim.names[0] if dim.run else ""
+            own += [(run, i) for i in range(lengths[run])] if run else [("", number)]
+        found.append(tuple(own))
+    return tuple(found)
+
+
+def computing(operators: Mapping[str, Operator] = OPERATORS) -> list[Operator]:
+    """The operators that compute from operands, and join."""
+    return [o for o in operators.values() if o.parallel in (None, "join") and o.arity]
+
+
+def moves(rank: int, degree: Poly | int) -> list[Call]:
+    """Every parallel operator on a tensor of a rank."""
+    cutting = [OPERATORS[name] for name in ("partition", "combine", "pipeline", "batch")]
+    copying = [OPERATORS[name] for name in ("replicate", "reduce")]
+    found = [o(dim=dim, degree=degree) for o in cutting for dim in range(rank)]
+    return found + [o(degree=degree) for o in copying]

@@ -1,0 +1,149 @@
+"""Values of classes, and those of terms, many at a time.
+
+A class has few terms, and an operator takes few classes of a kind: what numpy is called for would
+be lost in the calls. So terms of one operator are evaluated together, whatever their classes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from substitutions.generate.algebra.batched import Shape
+from substitutions.generate.algebra.terms import ORDERS, Batch, Hasher, Values, renaming
+from substitutions.generate.algebra.worlds import Step
+
+ROWS = 1 << 15
+"""Rows (terms times orders) that are evaluated at once."""
+
+Piece = tuple[Batch, range]
+"""Some terms of a batch, by their rows."""
+Index = NDArray[np.integer[Any]]
+
+_renaming = lru_cache(maxsize=None)(renaming)
+_SAME = np.arange(len(ORDERS))
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Some terms of a batch with their values (terms, orders, elements) and hashes
+    (terms, orders)."""
+
+    batch: Batch
+    rows: range
+    values: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+
+
+class Evaluation:
+    """The values of classes, which are numbered as they come, and of terms over them."""
+
+    def __init__(self, steps: Sequence[Step], hasher: Hasher) -> None:
+        self._steps, self._hasher = steps, hasher
+        self._places: list[int] = []
+        self._counts: dict[Shape, int] = {}
+        self._stacks: dict[Shape, Values] = {}
+        self._fresh: dict[Shape, list[Values]] = {}
+
+    def append(self, shape: Shape, values: Values) -> None:
+        """The values of the next class, (orders, elements)."""
+        place = self._counts.get(shape, 0)
+        self._counts[shape] = place + 1
+        self._places.append(place)
+        self._fresh.setdefault(shape, []).append(values)
+
+    def of(self, batches: Iterable[Batch]) -> Iterator[Evaluated]:
+        """The values of the terms of some batches over the classes that there are."""
+        self._stack()
+        places = np.array(self._places, np.intp)
+        for pieces in _together(batches):
+            yield from self._evaluated(pieces, places)
+
+    def _stack(self) -> None:
+        for shape, values in self._fresh.items():
+            known = [self._stacks[shape]] if shape in self._stacks else []
+            self._stacks[shape] = np.concatenate([*known, np.stack(values)])
+        self._fresh.clear()
+
+    def _evaluated(self, pieces: Sequence[Piece], places: Index) -> Iterator[Evaluated]:
+        step = self._steps[pieces[0][0].step]
+        count = sum(len(rows) for _, rows in pieces)
+        operands = [
+            self._operand(pieces, position, places[numbers], shape)
+            for position, (numbers, shape) in enumerate(
+                zip(_operands(pieces), step.inputs, strict=True)
+            )
+        ]
+        found = step.evaluate(operands)
+        flat = np.broadcast_to(found, (count * len(ORDERS), found.shape[1]))
+        hashes = self._hasher.hashes(flat, step.shape).reshape(count, len(ORDERS))
+        values = flat.reshape(count, len(ORDERS), -1)
+        start = 0
+        for batch, rows in pieces:
+            own = slice(start, start + len(rows))
+            yield Evaluated(batch, rows, values[own], hashes[own])
+            start = own.stop
+
+    def _operand(
+        self, pieces: Sequence[Piece], position: int, places: Index, shape: Shape
+    ) -> NDArray[np.int64]:
+        """The values of one operand of every term, as that sees its variables: (rows, elements)."""
+        stack = self._stacks[shape]
+        renamed = [batch.second is not None and position != batch.swapped for batch, _ in pieces]
+        if any(renamed):
+            orders = np.stack(
+                [
+                    _renaming(batch.names) if other else _SAME
+                    for (batch, _), other in zip(pieces, renamed, strict=True)
+                ]
+            )
+            counts = [len(rows) for _, rows in pieces]
+            values = stack[places[:, None], np.repeat(orders, counts, axis=0)]
+        else:
+            values = stack[places]
+        return values.reshape(-1, stack.shape[-1]).astype(np.int64)
+
+
+def _together(batches: Iterable[Batch]) -> Iterator[list[Piece]]:
+    """Batches in a row that apply one operator, as many terms as are evaluated at once."""
+    most = ROWS // len(ORDERS)
+    pieces: list[Piece] = []
+    room = most
+    for batch in batches:
+        if pieces and pieces[0][0].step != batch.step:
+            yield pieces
+            pieces, room = [], most
+        start = 0
+        while start < batch.terms:
+            rows = range(start, min(start + room, batch.terms))
+            pieces.append((batch, rows))
+            room, start = room - len(rows), rows.stop
+            if not room:
+                yield pieces
+                pieces, room = [], most
+    if pieces:
+        yield pieces
+
+
+def _operands(pieces: Sequence[Piece]) -> list[Index]:
+    """The classes of the operands of some terms, in order."""
+    columns = [_classes(batch, rows) for batch, rows in pieces]
+    return [np.concatenate(column) for column in zip(*columns, strict=True)]
+
+
+def _classes(batch: Batch, rows: range) -> tuple[Index, ...]:
+    if batch.first is None:
+        return ()
+    if batch.second is None:
+        return (batch.first[rows.start : rows.stop],)
+    if batch.cross:
+        first, second = np.divmod(np.arange(rows.start, rows.stop), len(batch.second))
+        pair = batch.first[first], batch.second[second]
+    else:
+        pair = batch.first[rows.start : rows.stop], batch.second[rows.start : rows.stop]
+    return pair[::-1] if batch.swapped else pair

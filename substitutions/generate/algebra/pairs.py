@@ -1,0 +1,275 @@
+"""Candidates: pairs of terms of one class that no smaller equality explains.
+
+A term is *reducible* where its root, or its root with one operand opened, is an instance of a
+smaller term whose class has another member that makes it less (ordered rewriting, as in
+unfailing completion; Bachmair, Dershowitz and Plaisted, 1989). Its equality with the class then
+follows from that of the smaller term, in one step, and from what is less. Every pair of the terms
+that are left is a candidate: all of a class, not all against one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.graph.graph import Node, Value, tensor
+from substitutions.generate.algebra.confirm import Confirmation
+from substitutions.generate.algebra.reduction import Reduction
+from substitutions.generate.algebra.table import Found, Large, Table
+from substitutions.generate.algebra.terms import Names, Part, Term
+from substitutions.rules.workers import parallel_map
+
+NAMES = ("x", "y", "z", "w", "u", "v")
+Side = tuple[Value, ...]
+Pair = tuple[Side, Side]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A term of any size with the variables of its class. ``size``: its operators."""
+
+    term: Term
+    names: Names
+    size: int
+
+
+def _of(placed: Placed) -> tuple[Term, Names]:
+    return placed.term, placed.names
+
+
+def _texts(placed: Placed) -> dict[int, str]:
+    """What the variables of a term are called: as its class names them; others are new."""
+    of_class = {v: NAMES[i] for i, v in enumerate(placed.names)}
+    fresh = iter(NAMES[len(placed.names) :])
+    every = sorted({v for _, names in placed.term[1] for v in names})
+    return {v: of_class.get(v) or next(fresh) for v in every}
+
+
+FEW_ROWS = 1 << 12
+"""Terms that one process looks at sooner than several are started."""
+
+
+class Search:
+    """Looks for candidates among the terms of up to ``size`` operators. ``jobs``: processes that
+    share the terms of the greatest size."""
+
+    def __init__(self, table: Table, size: int, jobs: int = 1) -> None:
+        self.table, self._jobs = table, jobs
+        for smaller in range(1, size):
+            table.grow(smaller)
+        self.large: list[Large] = list(table.large(size))
+        self.size = size
+        self._reduction = Reduction(table)
+        self._confirmation = Confirmation(table)
+
+    @cached_property
+    def graphs(self) -> int:
+        return self.table.terms + sum(len(large.keys) for large in self.large)
+
+    @cached_property
+    def distinct(self) -> int:
+        """How many values there are."""
+        keys = self._all_keys()
+        return len(self.table.classes) + len(np.setdiff1d(keys, self._known_keys()))
+
+    def _all_keys(self) -> np.ndarray:
+        return np.unique(self._large_keys())
+
+    def _large_keys(self) -> np.ndarray:
+        """Of the terms of the greatest size, of which there may be none."""
+        return np.concatenate([np.zeros(0, np.uint64), *(large.keys for large in self.large)])
+
+    def _known_keys(self) -> np.ndarray:
+        return np.array(self.table.known_keys(), np.uint64)
+
+    def groups(self) -> Iterator[list[Placed]]:
+        """The irreducible terms of each class that has several, least first."""
+        gathered: dict[int, list[Placed]] = defaultdict(list)
+        for number, members in enumerate(self.table.found):
+            for found in members:
+                if self._reduction.is_irreducible(found.term):
+                    gathered[number].append(
+                        Placed(found.term, found.names, self._reduction.size(found.term))
+                    )
+        large, fresh = self._large_terms()
+        # What a class of smaller terms has among the large ones explains further large ones.
+        for number, members in large.items():
+            self._reduction.more[number] = [Found(p.term, p.names) for p in members]
+        for number, members in large.items():
+            gathered[number] += [p for p in members if self._reduction.is_irreducible(p.term)]
+        for number, members in gathered.items():
+            if self.table.classes[number].term is None:
+                # The class of an input: the input itself is its least member.
+                members = [Placed((-1, ((number, (0,)),)), (0,), 0), *members]
+            yield from self._sorted(members)
+        for members in fresh:
+            yield from self._sorted([p for p in members if self._reduction.is_irreducible(p.term)])
+
+    def _sorted(self, members: list[Placed]) -> Iterator[list[Placed]]:
+        """What is confirmed to be equal."""
+        if len(members) < 2:
+            return
+        for group in self._confirmation.agreeing([_of(p) for p in members]):
+            if len(group) > 1:
+                yield sorted((members[i] for i in group), key=lambda p: (p.size, p.term))
+
+    def _large_terms(self) -> tuple[dict[int, list[Placed]], list[list[Placed]]]:
+        """The terms of the greatest size that no smaller ones explain: those of known classes, and
+        those that are equal to one another."""
+        keys = self._large_keys()
+        unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        wanted = ((counts > 1) | np.isin(unique, self._known_keys()))[inverse]
+        ends = np.cumsum([0, *(len(large.keys) for large in self.large)])
+        work = [
+            (large, np.flatnonzero(wanted[start:end]))
+            for large, (start, end) in zip(self.large, pairwise(ends), strict=True)
+            if wanted[start:end].any()
+        ]
+        known: dict[int, dict[Term, Placed]] = defaultdict(dict)
+        fresh: dict[int, dict[Term, Placed]] = defaultdict(dict)
+        jobs = self._jobs if sum(len(rows) for _, rows in work) > FEW_ROWS else 1
+        for terms in parallel_map(self._irreducible, work, jobs):
+            for key, number, placed in terms:
+                group = fresh[key] if number is None else known[number]
+                group.setdefault(placed.term, placed)
+        groups = [list(group.values()) for group in fresh.values() if len(group) > 1]
+        return {number: list(group.values()) for number, group in known.items()}, groups
+
+    def _irreducible(
+        self, batch: tuple[Large, NDArray[np.intp]]
+    ) -> list[tuple[int, int | None, Placed]]:
+        """Of some terms of a batch, those that no smaller ones explain, each with its key and the
+        class that is known to have it."""
+        large, rows = batch
+        step = large.batch.step
+        found: list[tuple[int, int | None, Placed]] = []
+        for row in rows:
+            key, least = int(large.keys[row]), int(large.least[row])
+            if self.table.is_zero(key, step):
+                continue
+            parts = self.table.parts(large.batch, large.rows[row])
+            if not self._reduction.is_irreducible((step, parts)):
+                continue
+            term, used = self._reduction.canonical(step, parts)
+            number = self.table.class_of(key)
+            if number is None:
+                names: Names | None = self.table.named(least, used)
+            else:
+                names = self.table.names_in(number, least, used)
+            if names is not None:
+                found.append((key, number, Placed(term, names, self.size)))
+        return found
+
+    def several(self) -> Iterator[Pair]:
+        """Operators with several outputs, each of which is less by itself: what they compute
+        against the least terms of the same classes."""
+        for term in list(self.table.index):
+            yield from self._several(term, self.table.index.get)
+        if self.large:
+            yield from self._large_several()
+
+    def _several(self, term: Term, known: Callable[[Term], Part | None]) -> Iterator[Pair]:
+        step, parts = term
+        if self.table.steps[step].port:
+            return
+        terms = [term, *((other, parts) for other in self.table.siblings(step))]
+        classes = [known(t) for t in terms]
+        if len(terms) < 2 or any(c is None for c in classes):
+            return
+        found = [c for c in classes if c is not None]
+        if any(self.table.classes[c].term in terms for c, _ in found):
+            return  # an output that is nothing less
+        if self._reduction.operators(found) > self.size:
+            return
+        names = tuple(sorted({v for _, own in parts for v in own}))
+        for part, other in zip(found, terms, strict=True):
+            if (self._confirmation.part(part) != self._confirmation.value(other, names)).any():
+                return
+        text = {v: NAMES[i] for i, v in enumerate(names)}
+        right = tuple(self._apply(t[0], parts, text) for t in terms)
+        yield tuple(self._operand(part, text) for part in found), right
+
+    def _large_several(self) -> Iterator[Pair]:
+        """The same for the terms of the greatest size, whose classes are known by their keys."""
+        rows: dict[Term, Part] = {}
+        wanted = [large for large in self.large if self.table.siblings(large.batch.step)]
+        known = self._known_keys()
+        for large in wanted:
+            for row in np.flatnonzero(np.isin(large.keys, known)):
+                parts = self.table.parts(large.batch, large.rows[row])
+                term, used = self._reduction.canonical(large.batch.step, parts)
+                number = self.table.class_of(int(large.keys[row]))
+                assert number is not None
+                names = self.table.names_in(number, int(large.least[row]), used)
+                if names is not None:
+                    rows[term] = (number, names)
+        for term in rows:
+            yield from self._several(term, rows.get)
+
+    def mirrored(self) -> Iterator[Pair]:
+        """Each irreducible term against itself with its variables changed in ways that leave its
+        value as it is, but not the term: x + (y + z) against y + (x + z)."""
+        for number, members in enumerate(self.table.found):
+            for found in members:
+                placed = Placed(found.term, found.names, self._reduction.size(found.term))
+                if self._reduction.is_irreducible(found.term):
+                    for other in self._mirrored(placed, number):
+                        if len(self._confirmation.agreeing([_of(other), _of(placed)])) == 1:
+                            yield self.pair(other, placed)
+
+    def _mirrored(self, placed: Placed, number: int) -> Iterator[Placed]:
+        mine = self._reduction.measure(placed.term)
+        for option in self.table.classes[number].symmetries:
+            names = tuple(placed.names[v] for v in option)
+            swapped = dict(zip(placed.names, names, strict=True))
+            step, parts = placed.term
+            other = (step, tuple((c, tuple(swapped.get(v, v) for v in own)) for c, own in parts))
+            if self._reduction.measure(other) > mine:
+                yield Placed(placed.term, names, placed.size)
+
+    # -- graphs -------------------------------------------------------------------------------
+
+    def pair(self, left: Placed, right: Placed) -> Pair:
+        """Two terms of one class as graphs over the same inputs."""
+        return (self._value(left),), (self._value(right),)
+
+    def ones(self, *terms: Placed) -> tuple[tuple[str, int], ...]:
+        """The axes of the inputs of some terms of one class that have one element."""
+        found: set[tuple[str, int]] = set()
+        for placed in terms:
+            text = _texts(placed)
+            for part, names in placed.term[1]:
+                for name, shape in zip(names, self.table.classes[part].variables, strict=True):
+                    found |= {(text[name], dim) for dim, size in enumerate(shape) if size == 1}
+        return tuple(sorted(found))
+
+    def _value(self, placed: Placed) -> Value:
+        """The graph of a term."""
+        step, parts = placed.term
+        text = _texts(placed)
+        if step < 0:
+            number, names = parts[0]
+            return self._input(number, text[names[0]])
+        return self._apply(step, parts, text)
+
+    def _apply(self, step: int, parts: Sequence[Part], text: dict[int, str]) -> Value:
+        made = self.table.steps[step]
+        inputs = tuple(self._operand(part, text) for part in parts)
+        return Value(Node(made.call, inputs), made.port)
+
+    def _operand(self, part: Part, text: dict[int, str]) -> Value:
+        number, names = part
+        own = self.table.classes[number].term
+        if own is None:
+            return self._input(number, text[names[0]])
+        step, parts = own
+        return self._apply(step, parts, {i: text[v] for i, v in enumerate(names)})
+
+    def _input(self, number: int, name: str) -> Value:
+        return tensor(name, len(self.table.classes[number].shape))

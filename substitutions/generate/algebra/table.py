@@ -1,0 +1,298 @@
+"""Fills the table of classes (``substitutions.generate.algebra.terms``), size by size."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.readings.ring import PrimeField
+from substitutions.generate.algebra.batched import Shape
+from substitutions.generate.algebra.evaluation import Evaluated, Evaluation
+from substitutions.generate.algebra.terms import (
+    INPUTS,
+    ORDERS,
+    Batch,
+    Class,
+    Hasher,
+    Names,
+    Part,
+    Term,
+    Values,
+    canonical,
+    fixed_inputs,
+    ignores_input,
+    keys,
+    namings,
+    symmetries,
+)
+from substitutions.generate.algebra.worlds import Step, World
+
+Signature = tuple[Shape, tuple[Shape, ...]]
+"""The shape of a class and those of its variables."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A term of a class: variable i of the class is variable ``names[i]`` of the term."""
+
+    term: Term
+    names: Names
+
+
+@dataclass(frozen=True)
+class Large:
+    """Some terms of a batch of the greatest size, of which only keys are kept."""
+
+    batch: Batch
+    rows: range
+    keys: NDArray[np.uint64]
+    least: NDArray[np.uint8]
+
+
+class Table:
+    """Classes of values of up to ``size`` operators, and all terms of each."""
+
+    def __init__(self, world: World, field: PrimeField, seed: int = 0) -> None:
+        self.world, self.field = world, field
+        self.steps: list[Step] = world.steps(field)
+        self.classes: list[Class] = []
+        self.found: list[list[Found]] = []
+        self.index: dict[Term, tuple[int, Names]] = {}
+        self.terms = 0
+        self._keys: dict[int, int] = {}
+        self._least: list[tuple[int, ...]] = []
+        self._hasher = Hasher(field, seed)
+        self._evaluation = Evaluation(self.steps, self._hasher)
+        self._sizes: dict[int, dict[Signature, list[int]]] = defaultdict(lambda: defaultdict(list))
+        self._siblings = self._ports()
+        self._allowed = frozenset(world.inputs)
+        self._last = False
+        shapes = (*world.inputs, *world.inner)
+        self._variables = {shape: i for i, shape in enumerate(shapes)}
+        numbers: dict[object, int] = {}
+        self.calls = [numbers.setdefault((s.call, s.inputs), len(numbers)) for s in self.steps]
+        for shape, values in fixed_inputs(shapes, field, seed + 1).items():
+            variable = Class(shape, (shape,), 0, None, ((0,),))
+            self._append(variable, values, self._hasher.hashes(values.astype(np.int64), shape))
+
+    def grow(self, size: int) -> None:
+        """Add the classes of values of ``size`` operators; all smaller ones are there."""
+        for found in self._evaluation.of(list(self.batches(size))):
+            self._record(found)
+
+    def large(self, size: int) -> Iterator[Large]:
+        """The keys of the terms of a size, which are not kept."""
+        pieces = self._evaluation.of(self.batches(size, last=True))
+        for found in pieces:
+            least_keys, least = keys(found.hashes)
+            yield Large(found.batch, found.rows, least_keys, least.astype(np.uint8))
+
+    def parts(self, batch: Batch, row: int) -> tuple[Part, ...]:
+        """The operands of one term of a batch."""
+        return _parts(batch, row, self.classes)
+
+    def class_of(self, key: int) -> int | None:
+        return self._keys.get(key)
+
+    def is_zero(self, key: int, step: int) -> bool:
+        """Whether a term of a step is 0 everywhere."""
+        return key == self._hasher.zero(self.steps[step].shape)
+
+    def known_keys(self) -> list[int]:
+        return list(self._keys)
+
+    def variable(self, shape: Shape) -> int | None:
+        """The class of an input of a shape, if the world has such inputs."""
+        return self._variables.get(shape)
+
+    def named(self, least: int, used: Names) -> Names:
+        """The variables of a term, canonical by ``used``, in the order of the four inputs that
+        they are under the order ``least``: alike for all terms of a class."""
+        given = [ORDERS[least][v] for v in used]
+        return tuple(sorted(range(len(used)), key=given.__getitem__))
+
+    def names_in(self, number: int, least: int, used: Names) -> Names | None:
+        """Which variable of a term, canonical by ``used``, each variable of its class is."""
+        given = [ORDERS[least][v] for v in used]
+        wanted = self._least[number]
+        return tuple(given.index(w) for w in wanted) if set(wanted) <= set(given) else None
+
+    # -- what to evaluate ---------------------------------------------------------------------
+
+    def batches(self, size: int, *, last: bool = False) -> Iterator[Batch]:
+        """All terms of a size, each at most twice. Inputs of inner shapes occur in smaller terms
+        only: patterns need them, of which larger terms are instances."""
+        self._last = last
+        for number, step in enumerate(self.steps):
+            match len(step.inputs):
+                case 0 if size == 1:
+                    yield Batch(number, None, None, (), size)
+                case 1:
+                    yield from self._unary(number, step, size)
+                case 2:
+                    yield from self._binary(number, step, size)
+                    yield from self._shared(number, step, size)
+                case _:
+                    pass
+
+    def _of_size(self, size: int) -> Iterator[tuple[Signature, list[int]]]:
+        for signature, members in self._sizes[size].items():
+            if not self._last or self._allowed.issuperset(signature[1]):
+                yield signature, members
+
+    def _unary(self, number: int, step: Step, size: int) -> Iterator[Batch]:
+        for (shape, _), members in self._of_size(size - 1):
+            if shape == step.inputs[0]:
+                yield Batch(number, _ids(members), None, (), size)
+
+    def _binary(self, number: int, step: Step, size: int) -> Iterator[Batch]:
+        for i in range(size):
+            j = size - 1 - i
+            if step.call.operator.commutative and i < j:
+                continue
+            for (shape, own), first in self._of_size(i):
+                if shape != step.inputs[0]:
+                    continue
+                for (other, more), second in self._of_size(j):
+                    if other == step.inputs[1]:
+                        for names in namings(more, own):
+                            pair = _ids(first), _ids(second)
+                            yield Batch(number, *pair, names, size, cross=True)
+
+    def _shared(self, number: int, step: Step, size: int) -> Iterator[Batch]:
+        """Operands of which one is a part of the other, or both are outputs of one operator."""
+        grouped: dict[tuple[Signature, Names, bool], list[tuple[int, int]]] = defaultdict(list)
+        for signature, members in self._of_size(size - 1):
+            for whole in members:
+                for part, names in self._within(whole):
+                    shapes = (signature[0], self.classes[part].shape)
+                    if shapes == step.inputs:
+                        grouped[signature, names, False].append((whole, part))
+                    flipped = not step.call.operator.commutative and whole != part
+                    if flipped and shapes[::-1] == step.inputs:
+                        grouped[signature, names, True].append((whole, part))
+        for (_, names, swapped), pairs in grouped.items():
+            first, second = _ids([a for a, _ in pairs]), _ids([b for _, b in pairs])
+            yield Batch(number, first, second, names, size, cross=False, swapped=swapped)
+
+    def _within(self, number: int) -> Iterator[Part]:
+        """A class itself, and what its first term computes on the way, in its own variables."""
+        own = self.classes[number]
+        yield number, tuple(range(len(own.variables)))
+        if own.term is None:
+            return
+        step, parts = own.term
+        for part, names in parts:
+            if self.classes[part].size:
+                for inner, under in self._within(part):
+                    yield inner, tuple(names[v] for v in under)
+        for sibling in self._siblings.get(step, ()):
+            known = self.index.get((sibling, parts))
+            if known is not None and known[0] != number:
+                yield known
+
+    def siblings(self, step: int) -> tuple[int, ...]:
+        """The steps that are the other outputs of the same operator."""
+        return self._siblings[step]
+
+    def _ports(self) -> dict[int, tuple[int, ...]]:
+        """Of each step, the other outputs of the same operator."""
+        by_call: dict[object, list[int]] = defaultdict(list)
+        for number, step in enumerate(self.steps):
+            by_call[step.call, step.inputs].append(number)
+        return {
+            number: tuple(other for other in group if other != number)
+            for group in by_call.values()
+            for number in group
+        }
+
+    # -- classes ------------------------------------------------------------------------------
+
+    def _record(self, found: Evaluated) -> None:
+        batch, hashes = found.batch, found.hashes
+        least_keys, least = keys(hashes)
+        shape = self.steps[batch.step].shape
+        for i, row in enumerate(found.rows):
+            term, used = canonical(
+                batch.step, _parts(batch, row, self.classes), self.steps, self.classes
+            )
+            if term in self.index or int(least_keys[i]) == self._hasher.zero(shape):
+                continue
+            self.terms += 1
+            number = self._keys.get(int(least_keys[i]))
+            if number is None:
+                order = _reordering(used)
+                if ignores_input(hashes[i][order], len(used)):
+                    continue
+                number = self._new(
+                    term, batch.size, found.values[i][order].astype(np.uint32), hashes[i][order]
+                )
+                names: Names | None = tuple(range(len(used)))
+            else:
+                names = self.names_in(number, int(least[i]), used)
+            if names is not None:
+                self.index[term] = (number, names)
+                self.found[number].append(Found(term, names))
+
+    def _new(self, term: Term, size: int, values: Values, hashes: NDArray[np.uint64]) -> int:
+        step, parts = term
+        shapes: dict[int, Shape] = {}
+        for number, names in parts:
+            shapes.update(zip(names, self.classes[number].variables, strict=True))
+        variables = tuple(shapes[v] for v in range(len(shapes)))
+        return self._append(
+            Class(
+                self.steps[step].shape, variables, size, term, symmetries(hashes, len(variables))
+            ),
+            values,
+            hashes,
+        )
+
+    def _append(self, new: Class, values: Values, hashes: NDArray[np.uint64]) -> int:
+        number = len(self.classes)
+        self.classes.append(new)
+        self._evaluation.append(new.shape, values)
+        self.found.append([])
+        (key,), (least,) = keys(hashes[None])
+        self._keys[int(key)] = number
+        self._least.append(ORDERS[least][: len(new.variables)])
+        self._sizes[new.size][new.shape, new.variables].append(number)
+        return number
+
+
+def _ids(numbers: Sequence[int]) -> NDArray[np.int32]:
+    return np.array(numbers, np.int32)
+
+
+def _parts(batch: Batch, row: int, classes: Sequence[Class]) -> tuple[Part, ...]:
+    """The operands of one term of a batch."""
+    if batch.first is None:
+        return ()
+    if batch.second is None:
+        number = int(batch.first[row])
+        return ((number, tuple(range(len(classes[number].variables)))),)
+    a, b = divmod(row, len(batch.second)) if batch.cross else (row, row)
+    first = int(batch.first[a])
+    pair = (
+        (first, tuple(range(len(classes[first].variables)))),
+        (int(batch.second[b]), batch.names),
+    )
+    return pair[::-1] if batch.swapped else pair
+
+
+def _reordering(used: Names) -> NDArray[np.int64]:
+    """For each order of a canonical term's variables, that of the term as it was evaluated."""
+    rest = [v for v in range(INPUTS) if v not in used]
+    full = (*used, *rest)
+    place = {order: i for i, order in enumerate(ORDERS)}
+    found: list[int] = []
+    for order in ORDERS:
+        raw = [0] * INPUTS
+        for i, v in enumerate(full):
+            raw[v] = order[i]
+        found.append(place[tuple(raw)])
+    return np.array(found)

@@ -1,0 +1,287 @@
+"""What the algebraic enumeration ranges over: operators, shapes of inputs, values of attributes.
+
+A world fixes sizes. They are as equal as graphs of three operators allow: one base size, and what
+two or three parts of it make, so that whatever can be typed alike is. A rule that holds for all
+sizes holds at these too, hence a true rule is never missed; what holds at these alone is told apart
+afterwards, at pairwise different sizes, and by the proof. Ranks are the least at which an operator
+shows all that it does: axes beyond are found by generalisation (``substitutions.rules.general``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from pcg.errors import OperatorError
+from pcg.language.poly import Poly
+from pcg.language.template import EquationError
+from pcg.ops import OPERATORS
+from pcg.ops.stand_ins import STAND_INS
+from pcg.readings.ring import PrimeField
+from pcg.types.operator import Call, Operator
+from pcg.types.operator import Value as Attribute
+from substitutions.generate.algebra.batched import Evaluate, Shape, compile_call
+
+PADDED = ("enlarge", "pad")
+"""Operators that add zeros, as they should."""
+
+DRAWS = 32
+"""An element that is 0 on so many random operands is taken to be 0 always."""
+
+Choice = int | str
+"""A size; or a polynomial of the symbols of real attributes, as text."""
+
+
+@dataclass(frozen=True)
+class World:
+    """``inputs``: shapes of inputs; ``inner``: further shapes that values may have.
+    ``attributes``: what each attribute may be; sizes of equal value have one symbol."""
+
+    name: str
+    operators: tuple[str, ...]
+    inputs: tuple[Shape, ...]
+    inner: tuple[Shape, ...] = ()
+    attributes: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict[str, tuple[Choice]])
+    most: int = 4
+    """Operators that a side has at most here."""
+
+    def steps(self, prime_field: PrimeField) -> list[Step]:
+        """Every output of every operator at every choice of shapes and attributes."""
+        shapes = (*self.inputs, *self.inner)
+        known = {**OPERATORS, **STAND_INS}
+        found: list[Step] = []
+        for name in self.operators:
+            operator = known[name]
+            for given in product(shapes, repeat=operator.arity):
+                for call, actual in self._calls(operator, given):
+                    found += _steps(call, actual, given, frozenset(shapes), prime_field)
+        return found
+
+    def _calls(self, operator: Operator, given: Sequence[Shape]) -> Iterator[tuple[Call, Call]]:
+        """Calls with symbols, and with the values that these stand for."""
+        names = (*operator.sizes, *operator.reals)
+        choices = [self._choices(operator, name) for name in names]
+        for positions in _placements(operator, tuple(len(shape) for shape in given)):
+            for values in product(*choices):
+                symbols: dict[str, Attribute] = dict(positions)
+                actual: dict[str, Attribute] = dict(positions)
+                for name, value in zip(names, values, strict=True):
+                    if isinstance(value, int):
+                        symbols[name] = Poly.of(f"{name}{self._number(name, value)}")
+                        actual[name] = value
+                    else:
+                        symbols[name] = _poly(value)
+                        actual[name] = _poly(value).substitute(self._sizes)
+                yield operator(**symbols), operator(**actual)
+
+    def _choices(self, operator: Operator, name: str) -> tuple[Choice, ...]:
+        """What an attribute may be: of this operator, or of any."""
+        return self.attributes.get(f"{operator.name}.{name}") or self.attributes.get(name, ())
+
+    def _number(self, name: str, value: int) -> str:
+        """Tells the values of one attribute apart, whichever operator has it."""
+        every = (v for key, v in self.attributes.items() if key.rpartition(".")[2] == name)
+        known = list(dict.fromkeys(value for values in every for value in values))
+        return str(known.index(value) + 1) if known.index(value) else ""
+
+    @cached_property
+    def _sizes(self) -> dict[str, Poly]:
+        """What the first symbol of each size stands for."""
+        pairs = ((name, values[0]) for name, values in self.attributes.items())
+        return {name: Poly.of(value) for name, value in pairs if isinstance(value, int)}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One output of an operator at concrete shapes.
+
+    ``call`` has symbols for attributes, ``evaluate`` their values.
+    """
+
+    call: Call
+    port: int
+    inputs: tuple[Shape, ...]
+    shape: Shape
+    evaluate: Evaluate
+
+
+def _poly(text: str) -> Poly:
+    """A product of symbols."""
+    found = Poly.of(1)
+    for symbol in text.split("*"):
+        found = found * Poly.of(symbol)
+    return found
+
+
+def _steps(
+    call: Call,
+    actual: Call,
+    given: tuple[Shape, ...],
+    allowed: frozenset[Shape],
+    prime_field: PrimeField,
+) -> Iterator[Step]:
+    try:
+        compiled = compile_call(actual, given, prime_field)
+    except OperatorError:
+        return
+    for port, shape in enumerate(compiled.shapes):
+        run = compiled.outputs[port]
+        if shape in allowed and not _reads_nothing(call, run, given, prime_field):
+            yield Step(call, port, given, shape, run)
+
+
+def _reads_nothing(
+    call: Call, evaluate: Evaluate, given: tuple[Shape, ...], prime_field: PrimeField
+) -> bool:
+    """Whether some element is 0 whatever the operands are, as beyond the end of a slice or in a
+    window that lies wholly outside: equalities at such sizes hold by accident."""
+    if call.name in PADDED or not given:
+        return False
+    rng = np.random.default_rng(0)
+    operands = [rng.integers(1, prime_field.prime, (DRAWS, prod(shape))) for shape in given]
+    return not evaluate(operands).any(axis=0).all()
+
+
+def _placements(operator: Operator, ranks: tuple[int, ...]) -> Iterator[dict[str, int]]:
+    """The positions at which the indices of an operator may stand in operands of these ranks."""
+    most = max(ranks, default=0)
+    seen: set[tuple[int, ...]] = set()
+    for lengths in product(range(most + 1), repeat=len(operator.runs)):
+        run = dict(zip(operator.runs, lengths, strict=True))
+        positions: dict[str, int] = {}
+        found: list[int] = []
+        for part in operator.template.placing:
+            at = 0
+            for dim in part.dims:
+                if dim.position is not None:
+                    positions[dim.position] = at
+                at += run[dim.names[0]] if dim.run else 1
+            found.append(at)
+        if tuple(found[: len(ranks)]) != ranks or tuple(positions.values()) in seen:
+            continue
+        seen.add(tuple(positions.values()))
+        try:
+            operator.instance(ranks, tuple(positions.values()))
+        except (OperatorError, EquationError):
+            continue
+        yield positions
+
+
+_UNIT = dict.fromkeys(("stride_h", "stride_w", "dilation_h", "dilation_w"), (1,))
+"""Steps of windows: equal ones are told apart from equal sizes by the proof."""
+
+MATRICES = World(
+    "matrices",
+    (
+        *("matmul", "batch_matmul", "add", "multiply", "scale", "pointwise", "concat", "split"),
+        *("slice", "transpose", "flatten", "unflatten", "sum_axis", "softmax"),
+        *("ones1", "ones2", "identity_matrix", "join"),
+    ),
+    ((), (3,), (6,), (3, 3), (6, 3), (3, 6)),
+    ((9,), (9, 3), (3, 9), (6, 6)),
+    {
+        "factor": ("factor", "factor2", "factor*factor2"),
+        **dict.fromkeys(("at", "size", "outer", "inner", "size0", "size1"), (3,)),
+        "start": (1, 3),
+    },
+)
+"""Matrices, vectors and scalars."""
+
+WINDOWS = World(
+    "windows",
+    (
+        *("add", "multiply", "scale", "pointwise", "concat", "split", "conv2d"),
+        *("depthwise_conv2d", "avg_pool2d", "max_pool2d", "enlarge"),
+        *("identity_kernel", "averaging_kernel"),
+    ),
+    ((2, 2, 2, 2),),
+    ((4, 2, 2, 2), (2, 4, 2, 2), (2, 2, 4, 4), (2, 1, 2, 2)),
+    {
+        **_UNIT,
+        **dict.fromkeys(("at", "height", "width", "channels", "kernel_h", "kernel_w"), (2,)),
+        **dict.fromkeys(("enlarge.kernel_h", "enlarge.kernel_w"), (4,)),
+        **dict.fromkeys(("top", "left"), (1,)),
+        **dict.fromkeys(("conv2d.top", "conv2d.left"), (1, 2)),
+        "factor": ("factor",),
+    },
+)
+"""Images and kernels: four dimensions each."""
+
+PIECES = World(
+    "pieces", ("concat", "split"), ((2,), (4,), (6,)), ((8,), (10,), (12,)), {"at": (2, 4)}
+)
+"""What is cut at two places."""
+
+GROUPS = World(
+    "groups",
+    (
+        *("add", "multiply", "scale", "pointwise", "concat", "split", "matmul"),
+        *("repeat_each", "sum_groups"),
+    ),
+    ((2,), (2, 2), (6, 2), (2, 6)),
+    ((6,), (4, 2), (2, 4), (12, 2), (2, 12), (6, 4), (4, 6), (6, 6), (18, 2), (2, 18)),
+    {"factor": ("factor", "times"), "at": (2, 6), "times": (3,)},
+)
+"""What is repeated and summed in groups along an axis: of three, as a sum of two is an addition."""
+
+_SLICED = (
+    *("add", "multiply", "scale", "pointwise", "concat", "split"),
+    *("repeat_each", "sum_groups", "sliced_linear"),
+)
+
+SLICES = World(
+    "slices",
+    _SLICED,
+    ((1, 6, 6), (2, 6, 6)),
+    (
+        *((1, 12, 6), (1, 6, 12), (2, 12, 6), (2, 6, 12), (3, 6, 6), (6, 6, 6), (4, 6, 6)),
+        *((1, 3, 6), (1, 6, 3), (2, 3, 6), (2, 6, 3), (1, 18, 6), (1, 6, 18), (2, 18, 6)),
+        (2, 6, 18),
+    ),
+    {
+        "factor": ("factor", "times"),
+        "at": (6, 1),
+        "repeat_each.times": (3,),
+        "sum_groups.times": (2,),
+        "shares": (2, 1),
+    },
+    most=2,
+)
+"""Linear layers whose operands hold slices. What holds for axes of one element alone says so."""
+
+SINGLE_SLICES = World(
+    "single slices",
+    ("concat", "sum_groups", "sliced_linear"),
+    ((1, 4, 4),),
+    ((1, 8, 4), (1, 4, 8), (1, 2, 4), (1, 4, 2)),
+    {"times": (2,), "shares": (1,)},
+)
+"""The same with one slice each, of which three operators make less than the others do."""
+
+WORLDS = (MATRICES, PIECES, WINDOWS, GROUPS, SLICES, SINGLE_SLICES)
+
+
+def worlds(names: frozenset[str]) -> list[World]:
+    """The worlds of some operators, the longest to search first. What is element-wise is in all of
+    them by its stand-in; constants come with the operators that they are about. Beside the common
+    worlds, a world is about what matrices lack: all else is found among these."""
+    found: list[World] = []
+    for world in sorted(WORLDS, key=lambda w: -_weight(w)):
+        kept = tuple(n for n in world.operators if n in names or n in STAND_INS or n in CONSTANTS)
+        if names.intersection(kept).difference(() if world in COMMON else MATRICES.operators):
+            found.append(replace(world, operators=kept))
+    return found
+
+
+COMMON = (MATRICES, PIECES)
+
+CONSTANTS = frozenset(operator.name for operator in OPERATORS.values() if not operator.arity)
+
+
+def _weight(world: World) -> int:
+    return len(world.operators) * len(world.inputs + world.inner)

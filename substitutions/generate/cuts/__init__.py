@@ -1,0 +1,2 @@
+"""Candidates around one operator and between parallel operators: what may be cut, moved and
+cancelled."""

@@ -1,0 +1,321 @@
+"""Rules between chains of parallel operators on one tensor: what cancels, commutes and splits.
+
+A chain means its input, so two chains are equal if they give the same type. Chains of up to three
+operators are enumerated over two axes of a tensor of any rank, with degrees that are equal or not,
+and of up to two operators with degrees that are products too. In order of size, a chain that known
+rules do not take to the least one of its type makes a new rule with it.
+
+A partition with a halo is one of the operators; it leaves all degrees as they are where its own is
+1. That operators of one kind commute follows in two steps from how degrees split, but only where a
+degree is known as a product, so it is a rule too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, product
+from typing import NamedTuple
+
+from pcg.graph.graph import Value, apply, tensor
+from pcg.language.poly import Poly
+from pcg.language.poly import product as product_of
+from pcg.ops import OPERATORS
+from substitutions.rules.candidate import Candidate, Enumerated
+
+FAMILY = "move"
+AXES = (0, 1)
+SYMBOLS = ("k", "k2", "k3")
+LONGEST = 3
+REACH = 3
+"""Steps from each of two chains to one between."""
+
+ENTRIES = {"partition": "dims", "combine": "dims", "pipeline": "slices", "batch": "slices"}
+"""Where several operators change one entry of a type, what that is called."""
+
+Degree = tuple[str, ...]
+"""A product of symbols, sorted; empty for 1."""
+
+
+class Move(NamedTuple):
+    """A parallel operator. ``axis``: -1 for those that have none. ``haloed``: a partition that
+    states a halo."""
+
+    name: str
+    axis: int
+    degree: Degree
+    haloed: bool = False
+
+    @property
+    def entry(self) -> tuple[str, int]:
+        """The entry of a type that it changes."""
+        return ENTRIES.get(self.name, self.name), self.axis
+
+    @property
+    def power(self) -> int:
+        """Whether it multiplies or divides that entry."""
+        return -1 if self.name in ("combine", "batch", "reduce") else 1
+
+
+Word = tuple[Move, ...]
+"""Parallel operators, the one that is applied first in front."""
+Type = tuple[tuple[tuple[tuple[str, int], str], int], ...]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """An equality of chains, to be used from left to right. Its symbols stand for any degrees."""
+
+    left: Word
+    right: Word
+
+    @cached_property
+    def axes(self) -> frozenset[int]:
+        return frozenset(m.axis for m in self.left + self.right if m.axis >= 0)
+
+    def images(self, word: Word) -> Iterator[Word]:
+        """What it makes of a chain that is an instance of its left side."""
+        if len(word) != len(self.left):
+            return
+        for renamed in ({0: 0}, {0: 1}) if self.axes == frozenset((0,)) else ({0: 0, 1: 1},):
+            for degrees in _matches(self.left, word, {**renamed, -1: -1}, {}):
+                yield tuple(
+                    Move(m.name, renamed.get(m.axis, -1), _image(m.degree, degrees), m.haloed)
+                    for m in self.right
+                )
+
+
+def _matches(
+    pattern: Sequence[Move],
+    word: Sequence[Move],
+    axes: Mapping[int, int],
+    degrees: dict[str, Degree],
+) -> Iterator[dict[str, Degree]]:
+    """The degrees that make a pattern the word."""
+    if not pattern:
+        yield degrees
+        return
+    (first, *others), (given, *rest) = pattern, word
+    if (first.name, axes[first.axis], first.haloed) != (given.name, given.axis, given.haloed):
+        return
+    for more in _splits(first.degree, given.degree):
+        if all(degrees.get(symbol, part) == part for symbol, part in more.items()):
+            yield from _matches(others, rest, axes, degrees | more)
+
+
+def _splits(pattern: Degree, given: Degree) -> Iterator[dict[str, Degree]]:
+    """All ways to share out the factors of a degree among the symbols of another."""
+    if len(pattern) < 2:
+        if pattern or not given:
+            yield dict.fromkeys(pattern, given)
+        return
+    first, *others = pattern
+    for count in range(len(given) + 1):
+        for places in combinations(range(len(given)), count):
+            own = tuple(given[i] for i in places)
+            rest = tuple(s for i, s in enumerate(given) if i not in places)
+            for more in _splits(tuple(others), rest):
+                yield {first: own} | more
+
+
+def _image(degree: Degree, degrees: Mapping[str, Degree]) -> Degree:
+    return tuple(sorted(symbol for s in degree for symbol in degrees[s]))
+
+
+def move_rules() -> Enumerated:
+    """The general rules between chains of parallel operators."""
+    every = _classes([*_words(LONGEST, _plain_degrees()), *_words(2, _product_degrees())])
+    rules = basis(every)
+    candidates = [Candidate.of(pair(*rule), FAMILY) for rule in rules]
+    graphs = sum(map(len, every.values()))
+    return Enumerated(graphs, len(every), tuple(candidates))
+
+
+def _plain_degrees() -> list[Degree]:
+    return [(symbol,) for symbol in SYMBOLS]
+
+
+def _product_degrees() -> list[Degree]:
+    return [(), SYMBOLS[:1], SYMBOLS[1:2], SYMBOLS[:2]]
+
+
+def _words(longest: int, degrees: Sequence[Degree]) -> Iterator[Word]:
+    for length in range(longest + 1):
+        yield from product(_moves(degrees), repeat=length)
+
+
+def _moves(degrees: Sequence[Degree]) -> list[Move]:
+    """Every parallel operator at some degrees; of degree 1, only the exchange of a halo."""
+    found: list[Move] = []
+    for degree in degrees:
+        for axis in AXES:
+            found.append(Move("partition", axis, degree, haloed=True))
+            names = ("partition", "combine", "pipeline", "batch") if degree else ()
+            found += [Move(name, axis, degree) for name in names]
+        found += [Move(name, -1, degree) for name in ("replicate", "reduce") if degree]
+    return found
+
+
+def type_of(word: Word) -> Type | None:
+    """How a chain changes a type without halos; None if it cuts where there is a halo."""
+    halos = _halos(word)
+    if halos is None:
+        return None
+    powers: dict[tuple[tuple[str, int], str], int] = defaultdict(int)
+    for move in word:
+        for symbol in move.degree:
+            powers[move.entry, symbol] += move.power
+    halo = [((("halo", axis), ""), 1) for axis in halos]
+    return tuple(sorted([*((p, n) for p, n in powers.items() if n), *halo]))
+
+
+def _halos(word: Word) -> set[int] | None:
+    """The axes that have a halo after a chain; None if it cuts where there is one."""
+    halos: set[int] = set()
+    for move in word:
+        if move.name == "partition" and move.axis in halos:
+            return None
+        if move.haloed:
+            halos.add(move.axis)
+        elif move.name == "combine":
+            halos.discard(move.axis)
+    return halos
+
+
+def _classes(words: Sequence[Word]) -> dict[Type, list[Word]]:
+    """The chains that have a type, by type, least first."""
+    found: dict[Type, dict[Word, None]] = defaultdict(dict)
+    for word in words:
+        key = type_of(word)
+        if key is not None:
+            found[key][word] = None
+    return {key: sorted(members, key=_order) for key, members in found.items()}
+
+
+def _order(word: Word) -> tuple[int, int, Word]:
+    """Chains by stage, small ones first: of one symbol a degree, with exchanges of halos, with
+    products, and those of three operators, which bring little that is new."""
+    degrees = [move.degree for move in word]
+    is_product = max(map(len, degrees), default=1) > 1
+    stage = 3 if len(word) > 2 else 2 if is_product else int(() in degrees)
+    return stage, len(word), word
+
+
+def basis(classes: Mapping[Type, Sequence[Word]]) -> list[tuple[Word, Word]]:
+    """Equalities that generate all others within the classes; the longer side first."""
+    found: list[tuple[Word, Word]] = []
+    rewriter = Rewriter(found)
+    options: dict[tuple[Word, Word], None] = {}
+    for members in classes.values():
+        for least in (members[0], min(members, key=len)):
+            for word in members:
+                first, second = sorted((word, least), key=lambda w: (-len(w), w))
+                options[first, second] = None
+    wanted = [pair for pair in options if pair[0] != pair[1] and _is_wanted(pair)]
+    for word, least in sorted(wanted, key=_size):
+        if not rewriter.joins(word, least):
+            rewriter.learn(word, least)
+            found.append((word, least))
+    return found
+
+
+def _size(pair: tuple[Word, Word]) -> tuple[object, ...]:
+    """Small pairs first; of these the ones with many symbols, of which others are instances."""
+    orders = sorted(map(_order, pair), reverse=True)
+    stages, sizes, _ = zip(*orders, strict=True)
+    return (stages[0], sizes, -len(_symbols(pair[0] + pair[1])), orders)
+
+
+def _symbols(word: Word) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(symbol for move in word for symbol in move.degree))
+
+
+def _is_wanted(pair: tuple[Word, Word]) -> bool:
+    """Whether its symbols are new ones in turn, one side has all of them, and its only axis, if it
+    has one, is the first."""
+    word, least = pair
+    axes = {move.axis for move in word + least if move.axis >= 0}
+    orders = (_symbols(word + least), _symbols(least + word))
+    return (
+        axes != {1}
+        and any(names == SYMBOLS[: len(names)] for names in orders)
+        and set(orders[0]) in (set(_symbols(word)), set(_symbols(least)))
+    )
+
+
+class Rewriter:
+    """Rewrites chains by the rules that it has learnt, in both directions but for those that would
+    make up a degree."""
+
+    def __init__(self, known: Sequence[tuple[Word, Word]] = ()) -> None:
+        self._rules: dict[tuple[str, ...], list[Rewrite]] = defaultdict(list)
+        self._images: dict[Word, frozenset[Word]] = {}
+        self._nexts: dict[Word, frozenset[Word]] = {}
+        for left, right in known:
+            self.learn(left, right)
+
+    def learn(self, left: Word, right: Word) -> None:
+        self._images.clear()
+        self._nexts.clear()
+        for a, b in ((left, right), (right, left)):
+            if {s for m in b for s in m.degree} <= {s for m in a for s in m.degree} and a:
+                self._rules[tuple(m.name for m in a)].append(Rewrite(a, b))
+
+    def joins(self, first: Word, second: Word) -> bool:
+        """Whether a few steps from each of two chains lead to the same."""
+        if first == second:
+            return True
+        reached = ({first}, {second})
+        last = [{first}, {second}]
+        for _ in range(REACH):
+            for side, other in ((0, 1), (1, 0)):
+                last[side] = {b for a in last[side] for b in self.nexts(a)} - reached[side]
+                if not last[side].isdisjoint(reached[other]):
+                    return True
+                reached[side].update(last[side])
+        return False
+
+    def nexts(self, word: Word) -> frozenset[Word]:
+        """The chains that one step makes."""
+        if word not in self._nexts:
+            self._nexts[word] = frozenset(self._stepped(word))
+        return self._nexts[word]
+
+    def _stepped(self, word: Word) -> Iterator[Word]:
+        for start in range(len(word)):
+            for end in range(start + 1, min(start + 2, len(word)) + 1):
+                for image in self._image(word[start:end]):
+                    found = word[:start] + image + word[end:]
+                    if len(found) <= LONGEST + 1 and _halos(found) is not None:
+                        yield found
+
+    def _image(self, part: Word) -> frozenset[Word]:
+        if part not in self._images:
+            rules = self._rules[tuple(move.name for move in part)]
+            self._images[part] = frozenset(i for rule in rules for i in rule.images(part))
+        return self._images[part]
+
+
+def pair(left: Word, right: Word) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The chains as graphs, with free axes before, between and after those that they use."""
+    axes = sorted({move.axis for move in left + right if move.axis >= 0})
+    dims = {axis: 2 * i + 1 for i, axis in enumerate(axes)}
+    x = tensor("x", 2 * len(axes) + 1)
+    return (_applied(left, x, dims),), (_applied(right, x, dims),)
+
+
+def _applied(word: Word, x: Value, dims: Mapping[int, int]) -> Value:
+    for move in word:
+        operator = OPERATORS[move.name]
+        degree = product_of(map(Poly.of, move.degree))
+        attributes = {"dim": dims[move.axis]} if move.axis >= 0 else {}
+        if move.haloed:
+            suffix = "" if dims[move.axis] == 1 else "2"
+            around = ("halo_before", "halo_after")
+            halo = {n: Poly.of(s + suffix) for n, s in zip(operator.optional, around, strict=True)}
+            x = apply(operator(**attributes, degree=degree, **halo), x)
+        else:
+            x = apply(operator(**attributes, degree=degree), x)
+    return x

@@ -1,0 +1,382 @@
+"""The rules around one operator, with up to one parallel operator on each of its edges.
+
+Two such graphs are equal if they are typed alike for all types of their inputs, since parallel
+operators never change what a tensor means; and types are linear in logarithms, so which graphs are
+typed alike is linear algebra (``derive``). It is done at one choice of ranks, where each run of
+indices has a few *active* axes, which may carry parallel operators. A rule is then written at ranks
+of its own: a run has the active axes that the rule uses, with a free axis before, between and after
+them, each of which may stand for any number of axes (``verifier.trusted.sizes.runs``). An
+element-wise operator has the rules of its stand-in; what is found for it beside these is that
+partial sums pass through it.
+
+Of a relation, one way to write it is a rule of its own: the one with the smallest side, operators
+that cut before and operators that join after. The other ways follow in one step, up to pairs of
+parallel operators that cancel, and are marked so.
+
+A chain of two operators, with parallel operators before, between and after them, has no rules of
+its own. What parallel operators before the first operator shift its output's type by, others on the
+edge between shift back: that is a relation around the first operator. What is left of a relation
+around the chain is then one around the second, with the edge between among its operands. So every
+relation is the sum of two, one around each operator; that copies and partials on the edge between
+never have to be taken where there are none is tested by exhaustive enumeration.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import lcm, prod
+from random import Random
+
+import numpy as np
+
+from pcg.graph.graph import Graph, Node, Value, tensor
+from pcg.language.poly import Poly
+from pcg.ops import OPERATORS
+from pcg.ops.stand_ins import stand_in
+from pcg.types.operator import Call, Operator
+from substitutions.generate.algebra.enumerate import (
+    DEGREE,
+    Instance,
+    input_names,
+    instance,
+    labels,
+    runs_of,
+)
+from substitutions.generate.cuts.chains import move_rules
+from substitutions.generate.cuts.derive import Column, Edges, Place, Relation, Steps, relations
+from substitutions.rules.candidate import Candidate, Enumerated
+from verifier.trusted.sizes.degrees import Basis, Monomial, entries, input_degrees, typings
+
+__all__ = ["cut_rules", "move_rules"]
+
+FAMILY = "cut"
+MOST_PLACES = 36
+"""Dimensions of all edges and their slices, for an operator to have two active axes in a run."""
+MOST_CHOICES = 6
+"""Parallel operators of a rule that may stand on either side, for all ways to be written."""
+MOST_GRAPHS = 2_000_000
+"""Graphs around an operator, for those with active axes to be counted."""
+AROUND = ("halo_before", "halo_after")
+"""The symbols of how far a halo reaches."""
+
+Power = tuple[Place, int]
+Word = tuple[Power, ...]
+"""The parallel operators of a graph: a place, and 1 or -1 as they raise or lower its entry."""
+
+
+@dataclass(frozen=True)
+class Typing:
+    """One way to type an operator, as linear algebra in powers of k.
+
+    ``columns``: what parallel operators shift, for the places that relations may involve; all
+    others are fixed by an equation of their own. ``fixed``: those that have to be 1.
+    ``haloed``: places on operands that need a partition with a halo to be cut.
+    """
+
+    columns: Mapping[Place, Column]
+    fixed: frozenset[Place]
+    haloed: frozenset[Place] = frozenset()
+
+    def holds(self, relation: Relation) -> bool:
+        """Whether its sides are typed alike."""
+        total: dict[int, int] = {}
+        for place, power in relation:
+            if place not in self.columns:
+                return False
+            for row, value in self.columns[place].items():
+                total[row] = total.get(row, 0) + power * value
+        return not any(total.values())
+
+
+@dataclass(frozen=True)
+class Found:
+    """A relation that is a rule, written as its two graphs, and by how many steps it follows from
+    the others."""
+
+    relation: Relation
+    words: tuple[Word, Word]
+    steps: int
+    haloed: frozenset[Place]
+
+
+def cut_rules(operator: Operator) -> Enumerated:
+    """The general rules around an operator, and those that follow from one in one step."""
+    layout = Layout.of(operator) if operator.arity else None
+    if layout is None:
+        return Enumerated(0, 0, ())
+    graphs, values = layout.count()
+    found = dict.fromkeys(Candidate.of(layout.written(f), FAMILY, f.steps) for f in layout.found())
+    return Enumerated(graphs, values, tuple(found))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An operator with a number of active axes in each run."""
+
+    operator: Operator
+    lengths: tuple[tuple[str, int], ...]
+    at: Instance
+
+    @staticmethod
+    def of(operator: Operator, active: int | None = None) -> Layout | None:
+        """With two active axes in a run where the operator is small, or else one.
+
+        None if it has no meaning there.
+        """
+        for number in (2, 1) if active is None else (active,):
+            lengths = dict.fromkeys(runs_of(operator), number)
+            at = instance(operator, lengths)
+            if at and (active or number == 1 or 2 * sum(at.edges) <= MOST_PLACES):
+                return Layout(operator, tuple(lengths.items()), at)
+        return None
+
+    def typings(self) -> list[Typing]:
+        """As it is, once for each choice of operands that carry partials; and with each window cut
+        that may be."""
+        found = list(_typings(self.at, frozenset()))
+        for window in self.at.call.typing(self.at.ranks).windows:
+            if all(operand < self.operator.arity for operand, _ in window.places):
+                found += _typings(self.at, frozenset(window.places))
+        return found
+
+    def count(self) -> tuple[int, int]:
+        """How many graphs are typed, and how many types they have; once for each typing.
+
+        Those with active axes are left out of the count where there are too many.
+        """
+        typings = [typing for typing in self.typings() if not typing.haloed]
+        if sum(_graphs(self.at, typing) for typing in typings) > MOST_GRAPHS:
+            least = Layout.of(self.operator, 0)
+            if least is None or not any(n for _, n in self.lengths):
+                return 0, 0
+            return least.count()
+        values = sum(_values(self.at, typing) for typing in typings)
+        return sum(_graphs(self.at, typing) for typing in typings), values
+
+    def found(self) -> list[Found]:
+        """The rules, those of the stand-in left out."""
+        general = stand_in(self.operator)
+        known: list[Relation] = []
+        if general is not None:
+            layout = Layout.of(general, dict(self.lengths)[runs_of(self.operator)[0]])
+            assert layout is not None
+            known = [f.relation for f in layout.basis([])]
+        return list(self._with_derived(self.basis(known)))
+
+    def basis(self, known: Sequence[Relation]) -> list[Found]:
+        """Relations that generate all others, together with those that are known."""
+        typings = self.typings()
+        options: dict[tuple[Word, Word], tuple[Relation, Typing]] = {}
+        for typing in typings:
+            edges = Edges(self.at.edges, typing.haloed)
+            for relation in relations(typing.columns, edges):
+                if typing.haloed and typing.haloed.isdisjoint(dict(relation)):
+                    continue
+                words = min(self._ways(relation, edges), key=self._rank)
+                options.setdefault(words, (relation, typing))
+        accepted = list(known)
+        found: list[Found] = []
+        for words in sorted(options, key=self._order):
+            relation, typing = options[words]
+            steps = Steps(Edges(self.at.edges, typing.haloed))
+            usable = [other for other in accepted if typing.holds(other)]
+            if steps.distance(relation, usable) is None:
+                accepted.append(relation)
+                found.append(Found(relation, words, 0, typing.haloed))
+        return found
+
+    def _with_derived(self, basis: Sequence[Found]) -> Iterator[Found]:
+        for found in basis:
+            yield found
+            edges = Edges(self.at.edges, found.haloed)
+            for words in self._ways(found.relation, edges):
+                if words not in (found.words, found.words[::-1]):
+                    yield Found(found.relation, words, 1, found.haloed)
+
+    def _ways(self, relation: Relation, edges: Edges) -> list[tuple[Word, Word]]:
+        """All ways to put the powers of a relation on two sides, each once up to direction."""
+        units = [(place, 1 if n > 0 else -1) for place, n in relation for _ in range(abs(n))]
+        found: dict[frozenset[Word], tuple[Word, Word]] = {}
+        for chosen in _choices([edges.side(*unit) for unit in units]):
+            placed = list(zip(units, chosen, strict=True))
+            left = tuple(sorted(unit for unit, side in placed if side > 0))
+            right = tuple(sorted((place, -sign) for (place, sign), side in placed if side < 0))
+            if all(len({place[0] for place, _ in word}) == len(word) for word in (left, right)):
+                pair = min((left, right), (right, left), key=self._rank)
+                found[frozenset(pair)] = pair
+        return list(found.values())
+
+    def written(self, found: Found) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+        """The pair of graphs at the ranks of the rule."""
+        before = labels(self.operator, dict(self.lengths))
+        used: dict[str, list[int]] = {run: [] for run, _ in self.lengths}
+        for (edge, entry), _ in found.relation:
+            if entry < 2 * len(before[edge]):
+                run, which = before[edge][entry % len(before[edge])]
+                if run and which not in used[run]:
+                    used[run].append(which)
+        lengths = {run: 2 * len(axes) + 1 for run, axes in used.items()}
+        after = labels(self.operator, lengths)
+        at = instance(self.operator, lengths)
+        assert at is not None
+
+        def moved(place: Place) -> Place:
+            edge, entry = place
+            old, new = before[edge], after[edge]
+            if entry >= 2 * len(old):
+                return edge, entry + 2 * (len(new) - len(old))
+            run, which = old[entry % len(old)]
+            label = (run, 2 * sorted(used[run]).index(which) + 1) if run else (run, which)
+            return edge, new.index(label) + (entry >= len(old)) * len(new)
+
+        haloed = frozenset(moved(place) for place in found.haloed)
+        left, right = (
+            decorated(at, {moved(place): power for place, power in word}, haloed)
+            for word in found.words
+        )
+        return left, right
+
+    def _order(self, words: tuple[Word, Word]) -> tuple[int, int, tuple[object, ...]]:
+        """Natural equalities first, which cut before and join after; of these the small ones."""
+        rank = self._rank(words)
+        return sum(n for _, n, _ in rank), sum(size for size, _, _ in rank), rank
+
+    def _rank(self, words: tuple[Word, Word]) -> tuple[tuple[int, int, Word], ...]:
+        """Small sides first; among equals those that apply to whole tensors, with operators that
+        cut before and operators that join after."""
+        arity = self.operator.arity
+        undone = [sum((n < 0) == (edge < arity) for (edge, _), n in word) for word in words]
+        return tuple((len(word), n, word) for word, n in zip(words, undone, strict=True))
+
+
+def _choices(sides: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """All ways to choose a side where either will do (0); where that are many, those that put all
+    but one on the same."""
+    if sides.count(0) <= MOST_CHOICES:
+        yield from product(*((side,) if side else (1, -1) for side in sides))
+        return
+    for most in (1, -1):
+        for other in range(-1, len(sides)):
+            yield tuple(side or (-most if i == other else most) for i, side in enumerate(sides))
+
+
+def decorated(
+    at: Instance, powers: Mapping[Place, int], haloed: frozenset[Place] = frozenset()
+) -> tuple[Value, ...]:
+    """An operator with a parallel operator at each of some places, on as many edges."""
+    symbols = (DEGREE, *(f"{DEGREE}{i}" for i in range(2, 9)))
+    degree = Poly.of(next(s for s in symbols if s not in at.call.operator.attributes))
+    moves = {place[0]: _move(at, place, power, degree, haloed) for place, power in powers.items()}
+
+    def after(edge: int, value: Value) -> Value:
+        return Value(Node(moves[edge], (value,))) if edge in moves else value
+
+    names = input_names(len(at.ranks))
+    leaves = [tensor(name, rank) for name, rank in zip(names, at.ranks, strict=True)]
+    node = Node(at.call, tuple(after(edge, x) for edge, x in enumerate(leaves)))
+    return tuple(after(len(leaves) + i, node.value(i)) for i in range(len(at.outputs)))
+
+
+def _move(at: Instance, place: Place, power: int, degree: Poly, haloed: frozenset[Place]) -> Call:
+    """The parallel operator that shifts an entry by a power of the degree."""
+    edge, entry = place
+    rank = at.edges[edge]
+    if entry >= 2 * rank:
+        return OPERATORS["replicate" if entry == 2 * rank else "reduce"](degree=degree)
+    names = ("partition", "combine") if entry < rank else ("pipeline", "batch")
+    operator = OPERATORS[names[power < 0]]
+    around = {n: Poly.of(n) for n in AROUND} if place in haloed else {}
+    halo = dict(zip(operator.optional, around.values(), strict=True)) if around else {}
+    return operator(dim=entry % rank, degree=degree, **halo)
+
+
+def _typings(at: Instance, haloed: frozenset[Place]) -> Iterator[Typing]:
+    """The typings of an operator of which some dimensions of operands have a halo."""
+    names = input_names(len(at.ranks))
+    leaves = [tensor(name, rank) for name, rank in zip(names, at.ranks, strict=True)]
+    inputs = list(leaves)
+    for edge, dim in sorted(haloed):
+        # The exchange of a halo, which leaves all degrees as they are.
+        call = OPERATORS["partition"](dim=dim, degree=1, before=1, after=1)
+        inputs[edge] = Value(Node(call, (inputs[edge],)))
+    node = Node(at.call, tuple(inputs))
+    outputs = tuple(node.value(port) for port in range(len(at.outputs)))
+    for typing in typings(Graph(outputs).nodes, outputs):
+        rows = Basis.of(typing.equations).rows
+        reduced = [Basis(rows).reduce(entry) for t in typing.types for entry in entries(t)]
+        symbols = {
+            entry.powers[0][0]: (edge, n)
+            for edge, (name, rank) in enumerate(zip(names, at.ranks, strict=True))
+            for n, entry in enumerate(entries(input_degrees(name, rank)))
+        }
+        yield _linear(at, rows, reduced, symbols, haloed)
+
+
+def _linear(
+    at: Instance,
+    rows: Sequence[tuple[str, Monomial]],
+    outputs: Sequence[Monomial],
+    symbols: Mapping[str, Place],
+    haloed: frozenset[Place],
+) -> Typing:
+    """The columns of a typing: what has to be 1 (``symbol / value``) and what the outputs are."""
+    fixed = frozenset(symbols[s] for s, value in rows if s in symbols and not value.powers)
+    forms = [value.over(Monomial.of(symbol)) for symbol, value in rows] + list(outputs)
+    columns: dict[Place, dict[int, int]] = {place: {} for place in symbols.values()}
+    for row, form in enumerate(forms):
+        whole = lcm(*(power.denominator for _, power in form.powers))
+        for symbol, power in form.powers:
+            if symbol in symbols:
+                columns[symbols[symbol]][row] = int(power * whole)
+        if row >= len(rows):
+            columns[_output_place(at, row - len(rows))] = {row: whole}
+    kept = {place: column for place, column in sorted(columns.items()) if place not in fixed}
+    return Typing(kept, fixed, haloed)
+
+
+def _output_place(at: Instance, number: int) -> Place:
+    """The place of an entry of the outputs, counted through all of them."""
+    for port, rank in enumerate(at.outputs):
+        if number < 2 * rank + 2:
+            return len(at.ranks) + port, number
+        number -= 2 * rank + 2
+    raise IndexError(number)
+
+
+def _shifts(at: Instance, typing: Typing, edge: int) -> Iterator[tuple[Place, int]]:
+    """The parallel operators on an edge, but those that make degrees fractions of k."""
+    rank = at.edges[edge]
+    for entry in range(2 * rank + 2):
+        place = (edge, entry)
+        if entry != 2 * rank + 1 and place not in typing.fixed:
+            yield place, 1
+        if entry != 2 * rank:
+            yield place, -1
+
+
+def _graphs(at: Instance, typing: Typing) -> int:
+    """How many graphs are typed."""
+    return prod(1 + len(list(_shifts(at, typing, edge))) for edge in range(len(at.edges)))
+
+
+def _values(at: Instance, typing: Typing) -> int:
+    """How many types they have, told apart by a hash that is linear in the powers: it misses one
+    difference in 2**64."""
+    random = Random(0)
+    weights: dict[int, int] = defaultdict(lambda: random.getrandbits(64))
+    others: dict[Place, int] = defaultdict(lambda: random.getrandbits(64))
+    total = np.zeros(1, np.uint64)
+    for edge in range(len(at.edges)):
+        options = [0]
+        for place, power in _shifts(at, typing, edge):
+            if place in typing.columns:
+                own = sum(weights[row] * n for row, n in typing.columns[place].items())
+            else:
+                own = others[place]
+            options.append(own * power)
+        shifts = np.array([option % 2**64 for option in options], np.uint64)
+        total = (total[:, None] + shifts[None, :]).ravel()
+    return len(np.unique(total))

@@ -1,0 +1,237 @@
+"""Which equalities around one operator are rules of their own, as linear algebra.
+
+Around one operator, a parallel operator on an edge shifts one entry of that edge's type by log k.
+A *place* is such an entry, (edge, entry), and a graph is a vector that counts the parallel
+operators at each place. Partition and combine undo each other, so their places count in integers,
+up and down. Nothing undoes replicate and reduce: counts of copies and partials never fall below 0.
+
+Graphs that are typed alike differ by a *relation*: an integer vector that typing sends to 0. What
+it adds at a place stands on the one side or, undone, on the other. If a relation is a sum of
+relations that agree with its signs, these can be applied one after the other, and no count ever
+falls below 0; so the relations that are no such sum generate all others (a Graver basis; Sturmfels,
+Gröbner Bases and Convex Polytopes, 1996, chapter 4). ``relations`` finds them, and of them
+``Steps`` leaves out those that others reach by a longer way.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+Place = tuple[int, int]
+"""(edge, entry of its type); entries are ordered as in
+``verifier.trusted.sizes.degrees.entries``."""
+Relation = tuple[tuple[Place, int], ...]
+"""Powers of k by place, sorted; the first one positive."""
+Column = Mapping[int, int]
+"""What one power of k at a place adds to each condition of typing and entry of the outputs."""
+
+MOST_STEPS = 6
+LIMIT = 2
+"""Counts beyond are not followed."""
+WIDTH, ZERO, TOP = 5, 8, 16
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The edges of an operator by rank, and where a count can only be taken up on one side.
+
+    ``sided``: places other than those of copies and partials whose positive powers stand on the
+    left only, and negative ones on the right.
+    """
+
+    ranks: tuple[int, ...]
+    sided: frozenset[Place] = frozenset()
+
+    def side(self, place: Place, power: int) -> int:
+        """Where a power has to stand: 1 left, -1 right, 0 if either will do.
+
+        A replicate raises copies; a reduce lowers partials. Elsewhere, what raises an entry on one
+        side may be what lowers it on the other.
+        """
+        edge, entry = place
+        copies = 2 * self.ranks[edge]
+        if entry == copies or place in self.sided:
+            return 1 if power > 0 else -1
+        if entry == copies + 1:
+            return -1 if power > 0 else 1
+        return 0
+
+    def counted(self, place: Place) -> bool:
+        """Whether it counts copies or partials, which nothing undoes."""
+        return place[1] >= 2 * self.ranks[place[0]]
+
+    def fit(self, powers: Mapping[Place, int], edge: int) -> bool:
+        """Whether an edge has room for its powers: one parallel operator on either side."""
+        sides = [
+            self.side(place, power)
+            for place, power in powers.items()
+            if place[0] == edge
+            for _ in range(abs(power))
+        ]
+        return len(sides) < 2 or (len(sides) == 2 and (sum(sides) == 0 or 0 in sides))
+
+
+def normal(powers: Mapping[Place, int]) -> Relation:
+    """The relation with some powers; it is the same from right to left."""
+    ordered = sorted(powers.items())
+    sign = 1 if ordered[0][1] > 0 else -1
+    return tuple((place, sign * power) for place, power in ordered)
+
+
+def relations(columns: Mapping[Place, Column], edges: Edges) -> list[Relation]:
+    """The relations between graphs with up to one parallel operator on each edge that are no sum of
+    such relations of the same signs."""
+    finder = _Finder(columns, edges)
+    found = finder.run()
+    by_size = sorted(found, key=lambda r: sum(abs(power) for _, power in r))
+    kept: list[Relation] = []
+    for relation in by_size:
+        if not any(_is_part(other, relation) for other in kept):
+            kept.append(relation)
+    return kept
+
+
+def _is_part(part: Relation, whole: Relation) -> bool:
+    """Whether a relation, or its reverse, is a summand of the same signs."""
+    powers = dict(whole)
+    shares = [(power, powers.get(place, 0)) for place, power in part]
+    return all(0 < p <= q or q <= p < 0 for p, q in shares) or all(
+        0 < -p <= q or q <= -p < 0 for p, q in shares
+    )
+
+
+class _Finder:
+    """Grows vectors power by power, each to cancel what the ones before left over.
+
+    Every relation that is no sum is found: of a part of it something is left over, and the rest of
+    it has a power that lowers just that.
+    """
+
+    def __init__(self, columns: Mapping[Place, Column], edges: Edges) -> None:
+        self._columns, self._edges = columns, edges
+        self._by_row: dict[int, list[tuple[Place, int]]] = defaultdict(list)
+        for place, column in columns.items():
+            for row, value in column.items():
+                self._by_row[row].append((place, value))
+        self._seen: set[frozenset[tuple[Place, int]]] = set()
+        self._found: dict[Relation, None] = {}
+        self._done: set[Place] = set()
+
+    def run(self) -> list[Relation]:
+        for place, column in self._columns.items():
+            self._grow({place: 1}, dict(column))
+            # Relations with a power here, of either sign, are known up to reversal.
+            self._done.add(place)
+        return list(self._found)
+
+    def _grow(self, powers: dict[Place, int], left_over: dict[int, int]) -> None:
+        key = frozenset(powers.items())
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        if not left_over:
+            self._found[normal(powers)] = None
+            return
+        options = min((self._options(powers, row, left_over[row]) for row in left_over), key=len)
+        for place, sign in options:
+            more = {**powers, place: powers.get(place, 0) + sign}
+            if self._edges.fit(more, place[0]):
+                self._grow(more, self._added(left_over, place, sign))
+
+    def _options(self, powers: Mapping[Place, int], row: int, have: int) -> list[tuple[Place, int]]:
+        found: list[tuple[Place, int]] = []
+        for place, value in self._by_row[row]:
+            sign = -1 if (value > 0) == (have > 0) else 1
+            if place not in self._done and powers.get(place, 0) * sign >= 0:
+                found.append((place, sign))
+        return found
+
+    def _added(self, left_over: Mapping[int, int], place: Place, sign: int) -> dict[int, int]:
+        total = dict(left_over)
+        for row, value in self._columns[place].items():
+            total[row] = total.get(row, 0) + sign * value
+            if not total[row]:
+                del total[row]
+        return total
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A relation read in one direction, as additions to a state (see ``Steps``)."""
+
+    needed: int
+    """Added to a state, it sets the top bit of each count that is as great as what is taken."""
+    tops: int
+    change: int
+
+
+class Steps:
+    """Relations as steps between states: what they reach, and how fast.
+
+    A state holds the powers of one side and, reversed, what has been undone. It is one integer with
+    a field of ``WIDTH`` bits for each place, so that a step is an addition; a field holds a count
+    plus ``ZERO``.
+    """
+
+    def __init__(self, edges: Edges) -> None:
+        self._edges = edges
+        places = [(e, n) for e, rank in enumerate(edges.ranks) for n in range(2 * rank + 2)]
+        self._shifts = {place: WIDTH * i for i, place in enumerate(places)}
+        self._top = self._fields(dict.fromkeys(places, TOP))
+        # Added to a state, they set the top bit of a field above LIMIT, or of one not below -LIMIT.
+        self._above = self._fields(dict.fromkeys(places, TOP - ZERO - LIMIT - 1))
+        self._not_below = self._fields(dict.fromkeys(places, TOP - ZERO + LIMIT))
+        self._zero = self._fields(dict.fromkeys(places, ZERO))
+
+    def distance(
+        self, relation: Relation, known: Iterable[Relation], most: int = MOST_STEPS
+    ) -> int | None:
+        """By how many steps of the known relations one follows; None if by up to ``most`` it does
+        not."""
+        steps = [step for other in known for step in self._both_ways(other)]
+        left, right = (self._zero + self._fields(side) for side in self.sides(relation))
+        near, frontiers = [{left}, {right}], [{left}, {right}]
+        for count in range(1, most + 1):
+            side = int(0 < len(frontiers[1]) < len(frontiers[0]) or not frontiers[0])
+            new = {b for a in frontiers[side] for b in _next(a, steps)}
+            new = {state for state in new - near[side] if self._is_small(state)}
+            if not new.isdisjoint(near[1 - side]):
+                return count
+            near[side] |= new
+            frontiers[side] = new
+        return None
+
+    def sides(self, relation: Relation) -> tuple[dict[Place, int], dict[Place, int]]:
+        """What a relation replaces, and by what; all that may stand on the left does."""
+        left: dict[Place, int] = {}
+        right: dict[Place, int] = {}
+        for place, power in relation:
+            if self._edges.counted(place):
+                side = left if self._edges.side(place, power) > 0 else right
+                side[place] = abs(power)
+            else:
+                left[place] = power
+        return left, right
+
+    def _fields(self, values: Mapping[Place, int]) -> int:
+        return sum(value << self._shifts[place] for place, value in values.items())
+
+    def _both_ways(self, relation: Relation) -> Iterator[_Step]:
+        left, right = self.sides(relation)
+        for taken, given in ((left, right), (right, left)):
+            needed = {p: TOP - ZERO - n for p, n in taken.items() if self._edges.counted(p)}
+            tops = self._fields(dict.fromkeys(needed, TOP))
+            change = self._fields(given) - self._fields(taken)
+            yield _Step(self._fields(needed), tops, change)
+
+    def _is_small(self, state: int) -> bool:
+        low = (state + self._not_below) & self._top == self._top
+        return low and not (state + self._above) & self._top
+
+
+def _next(state: int, steps: Sequence[_Step]) -> Iterator[int]:
+    for step in steps:
+        if (state + step.needed) & step.tops == step.tops:
+            yield state + step.change

@@ -1,0 +1,1 @@
+"""Operators with an inner reduction as graphs of primitive ones, compiled from their equations."""

@@ -1,0 +1,243 @@
+"""Operators with an inner reduction as graphs of primitive ones, compiled from their equations.
+
+A softmax refuses a cut along its axis: it reads all of it at each of its elements. The graph
+
+    divide(exp(x - m), expand(sum_axis(exp(x - m)), size))      with m = max_axis(x)
+
+says the same, and there each operator allows one: ``sum_axis`` of a cut axis leaves partial sums,
+the rest goes element by element. Nothing is written about any operator; what cannot be compiled is
+left out with a reason. A pair is a candidate until it is proved (``verifier.decide``).
+
+Reductions and repetitions have a form by blocks beside: ``max_axis`` of k blocks is that of the k
+maxima of each, which a cut axis can compute where no partial sums would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Graph, Node, Value, apply, tensor
+from pcg.language.equation import Equation, Output, run_names
+from pcg.language.expr import Max, Sum, walk
+from pcg.language.poly import Poly
+from pcg.ops.layout import flatten, unflatten
+from pcg.types.operator import Call, Operator
+from pcg.types.operator import Value as Attribute
+from substitutions.generate.decompose.compiler import Compiler, binders
+from substitutions.generate.decompose.named_axes import Named
+from substitutions.generate.decompose.product_form import NotCompiled
+from verifier.trusted.sizes.runs import free_runs
+from verifier.trusted.sizes.sizes import input_size
+
+MAX_LENGTH = 3
+"""How many axes a run has at most where the graph depends on their number."""
+MAX_RANK = 4
+BLOCKS = ("k", "n")
+"""The number of blocks of an axis, and the size of each."""
+
+
+@dataclass(frozen=True)
+class Decomposed:
+    """An operator, ``left``, and a graph of others that computes the same."""
+
+    left: tuple[Value, ...]
+    right: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """What is found for an operator: one pair for each number of axes that needs its own; or
+    else the reason why there is none."""
+
+    pairs: tuple[Decomposed, ...] = ()
+    reason: str = ""
+
+
+def decompositions(operator: Operator) -> tuple[Decomposed, ...]:
+    """An operator with an inner reduction as graphs of primitive operators, and those that work
+    by blocks as the blocks of an axis. Candidates: none is proved here."""
+    return (*decompose(operator).pairs, *by_blocks(operator))
+
+
+def decompose(operator: Operator) -> Decomposition:
+    """The operator as a graph of primitive ones, or the reason why there is none."""
+    if operator.parallel is not None or not _reduces(operator):
+        return Decomposition(reason="nothing is reduced in it")
+    lengths = dict.fromkeys(operator.runs, 1)
+    try:
+        first = _compiled(operator, lengths)
+    except NotCompiled as error:
+        return Decomposition(reason=str(error))
+    if any(node.name == operator.name for node in Graph(first.right).nodes):
+        return Decomposition(reason="it is a primitive operator")
+    if _covers_every_run(operator, first):
+        return Decomposition((first,))
+    return Decomposition(tuple(_variants(operator)))
+
+
+def _variants(operator: Operator) -> Iterator[Decomposed]:
+    """The decompositions at each number of axes that fits, where one does not stand for all."""
+    for chosen in product(range(MAX_LENGTH + 1), repeat=len(operator.runs)):
+        lengths = dict(zip(operator.runs, chosen, strict=True))
+        try:
+            found = _compiled(operator, lengths)
+        except (NotCompiled, OperatorError):
+            continue  # such as a mean of nothing
+        rank = max(node.ranks[0] for node in Graph(found.left).nodes)
+        if rank <= MAX_RANK and not all(value.node.is_leaf for value in found.right):
+            yield found
+
+
+def _reduces(operator: Operator) -> bool:
+    equation = _instance(operator, dict.fromkeys(operator.runs, 1))[0]
+    return any(isinstance(p, Sum | Max) for o in equation.outputs for p in walk(o.body))
+
+
+def _covers_every_run(operator: Operator, pair: Decomposed) -> bool:
+    """Whether each axis of a run may be any number of axes on both sides."""
+    free = {place for group in free_runs(pair.left, pair.right) for place in group}
+    return all(
+        (declared.name, at) in free
+        for declared in operator.template.operands
+        for at, dim in enumerate(declared.dims)
+        if dim.run
+    )
+
+
+def _instance(
+    operator: Operator, lengths: Mapping[str, int]
+) -> tuple[Equation, tuple[int, ...], dict[str, int]]:
+    """The equation for runs of given lengths, with the ranks of its operands and its positions."""
+    ranks: list[int] = []
+    positions: dict[str, int] = {}
+    for part in operator.template.placing:
+        at = 0
+        for dim in part.dims:
+            if dim.position is not None:
+                positions[dim.position] = at
+            at += lengths[dim.names[0]] if dim.run else 1
+        ranks.append(at)
+    operands = tuple(ranks[: operator.arity])
+    given = tuple(positions[name] for name in operator.template.positions)
+    return operator.instance(operands, given), operands, positions
+
+
+def _compiled(operator: Operator, lengths: Mapping[str, int]) -> Decomposed:
+    """The decomposition for runs of given lengths. Raises NotCompiled."""
+    equation, ranks, positions = _instance(operator, lengths)
+    inputs = [tensor(o.name, r) for o, r in zip(equation.operands, ranks, strict=True)]
+    symbols = {name: Poly.of(name) for name in (*operator.sizes, *operator.reals)}
+    attributes: dict[str, Attribute] = {**positions, **symbols}
+    node = Node(operator(**attributes), tuple(inputs))
+    known = {**_sizes(equation), **symbols}
+    runs = frozenset(name for run, length in lengths.items() for name in run_names(run, length))
+    right = tuple(_output(equation, output, known, runs, inputs) for output in equation.outputs)
+    return Decomposed(tuple(node.value(port) for port in range(len(right))), right)
+
+
+def _sizes(equation: Equation) -> dict[str, Poly]:
+    """What the sizes of an equation are in terms of those of the inputs. One that is what others
+    leave of a merged dimension gets a symbol of its own: conditions say what it is."""
+    known: dict[str, Poly] = {}
+    for operand in equation.operands:
+        for position, dim in enumerate(operand.dims):
+            if len(dim.names) == 1:
+                size = Poly.of(input_size(operand.name, position))
+                known.setdefault(f"|{dim.names[0]}|", size)
+    for quotient in equation.quotients:
+        known[f"|{quotient.name}|"] = Poly.of(f"{quotient.name}_size")
+    for name, bound in equation.bounds:
+        known[f"|{name}|"] = bound.substitute(known)
+    return known
+
+
+def _output(
+    equation: Equation,
+    output: Output,
+    known: Mapping[str, Poly],
+    runs: frozenset[str],
+    inputs: Sequence[Value],
+) -> Value:
+    """One output as a graph over the inputs."""
+    bounds = _bounds(equation, output)
+    leaves: list[Named] = []
+    for operand, value in zip(equation.operands, inputs, strict=True):
+        leaf = Named(value, ())
+        for dim in operand.dims:
+            leaf = _taken_apart(leaf, dim.names, bounds, known)
+        leaves.append(leaf)
+    order = tuple(name for dim in output.dims for name in dim.names)
+    value = Compiler(leaves, bounds, known, order, runs).compile(output.body)
+    for position, dim in enumerate(output.dims):
+        for _ in dim.names[1:]:
+            value = apply(flatten(axis=position), value)
+    return value
+
+
+def _taken_apart(
+    leaf: Named, names: tuple[str, ...], bounds: Mapping[str, Poly], known: Mapping[str, Poly]
+) -> Named:
+    """The leaf with one more of its dimensions named; a merged one as several."""
+    value, axes = leaf.value, leaf.axes
+    for i, name in enumerate(names[:-1]):
+        inner = Poly.of(1)
+        for other in names[i + 1 :]:
+            inner = inner * bounds[other].substitute(known)
+        outer = bounds[name].substitute(known)
+        value = apply(unflatten(axis=len(axes), outer=outer, inner=inner), value)
+        axes = (*axes, name)
+    return Named(value, (*axes, names[-1]))
+
+
+def _bounds(equation: Equation, output: Output) -> dict[str, Poly]:
+    """The size of every index, as the equation writes it. Raises NotCompiled where a name stands
+    for indices of different sizes."""
+    stated = dict(equation.bounds)
+    found: dict[str, Poly] = {}
+    dims = [dim for part in (*equation.operands, output) for dim in part.dims]
+    named = [(name, Poly.of(f"|{name}|")) for dim in dims for name in dim.names]
+    for name, size in (*named, *binders(output.body)):
+        size = stated.get(name, size) if size == Poly.of(f"|{name}|") else size
+        if found.setdefault(name, size) != size:
+            raise NotCompiled(f"index {name} has the sizes {found[name]} and {size}")
+    return found
+
+
+@lru_cache(maxsize=1)
+def _blocks() -> tuple[Poly, Poly]:
+    count, size = (Poly.of(name) for name in BLOCKS)
+    return count, size
+
+
+def by_blocks(operator: Operator) -> tuple[Decomposed, ...]:
+    """An operator that takes away one axis, or makes one of a given size, as the same operator
+    twice: within the blocks of the axis, and over them."""
+    dims = [part.dims for part in operator.template.placing]
+    if operator.arity != 1 or len(dims) != 2 or operator.template.positions != ("axis",):
+        return ()
+    plain = [sum(not dim.run for dim in part) for part in dims]
+    if operator.reals or plain not in ([1, 0], [0, 1]):
+        return ()
+    _, (rank,), positions = _instance(operator, dict.fromkeys(operator.runs, 1))
+    (axis,) = positions.values()
+    x = tensor(operator.operand_names[0], rank)
+    count, size = _blocks()
+    if plain == [1, 0] and not operator.sizes:
+        inner = apply(unflatten(axis=axis, outer=count, inner=size), x)
+        right = apply(operator(axis=axis), apply(operator(axis=axis + 1), inner))
+        return (Decomposed((apply(operator(axis=axis), x),), (right,)),)
+    if plain == [0, 1] and len(operator.sizes) == 1:
+        (name,) = operator.sizes
+        right = apply(_sized(operator, axis, name, count), x)
+        right = apply(_sized(operator, axis + 1, name, size), right)
+        left = apply(_sized(operator, axis, name, count * size), x)
+        return (Decomposed((left,), (apply(flatten(axis=axis), right),)),)
+    return ()
+
+
+def _sized(operator: Operator, axis: int, name: str, size: Poly) -> Call:
+    return operator(**{"axis": axis, name: size})

@@ -1,0 +1,312 @@
+"""The offline generator: from operator definitions to a library of proved rules.
+
+Enumerate, find candidates, generalise, prove. The library is a function of the operator definitions
+alone; nothing is written here, so that what was there stays whole until all is done.
+
+1. *typings*: the parallel type of every operator is proved; no rule about it could be otherwise.
+2. *enumeration*: rules around one operator and among parallel operators (``cuts``, ``chains``),
+   algebraic ones (``algebra``), decompositions (``decompose``), each part on its own.
+3. *proofs*, most general candidates first: what is an instance of a proved rule needs no proof.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from time import perf_counter
+from typing import TypeVar
+
+from pcg.budget import Budget
+from pcg.collection import uncollected
+from pcg.errors import NegativeAnswer
+from pcg.graph.graph import Value
+from pcg.ops.stand_ins import STAND_INS
+from pcg.types.operator import Operator
+from substitutions.generate.algebra.algebra import algebra
+from substitutions.generate.algebra.enumerate import Instance, computing, instances
+from substitutions.generate.algebra.worlds import worlds
+from substitutions.generate.attempt import attempt, first_form
+from substitutions.generate.cuts.chains import move_rules
+from substitutions.generate.cuts.cuts import cut_rules
+from substitutions.generate.decompose.decompose import decompositions
+from substitutions.rules.candidate import Candidate, Enumerated
+from substitutions.rules.general import General, most_general
+from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.store import (
+    LibraryFile,
+    RuleFile,
+    UndecidedFile,
+    library_of,
+)
+from substitutions.rules.workers import parallel_map
+from verifier.decide import Decision, Verdict
+from verifier.trusted.proof.local import prove_typing
+from verifier.typings import missing, reason_against, remember
+
+MAX_OPS = 3
+BUDGET = Budget(seconds=60)
+"""For one candidate, which is tried in several forms."""
+NARROW = "proved, left out"
+"""Of candidates that hold only where products of sizes are equal (``attempt``)."""
+Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
+
+Progress = Callable[[str, int, int], None]
+"""Told the phase, how much of it is done, and how much there is."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run of the generator did.
+
+    ``typings``: theorems behind parallel types that were proved. ``graphs``: enumerated, of
+    ``values`` different values. ``candidates``: pairs that may be rules, of which ``derived`` are
+    known to follow from smaller ones in one step; ``duplicates`` of those to be proved are
+    renamings and instances of others. ``verdicts``: of the rest. ``seconds`` by phase;
+    ``megabytes``: the peak of all processes.
+    """
+
+    typings: int
+    graphs: int
+    values: int
+    candidates: int
+    duplicates: int
+    verdicts: dict[str, int]
+    derived: int
+    seconds: dict[str, float]
+    megabytes: int
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A library of the proved candidates, and the others with what was decided of them."""
+
+    library: LibraryFile
+    report: Report
+    rejected: tuple[tuple[Candidate, Decision], ...]
+
+
+@dataclass(frozen=True)
+class Proved:
+    """A rule, and as it is written."""
+
+    rule: General
+    entry: RuleFile
+
+
+def no_progress(phase: str, done: int, total: int) -> None:
+    """Say nothing."""
+
+
+def generate(
+    operators: Sequence[Operator] | None = None,
+    *,
+    max_ops: int = MAX_OPS,
+    jobs: int | None = None,
+    derived: bool = False,
+    parallel: bool = True,
+    progress: Progress = no_progress,
+    budget: Budget = BUDGET,
+) -> Generated:
+    """Generate and prove the library of some computing operators (all, by default).
+
+    ``max_ops``: operators a side in the algebraic enumeration. ``jobs`` worker processes share the
+    work (by default one a core). ``derived``: keep rules that follow from smaller ones in one step
+    too. ``parallel``: without it, rules of the algebraic enumeration alone. ``budget``: for one
+    candidate. Raises NegativeAnswer where an operator's parallel type is not proved.
+    """
+    jobs = jobs or os.cpu_count() or 1
+    with uncollected():
+        chosen = list(computing() if operators is None else operators)
+        return _generated(chosen, max_ops, jobs, derived, parallel, progress, budget)
+
+
+def _generated(
+    chosen: Sequence[Operator],
+    max_ops: int,
+    jobs: int,
+    derived: bool,
+    parallel: bool,
+    progress: Progress,
+    budget: Budget,
+) -> Generated:
+    clock = _Clock()
+    around = [instance for operator in chosen for instance in instances(operator)]
+    typings = sum(_watched(parallel_map(_typings, around, jobs), "typings", len(around), progress))
+    for instance in around:  # all are proved, by workers that have ended
+        remember((instance.call, instance.ranks, instance.call.typing(instance.ranks)), None)
+    clock.lap("typings")
+    tasks = _tasks(chosen, max_ops, jobs, parallel=parallel)
+    found_parts = parallel_map(_run, tasks, jobs, chunk=1)
+    parts = list(_watched(found_parts, "enumeration", len(tasks), progress))
+    found = dict.fromkeys(candidate for part in parts for candidate in part.candidates)
+    clock.lap("enumeration")
+    prover = _Prover(jobs, progress, budget)
+    for steps in (0, 2, 1) if derived else (0, 2):
+        # What follows from others is proved after them, and where they leave it to be proved.
+        prover.run([candidate for candidate in found if candidate.steps == steps])
+    clock.lap("proofs")
+    counts = Counter(_counted_as(decision) for _, decision in prover.rejected)
+    counts["proved"] = len(prover.proved)
+    follow = sum(candidate.steps == 1 for candidate in found)
+    asked = len(found) if derived else len(found) - follow
+    report = Report(
+        typings,
+        sum(part.graphs for part in parts),
+        sum(part.values for part in parts),
+        len(found),
+        asked - sum(counts.values()),
+        dict(sorted(counts.items())),
+        follow,
+        clock.seconds,
+        _peak_megabytes(jobs),
+    )
+    undecided = [
+        UndecidedFile(inputs=dict(c.inputs), left=c.left, right=c.right, reason=decision.reason)
+        for c, decision in prover.rejected
+        if decision.verdict is Verdict.UNKNOWN
+    ]
+    rules = [p.entry for p in prover.proved]
+    library = library_of(rules, max_ops=max_ops, undecided=undecided)
+    return Generated(library, report, tuple(prover.rejected))
+
+
+def _counted_as(decision: Decision) -> str:
+    """What is said of a candidate that is no rule."""
+    return NARROW if decision.verdict is Verdict.PROVED else str(decision.verdict)
+
+
+Task = Callable[[], Enumerated]
+
+
+def _tasks(chosen: Sequence[Operator], max_ops: int, jobs: int, *, parallel: bool) -> list[Task]:
+    """The parts of the enumeration, the longest first: while others have workers of their own,
+    several share that one, which would else be waited for in the end."""
+    names = frozenset(operator.name for operator in chosen)
+    found: list[Task] = [
+        partial(algebra, world, max_ops, 1 if number else jobs)
+        for number, world in enumerate(worlds(names))
+    ]
+    if not parallel:
+        return found
+    found.append(move_rules)
+    found += [partial(cut_rules, o) for o in (*STAND_INS.values(), *chosen)]
+    return found + [partial(_decomposed, operator) for operator in chosen]
+
+
+def _decomposed(operator: Operator) -> Enumerated:
+    pairs = [(found.left, found.right) for found in decompositions(operator)]
+    candidates = tuple(Candidate.of(pair, "decomposition") for pair in pairs)
+    return Enumerated(2 * len(pairs), len(pairs), candidates)
+
+
+class _Prover:
+    """Proves candidates that are no instances of other candidates, or of what is proved."""
+
+    def __init__(self, jobs: int, progress: Progress, budget: Budget) -> None:
+        self._jobs, self._progress, self._budget = jobs, progress, budget
+        self.proved: list[Proved] = []
+        self._kept: set[General] = set()
+        self.rejected: list[tuple[Candidate, Decision]] = []
+
+    def run(self, candidates: Sequence[Candidate]) -> None:
+        known = len(self.proved)
+        work = list(self._uncovered(_forms(candidates, self._jobs)).items())
+        self._prove_typings([form for form, _ in work])
+        decisions = limited_map(attempt, work, self._jobs, self._budget, chunk=1)
+        for done, ((_, candidate), decided) in enumerate(zip(work, decisions, strict=True), 1):
+            if isinstance(decided, Lost):
+                unknown = Decision(Verdict.UNKNOWN, str(decided.spent))
+                self.rejected.append((candidate, unknown))
+            elif decided.entry is None or decided.form is None:
+                self.rejected.append((candidate, decided.decision))
+            else:
+                self._keep(decided.form, decided.entry)
+            self._progress("proofs", done, len(work))
+        # Of what was proved together, the form in the end may be an instance of another's.
+        general = set(most_general([p.rule for p in self.proved]))
+        self.proved[known:] = [p for p in self.proved[known:] if p.rule in general]
+
+    def _prove_typings(self, forms: Sequence[General]) -> None:
+        """Prove what the forms' operators have to say of their blocks, each theorem by one worker;
+        those that follow know of it."""
+        wanted = missing(value for form in forms for value in form.both)
+        reasons = limited_map(reason_against, wanted, self._jobs, self._budget)
+        for theorem, reason in zip(wanted, reasons, strict=True):
+            if not isinstance(reason, Lost):
+                remember(theorem, reason)
+
+    def _keep(self, rule: General, entry: RuleFile) -> None:
+        if rule not in self._kept:
+            self._kept.add(rule)
+            self.proved.append(Proved(rule, entry))
+
+    def _uncovered(self, forms: Mapping[General, Candidate]) -> dict[General, Candidate]:
+        rules = [p.rule for p in self.proved]
+        every = most_general([*rules, *forms])
+        return {form: forms[form] for form in every if form in forms and form not in self._kept}
+
+
+def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidate]:
+    """Candidates by their most general forms, small ones first; equal ones once."""
+    ordered = sorted(candidates, key=lambda c: (len(c.left) + len(c.right), str(c)))
+    found: dict[General, Candidate] = {}
+    for candidate, form in zip(ordered, parallel_map(first_form, ordered, jobs), strict=True):
+        known = found.get(form)
+        if form.left != form.right and (known is None or _rank(candidate) < _rank(known)):
+            found[form] = candidate
+    return found
+
+
+def _rank(candidate: Candidate) -> tuple[int, int]:
+    """Of candidates of one form, what follows in the fewest steps, and may say most of sizes."""
+    return candidate.steps, -len(candidate.ones)
+
+
+def _run(task: Task) -> Enumerated:
+    return task()
+
+
+def _peak_megabytes(jobs: int) -> int:
+    """What this process, its workers and those that share the work of one of these held at most,
+    if all had the most of any at once."""
+    own = getrusage(RUSAGE_SELF).ru_maxrss
+    workers = getrusage(RUSAGE_CHILDREN).ru_maxrss * 2 * jobs if jobs > 1 else 0
+    return (own + workers) >> 10
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """The phase that ends here."""
+        now = perf_counter()
+        self.seconds[phase], self._last = now - self._last, now
+
+
+def _watched(items: Iterable[T], phase: str, total: int, progress: Progress) -> Iterator[T]:
+    progress(phase, 0, total)
+    for done, item in enumerate(items, 1):
+        yield item
+        progress(phase, done, total)
+
+
+def _typings(instance: Instance) -> int:
+    """How many theorems the parallel type of an instance takes; raises unless all are proved."""
+    if instance.call.operator.parallel is not None:
+        return 0
+    found = prove_typing(instance.call, instance.ranks)
+    for theorem in found:
+        if theorem.proof is None:
+            ranks = ", ".join(map(str, instance.ranks))
+            problem = f"its parallel type is not proved: {theorem.reason}"
+            raise NegativeAnswer(f"{instance.call.name} at ranks {ranks}: {problem}")
+    return len(found)

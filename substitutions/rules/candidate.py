@@ -1,0 +1,50 @@
+"""Candidates: pairs of graphs as text, which crosses between processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pcg.graph.graph import Value
+from pcg.plan.text import parse_values
+from substitutions.rules.rule import Family, input_ranks, side_text
+
+Side = tuple[Value, ...]
+Pair = tuple[Side, Side]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A pair of graphs as text. ``steps``: by how many rewriting steps it is known to follow from
+    smaller rules; 0 if by none. ``family``: who found it.
+    ``ones``: the axes of inputs that had one element where both graphs were seen to be equal.
+    """
+
+    inputs: tuple[tuple[str, int], ...]
+    left: str
+    right: str
+    family: Family
+    steps: int = 0
+    ones: tuple[tuple[str, int], ...] = ()
+
+    @staticmethod
+    def of(pair: Pair, family: Family, steps: int = 0) -> Candidate:
+        left, right = pair
+        ranks = input_ranks((*left, *right))
+        return Candidate(ranks, side_text(left), side_text(right), family, steps)
+
+    def parse(self) -> Pair:
+        inputs = dict(self.inputs)
+        return parse_values(self.left, inputs), parse_values(self.right, inputs)
+
+    def __str__(self) -> str:
+        ranks = " ".join(f"{name}:{rank}" for name, rank in self.inputs)
+        return f"{ranks} | {self.left} == {self.right}"
+
+
+@dataclass(frozen=True)
+class Enumerated:
+    """What one part of the enumeration went through, and what it found."""
+
+    graphs: int
+    values: int
+    candidates: tuple[Candidate, ...]

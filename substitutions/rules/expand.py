@@ -1,0 +1,184 @@
+"""From general rules to the concrete ones for a graph: its ranks, and its element-wise operators.
+
+An operator is *reached* if the graph has it, or if a rule makes it of operators that are reached.
+Parallel operators always are. A rule whose left side has an operator that is not reached can never
+be applied, and is left out; so is one about tensors of more axes than the graph has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+from pcg.graph.graph import Graph
+from pcg.ops import OPERATORS
+from pcg.ops.stand_ins import STAND_INS, stand_in
+from pcg.types.operator import Operator
+from substitutions.rules.rule import Rule, attribute_symbols, open_call
+
+Usable = Callable[[Rule], bool]
+"""Which directions of rules are asked for; a direction is a rule read from left to right."""
+
+
+def any_direction(rule: Rule) -> bool:
+    """Every direction."""
+    return True
+
+
+def expand(rules: Iterable[Rule], graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
+    """The concrete rules for a graph, each once, in a fixed order.
+
+    Inputs and outputs have at most as many axes as the tensors of the graph, what lies between one
+    more.
+    """
+    most = max((rank for node in graph.nodes for rank in node.ranks), default=0)
+    names = frozenset(node.name for node in graph.nodes if not node.is_leaf)
+    return Expander(tuple(rules)).concrete(most, names, usable)
+
+
+class Expander:
+    """The general rules of a library; remembers their forms at other ranks."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = tuple(_Expandable(rule) for rule in rules)
+        self._ranked: dict[int, dict[int, tuple[Rule, ...]]] = {}
+        self._known: dict[tuple[int, frozenset[str], Usable], tuple[Rule, ...]] = {}
+
+    def concrete(self, most: int, names: frozenset[str], usable: Usable) -> tuple[Rule, ...]:
+        """The rules for tensors of at most so many axes and operators of these names."""
+        key = (most, names, usable)
+        if key not in self._known:
+            self._known[key] = tuple(self._concrete(most, names, usable))
+        return self._known[key]
+
+    def _concrete(self, most: int, names: frozenset[str], usable: Usable) -> Iterator[Rule]:
+        reached = self._reached(names, usable)
+        functions = _functions(reached)
+        seen: set[tuple[object, ...]] = set()
+        for number, expandable in enumerate(self._rules):
+            if not any(expandable.is_in_reach(way, reached, functions) for way in (0, 1)):
+                continue
+            for ranked in self._at_ranks(number, most):
+                for rule in _with_functions(ranked, functions):
+                    if (key := _content(rule)) not in seen:
+                        seen.add(key)
+                        yield rule
+
+    def _at_ranks(self, number: int, most: int) -> tuple[Rule, ...]:
+        known = self._ranked.setdefault(most, {})
+        if number not in known:
+            known[number] = tuple(_at_ranks(self._rules[number].rule, most))
+        return known[number]
+
+    def _reached(self, names: frozenset[str], usable: Usable) -> frozenset[str]:
+        reached = names | {o.name for o in OPERATORS.values() if o.parallel is not None}
+        pending = [
+            (expandable, way)
+            for expandable in self._rules
+            for way in (0, 1)
+            if not expandable.starts_anywhere(way) and usable(expandable.directions[way])
+        ]
+        while True:
+            functions = _functions(reached)
+            ready = [(e, way) for e, way in pending if e.is_in_reach(way, reached, functions)]
+            more = frozenset(name for e, way in ready for name in e.named[1 - way])
+            if more <= reached:
+                return reached
+            reached |= more
+
+
+@dataclass(frozen=True)
+class _Expandable:
+    """A rule, with what decides whether it is asked for. Ways: 0 as written, 1 reversed."""
+
+    rule: Rule
+
+    @cached_property
+    def directions(self) -> tuple[Rule, Rule]:
+        return self.rule, self.rule.reversed
+
+    @cached_property
+    def _operators(self) -> tuple[frozenset[str], frozenset[str]]:
+        sides = (Graph(self.rule.left), Graph(self.rule.right))
+        left, right = ({n.name for n in side.nodes if not n.is_leaf} for side in sides)
+        return frozenset(left), frozenset(right)
+
+    @cached_property
+    def named(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The operators of each side, stand-ins aside."""
+        left, right = self._operators
+        return left - STAND_INS.keys(), right - STAND_INS.keys()
+
+    def starts_anywhere(self, way: int) -> bool:
+        """Whether it applies to any value: it makes nothing that is not there already."""
+        return not self._operators[way]
+
+    def is_in_reach(
+        self, way: int, reached: frozenset[str], functions: Mapping[str, Sequence[Operator]]
+    ) -> bool:
+        """Whether all operators are reached that it asks for: those of the side it starts from, or
+        of the other where it starts anywhere."""
+        asked = 1 - way if self.starts_anywhere(way) else way
+        wanted = self._operators[asked] & STAND_INS.keys()
+        return self.named[asked] <= reached and all(functions[name] for name in wanted)
+
+
+def _functions(names: frozenset[str]) -> dict[str, list[Operator]]:
+    """The element-wise operators among some, by the stand-in that covers them."""
+    found: dict[str, list[Operator]] = {name: [] for name in STAND_INS}
+    for name in sorted(names & OPERATORS.keys()):
+        covering = stand_in(OPERATORS[name])
+        if covering is not None:
+            found[covering.name].append(OPERATORS[name])
+    return found
+
+
+def _with_functions(rule: Rule, functions: Mapping[str, Sequence[Operator]]) -> Iterator[Rule]:
+    """The rule with operators for its stand-ins, in all ways."""
+    for chosen in product(*(functions[name] for name in rule.stand_ins)):
+        made = rule
+        for operator in chosen:
+            taken = attribute_symbols((*made.left, *made.right))
+            made = made.with_operator(open_call(operator, taken))
+        yield made
+
+
+def _at_ranks(rule: Rule, most: int) -> Iterator[Rule]:
+    """The rule at all numbers of axes for which its tensors have at most ``most``."""
+    for counts in _counts(rule, most):
+        found = rule if not counts else rule.at(counts)
+        if found is not None and _fits(found, most):
+            yield found
+
+
+def _counts(rule: Rule, most: int) -> Iterator[tuple[int, ...]]:
+    """Numbers of axes for the runs, so that no input has more axes than ``most``."""
+    room = {name: most - rank for name, rank in rule.inputs}
+    for group in rule.runs:
+        for name, _ in group:
+            room[name] += 1
+    if min(room.values(), default=0) < 0:
+        return
+    pending: list[tuple[tuple[int, ...], dict[str, int]]] = [((), room)]
+    for group in rule.runs:
+        uses = {name: sum(n == name for n, _ in group) for name, _ in group}
+        pending = [
+            ((*counts, count), {n: left - count * uses.get(n, 0) for n, left in rest.items()})
+            for counts, rest in pending
+            for count in range(min(rest[n] // used for n, used in uses.items()) + 1)
+        ]
+    yield from (counts for counts, _ in pending)
+
+
+def _fits(rule: Rule, most: int) -> bool:
+    ends = all(value.rank <= most for value in (*rule.left, *rule.right))
+    nodes = Graph((*rule.left, *rule.right)).nodes
+    return ends and all(rank <= most + 1 for node in nodes for rank in node.ranks)
+
+
+def _content(rule: Rule) -> tuple[object, ...]:
+    """What a rule says, whatever its name; its inputs are named in order of use as it is."""
+    sides = tuple((v.node.digest, v.port) for v in (*rule.left, *rule.right))
+    return (*sides, *rule.requires)

@@ -1,0 +1,229 @@
+"""Where axes may be inserted into a pair of graphs.
+
+A gap lies before, between or after the dimensions of a value. An operator takes a further axis at a
+gap that lies in one of its runs, in every operand and output that has the run; a gap where two runs
+meet has a slot for each. Gaps that have to take an axis together are one place (union and find over
+slots, as ``verifier.trusted.sizes.runs`` has it for dimensions). What comes out is proved
+afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.language.poly import Poly
+from pcg.language.template import Declared
+from pcg.types.operator import Call, Operator, run_lengths
+from verifier.trusted.sizes.runs import keeps_runs, with_sizes
+from verifier.trusted.sizes.sizes import input_size
+
+Side = tuple[Value, ...]
+Pair = tuple[Side, Side]
+Slot = tuple[int, int, int, int]
+"""(number of a node, port, gap, which of the axes that are inserted there)."""
+Run = tuple[str, int, int]
+"""(run, offset in it, which axis there)."""
+SLOTS = 2
+
+
+def inserted(pair: Pair) -> Pair:
+    """The pair with one more axis at every place that takes one."""
+    gaps = _Gaps(pair)
+    places = gaps.free()
+    try:
+        return gaps.with_axes(places)
+    except (ValueError, OperatorError):
+        kept: list[frozenset[Slot]] = []
+        for place in places:
+            try:
+                gaps.with_axes([*kept, place])
+            except (ValueError, OperatorError):
+                continue
+            kept.append(place)
+        return gaps.with_axes(kept)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An operand or output of an operator: what run the slots of its gaps are of, if any, the runs
+    that it has, and where its position attributes are."""
+
+    slots: tuple[tuple[Run | None, ...], ...]
+    runs: frozenset[str]
+    positions: tuple[tuple[str, int], ...]
+
+
+def _parts(node: Node) -> tuple[_Part, ...]:
+    call = node.operator_call
+    moved = call.values.get("dim") if call.operator.parallel else None
+    ranks = tuple(value.rank for value in node.inputs)
+    return _parts_at(call.operator, call.positions, ranks, moved if isinstance(moved, int) else -1)
+
+
+@lru_cache(maxsize=1 << 14)
+def _parts_at(
+    operator: Operator, given: tuple[int, ...], ranks: tuple[int, ...], moved: int
+) -> tuple[_Part, ...]:
+    template = operator.template
+    lengths = run_lengths(operator, ranks, dict(zip(template.positions, given, strict=True)))
+    return tuple(
+        _part(declared, lengths, moved, keeps_runs(operator)) for declared in template.placing
+    )
+
+
+def _part(declared: Declared, lengths: Mapping[str, int], moved: int, regular: bool) -> _Part:
+    meeting: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    positions = [("dim", moved)] if moved >= 0 else []
+    at = 0
+    for dim in declared.dims:
+        if dim.position is not None:
+            positions.append((dim.position, at))
+        if not dim.run:
+            at += 1
+            continue
+        name = dim.names[0]
+        for offset in range(lengths[name] + 1):
+            meeting[at + offset].append((name, offset))
+        at += lengths[name]
+    slots = tuple(_slots(meeting[gap] if regular else []) for gap in range(at + 1))
+    runs = frozenset(dim.names[0] for dim in declared.dims if dim.run)
+    return _Part(slots, runs, tuple(positions))
+
+
+def _slots(meeting: Sequence[tuple[str, int]]) -> tuple[Run | None, ...]:
+    """The slots of a gap by the runs that meet there: all of one run, or one for each of two."""
+    if len(meeting) == 1:
+        return tuple((*meeting[0], i) for i in range(SLOTS))
+    if len(meeting) == SLOTS:
+        return tuple((*run, 0) for run in meeting)
+    return (None,) * SLOTS
+
+
+class _Gaps:
+    """The slots of a pair: which take an axis together, and which cannot take one."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self._nodes = Graph((*pair[0], *pair[1])).nodes
+        self._numbers = {node: number for number, node in enumerate(self._nodes)}
+        self._parent: dict[Slot, Slot] = {}
+        self._blocked: set[Slot] = set()
+        for node in self._nodes:
+            if not node.is_leaf:
+                self._visit(node)
+        for a, b in zip(*pair, strict=True):
+            for here, there in zip(self._slots(a, a.rank), self._slots(b, a.rank), strict=True):
+                self._join(here, there)
+
+    def _slots(self, value: Value, rank: int) -> list[Slot]:
+        number = self._numbers[value.node]
+        return [(number, value.port, gap, i) for gap in range(rank + 1) for i in range(SLOTS)]
+
+    def _visit(self, node: Node) -> None:
+        known: dict[Run, Slot] = {}
+        found: Counter[Run] = Counter()
+        parts = _parts(node)
+        for value, part in _placed(node, parts):
+            slots = self._slots(value, len(part.slots) - 1)
+            for slot, run in zip(slots, (run for gap in part.slots for run in gap), strict=True):
+                if run is None:
+                    self._blocked.add(slot)
+                else:
+                    found[run] += 1
+                    self._join(slot, known.setdefault(run, slot))
+        having = Counter(name for part in parts for name in part.runs)
+        # An operand that has the run takes the axis too, or none does.
+        self._blocked |= {slot for run, slot in known.items() if found[run] < having[run[0]]}
+
+    def _root(self, slot: Slot) -> Slot:
+        while (parent := self._parent.get(slot, slot)) != slot:
+            slot = parent
+        return slot
+
+    def _join(self, a: Slot, b: Slot) -> None:
+        self._parent.setdefault(a, a)
+        self._parent.setdefault(b, b)
+        a, b = self._root(a), self._root(b)
+        if a != b:
+            self._parent[a] = b
+
+    def free(self) -> list[frozenset[Slot]]:
+        """The sets of slots that take an axis together and have one of an input; of two that lie at
+        the same gaps everywhere, one."""
+        blocked = {self._root(slot) for slot in self._blocked}
+        sets: dict[Slot, set[Slot]] = defaultdict(set)
+        for slot in self._parent:
+            sets[self._root(slot)].add(slot)
+        found: dict[frozenset[tuple[int, ...]], frozenset[Slot]] = {}
+        for node in self._nodes:
+            for slot in self._slots(node.value(), node.leaf.rank) if node.is_leaf else ():
+                root = self._root(slot)
+                if slot in self._parent and root not in blocked:
+                    gaps = frozenset(slot[:3] for slot in sets[root])
+                    found.setdefault(gaps, frozenset(sets[root]))
+        return list(found.values())
+
+    def with_axes(self, places: Sequence[frozenset[Slot]]) -> Pair:
+        """The pair with an axis in every slot. Raises ValueError where an operator does not take
+        it."""
+        gaps: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for place in places:
+            for number, port, gap, _ in place:
+                gaps[number, port].append(gap)
+        added = _Added(self._numbers, gaps)
+        sizes = added.moved_sizes(self._nodes)
+        new: dict[Node, Node] = {}
+        for node in self._nodes:
+            made = added.to(node, sizes, new)
+            for port, rank in enumerate(node.ranks):
+                if made.ranks[port] != rank + added.up_to(node.value(port), rank):
+                    raise ValueError(f"{node.name} has other ranks with the axes inserted")
+            new[node] = made
+        sides = [tuple(Value(new[v.node], v.port) for v in side) for side in self._pair]
+        return sides[0], sides[1]
+
+
+@dataclass(frozen=True)
+class _Added:
+    """Axes added to values: the gaps of each, by the number of its node and its port."""
+
+    numbers: Mapping[Node, int]
+    gaps: Mapping[tuple[int, int], Sequence[int]]
+
+    def up_to(self, value: Value, gap: int) -> int:
+        """How many axes there are more at the gaps of a value up to one."""
+        added = self.gaps.get((self.numbers[value.node], value.port), ())
+        return sum(at <= gap for at in added)
+
+    def moved_sizes(self, nodes: Sequence[Node]) -> dict[str, Poly]:
+        """The sizes of inputs' dimensions, by where these are now."""
+        return {
+            input_size(node.leaf.name, dim): Poly.of(input_size(node.leaf.name, dim + more))
+            for node in nodes
+            if node.is_leaf
+            for dim in range(node.leaf.rank)
+            if (more := self.up_to(node.value(), dim))
+        }
+
+    def to(self, node: Node, sizes: Mapping[str, Poly], new: Mapping[Node, Node]) -> Node:
+        """A node with the axes; ``new`` has its operands with them."""
+        if isinstance(node.call, Leaf):
+            rank = node.call.rank + self.up_to(node.value(), node.call.rank)
+            return Node(Leaf(node.call.kind, node.call.name, rank))
+        attributes = dict(node.call.attributes)
+        for value, part in _placed(node, _parts(node)):
+            for name, dim in part.positions:
+                attributes[name] = dim + self.up_to(value, dim)
+        call = with_sizes(Call(node.call.operator, tuple(attributes.items())), sizes)
+        return Node(call, tuple(Value(new[v.node], v.port) for v in node.inputs))
+
+
+def _placed(node: Node, parts: Sequence[_Part]) -> Iterator[tuple[Value, _Part]]:
+    """The operands and outputs of a node, each with what the operator says of it."""
+    outputs = (node.value(port) for port in range(len(parts) - len(node.inputs)))
+    return zip((*node.inputs, *outputs), parts, strict=True)

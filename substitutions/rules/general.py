@@ -1,0 +1,273 @@
+"""General rules: the most general form of a pair, and what is an instance of what.
+
+A general rule is a pair of graphs at one choice of ranks, and ``runs``: groups of input dimensions
+that may each stand for any number of axes (``verifier.trusted.sizes.runs``). A stand-in in it
+stands for any operator that computes element by element (``pcg.ops.stand_ins``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import permutations, product
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Graph, Value
+from pcg.language.template import EquationError
+from pcg.ops.stand_ins import STAND_INS
+from substitutions.rules.canonical import canonical_pair
+from substitutions.rules.gaps import inserted
+from substitutions.rules.rule import attribute_symbols, input_ranks, side_text
+from substitutions.rules.unify import unifiers
+from verifier.trusted.sizes.runs import Group, all_widened, free_runs
+
+Side = tuple[Value, ...]
+Pair = tuple[Side, Side]
+
+
+@dataclass(frozen=True)
+class General:
+    """A pair of graphs and the axes that may be any number of axes. ``requires``: equations of
+    sizes for which alone it holds."""
+
+    left: Side
+    right: Side
+    runs: tuple[Group, ...] = ()
+    requires: tuple[str, ...] = ()
+
+    @property
+    def pair(self) -> Pair:
+        return self.left, self.right
+
+    @property
+    def both(self) -> tuple[Value, ...]:
+        """The outputs of both sides."""
+        return (*self.left, *self.right)
+
+    @cached_property
+    def text(self) -> str:
+        return f"{side_text(self.left)} == {side_text(self.right)}"
+
+    @cached_property
+    def operators(self) -> tuple[Counter[str], Counter[str]]:
+        """The operators of each side, each as often as its value is used."""
+        return _operators(self.left), _operators(self.right)
+
+    @cached_property
+    def named(self) -> tuple[Counter[str], Counter[str]]:
+        """The same without stand-ins."""
+        left, right = (
+            Counter({name: n for name, n in used.items() if name not in STAND_INS})
+            for used in self.operators
+        )
+        return left, right
+
+
+def general(left: Side, right: Side) -> General:
+    """The most general form that is found: axes that may be absent are left out, then one axis is
+    inserted wherever one may be. A pair that is no instance of what comes out stays as it is."""
+    pair = (left, right)
+    form = _widest(*_narrowed(pair))
+    ranks = dict(input_ranks((*left, *right)))
+    if any(found == pair for found in _at_ranks(form, ranks)):
+        return form
+    own = General(left, right, free_runs(left, right))
+    return form if is_instance(own, form) else own
+
+
+@lru_cache(maxsize=1 << 12)
+def _widest(left: Side, right: Side) -> General:
+    """The form with an axis wherever one may be inserted."""
+    pair = inserted((left, right))
+    return General(*pair, free_runs(*pair))
+
+
+def _narrowed(pair: Pair) -> Pair:
+    """The pair without the axes that may be absent."""
+    groups = free_runs(*pair)
+    if not groups:
+        return pair
+    smaller = _checked(pair, dict.fromkeys(groups, 0))
+    if smaller is not None:
+        return smaller
+    for group in groups:
+        if (smaller := _checked(pair, {group: 0})) is not None:
+            return _narrowed(smaller)
+    return pair
+
+
+def _checked(pair: Pair, counts: Mapping[Group, int]) -> Pair | None:
+    """The pair with so many axes; None where an operator has no such instance."""
+    try:
+        found = all_widened(*pair, counts)
+        _ = [node.ranks for node in Graph((*found[0], *found[1])).nodes]
+    except (OperatorError, EquationError):
+        return None
+    return found
+
+
+def at_counts(form: General, counts: tuple[int, ...]) -> Pair | None:
+    """The pair with so many axes in the place of each run; None where an operator has no such."""
+    return _at_counts(form.left, form.right, form.runs, counts)
+
+
+@lru_cache(maxsize=1 << 16)
+def _at_counts(
+    left: Side, right: Side, runs: tuple[Group, ...], counts: tuple[int, ...]
+) -> Pair | None:
+    changed = {g: n for g, n in zip(runs, counts, strict=True) if n != 1}
+    return _checked((left, right), changed) if changed else (left, right)
+
+
+def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[Pair]:
+    """The form at all numbers of axes that give its inputs some ranks."""
+    missing = {name: ranks.get(name, rank) - rank for name, rank in input_ranks(form.both)}
+    own = [Counter(name for name, _ in group) for group in form.runs]
+    for name in {name for counter in own for name in counter}:
+        missing[name] += sum(counter[name] for counter in own)
+    for counts in _counts(own, missing):
+        if (found := at_counts(form, counts)) is not None:
+            yield found
+
+
+def _counts(
+    own: Sequence[Mapping[str, int]], missing: Mapping[str, int]
+) -> Iterator[tuple[int, ...]]:
+    """How many axes each run may have: ``missing`` is what they add to the rank of each input, and
+    ``own`` how often each run is in each input."""
+    if not own:
+        if not any(missing.values()):
+            yield ()
+        return
+    first, rest = own[0], own[1:]
+    most = min(missing[name] // times for name, times in first.items())
+    for count in range(most + 1):
+        left = {name: m - count * first.get(name, 0) for name, m in missing.items()}
+        for others in _counts(rest, left):
+            yield (count, *others)
+
+
+def canonical(form: General) -> General:
+    """The same rule, as all that differ in names, order and direction only have it."""
+    pair = canonical_pair(form.pair)
+    return General(*pair, free_runs(*pair) if form.runs else ())
+
+
+# -- instances --------------------------------------------------------------------------------
+
+
+def is_instance(special: General, form: General) -> bool:
+    """Whether ``form``, with values for its inputs, numbers of axes for its runs, operators for its
+    stand-ins, in either direction and with its outputs in any order, says what ``special`` does:
+    where the runs of ``special`` are one axis each, and where they are none or two. What holds for
+    some sizes alone is taken to cover nothing but itself."""
+    if form.requires and special != form:
+        return False
+    directions = _directions(special, form)
+    if not directions or not _says(form, special.pair, directions):
+        return False
+    for count in (2, 0) if special.runs else ():
+        other = at_counts(special, (count,) * len(special.runs))
+        if other is not None and not _says(form, other, directions):
+            return False
+    return True
+
+
+def _directions(special: General, form: General) -> list[int]:
+    """In which directions, 1 as it is and -1 reversed, a rule has the operators of another."""
+    if len(special.left) != len(form.left):
+        return []
+    return [
+        way
+        for way in (1, -1)
+        if all(a <= b for a, b in zip(form.named, special.named[::way], strict=True))
+    ]
+
+
+def _says(form: General, pair: Pair, directions: Sequence[int]) -> bool:
+    """Whether a pair, in a direction and with its outputs in some order, is ``form`` with its parts
+    replaced."""
+    return any(
+        _says_directed(form, (_at(left, order), _at(right, order)))
+        for left, right in (pair[::way] for way in directions)
+        for order in permutations(range(len(left)))
+    )
+
+
+def _at(side: Side, places: Sequence[int]) -> Side:
+    return tuple(side[place] for place in places)
+
+
+def _says_directed(form: General, given: Pair) -> bool:
+    if not form.runs:
+        return next(unifiers(form.pair, given), None) is not None
+    # Without ranks and positions first: few get past it, and it tells the ranks.
+    for loose in unifiers(form.pair, given, loose=True):
+        ranks = {name: value.rank for name, value in loose.values.items()}
+        for pair in _at_ranks(form, ranks):
+            if next(unifiers(pair, given), None) is not None:
+                return True
+    return False
+
+
+def most_general(forms: Sequence[General]) -> list[General]:
+    """Those that are no instance of another, the first of equal ones."""
+    kept: dict[General, None] = {}
+    by_roots: dict[_Roots, list[General]] = defaultdict(list)
+    for form in sorted(dict.fromkeys(forms), key=_generality):
+        if not any(is_instance(form, other) for other in _related(form, by_roots)):
+            kept[form] = None
+            by_roots[_roots(form)].append(form)
+    return [form for form in dict.fromkeys(forms) if form in kept]
+
+
+def _generality(form: General) -> tuple[int, int, int, int, str]:
+    """Forms that others may be instances of come first: what is put in for an input adds operators
+    (counted as often as they are used), or makes inputs, symbols or axes equal."""
+    named = sum(used.total() for used in form.named)
+    total = sum(used.total() for used in form.operators)
+    inputs = len(input_ranks(form.both))
+    symbols = len(attribute_symbols(form.both))
+    return total, named, -inputs - len(form.runs), -symbols, form.text
+
+
+def _operators(side: Side) -> Counter[str]:
+    """The operators of a side, each as often as its value is used."""
+    found: Counter[str] = Counter()
+    pending = list(side)
+    while pending:
+        node = pending.pop().node
+        if not node.is_leaf:
+            found[node.name] += 1
+            pending += node.inputs
+    return found
+
+
+_Roots = tuple[int, frozenset[tuple[str, ...]]]
+"""How many outputs a form has, and the operators that compute those of each side."""
+ANY = "*"
+"""The root of a side that is an input or a stand-in: what it stands for has any root."""
+
+
+def _roots(form: General) -> _Roots:
+    return len(form.left), frozenset(_side_roots(side) for side in form.pair)
+
+
+def _side_roots(side: Side) -> tuple[str, ...]:
+    names = (ANY if v.node.is_leaf or v.node.name in STAND_INS else v.node.name for v in side)
+    return tuple(sorted(names))
+
+
+def _related(form: General, by_roots: Mapping[_Roots, list[General]]) -> Iterator[General]:
+    """The forms of which a form may be an instance, by the roots of both sides."""
+    options = [_covering(_side_roots(side)) for side in form.pair]
+    found = {frozenset(sides) for sides in product(*options)}
+    for roots in sorted(found, key=sorted):
+        yield from by_roots.get((len(form.left), roots), ())
+
+
+def _covering(roots: tuple[str, ...]) -> set[tuple[str, ...]]:
+    """The roots of sides of which a side with these roots may be an instance."""
+    return {tuple(sorted(chosen)) for chosen in product(*((root, ANY) for root in roots))}

@@ -1,0 +1,330 @@
+"""Finding and applying rules.
+
+A pattern matches where operators, positions and attributes agree; symbols and inputs are bound.
+An attribute that is a sum or product of symbols has to be what these give, or is solved for one.
+The right side is then built at the concrete types, and the rewrite is made only if it has a type
+and its outputs have the types of what they replace: with the rule's proof, that is what makes it
+sound for tensors that are cut, copied or partial (``verifier.decide``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isclose, prod
+from typing import NamedTuple
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Graph, Leaf, Node, Value, topological
+from pcg.language.poly import Poly
+from pcg.types.operator import Call
+from pcg.types.operator import Value as Attribute
+from substitutions.rules.requirements import hold, not_natural
+from substitutions.rules.rule import Rule, unknown_of
+
+
+@dataclass(frozen=True)
+class Match:
+    """What a rule's inputs and symbols stand for, and which values its outputs are."""
+
+    values: Mapping[str, Value]
+    symbols: Mapping[str, Attribute]
+    outputs: tuple[Value, ...]
+
+
+class Binding(NamedTuple):
+    """What is bound so far. ``equations``: attributes that are sums or products of symbols, with
+    what they have to be."""
+
+    values: dict[str, Value]
+    symbols: dict[str, Attribute]
+    equations: tuple[tuple[Poly, Attribute], ...]
+
+
+def matches(rule: Rule, graph: Graph) -> Iterator[Match]:
+    """Every place of a graph where the left side matches, operands before users."""
+    for node in graph.nodes:
+        yield from matches_at(rule, node, graph)
+
+
+def anchor(rule: Rule) -> int:
+    """The output from which a rule is matched: the first that is no input, if there is one."""
+    return next((i for i, value in enumerate(rule.left) if not value.node.is_leaf), 0)
+
+
+def matches_at(rule: Rule, node: Node, graph: Graph) -> Iterator[Match]:
+    """The matches in a graph whose output number ``anchor(rule)`` is an output of ``node``.
+
+    Several outputs are found where each shares an input with one before; what replaces them is
+    never made of what it replaces.
+    """
+    for bound in anchored(rule, node):
+        yield from completed(rule, node, bound, graph)
+
+
+def anchored(rule: Rule, node: Node) -> Iterator[Binding]:
+    """What is bound where a rule is anchored at an operator: a part of its matches that depends on
+    what the operator computes from, as many operators deep as the rule, and on nothing else."""
+    pattern = rule.left[anchor(rule)]
+    if isinstance(pattern.node.call, Leaf):
+        if len(rule.left) == 1:
+            for port, held in enumerate(node.types):
+                if held.rank == pattern.node.call.rank:
+                    yield Binding({pattern.node.call.name: node.value(port)}, {}, ())
+        return
+    if node.is_leaf or node.name != pattern.node.name:
+        return
+    yield from _match(pattern, node.value(pattern.port), Binding({}, {}, ()))
+
+
+def completed(rule: Rule, node: Node, bound: Binding, graph: Graph) -> Iterator[Match]:
+    """The matches in a graph that begin with what is bound at ``node``."""
+    first = anchor(rule)
+    pattern = rule.left[first]
+    if isinstance(pattern.node.call, Leaf):
+        yield Match(bound.values, {}, (bound.values[pattern.node.call.name],))
+        return
+    host = node.value(pattern.port)
+    for outputs, found in _others(rule.left, {first: host}, bound, graph):
+        symbols = _solved(found)
+        if symbols is not None and (len(outputs) == 1 or _are_apart(rule, outputs, found)):
+            yield Match(found.values, symbols, outputs)
+
+
+def could_match(rule: Rule, node: Node) -> bool:
+    """Whether an operator, and those of its operands, are what a rule asks for at its anchor.
+
+    That says nothing of what else is asked: it depends on the operator's call, its rank and its
+    operands' operators alone, and many rules are told by it to fit nowhere near.
+    """
+    pattern = rule.left[anchor(rule)]
+    if pattern.node.is_leaf or node.is_leaf or pattern.node.name != node.name:
+        return pattern.node.is_leaf
+    if _bind(pattern.node.operator_call, node.operator_call, Binding({}, {}, ())) is None:
+        return False
+    found = [None if value.node.is_leaf else value.node.name for value in node.inputs]
+    wanted = [None if value.node.is_leaf else value.node.name for value in pattern.node.inputs]
+    orders = (found, found[::-1]) if node.operator_call.operator.commutative else (found,)
+    return any(
+        all(name is None or name == given for name, given in zip(wanted, order, strict=True))
+        for order in orders
+    )
+
+
+def _others(
+    patterns: tuple[Value, ...], found: dict[int, Value], bound: Binding, graph: Graph
+) -> Iterator[tuple[tuple[Value, ...], Binding]]:
+    """The further outputs, each looked for among the users of an input that is known."""
+    missing = [i for i in range(len(patterns)) if i not in found]
+    if not missing:
+        yield tuple(found[i] for i in range(len(patterns))), bound
+        return
+    for i in missing:
+        hosts = _candidates(patterns, i, found, bound, graph)
+        if hosts is None:
+            continue
+        for host in hosts:
+            for more in _match(patterns[i], host, bound):
+                yield from _others(patterns, {**found, i: host}, more, graph)
+        return
+
+
+def _candidates(
+    patterns: tuple[Value, ...], i: int, found: dict[int, Value], bound: Binding, graph: Graph
+) -> list[Value] | None:
+    """What an output may be; None as long as nothing that it reads is known."""
+    pattern = patterns[i]
+    if isinstance(pattern.node.call, Leaf):
+        known = bound.values.get(pattern.node.call.name)
+        return None if known is None else [known]
+    for j, host in found.items():
+        if patterns[j].node == pattern.node:
+            return [host.node.value(pattern.port)]
+    path = _path(pattern.node, bound.values)
+    if path is None:
+        return None
+    reached = {bound.values[path[0].leaf.name].node: None}
+    for step in path[1:]:
+        users = (user for node in reached for user in graph.users.get(node, ()))
+        reached = dict.fromkeys(user for user in users if user.name == step.name)
+    return [node.value(pattern.port) for node in reached]
+
+
+def _path(pattern: Node, values: Mapping[str, Value]) -> tuple[Node, ...] | None:
+    """The nodes from an input that is known to one that reads it, in as few steps as there are."""
+    frontier: list[tuple[Node, ...]] = [(pattern,)]
+    while frontier:
+        for path in frontier:
+            if path[0].is_leaf and path[0].leaf.name in values:
+                return path
+        frontier = [(v.node, *path) for path in frontier for v in path[0].inputs]
+    return None
+
+
+def _are_apart(rule: Rule, outputs: tuple[Value, ...], bound: Binding) -> bool:
+    """Whether different outputs of a rule are different values, of which no input is made."""
+    if len(set(outputs)) < len(set(rule.left)):
+        return False
+    pairs = zip(rule.left, outputs, strict=True)
+    replaced = {host.node for pattern, host in pairs if not pattern.node.is_leaf}
+    if len(replaced) == 1:
+        return True
+    return replaced.isdisjoint(topological(value.node for value in bound.values.values()))
+
+
+def _match(pattern: Value, host: Value, bound: Binding) -> Iterator[Binding]:
+    if isinstance(pattern.node.call, Leaf):
+        name = pattern.node.call.name
+        known = bound.values.get(name)
+        if known is None:
+            if host.type.rank == pattern.node.call.rank:
+                yield bound._replace(values={**bound.values, name: host})
+        elif known == host:
+            yield bound
+        return
+    if host.node.is_leaf or host.port != pattern.port or host.node.name != pattern.node.name:
+        return
+    found = _bind(pattern.node.call, host.node.operator_call, bound)
+    if found is None:
+        return
+    yield from _operands(pattern.node.inputs, host.node.inputs, found)
+    swapped = host.node.inputs[::-1]
+    if pattern.node.call.operator.commutative and swapped != host.node.inputs:
+        yield from _operands(pattern.node.inputs, swapped, found)
+
+
+def _operands(
+    patterns: tuple[Value, ...], hosts: tuple[Value, ...], bound: Binding
+) -> Iterator[Binding]:
+    if not patterns:
+        yield bound
+        return
+    for found in _match(patterns[0], hosts[0], bound):
+        yield from _operands(patterns[1:], hosts[1:], found)
+
+
+def _bind(pattern: Call, host: Call, bound: Binding) -> Binding | None:
+    """Match attributes: a symbol is bound, sums and products of symbols are solved for later."""
+    if len(pattern.attributes) != len(host.attributes):
+        return None  # only one of them states a halo
+    if not pattern.attributes:
+        return bound
+    symbols, equations = dict(bound.symbols), bound.equations
+    for (_, wanted), (_, given) in zip(pattern.attributes, host.attributes, strict=True):
+        if not isinstance(wanted, Poly):
+            if wanted != given:
+                return None
+        elif (symbol := wanted.symbol) is None or symbol.startswith("|"):
+            equations = (*equations, (wanted, given))
+        elif symbols.setdefault(symbol, given) != given:
+            return None
+    return bound._replace(symbols=symbols, equations=equations)
+
+
+def _solved(bound: Binding) -> Mapping[str, Attribute] | None:
+    """The values of all symbols, or None where an attribute is not what the rule says."""
+    if not bound.equations:
+        return bound.symbols
+    sizes = _sizes(bound.values)
+    known: dict[str, float | int] = {**sizes, **_numbers(bound.symbols)}
+    pending = list(bound.equations)
+    while pending:
+        left: list[tuple[Poly, Attribute]] = []
+        for wanted, given in pending:
+            if not isinstance(given, (int, float)):
+                return None
+            if wanted.symbols <= known.keys():
+                if not _equal(_value(wanted, known), given):
+                    return None
+            elif (symbol := unknown_of(wanted, known)) is None:
+                left.append((wanted, given))
+            elif (found := _root(wanted, symbol, known, given)) is None:
+                return None
+            else:
+                known[symbol] = found
+        if len(left) == len(pending):
+            return None
+        pending = left
+    return {name: value for name, value in known.items() if name not in sizes}
+
+
+def _root(
+    wanted: Poly, symbol: str, known: Mapping[str, float | int], given: float | int
+) -> float | int | None:
+    """The value of the one symbol that makes an attribute what it is; None if no number does."""
+    rest = _value(wanted, {**known, symbol: 0})
+    factor = _value(wanted, {**known, symbol: 1}) - rest
+    if not factor:
+        return None
+    if isinstance(given, int) and isinstance(rest, int) and isinstance(factor, int):
+        return (given - rest) // factor if (given - rest) % factor == 0 else None
+    return (given - rest) / factor
+
+
+def _value(value: Poly, known: Mapping[str, float | int]) -> float | int:
+    """The value of a polynomial whose symbols may be reals."""
+    return sum(c * prod(known[symbol] for symbol in monomial) for monomial, c in value.terms)
+
+
+def _equal(a: float, b: float) -> bool:
+    """Whether numbers are equal: integers exactly, reals but for rounding."""
+    return a == b if isinstance(a, int) and isinstance(b, int) else isclose(a, b, rel_tol=1e-12)
+
+
+def _numbers(symbols: Mapping[str, Attribute]) -> dict[str, float | int]:
+    return {name: value for name, value in symbols.items() if not isinstance(value, Poly)}
+
+
+def _sizes(values: Mapping[str, Value]) -> dict[str, int]:
+    """The sizes of the inputs, by the symbols that stand for them."""
+    return {
+        f"|{name}.{dim}|": size
+        for name, value in values.items()
+        for dim, size in enumerate(value.type.shape)
+    }
+
+
+def build(rule: Rule, match: Match, free: Mapping[str, int]) -> tuple[Value, ...] | None:
+    """The right side at a match, with values for the free symbols; None if it does not apply."""
+    numbers = {**_sizes(match.values), **_numbers(match.symbols), **free}
+    if not hold(rule.requirements, numbers) or not_natural(rule.naturals, numbers) is not None:
+        return None
+    try:
+        outputs = tuple(_instantiate(rule.right, match.values, numbers))
+        agree = all(n.type == o.type for n, o in zip(outputs, match.outputs, strict=True))
+    except (OperatorError, KeyError):
+        return None
+    return outputs if agree else None
+
+
+def rewrite(graph: Graph, match: Match, outputs: tuple[Value, ...]) -> Graph:
+    """The graph with a match replaced."""
+    return graph.replace(dict(zip(match.outputs, outputs, strict=True)))
+
+
+def _instantiate(
+    outputs: tuple[Value, ...], values: Mapping[str, Value], numbers: Mapping[str, float | int]
+) -> Iterator[Value]:
+    made: dict[Value, Value] = {}
+
+    def image(value: Value) -> Value:
+        if isinstance(value.node.call, Leaf):
+            return values[value.node.call.name]
+        if value not in made:
+            inputs = tuple(image(v) for v in value.node.inputs)
+            node = Node(_concrete(value.node.call, numbers), inputs)
+            _ = node.types  # an operator without a type is no application
+            made[value] = Value(node, value.port)
+        return made[value]
+
+    for output in outputs:
+        yield image(output)
+
+
+def _concrete(call: Call, numbers: Mapping[str, float | int]) -> Call:
+    """The call with numbers for what is symbolic. Raises KeyError where a symbol has none."""
+    attributes = tuple(
+        (name, _value(value, numbers) if isinstance(value, Poly) else value)
+        for name, value in call.attributes
+    )
+    return Call(call.operator, attributes) if attributes != call.attributes else call

@@ -1,0 +1,121 @@
+"""Where the elements of a value come from: read from the inputs unchanged, known beforehand, or
+computed.
+
+The equations are evaluated over marks instead of numbers. The mark of an element of an input is a
+number of its own, and it survives what leaves an element as it is: times 1, plus 0, and a choice
+among elements by indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcg.graph.graph import Graph, Value
+from pcg.language.poly import Poly
+from pcg.readings.evaluate import evaluate_values
+from pcg.readings.ring import Array, IndexArray
+from pcg.types.operator import Value as Attribute
+
+Kind = Literal["rearranged", "padded", "constant", "computed"]
+"""What a value is to its inputs.
+
+``rearranged``: each element is one of the inputs', and none of these is there twice. ``padded``:
+the same beside constants. ``constant``: no element of an input is there. ``computed``: all else.
+"""
+
+ZERO, ONE, CONSTANT, COMPUTED, FIRST = 0, 1, -1, -2, 2
+"""The marks of 0, of 1, of another number known beforehand, of what is computed, and of the first
+element of the inputs."""
+
+
+def kind_of(
+    value: Value, shapes: Mapping[str, tuple[int, ...]], symbols: Mapping[str, int]
+) -> Kind:
+    """What a value is to its inputs, which have these shapes. ``symbols``: values of attributes."""
+    leaves: dict[str, Array] = {}
+    first = FIRST
+    nodes = Graph((value,)).nodes
+    for leaf in (node.leaf for node in nodes if node.is_leaf):
+        size = int(np.prod(shapes[leaf.name], dtype=np.int64))
+        leaves[leaf.name] = np.arange(first, first + size, dtype=np.int64).reshape(
+            shapes[leaf.name]
+        )
+        first += size
+    (marks,) = evaluate_values((value,), nodes, leaves, _Marks(), symbols)
+    own = marks[marks >= FIRST]
+    if (marks == COMPUTED).any() or len(np.unique(own)) < own.size:
+        return "computed"
+    if own.size == 0:
+        return "constant"
+    return "rearranged" if own.size == marks.size else "padded"
+
+
+class _Marks:
+    """The marks of elements as a number system."""
+
+    dtype: np.dtype[Any] = np.dtype(np.int64)
+
+    def constant(self, value: Fraction) -> Array:
+        return np.int64(value if value in (0, 1) else CONSTANT)
+
+    def real(self, value: Attribute) -> Array:
+        return self.constant(Fraction(value)) if not isinstance(value, Poly) else np.int64(CONSTANT)
+
+    def numbers(self, values: IndexArray) -> Array:
+        return np.where((values == 0) | (values == 1), values, CONSTANT)
+
+    def gather(self, block: Array, index: Sequence[IndexArray], valid: NDArray[np.bool_]) -> Array:
+        return np.where(valid, block[tuple(index)], ZERO)
+
+    def take(self, block: Array, cut: tuple[slice, ...], order: tuple[int, ...]) -> Array:
+        return block[cut].transpose(order)
+
+    def plus(self, a: Array, b: Array) -> Array:
+        return np.where(a == ZERO, b, np.where(b == ZERO, a, _mixed(a, b)))
+
+    def times(self, a: Array, b: Array) -> Array:
+        found = np.where(a == ONE, b, np.where(b == ONE, a, _mixed(a, b)))
+        return np.where((a == ZERO) | (b == ZERO), ZERO, found)
+
+    def chosen(self, values: Array, held: NDArray[np.bool_]) -> Array:
+        return np.where(held, values, ZERO)
+
+    def total(self, values: Array, axis: int) -> Array:
+        found: Array = np.full(np.delete(values.shape, axis), ZERO, np.int64)
+        for i in range(values.shape[axis]):
+            found = self.plus(found, values.take(i, axis))
+        return found
+
+    def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
+        """One valid value is itself; several are compared, and of none it is a constant."""
+        several = valid.sum(axis=axis) > 1
+        known = np.where(valid & (values >= FIRST) | (valid & (values == COMPUTED)), 1, 0)
+        mixed = np.where(known.sum(axis=axis) > 0, COMPUTED, CONSTANT)
+        only = np.where(valid, values, ZERO).sum(axis=axis)
+        return np.where(several | ~valid.any(axis=axis), mixed, only)
+
+    def apply(self, function: str, args: Sequence[Array]) -> Array:
+        found: Array = np.int64(CONSTANT)
+        for arg in args:
+            found = _mixed(found, arg)
+        return found
+
+    def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
+        return np.broadcast_to(values, shape)
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        return np.full(shape, ZERO, np.int64)
+
+    def concatenate(self, arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays)
+
+
+def _mixed(a: Array, b: Array) -> Array:
+    """What a function of two values is: a constant if both are, else computed."""
+    known = (a < FIRST) & (a != COMPUTED) & (b < FIRST) & (b != COMPUTED)
+    return np.where(known, CONSTANT, COMPUTED)

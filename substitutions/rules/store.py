@@ -1,0 +1,313 @@
+"""The rule library on disk: ``generated_rules/rules.json``.
+
+Each rule is stored with its verdict and the record of its proof; a library holds proved rules
+only. It records what it was made from and with: the operator definitions, where these differ it is
+refused, the options of the generator, and the versions of what decided.
+
+What a rule's use follows from is stored for readers and not believed: a file whose ``runs`` are no
+free axes of the rule is refused, and directions are found again where they are needed.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pcg.errors import InputError, OperatorError
+from pcg.files import FileModel, parse_json, read_text, write_text_atomic
+from pcg.graph.graph import Graph
+from pcg.language.template import EquationError
+from pcg.ops import OPERATORS
+from pcg.ops.stand_ins import STAND_INS
+from pcg.plan.text import print_value
+from substitutions.rules.expand import Expander, Usable, any_direction
+from substitutions.rules.origins import Kind
+from substitutions.rules.rule import Family, Rule, parse_rule, side_text
+from substitutions.rules.uses import Direction, Way, directions
+from verifier.trusted.sizes.runs import Group, free_runs
+
+MAX_RANK = 16
+MAX_INPUTS = 64
+MAX_SIDE_CHARACTERS = 10_000
+PACKAGES = {"unity": "unity", "z3": "z3-solver", "numpy": "numpy"}
+"""The packages of which a library records the versions, by the names that it has for them."""
+
+
+class ProofFile(FileModel):
+    """How a rule was proved: how many side conditions Z3 discharged, a hash of them in SMT-LIB 2,
+    and one choice of degrees for which both sides have a type."""
+
+    side_conditions: int
+    digest: str
+    degrees: dict[str, int]
+
+
+class CreatedFile(FileModel):
+    """A value that a rule makes of few of its inputs, and what it is to them (``uses.Kind``)."""
+
+    value: str
+    kind: Kind
+
+
+class DirectionFile(FileModel):
+    """One way to apply a rule (``uses.Direction``)."""
+
+    way: Way
+    applicable: bool
+    unbound: tuple[str, ...] = Field(strict=False)
+    free: tuple[str, ...] = Field(strict=False)
+    conditions: tuple[str, ...] = Field(strict=False)
+    creates: tuple[CreatedFile, ...] = Field(strict=False)
+
+
+class RuleFile(FileModel):
+    name: str = Field(min_length=1, max_length=200)
+    family: Family
+    inputs: dict[str, Annotated[int, Field(ge=0, le=MAX_RANK)]] = Field(max_length=MAX_INPUTS)
+    left: str = Field(max_length=MAX_SIDE_CHARACTERS)
+    right: str = Field(max_length=MAX_SIDE_CHARACTERS)
+    runs: tuple[tuple[str, ...], ...] = Field(strict=False)
+    """The axes that may each be any number of axes: ``["x.0", "y.1"]`` is one of two inputs."""
+    requires: tuple[str, ...] = Field(strict=False)
+    """Equations of sizes for which alone it is proved."""
+    conditions: tuple[str, ...] = Field(strict=False)
+    derived: int = Field(ge=0)
+    """By how many steps it is known to follow from smaller rules; 0 if by none."""
+    directions: tuple[DirectionFile, ...] = Field(strict=False)
+    verdict: Literal["proved"]
+    proof: ProofFile
+
+
+class UndecidedFile(FileModel):
+    """A candidate that is neither proved nor refuted, and where its proof ends."""
+
+    inputs: dict[str, int]
+    left: str
+    right: str
+    reason: str
+
+
+class OptionsFile(FileModel):
+    """What the generator was asked for. ``max_ops``: operators a side in the enumeration."""
+
+    max_ops: int
+
+
+class LibraryFile(FileModel):
+    schema_version: Literal[2]
+    unity: str
+    """The version of Unity that made it."""
+    options: OptionsFile
+    versions: dict[str, str]
+    """Of Python and the packages that took part."""
+    operators: str
+    """Hash of the operator definitions, stand-ins included."""
+    undecided: tuple[UndecidedFile, ...] = Field(default=(), strict=False)
+    rules: tuple[RuleFile, ...] = Field(strict=False)
+
+
+@dataclass(frozen=True)
+class Library:
+    """Proved rules, and a hash of the file that they came from."""
+
+    rules: tuple[Rule, ...]
+    hash: str
+
+    def concrete(self, graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
+        """The rules at the ranks and for the operators of a graph (``substitutions.rules.expand``);
+        the same tuple for graphs that ask for the same. ``usable``: the directions that count."""
+        most = max((rank for node in graph.nodes for rank in node.ranks), default=0)
+        names = frozenset(node.name for node in graph.nodes if not node.is_leaf)
+        return self._expander.concrete(most, names, usable)
+
+    @cached_property
+    def _expander(self) -> Expander:
+        return Expander(self.rules)
+
+
+RULES = "rules.json"
+CERTIFICATES = "certificates.jsonl.xz"
+"""The names of a library's rules and of their certificates, which lie beside them."""
+
+
+def operators_hash() -> str:
+    """A hash of all operator definitions: a library proved from others is another library."""
+    content = [
+        (o.name, o.equation, o.sizes, o.reals, o.parallel or "", o.commutative)
+        for o in sorted((*OPERATORS.values(), *STAND_INS.values()), key=lambda o: o.name)
+    ]
+    return sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def default_path() -> Path:
+    """Where the library that comes with Unity lies."""
+    return Path(str(files("generated_rules").joinpath(RULES)))
+
+
+def load_library(path: str | Path | None = None) -> Library:
+    """Read a library; as long as its file stays the same, what was read before. Raises InputError
+    where it is missing, wrong, or of other operators."""
+    where = Path(path) if path is not None else default_path()
+    return _library(where, read_text(where, "a rule library"), operators_hash())
+
+
+@lru_cache(maxsize=2)
+def _library(where: Path, text: str, operators: str) -> Library:
+    """The library in a file with that text. What its rules come to for the graphs of a process is
+    worked out once, which takes longer than to read it."""
+    content = parse_json(text, str(where), LibraryFile)
+    if content.operators != operators:
+        problem = "made from other operator definitions, run 'python -m unity.generate'"
+        raise InputError(str(where), problem)
+    rules: dict[str, Rule] = {}
+    for i, entry in enumerate(content.rules):
+        if entry.name in rules:
+            problem = f"the name {entry.name} is taken by another rule of the library"
+            raise InputError(f"{where}: rules[{i}]", problem)
+        try:
+            rules[entry.name] = parse_entry(entry)
+        except InputError as error:
+            raise InputError(f"{where}: rules[{i}]", str(error)) from error
+    return Library(tuple(rules.values()), library_hash(content))
+
+
+def is_library(wanted: str, path: str | Path | None = None) -> bool:
+    """Whether a library has a hash (``Library.hash``). Its rules are read only where its file is
+    not as it was written. Raises InputError as ``load_library`` does."""
+    where = Path(path) if path is not None else default_path()
+    text = read_text(where, "a rule library")
+    return sha256(text.encode()).hexdigest()[:16] == wanted or load_library(where).hash == wanted
+
+
+def parse_entry(entry: RuleFile) -> Rule:
+    """A rule as a library has it. Raises InputError where it cannot be read, or where an axis that
+    may be any number of axes is none that can."""
+    rule = parse_rule(entry.name, entry.inputs, entry.left, entry.right)
+    runs = parse_runs(rule, entry.runs)
+    return Rule(
+        rule.name,
+        rule.inputs,
+        rule.left,
+        rule.right,
+        entry.conditions,
+        runs,
+        entry.family,
+        entry.derived,
+        entry.requires,
+    )
+
+
+def parse_runs(rule: Rule, runs: Iterable[tuple[str, ...]]) -> tuple[Group, ...]:
+    """The runs of a rule from text, each checked to be one. Raises InputError."""
+    try:
+        free = {run_text(group): group for group in free_runs(rule.left, rule.right)}
+    except (OperatorError, EquationError) as error:
+        raise InputError(f"rule {rule.name}", str(error)) from error
+    found: list[Group] = []
+    for text in runs:
+        group = free.pop(text, None)
+        if group is None:
+            problem = f"no axis {', '.join(text) or 'of nothing'} may be any number of axes"
+            raise InputError(f"rule {rule.name}", problem)
+        found.append(group)
+    return tuple(found)
+
+
+def run_text(group: Group) -> tuple[str, ...]:
+    """A run as a file has it: ``("x.0", "y.1")``."""
+    return tuple(f"{name}.{dim}" for name, dim in group)
+
+
+def rule_file(rule: Rule, proof: ProofFile) -> RuleFile:
+    """A proved rule as a file has it, with what follows from it."""
+    return RuleFile(
+        name=rule.name,
+        family=rule.family,
+        inputs=dict(rule.inputs),
+        left=side_text(rule.left),
+        right=side_text(rule.right),
+        runs=tuple(run_text(group) for group in rule.runs),
+        requires=rule.requires,
+        conditions=rule.conditions,
+        derived=rule.derived,
+        directions=tuple(_direction_file(direction) for direction in directions(rule)),
+        verdict="proved",
+        proof=proof,
+    )
+
+
+def _direction_file(direction: Direction) -> DirectionFile:
+    return DirectionFile(
+        way=direction.way,
+        applicable=direction.applicable,
+        unbound=direction.unbound,
+        free=direction.free,
+        conditions=direction.conditions,
+        creates=tuple(
+            CreatedFile(value=print_value(made.value), kind=made.kind) for made in direction.created
+        ),
+    )
+
+
+def library_of(
+    rules: Iterable[RuleFile], *, max_ops: int, undecided: Iterable[UndecidedFile] = ()
+) -> LibraryFile:
+    """A library of rules just proved, from the operators and versions of this process."""
+    versions = {name: _version(package) for name, package in PACKAGES.items()}
+    return LibraryFile(
+        schema_version=2,
+        unity=versions.pop("unity"),
+        options=OptionsFile(max_ops=max_ops),
+        versions={"python": platform.python_version(), **versions},
+        operators=operators_hash(),
+        undecided=tuple(undecided),
+        rules=tuple(rules),
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def library_hash(content: LibraryFile) -> str:
+    return sha256(library_text(content).encode()).hexdigest()[:16]
+
+
+def library_text(content: LibraryFile) -> str:
+    """The library as JSON, one rule a line."""
+    head = json.dumps(content.model_dump(mode="json", exclude={"rules"}, exclude_defaults=True))
+    lines = [json.dumps(rule.model_dump(mode="json")) for rule in content.rules]
+    return head[:-1] + ', "rules": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def save_library(content: LibraryFile, path: str | Path) -> None:
+    """Write a library, whole or not at all."""
+    write_text_atomic(path, library_text(content))
+
+
+def rule_name(text: str) -> str:
+    """A short name that depends on the rule's text alone."""
+    return f"r{sha256(text.encode()).hexdigest()[:10]}"
+
+
+RULE_NAME = re.compile(r"r[0-9a-f]{10}")
+
+
+def stated_name(inputs: Iterable[tuple[str, int]], text: str, requires: Sequence[str]) -> str:
+    """The name of a rule that says ``text`` of inputs of some ranks, where sizes are equal."""
+    where = f" where {', '.join(requires)}" if requires else ""
+    return rule_name(f"{dict(inputs)} {text}{where}")

@@ -1,0 +1,264 @@
+"""Schedules, run here device by device: loads, moves and tasks give what the whole graph means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from support.graphs.places import extent, place, within
+from support.graphs.strategies import graphs, parts_of_leaves, placed, seeds
+
+from pcg.errors import InputError
+from pcg.graph.graph import Graph, Node
+from pcg.placement.layout import grid, spread, tasks
+from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot, schedule
+from pcg.placement.view import MachineView
+from pcg.plan.text import parse_graph
+from pcg.readings.evaluate import Block, evaluate_output, evaluate_whole, meaning
+from pcg.readings.ring import Reals
+from pcg.types.infer import bind_sizes
+from pcg.types.task import Task
+
+RING = Reals()
+Array = np.ndarray[Any, Any]
+Memory = dict[Slot, dict[int, Array]]
+Placed = tuple[Graph, dict[Node, MachineView], int]
+
+
+def simulate(made: Schedule, parts: dict[str, Array], *, kernels: bool) -> Memory:
+    """Every slot of a schedule: what each device holds, computed from nothing but its own."""
+    memory: Memory = {}
+    for step in made.steps:
+        match step:
+            case Load(slot):
+                v = parts[slot.value.node.leaf.name]
+                memory[slot] = {
+                    device: v[(piece.partial, *place(slot.layout, device))]
+                    for device, piece in slot.layout.pieces
+                }
+            case Move(source, target):
+                memory[target] = run_move(step, memory[source])
+            case Compute():
+                run_compute(step, memory, kernels=kernels)
+    return memory
+
+
+def run_move(step: Move, held: dict[int, Array]) -> dict[int, Array]:
+    source, target = step.source.layout, step.target.layout
+    result = {device: np.zeros(extent(target, device)) for device in target.devices}
+    for message in step.transfer.messages:
+        part = held[message.source][within(message, source, message.source)]
+        result[message.target][within(message, target, message.target)] += part
+    return result
+
+
+def run_compute(step: Compute, memory: Memory, *, kernels: bool) -> None:
+    for result in step.results:
+        memory[result] = {}
+    if step.node.name == "join":
+        # Half of the devices have a piece of one operand, half of the other: nothing to do.
+        (result,) = step.results
+        memory[result] = {d: v for slot in step.operands for d, v in memory[slot].items()}
+        return
+    for device, task in tasks(step.node, step.view):
+        blocks = [
+            Block(memory[slot][device], tuple(p.start for p in place(slot.layout, device)))
+            for slot in step.operands
+        ]
+        outputs = run_task(step.node, task, blocks, kernels=kernels)
+        for result, values in zip(step.results, outputs, strict=True):
+            memory[result][device] = values
+
+
+def run_task(node: Node, task: Task, blocks: list[Block], *, kernels: bool) -> list[Array]:
+    call = node.operator_call
+    if kernels and call.operator.kernel is not None:
+        outputs = call.operator.kernel(task, *(torch.tensor(b.values) for b in blocks))
+        return [t.numpy() for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
+    equation = call.instance(tuple(value.type.rank for value in node.inputs))
+    sizes = bind_sizes(call, equation, [value.type.shape for value in node.inputs])
+    return [
+        evaluate_output(output, blocks, sizes, task.ranges, call.attributes, RING)
+        for output in equation.outputs
+    ]
+
+
+def assemble(slot: Slot, held: dict[int, Array]) -> Array:
+    """V of a tensor from what devices hold; copies have to agree."""
+    tensor = slot.layout.type
+    v = np.full((tensor.degrees.partials, *tensor.shape), np.nan)
+    for piece, devices in slot.layout.holders.items():
+        v[(piece.partial, *place(slot.layout, devices[0]))] = held[devices[0]]
+        for device in devices:
+            close(held[device], held[devices[0]])
+    assert not np.isnan(v).any()
+    return v
+
+
+def close(a: Array, b: Array) -> None:
+    scale = max(1.0, float(np.max(np.abs(b), initial=0.0)))
+    np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * scale)
+
+
+def check(case: Placed, seed: int, *, kernels: bool) -> None:
+    graph, views, devices = case
+    parts = parts_of_leaves(graph, seed, RING)
+    whole = evaluate_whole(graph, {name: meaning(v, RING) for name, v in parts.items()}, RING)
+    made = schedule(graph, views)
+    memory = simulate(made, parts, kernels=kernels)
+    assert all(set(slot.layout.devices) <= set(range(devices)) for slot in memory)
+    for value, slot, expected in zip(graph.outputs, made.outputs, whole, strict=True):
+        assert slot.layout.type.degrees.partials == value.type.degrees.partials
+        close(assemble(slot, memory[slot]).sum(axis=0), expected)
+
+
+@settings(max_examples=50)
+@given(case=placed(graphs()), seed=seeds)
+def test_schedules_mean_what_the_graph_means(case: Placed, seed: int):
+    check(case, seed, kernels=False)
+
+
+@settings(max_examples=33)
+@given(case=placed(graphs()), seed=seeds)
+def test_kernels_compute_their_tasks(case: Placed, seed: int):
+    check(case, seed, kernels=True)
+
+
+def made_of(text: str, order: dict[str, tuple[int, ...]] | None = None) -> Schedule:
+    """The schedule of a graph whose operators run on packed views from device 0."""
+    graph = parse_graph(text)
+    views = {
+        node: MachineView.packed(0, grid(node), (order or {}).get(node.name))
+        for node in graph.nodes
+        if not node.is_leaf and not node.is_parallel
+    }
+    return schedule(graph, views)
+
+
+def kinds(made: Schedule) -> list[str]:
+    """The steps in words: loads and moves with the leaf or operator, moves with their kind."""
+    words: list[str] = []
+    for step in made.steps:
+        match step:
+            case Load(slot):
+                words.append(f"load {slot.value.node.name} {slot.layout.type}")
+            case Move(source):
+                words.append(f"{step.transfer.kind} {source.value.node.name}")
+            case Compute(node):
+                words.append(node.name)
+    return words
+
+
+def test_a_weight_is_at_home_where_its_first_user_wants_it():
+    made = made_of("""
+        x = input[4, 6]
+        w = weight[6, 8]
+        t = matmul(replicate(x, degree=2), partition(w, dim=1, degree=2))
+        return t
+    """)
+    assert kinds(made) == ["load x [4, 6] copies=2", "load w [6, 8/2]", "matmul"]
+    ((node, layout),) = made.homes.items()
+    assert node.leaf.name == "w"
+    assert str(layout.type) == "[6, 8/2]"
+
+
+def test_a_weight_is_moved_to_its_second_user():
+    made = made_of("""
+        x = input[4, 6] copies=2
+        w = weight[6, 8]
+        a = matmul(x, partition(w, dim=1, degree=2))
+        b = matmul(partition(x, dim=0, degree=2), replicate(w, degree=4))
+        return a, b
+    """)
+    assert kinds(made).count("load w [6, 8/2]") == 1
+    assert [word for word in kinds(made) if word.endswith(" w")] == ["messages w"]
+    assert len(made.homes) == 1
+
+
+def test_a_weight_stored_in_parts_is_gathered_in_every_step():
+    """ZeRO: partition says where the weight lives, combine and replicate move it each step."""
+    made = made_of("""
+        x = input[4, 6]
+        w = weight[6, 8]
+        stored = partition(w, dim=0, degree=2)
+        used = replicate(combine(stored, dim=0, degree=2), degree=2)
+        t = matmul(partition(x, dim=0, degree=2), used)
+        return t
+    """)
+    assert kinds(made) == ["load x [4/2, 6]", "load w [6/2, 8]", "messages w", "matmul"]
+    (layout,) = made.homes.values()
+    assert layout.devices == (0, 1)
+    (move,) = (step for step in made.steps if isinstance(step, Move))
+    assert move.transfer.elements == 6 * 8
+
+
+def test_inputs_are_read_where_they_are_used():
+    made = made_of("""
+        x = input[4, 6]
+        rows = relu(partition(x, dim=0, degree=2))
+        columns = relu(partition(x, dim=1, degree=3))
+        return rows, columns
+    """)
+    assert kinds(made) == ["load x [4/2, 6]", "relu", "load x [4, 6/3]", "relu"]
+    assert not made.homes
+
+
+def test_partials_become_copies_by_all_reduce():
+    made = made_of("""
+        x = input[4, 6/2]
+        w = weight[6/2, 8]
+        t = relu(replicate(reduce(matmul(x, w), degree=2), degree=2))
+        return t
+    """)
+    assert kinds(made)[2:] == ["matmul", "all_reduce matmul", "relu"]
+
+
+def test_a_move_is_made_once():
+    made = made_of("""
+        x = input[4/2, 6]
+        whole = combine(relu(x), dim=0, degree=2)
+        a = gelu(whole)
+        b = softmax(whole, axis=0)
+        return a, b
+    """)
+    assert kinds(made).count("messages relu") == 1
+
+
+def test_outputs_behind_parallel_operators_are_moved():
+    made = made_of("""
+        x = input[4/2, 6]
+        t = combine(relu(x), dim=0, degree=2)
+        return t, x
+    """)
+    assert [slot.layout for slot in made.outputs] == [
+        spread(parse_graph("t = input[4, 6]\nreturn t").outputs[0].type),
+        spread(parse_graph("t = input[4/2, 6]\nreturn t").outputs[0].type),
+    ]
+
+
+def test_an_operator_without_a_view():
+    graph = parse_graph("x = input[4]\ny = relu(x)\nreturn y")
+    with pytest.raises(InputError, match="relu has no machine view"):
+        schedule(graph, {})
+
+
+def test_a_weight_in_fewer_parts_than_devices_is_kept_several_times():
+    """Devices next to each other hold different parts, so that they gather among neighbours."""
+    graph = parse_graph("""
+    x = input[8, 4]
+    w = weight[4, 4]
+    v = combine(partition(w, dim=0, degree=2), dim=0, degree=2)
+    y = matmul(partition(x, dim=0, degree=4), replicate(v, degree=4))
+    return reduce(mean_loss(y), degree=4)
+    """)
+    views = {
+        node: MachineView.packed(0, grid(node))
+        for node in graph.nodes
+        if not node.is_leaf and not node.is_parallel
+    }
+    (home,) = schedule(graph, views).homes.values()
+    assert [piece.block for _, piece in home.pieces] == [(0, 0), (1, 0), (0, 0), (1, 0)]
+    assert sorted(home.holders.values()) == [(0, 2), (1, 3)]

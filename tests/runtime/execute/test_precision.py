@@ -1,0 +1,112 @@
+"""Shorter number formats beside master weights, and stretches that are compiled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.plans.by_hand import make_plan
+from support.runs.simulated import on_ranks
+from torch._dynamo.backends.registry import lookup_backend
+
+from pcg.plan.text import parse_graph
+from runtime.execute.executor import Executor
+from runtime.execute.precision import LossScale
+from runtime.program.lower import Lowering
+from runtime.world.collectives import World
+
+MODEL = """
+x = input[16, 32]
+w1 = weight[32, 64]
+w2 = weight[64, 8]
+y = matmul(relu(matmul(x, w1)), w2)
+loss = mean_loss(multiply(y, y))
+return loss, y
+"""
+
+TENSOR_PARALLEL = """
+x = input[16, 32]
+w1 = weight[32, 64]
+w2 = weight[64, 8]
+h = relu(matmul(replicate(x, degree=2), partition(w1, dim=1, degree=2)))
+y = replicate(reduce(matmul(h, partition(w2, dim=0, degree=2)), degree=2), degree=2)
+loss = mean_loss(multiply(y, y))
+return loss, y
+"""
+
+
+def losses(executor: Executor, steps: int = 4) -> list[float]:
+    def update(gradients):
+        for register, gradient in gradients.items():
+            assert gradient.dtype == executor.weights[register].dtype
+            executor.weights[register].sub_(gradient, alpha=0.2)
+
+    return [executor.step(step, update).loss for step in range(steps)]
+
+
+def alone(number_format, **options) -> list[float]:
+    graph = parse_graph(MODEL)
+    program = Lowering(make_plan(graph, graph, 1, {})).program(0)
+    return losses(Executor(program, World(), number_format, **options))
+
+
+@pytest.mark.parametrize("number_format", ["bf16", "fp16"])
+def test_mixed_precision_follows_full_precision_nearby(number_format):
+    full, mixed = alone("float32"), alone(number_format)
+    assert mixed == pytest.approx(full, rel=0.02)
+    assert mixed != full
+
+
+def test_mixed_precision_on_several_ranks():
+    model, graph = parse_graph(MODEL), parse_graph(TENSOR_PARALLEL)
+    lowering = Lowering(make_plan(model, graph, 2, {}))
+
+    def work(world):
+        executor = Executor(lowering.program(world.rank), world, "bf16")
+        found = losses(executor)
+        assert {weight.dtype for weight in executor.weights.values()} == {torch.float32}
+        return found
+
+    first, second = on_ranks(2, work)
+    assert first == second
+    assert first == pytest.approx(alone("bf16"), rel=0.02)
+
+
+def test_compiled_stretches_compute_the_same(monkeypatch):
+    """By a backend of torch's own that needs no C++ compiler."""
+    seen: list[list[str]] = []
+    whole = torch.compile
+
+    def kept(graph, inputs):
+        seen.append([node.op for node in graph.graph.nodes])
+        return lookup_backend("aot_eager")(graph, inputs)
+
+    monkeypatch.setattr(torch, "compile", lambda f, **options: whole(f, backend=kept, **options))
+    assert alone("float64", compiles=True) == pytest.approx(alone("float64"), rel=1e-12)
+    # The model is one stretch, and all of it one graph.
+    assert len(seen) == 1
+    assert sum(op.startswith("call") for op in seen[0]) > 3
+
+
+def test_gradients_that_are_not_finite_halve_the_scale_of_the_loss():
+    scale, used = LossScale(), {"w": torch.tensor([2.0**15])}
+    assert scale.accepts(used, float)
+    assert used["w"].tolist() == [1.0]
+    bad = {"w": torch.tensor([1.0, float("inf")])}
+    assert not scale.accepts(bad, float)
+    assert scale.value == 2.0**14
+    # Another rank's gradients count as well.
+    assert not scale.accepts(used, lambda own: own + 1.0)
+    scale.value = 1.0
+    assert scale.accepts(bad, float)
+
+
+def test_an_update_that_is_left_out_leaves_weights_alone():
+    """A scale beyond what float32 holds makes all gradients infinite."""
+    graph = parse_graph(MODEL)
+    program = Lowering(make_plan(graph, graph, 1, {})).program(0)
+    executor = Executor(program, World(), "fp16")
+    executor.loss_scale = LossScale(2.0**127)
+    before = {register: weight.clone() for register, weight in executor.weights.items()}
+    losses(executor, 1)
+    assert executor.loss_scale.value == 2.0**126
+    assert all(torch.equal(before[r], weight) for r, weight in executor.weights.items())

@@ -1,0 +1,92 @@
+"""Activations that are computed again: the same values, in less memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from support.plans.by_hand import make_plan
+from torch.profiler import ProfilerActivity, profile
+
+from pcg.plan.text import parse_graph
+from runtime.execute.executor import Executor
+from runtime.program.lower import Lowering
+from runtime.world.collectives import World
+
+ROWS, WIDTH, LAYERS = 2048, 32, 4
+
+
+def chain(layers: int) -> str:
+    """Layers, each with a chain of operators that go element by element."""
+    lines = [f"x0 = input[{ROWS}, {WIDTH}]"]
+    for i in range(layers):
+        lines += [
+            f"w{i} = weight[{WIDTH}, {WIDTH}]",
+            f"a{i} = sigmoid(matmul(x{i}, w{i}))",
+            f"b{i} = scale(tanh(a{i}), factor=3.0)",
+            f"x{i + 1} = gelu(multiply(a{i}, b{i}))",
+        ]
+    return "\n".join([*lines, f"return mean_loss(x{layers})"])
+
+
+CHAIN = {"sigmoid", "tanh", "scale", "multiply", "gelu"}
+
+
+def executor(names: set[str]) -> Executor:
+    graph = parse_graph(chain(LAYERS))
+    remade = frozenset(node for node in graph.nodes if not node.is_leaf and node.name in names)
+    assert len(remade) == LAYERS * len(names)
+    plan = replace(make_plan(graph, graph, 1, {}), recompute=remade)
+    return Executor(Lowering(plan).program(0), World(), "float64")
+
+
+def train(made: Executor, steps: int = 2) -> list[float]:
+    def update(gradients):
+        for register, gradient in gradients.items():
+            made.weights[register].sub_(gradient, alpha=0.1)
+
+    return [made.step(step, update).loss for step in range(steps)]
+
+
+def test_what_is_computed_again_changes_nothing():
+    kept = executor(set())
+    losses = train(kept)
+    for names in ({"sigmoid"}, {"gelu"}, {"tanh", "scale"}, CHAIN, {"matmul", "tanh"}):
+        again = executor(names)
+        assert losses == train(again), names
+        for register, weight in kept.weights.items():
+            assert torch.equal(weight, again.weights[register]), names
+
+
+def peak_bytes(made: Executor) -> int:
+    """The most that is allocated beyond what there is before a step."""
+    train(made, 1)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        train(made, 1)
+    assert seen.profiler is not None
+    assert seen.profiler.kineto_results is not None
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
+        most = max(most, held)
+    return most
+
+
+def test_what_is_computed_again_is_not_held():
+    """Back-propagation reads the results of four operators of each layer, and the layer's input. Of
+    these the product alone is left, and what one layer at a time makes again."""
+    activation = ROWS * WIDTH * 8
+    kept, again = peak_bytes(executor(set())), peak_bytes(executor(CHAIN))
+    assert kept >= LAYERS * 5 * activation
+    assert again <= (LAYERS + 9) * activation
+
+
+def test_a_program_says_what_is_computed_again():
+    graph = parse_graph(chain(1))
+    tanh = next(node for node in graph.nodes if not node.is_leaf and node.name == "tanh")
+    plan = replace(make_plan(graph, graph, 1, {}), recompute=frozenset({tanh}))
+    shown = str(Lowering(plan).program(0)).splitlines()
+    assert [line for line in shown if "again" in line] == [
+        "  t2 = tanh(t1), and again on the way back  [2048, 32]"
+    ]

@@ -1,0 +1,40 @@
+"""What rows of operators are found to make, once for ranks alike, is what each makes by itself."""
+
+from __future__ import annotations
+
+import pytest
+from support.plans.small_plans import NAMES, small_plan
+
+from pcg.plan.plan import Plan
+from runtime.program.lower import Lowering
+from runtime.program.validate import alike
+from runtime.program.validate.frame import Rank
+from runtime.program.validate.local import Device
+from runtime.program.validate.meaning import Meaning
+from runtime.program.validate.order import Lanes, run
+from runtime.program.validate.passes import Passes
+
+
+def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], int]:
+    """What each rank holds in the end, by register, and how many operators were looked at."""
+    lowering = Lowering(plan)
+    programs = [lowering.program(rank) for rank in range(lowering.ranks)]
+    meaning, forms, lanes = Meaning(plan, "plan"), alike.Forms(), Lanes()
+    looked: list[object] = []
+    single = Device.run
+    with monkeypatch.context() as patched:
+        patched.setattr(alike, "READINGS", readings)
+        patched.setattr(Device, "run", lambda *given: (looked.append(1), single(*given))[1])
+        passes = [Passes(Rank(Device(p, meaning, forms), lanes, "plan"), 4) for p in programs]
+        run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
+    kept = [own.made.contents for own in passes]
+    return [{name: str(own.get(name)) for name in own.tensors} for own in kept], len(looked)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_make_what_their_operators_make(name, monkeypatch):
+    plan = small_plan(name)
+    each, all_of_them = held(plan, 0, monkeypatch)
+    at_once, some = held(plan, alike.READINGS, monkeypatch)
+    assert at_once == each
+    assert some < all_of_them or name in ("one device", "messages")

@@ -1,0 +1,133 @@
+"""What is found by following ranks in lockstep is what each rank is found to do by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+from support.plans.by_hand import make_plan
+from support.plans.program_mutants import mutants
+from support.plans.small_plans import NAMES, small_plan
+
+from pcg.plan.plan import Plan
+from pcg.plan.statistics import RunningFile, named_values
+from pcg.plan.text import parse_graph
+from runtime.program.lower import Lowering
+from runtime.program.program import Program
+from runtime.program.validate import ProgramError, each_followed
+from runtime.program.validate.alike import Forms
+from runtime.program.validate.ends import check_ends
+from runtime.program.validate.local import Kept
+from runtime.program.validate.lockstep import Groups, Quotient, followed
+from runtime.program.validate.meaning import Meaning
+
+EACH = 40
+"""How many mutants of a plan are taken, evenly of all."""
+
+
+LEAVES = "x = input[8, 4]\nw = weight[4]\nb = weight[4]\nv = weight[4, 8]\n"
+MODEL = """
+y = batch_norm(sigmoid(x), w, b, eps=0.1)
+return mean_loss(multiply(y, y))
+"""
+BY_CHANNEL = """
+x2 = sigmoid(partition(x, dim=1, degree=4))
+y = batch_norm(x2, partition(w, dim=0, degree=4), partition(b, dim=0, degree=4), eps=0.1)
+return reduce(mean_loss(multiply(y, y)), degree=4)
+"""
+SQUARES = """
+h = matmul(x, v)
+return mean_loss(multiply(h, h))
+"""
+BY_COLUMNS = """
+h = matmul(replicate(x, degree=4), partition(v, dim=1, degree=4))
+whole = replicate(combine(h, dim=1, degree=4), degree=4)
+return mean_loss(multiply(whole, whole))
+"""
+
+
+def with_statistics() -> Plan:
+    """Each rank norms channels of its own, and takes their statistics."""
+    model, graph = parse_graph(LEAVES + MODEL), parse_graph(LEAVES + BY_CHANNEL)
+    (value,) = (n for n, v in named_values(model).items() if v.node.name == "sigmoid")
+    (at,) = (n for n, v in named_values(graph).items() if v.node.name == "sigmoid")
+    kept = RunningFile(value=value, at=at, mean=("m",), variance=("v",), momentum=1.0)
+    return replace(make_plan(model, graph, 4, {}), statistics=(kept,))
+
+
+def with_copies() -> Plan:
+    """All ranks have the loss, and one of them counts."""
+    model, graph = parse_graph(LEAVES + SQUARES), parse_graph(LEAVES + BY_COLUMNS)
+    return make_plan(model, graph, 4, {})
+
+
+OWN = {"statistics": with_statistics, "copies": with_copies}
+"""Plans that are followed in lockstep, beside the small ones."""
+ALL = (*NAMES, *OWN)
+
+
+def lowered(name: str) -> tuple[Plan, tuple[Program, ...]]:
+    plan = OWN[name]() if name in OWN else small_plan(name)
+    lowering = Lowering(plan)
+    return plan, tuple(lowering.program(rank) for rank in range(lowering.ranks))
+
+
+def in_lockstep(plan: Plan, programs: Sequence[Program]) -> list[Kept] | None:
+    return followed(Meaning(plan, "plan"), programs, Forms(), "plan", 4)
+
+
+def each_alone(plan: Plan, programs: Sequence[Program]) -> list[Kept]:
+    return each_followed(Meaning(plan, "plan"), programs, Forms(), "plan", 4)
+
+
+def shown(kept: Kept, program: Program) -> dict[str, str]:
+    """What a rank holds of what ends are checked by."""
+    names = {*program.outputs, *([program.loss] if program.loss else [])}
+    held = {name: str(kept.contents.get(name)) for name in names}
+    return held | {name: str(content) for name, content in kept.statistics.items()}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_lockstep_finds_what_each_rank_is_found_to_do(name):
+    plan, programs = lowered(name)
+    found = in_lockstep(plan, programs)
+    if found is None:
+        assert name not in (*OWN, "columns then rows"), "expected to be followed in lockstep"
+        return
+    alone = each_alone(plan, programs)
+    for program, one, other in zip(programs, found, alone, strict=True):
+        assert shown(one, program) == shown(other, program)
+
+
+@pytest.mark.parametrize("name", [*OWN, "columns then rows", "data"])
+def test_nothing_is_accepted_in_lockstep_alone(name):
+    """Each mutant that lockstep takes is right to the end when each rank is followed by itself."""
+    plan, programs = lowered(name)
+    found = list(mutants(programs))
+    for mutant in islice(found, 0, None, max(1, len(found) // EACH)):
+        meaning = Meaning(plan, "plan")
+        try:
+            made = followed(meaning, mutant.programs, Forms(), "plan", 4)
+        except ProgramError:
+            continue
+        if made is None:
+            continue
+        try:
+            check_ends(meaning, mutant.programs, made, "plan")
+        except ProgramError:
+            continue
+        each_alone(plan, mutant.programs)
+
+
+def test_classes_meet_the_like():
+    """Ranks 0 and 3 have the loss; pairs meet, then all in a circle of three."""
+    pairs = Groups([(0, 1), (0, 1), (2, 5), (3, 4), (3, 4), (2, 5)])
+    found = Quotient(["loss", None, None, "loss", None, None], [pairs])
+    assert found.stands_for == [0, 1, 2, 0, 1, 2]
+    assert found.followed == (0, 1, 2)
+    apart = Groups([(0, 1), (0, 1), (2, 3), (2, 3), (4,), (5,)])
+    assert Quotient(["loss", None, None, "loss", None, None], [pairs, apart]).stands_for == [
+        *range(6)
+    ]

@@ -1,0 +1,222 @@
+"""Measurements: what is measured, for how long, and the profile that comes of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.paths import ROOT
+from support.runs.simulated import on_ranks
+
+from pcg.machine import DType, load_machine
+from pcg.models import build_model
+from pcg.plan.profile import LinkSeries, Point, Profile, load_profile
+from pcg.readings.kind import Work
+from runtime.train import measure
+from runtime.train.measure import LinkTimings, Measured, Timing
+from runtime.world.collectives import World
+from search.cost.collectives import all_reduce, ring, seconds
+from search.cost.cost import CostModel
+from search.cost.efficiency import Measured as MeasuredSpeed
+from search.cost.efficiency import standard
+from unity.profile import app
+from unity.support.cli import run_app
+
+PAUSE = 0.002
+WORKS: tuple[Work, ...] = ("update", "pointwise")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Less of everything, to measure in a moment."""
+    monkeypatch.setattr(measure, "REPEATS", 3)
+    monkeypatch.setattr(measure, "BATCH_SECONDS", 1e-6)
+    monkeypatch.setattr(measure, "LONGEST", 1e-4)
+
+
+def test_a_kernel_takes_its_part_of_the_call(quick):
+    lengths = []
+
+    def case(length):
+        lengths.append(length)
+        return float(length), 4, lambda: time.sleep(PAUSE * length)
+
+    found = list(measure._series(World(), case, [1, 2, 3]))
+    # The first takes longer than LONGEST already.
+    assert [timing.size for timing in found] == [1]
+    assert lengths == [1]
+    assert PAUSE / 4 <= found[0].seconds < 3 * PAUSE
+    assert found[0].spread >= 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_each_kind_of_operator_is_measured_by_ascending_size(quick, dtype):
+    found = dict(measure._operators(World(), measure.DTYPES[dtype]))
+    assert list(found) == ["contraction", "pointwise", "reduction", "function", "update"]
+    for series in found.values():
+        assert all(a.size < b.size for a, b in pairwise(series))
+        assert all(timing.seconds > 0 for timing in series)
+    assert found["contraction"][0].size == 2 * 8**3
+    itemsize = measure.DTYPES[dtype].itemsize
+    assert found["pointwise"][0].size == 2.5 * 64 * itemsize
+
+
+def test_links_are_measured_by_messages_and_collectives(quick, monkeypatch):
+    """Two nodes of two devices: between the devices of one, and the first ones of both."""
+    monkeypatch.setattr(measure, "BYTES", (64, 256))
+
+    def work(world):
+        return [list(measure._link(world, *units)) for units in ((1, 2), (2, 4), (4, 4))]
+
+    found = on_ranks(4, work)[0]
+    for level in found[:2]:
+        assert [(link.of, link.devices) for link in level] == [
+            ("message", 2),
+            ("all_gather", 2),
+            ("all_reduce", 2),
+        ]
+        sizes = [[timing.size for timing in link.timings] for link in level]
+        # What a device sends in a step; a collective of two has twice as much in the end.
+        assert sizes == [[64, 256], [128, 512], [128, 512]]
+        assert all(timing.seconds > 0 for link in level for timing in link.timings)
+    assert found[2] == []
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    devices=st.sampled_from([2, 3, 4]),
+    lines=st.lists(st.tuples(st.floats(1e-7, 1e-2), st.floats(1e6, 1e12)), min_size=3, max_size=3),
+)
+def test_the_cost_model_gives_back_what_was_measured(devices, lines):
+    """Messages, all_gather and all_reduce that each take a time of its own that is linear in the
+    bytes: their measurements are what the cost model predicts of them."""
+    patterns = ("message", "all_gather", "all_reduce")
+    series = tuple(
+        LinkSeries(
+            level="node",
+            of=of,
+            devices=2 if of == "message" else devices,
+            points=tuple(
+                Point(size=size, seconds=fixed + size / rate, spread=0.0)
+                for size in (1e3, 1e5, 1e7)
+            ),
+        )
+        for of, (fixed, rate) in zip(patterns, lines, strict=True)
+    )
+    profile = Profile(schema_version=1, machine="local", device="", operators=(), links=series)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        path.write_text(profile.model_dump_json())
+        _, machine = load_profile(path, load_machine("local"))
+    hops = machine.hops(range(devices))
+    link = machine.link(0, 1)
+    for i in range(3):
+        message, gather, reduce = (found.points[i] for found in series)
+        assert link.latency + message.size / link.bandwidth == near(message.seconds)
+        assert seconds(ring(hops), gather.size) == near(gather.seconds)
+        assert seconds(all_reduce(hops), reduce.size) == near(reduce.seconds)
+
+
+def near(value: float):
+    return pytest.approx(value, rel=1e-6)
+
+
+def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
+    """Made-up figures: seconds grow as the square root of the operations, so the price of a matmul
+    follows from the points, and links have the latency and bandwidth of their messages."""
+    series: dict[tuple[Work, DType], tuple[Timing, ...]] = {
+        ("contraction", "float32"): (Timing(1e3, 1e-3, 1e-4), Timing(1e9, 1.0, 0.1)),
+        ("pointwise", "float32"): (Timing(1e3, 1e-6, 0.0), Timing(1e9, 1e-2, 0.0)),
+        ("function", "float32"): (Timing(1e3, 1e-6, 0.0), Timing(1e9, 1.0, 0.0)),
+    }
+    timings = tuple(Timing(size, 2e-3 + size / 1e9, 0.0) for size in (1e2, 1e4, 1e6))
+    measured = Measured("a device", series, ((LinkTimings("message", 2, timings),),))
+    monkeypatch.setattr("unity.profile._measured", lambda *_: measured)
+    path = tmp_path / "profile.json"
+    with pytest.raises(SystemExit) as ended:
+        run_app(app, "profile", ["-o", str(path)])
+    assert ended.value.code == 0
+    assert "latency 2e+03 us a step, bandwidth 1 GB/s" in " ".join(capsys.readouterr().out.split())
+    profile, machine = load_profile(path, load_machine("local"))
+    link = machine.with_devices(2).group_link((0, 1))
+    assert (link.latency, link.bandwidth) == (pytest.approx(2e-3), pytest.approx(1e9))
+    speed = MeasuredSpeed(profile, machine.device, standard())
+    cost = CostModel(machine, speed=speed)
+    graph = build_model("mlp-mnist", 64, 1)
+    node = next(node for node in graph.nodes if node.name == "matmul")
+    forward, _ = cost.compute_seconds(node, frozenset())
+    operations = 2 * 64 * 784 * 512
+    # Updates that were not measured take as long as what goes element by element.
+    for moved in (1e3, 1e6):
+        took = [float(speed.seconds(work, machine.device, "float32", 0.0, moved)) for work in WORKS]
+        assert took[0] == took[1]
+    # Arithmetic that takes longer than the bytes counts instead of them.
+    gelus = speed.seconds("pointwise", machine.device, "float32", [1e3, 1e9], [1e9, 1e9])
+    assert gelus.tolist() == [near(1e-2), near(1.0)]
+    # 1e3 operations take 1e-3 s, and 1e6 times as many 1e3 times as long.
+    assert forward == pytest.approx(1e-3 * (operations / 1e3) ** 0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--precision", "int8"), "--precision: int8: expected some of float32, float64"),
+        (("--nodes", "2"), "--nodes: expected 8 processes that torchrun started, got 1"),
+        (("--devices", "5"), "--devices: expected 1 to 4 devices of this computer, got 5"),
+        (("--machine", "nowhere"), "nowhere: no such machine"),
+        (("-o", "no/such/folder.json"), "its folder does not exist"),
+    ],
+)
+def test_what_cannot_be_measured(capsys, arguments, problem):
+    with pytest.raises(SystemExit) as ended:
+        run_app(app, "profile", list(arguments))
+    assert ended.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+NODES = """
+schema_version = 1
+name = "pairs"
+
+[device]
+kind = "cpu"
+memory_bytes = 1_000_000_000
+memory_bandwidth = 1e9
+kernel_latency = 1e-6
+flops = { float64 = 1e9, float32 = 1e9 }
+
+[[level]]
+name = "node"
+count = 2
+latency = 1e-6
+bandwidth = 1e9
+
+[[level]]
+name = "cluster"
+count = 1
+latency = 1e-6
+bandwidth = 1e9
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.distributed
+def test_links_between_nodes_under_torchrun(tmp_path):
+    (tmp_path / "pairs.toml").write_text(NODES)
+    path = tmp_path / "profile.json"
+    given = ("--machine", str(tmp_path / "pairs.toml"), "--nodes", "2", "-o", str(path))
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
+    command = [sys.executable, *launcher, "-m", "unity.profile", *given, "--precision", "float32"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    profile, _ = load_profile(path, load_machine(tmp_path / "pairs.toml").with_nodes(2))
+    found = [(link.level, link.of, link.devices) for link in profile.links]
+    patterns = ("message", "all_gather", "all_reduce")
+    assert found == [(level, of, 2) for level in ("node", "cluster") for of in patterns]

@@ -1,0 +1,124 @@
+"""Derivations: what is written down of any walk by rules leads from the model to the same graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.plan.plan import Application, EstimatesFile, Plan, machine_record
+from pcg.plan.text import parse_graph
+from search.backtracking.optimizer import Optimizer, Settings
+from search.cost.cost import CostModel
+from search.cost.derivation import Derivation, Scribe
+from search.mesh.choose.engine import Engine
+from search.mesh.plan.rewrites import Limits
+from search.mesh.plan.variants import Mode, variants
+from search.mesh.rules.cuts import Cuts
+from search.mesh.space.allow import data_parallel
+from search.substitute.applications import Moves
+from substitutions.audit.replay import replay
+from substitutions.rules.store import Library, load_library
+
+MODELS = {
+    "perceptron": (
+        "x = input[8, 12]\nw = weight[12, 4]\nv = weight[4, 8]\n"
+        "return mean_loss(matmul(relu(matmul(x, w)), v))"
+    ),
+    "shared": (
+        "x = input[8, 8]\nw = weight[8, 8]\nt = matmul(x, w)\n"
+        "return mean_loss(add(add(t, t), multiply(relu(t), t)))"
+    ),
+    "equal branches": (
+        "x = input[4, 8]\nw = weight[8, 4]\nv = weight[8, 4]\n"
+        "return sum_loss(add(matmul(x, w), matmul(x, v))), matmul(x, v)"
+    ),
+    "split": (
+        "x = input[4, 8]\nw = weight[8, 8]\na, b = split(matmul(x, w), axis=1, at=4)\n"
+        "return sum_loss(add(relu(a), b))"
+    ),
+}
+ESTIMATES = EstimatesFile(
+    step_seconds=1.0,
+    one_device_seconds=1.0,
+    communication_elements=0,
+    peak_memory_bytes=0,
+)
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+def plan_of(model: Graph, graph: Graph, steps: Sequence[Application]) -> Plan:
+    machine = machine_record(load_machine("local"))
+    return Plan("m", model, graph, {}, machine, "", tuple(steps), ESTIMATES)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_walk_is_replayed(name: str, library: Library):
+    """At random, by any usable rule anywhere: values shared, merged and unfolded on the way."""
+    model = parse_graph(MODELS[name])
+    moves = Moves(library.concrete(model), 4)
+    for seed in range(3):
+        random, graph = Random(seed), model
+        scribe = Scribe.after(Derivation.start(model))
+        for _ in range(4):
+            ways = [applied for _, applied in moves.applications(graph)]
+            graph = scribe.follow(graph, random.choice(ways))
+        assert {v: scribe.ids[v] for n in graph.nodes for v in n.inputs}
+        followed = replay(plan_of(model, graph, scribe.steps), library.rules)
+        assert followed.findings == ()
+        assert followed.steps == 4
+
+
+def test_how_a_tensor_crosses_is_replayed(library: Library):
+    """A value and its cuts, joined again: what reads it reads the whole, its cuts do not."""
+    model = parse_graph(MODELS["shared"])
+    moves = Moves(library.concrete(model), 4)
+    value = next(node for node in model.nodes if node.name == "matmul").value()
+    options = [option for option in moves.options(value) if option.applied]
+    assert any(len(option.applied) > 1 for option in options)
+    for option in options:
+        graph, scribe = model, Scribe.after(Derivation.start(model))
+        for applied in option.applied:
+            graph = scribe.follow(graph, applied)
+        assert replay(plan_of(model, graph, scribe.steps), library.rules).findings == ()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_papers_engine_derives_what_it_returns(name: str, library: Library):
+    """In parts of one operator, so that tensors cross everywhere."""
+    sizes = {4: 256, 8: 512, 12: 768}
+    text = MODELS[name]
+    for small, large in sorted(sizes.items(), reverse=True):
+        text = text.replace(f"[{small},", f"[{large},").replace(f" {small}]", f" {large}]")
+    model = parse_graph(text.replace("at=4", "at=256"))
+    settings = Settings(part=1, budget=60, final_budget=30)
+    machine = load_machine("dgx-a100").with_devices(2)
+    plan = Optimizer(machine, library, settings).optimize(name, model).plan
+    assert replay(plan, library.rules).findings == ()
+    assert bool(plan.derivation) == (plan.graph != plan.model)
+
+
+def test_what_is_unfolded_is_derived_first(library: Library):
+    """A batch norm by its definition, so that its batch can be cut."""
+    model = parse_graph(
+        "x = input[64, 4]\ns = weight[4]\nb = weight[4]\n"
+        "return mean_loss(batch_norm(relu(x), s, b, eps=0.001))"
+    )
+    machine = load_machine("dgx-a100").with_devices(2)
+    alone = Engine(CostModel(machine.with_devices(1)), Cuts(()))
+    variant = next(variants(model, library, Mode.PARALLEL, alone, Limits(0)))
+    graph, before = variant.graph, variant.derivation
+    assert "batch_norm" not in {node.name for node in graph.nodes}
+    assert replay(plan_of(model, graph, before.steps), library.rules).findings == ()
+    engine = Engine(CostModel(machine), Cuts(library.concrete(graph)))
+    cut = engine.cut(engine.choose(graph, 0.0, data_parallel(graph)), before)
+    assert cut.graph != graph
+    assert cut.steps[: len(before.steps)] == before.steps
+    assert replay(plan_of(model, cut.graph, cut.steps), library.rules).findings == ()

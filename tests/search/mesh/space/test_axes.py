@@ -1,0 +1,92 @@
+"""Digits of device numbers, strategies as digits, and what they say of views and layouts."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+
+from pcg.machine import load_machine
+from pcg.placement.layout import operand_layout, output_layout
+from pcg.plan.text import parse_graph
+from search.cost.cost import CostModel
+from search.mesh.choose.engine import Choice, Engine
+from search.mesh.rules.cuts import Cuts
+from search.mesh.space.axes import Digits
+from search.mesh.space.strategies import COPY, IDLE, PARTIAL
+from substitutions.rules.store import load_library
+
+GRAPH = "x = input[24, 12]\nw = weight[12, 36]\nreturn matmul(x, w)"
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "primes"),
+    [
+        ("summit", 4, (2, 2, 2, 3)),
+        ("summit", 32, (2, 2, 2, 2, 2, 2, 3)),
+        ("dgx-a100", 3, (3, 2, 2, 2)),
+    ],
+)
+def test_digits_follow_the_levels_of_a_machine(name, nodes, primes):
+    digits = Digits(load_machine(name).with_nodes(nodes))
+    assert digits.primes == primes
+    assert prod(primes) == digits.machine.devices
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "primes"),
+    [("summit", 1, (3, 2)), ("summit", 4, (2, 2, 3, 2)), ("dgx-a100", 3, (3, 2, 2, 2))],
+)
+def test_digits_may_be_turned_within_a_node(name, nodes, primes):
+    assert Digits(load_machine(name).with_nodes(nodes), turned=True).primes == primes
+
+
+def test_devices_that_are_no_whole_units_are_digits_too():
+    digits = Digits(load_machine("summit").with_devices(4))
+    assert prod(digits.primes) == 4
+
+
+def test_a_group_is_what_differs_in_some_digits():
+    digits = Digits(load_machine("summit").with_nodes(2))
+    # Outermost first: bit 0 is the node, bit 1 the socket, bit 2 the device of a socket.
+    assert digits.pairs(0b001).members == 2
+    assert digits.pairs(0b100).members == 3
+    assert digits.pairs(0b111).members == 12
+    inside, across = digits.pairs(0b100), digits.pairs(0b001)
+    assert inside.inverse_bandwidth < across.inverse_bandwidth
+
+
+def test_layouts_are_what_the_codes_say():
+    """Every strategy's view lays operands and output as its codes say, device by device."""
+    machine = load_machine("summit").with_nodes(2)
+    graph = parse_graph(GRAPH)
+    engine = Engine(CostModel(machine), Cuts(load_library().concrete(graph)))
+    node = graph.outputs[0].node
+    space = engine.space(node)
+    assert len(space) > 20
+    primes, strides = engine.digits.primes, engine.digits.strides
+    for s, codes in enumerate(space.codes):
+        cut = engine.cut(Choice(graph, {node: tuple(int(c) for c in codes)}, 0.0))
+        (inner,) = cut.views
+        layouts = [
+            *((operand_layout(inner, i, cut.views[inner]), space.operand(i)[s]) for i in (0, 1)),
+            (output_layout(inner, 0, cut.views[inner]), space.output(0)[s]),
+        ]
+        for layout, own in layouts:
+            for device, piece in layout.pieces:
+                values = [device // stride % p for p, stride in zip(primes, strides, strict=True)]
+                assert all(v == 0 for v, code in zip(values, own, strict=True) if code == IDLE)
+                block, partial = [0] * layout.type.rank, 0
+                for value, prime, code in zip(values, primes, own, strict=True):
+                    if code >= 0:
+                        block[code] = block[code] * prime + value
+                    elif code == PARTIAL:
+                        partial = partial * prime + value
+                assert (piece.partial, piece.block) == (partial, tuple(block))
+            used = prod(p for p, code in zip(primes, own, strict=True) if code != IDLE)
+            assert len(layout.pieces) == used
+            copies = prod(p for p, code in zip(primes, own, strict=True) if code == COPY)
+            # An operator that all devices compute makes more copies than its type says.
+            assert copies % layout.type.degrees.copies == 0
+    assert not np.isin(space.codes, [PARTIAL]).any()

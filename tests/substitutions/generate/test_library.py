@@ -1,0 +1,109 @@
+"""The generator: what it reports, that it is deterministic, and that the committed library has
+what a part of it makes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pcg.errors import NegativeAnswer
+from pcg.ops import OPERATORS
+from pcg.plan.text import parse_values
+from pcg.types.local import Axis, LocalTyping
+from pcg.types.operator import Operator
+from substitutions.generate.library import Generated, generate
+from substitutions.rules.candidate import Candidate
+from substitutions.rules.general import General, is_instance
+from substitutions.rules.store import LibraryFile, load_library, operators_hash, parse_entry
+from verifier.decide import Verdict
+
+PART = ("matmul", "relu", "add", "join")
+
+
+@pytest.fixture(scope="module")
+def part() -> Generated:
+    return generate([OPERATORS[name] for name in PART], max_ops=2, jobs=2)
+
+
+def as_text(library: LibraryFile) -> list[str]:
+    return [json.dumps(rule.model_dump(mode="json")) for rule in library.rules]
+
+
+def test_a_part_is_in_the_committed_library(part):
+    rules = [General(r.left, r.right, r.runs) for r in load_library().rules]
+    assert len(part.library.rules) > 20
+    for entry in part.library.rules:
+        rule = parse_entry(entry)
+        own = General(rule.left, rule.right, rule.runs)
+        assert any(is_instance(own, rule) for rule in rules), rule.text
+
+
+def test_two_runs_write_the_same(part):
+    again = generate([OPERATORS[name] for name in PART], max_ops=2, jobs=1)
+    assert as_text(again.library) == as_text(part.library)
+    assert part.library.operators == operators_hash()
+    assert part.library.options.max_ops == 2
+
+
+def test_the_report_adds_up(part):
+    report = part.report
+    assert report.typings > len(PART)
+    assert report.graphs > report.values > 0
+    decided = sum(report.verdicts.values())
+    assert decided + report.duplicates + report.derived == report.candidates
+    assert report.verdicts["proved"] == len(part.library.rules)
+    assert len(part.rejected) == decided - len(part.library.rules)
+    assert set(report.seconds) == {"typings", "enumeration", "proofs"}
+    assert report.megabytes > 50
+
+
+@pytest.mark.soak
+def test_derived_rules_are_marked():
+    found = generate([OPERATORS["matmul"]], max_ops=1, jobs=1, derived=True).library
+    own = [rule for rule in found.rules if not rule.derived]
+    least = generate([OPERATORS["matmul"]], max_ops=1, jobs=1).library
+    assert 0 < len(own) < len(found.rules)
+    assert {rule.left for rule in least.rules} <= {rule.left for rule in found.rules}
+
+
+def test_what_is_not_proved_does_not_enter(part):
+    for _, decision in part.rejected:
+        assert decision.verdict is not Verdict.PROVED
+        assert decision.reason
+    refuted = [d for _, d in part.rejected if d.verdict is Verdict.REFUTED]
+    assert all(d.counterexample is not None for d in refuted)
+
+
+def test_candidates_survive_text():
+    sides = parse_values("relu(x)", {"x": 2}), parse_values("gelu(x)", {"x": 2})
+    candidate = Candidate.of(sides, "algebra")
+    assert candidate.parse() == sides
+    assert str(candidate) == "x:2 | relu(x) == gelu(x)"
+
+
+def test_an_operator_of_ones_own_takes_part(monkeypatch):
+    """And how far the run is gets told."""
+    monkeypatch.setitem(OPERATORS, "square", Operator("square", "out[i...] = x[i...] * x[i...]"))
+    told: list[tuple[str, int, int]] = []
+    found = generate(
+        [OPERATORS["square"]], max_ops=1, jobs=1, progress=lambda *event: told.append(event)
+    )
+    rules = {f"{rule.left} == {rule.right}" for rule in found.library.rules}
+    cut = "combine(pointwise(partition(x, dim=1, degree=k)), dim=1, degree=k)"
+    assert {f"{cut} == pointwise(x)", f"pointwise(x) == {cut}"} & rules
+    assert not any("reduce(square" in rule for rule in rules)
+    phases = list(dict.fromkeys(phase for phase, _, _ in told))
+    assert phases == ["typings", "enumeration", "proofs"]
+    for phase in phases:
+        last = [event for event in told if event[0] == phase][-1]
+        assert last[1] == last[2] > 0
+
+
+def test_nothing_starts_from_a_wrong_type(monkeypatch):
+    """A softmax that may be cut along its axis is noticed before any rule is made."""
+    softmax = Operator("softmax", OPERATORS["softmax"].equation)
+    wrong = LocalTyping((Axis("j", (0,), (0,)),), ())
+    monkeypatch.setattr(Operator, "typing", lambda self, ranks, positions: wrong)
+    with pytest.raises(NegativeAnswer, match=r"softmax at ranks .*parallel type is not proved"):
+        generate([softmax], max_ops=1, jobs=1)

@@ -1,0 +1,138 @@
+"""Concrete rules for a graph: which ranks and operators they are about, and which are left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pcg.graph.graph import Graph
+from pcg.plan.text import parse_graph
+from substitutions.rules.expand import expand
+from substitutions.rules.match import build, matches, rewrite
+from substitutions.rules.rule import Rule, parse_rule, side_text
+from substitutions.rules.store import Library, load_library
+from verifier.trusted.sizes.runs import free_runs
+
+
+def general(name: str, left: str, right: str, **inputs: int) -> Rule:
+    """A rule of which all free axes are runs."""
+    rule = parse_rule(name, inputs, left, right)
+    return replace(rule, runs=free_runs(rule.left, rule.right))
+
+
+CUT = general(
+    "cut", "combine(pointwise(partition(x, dim=1, degree=k)), dim=1, degree=k)", "pointwise(x)", x=3
+)
+CANCEL = general("cancel", "combine(partition(x, dim=1, degree=k), dim=1, degree=k)", "x", x=3)
+SILU = general("silu", "silu(x)", "multiply(x, sigmoid(x))", x=1)
+SPLIT = general(
+    "split", "split(sigmoid(x), axis=1, at=at).0", "sigmoid(split(x, axis=1, at=at).0)", x=3
+)
+TWICE = general("twice", "transpose(transpose(x, dim0=1, dim1=3), dim0=1, dim1=3)", "x", x=5)
+MATMUL = general(
+    "matmul", "matmul(scale(x, factor=factor), y)", "matmul(x, scale(y, factor=factor))", x=2, y=2
+)
+RULES = (CUT, CANCEL, SILU, SPLIT, TWICE, MATMUL)
+TWO = parse_graph("x = input[4, 6]\nreturn relu(scale(x, factor=2.0))\n")
+
+
+def names(rules: tuple[Rule, ...]) -> set[str]:
+    return {rule.name for rule in rules}
+
+
+def test_every_rank_of_the_graph_and_every_operator_of_it():
+    assert names(expand((CUT,), TWO)) == {
+        f"cut[{counts};{operator}]"
+        for counts in ("0,0", "0,1", "1,0")
+        for operator in ("relu", "scale")
+    }
+    assert names(expand((CANCEL,), TWO)) == {"cancel[0,0]", "cancel[0,1]", "cancel[1,0]"}
+
+
+def test_no_stand_in_is_left():
+    for rule in expand(RULES, TWO):
+        assert not rule.stand_ins
+        assert not rule.runs
+
+
+def test_what_lies_between_may_have_one_more_axis():
+    wide = general("wide", "sum_axis(expand(x, axis=1, size=2), axis=1)", "add(x, x)", x=2)
+    graph = parse_graph("x = input[4]\nreturn add(x, x)\n")
+    assert names(expand((wide,), graph)) == {"wide[0,0]", "wide[0,1]", "wide[1,0]"}
+    assert all(rule.inputs[0][1] <= 1 for rule in expand((wide,), graph))
+    deep = general(
+        "deep",
+        "sum_axis(sum_axis(expand(expand(x, axis=1, size=2), axis=1, size=2), axis=1), axis=1)",
+        "add(add(x, x), add(x, x))",
+        x=2,
+    )
+    assert "deep[0,1]" not in names(expand((deep,), graph))
+
+
+def test_rules_about_operators_that_are_not_reached_are_left_out():
+    assert not names(expand((SILU, SPLIT, TWICE, MATMUL), TWO))
+    graph = parse_graph("x = input[4]\nreturn silu(x)\n")
+    # silu makes sigmoid; split is not reached, whatever is.
+    assert names(expand((SILU, SPLIT), graph)) == {"silu[0]", "silu[1]"}
+    both = parse_graph("x = input[4]\nreturn split(silu(x), axis=0, at=2).0\n")
+    assert names(expand((SILU, SPLIT), both)) == {"silu[0]", "silu[1]", "split[0,0]"}
+
+
+def test_stand_ins_take_what_is_reached():
+    graph = parse_graph("x = input[4]\nreturn silu(x)\n")
+    found = names(expand((CUT, SILU), graph))
+    assert {name for name in found if name.startswith("cut")} == {
+        "cut[0,0;sigmoid]",
+        "cut[0,0;silu]",
+    }
+
+
+def test_only_the_directions_asked_for_reach_anything():
+    graph = parse_graph("x = input[4]\nreturn silu(x)\n")
+    backwards = expand((SILU, CUT), graph, lambda rule: rule.name.endswith("~"))
+    assert "cut[0,0;sigmoid]" not in names(backwards)
+    assert "cut[0,0;silu]" in names(backwards)
+
+
+def test_a_rule_that_starts_anywhere_brings_in_nothing_new():
+    assert not names(expand((TWICE,), TWO))
+    turned = parse_graph("x = input[4, 6]\nreturn transpose(x, dim0=0, dim1=1)\n")
+    assert names(expand((TWICE,), turned)) == {"twice[0,0,0]"}
+
+
+def test_each_rule_once():
+    again = replace(CUT, name="again")
+    assert names(expand((CUT, again), TWO)) == names(expand((CUT,), TWO))
+
+
+def test_a_library_remembers_what_it_made():
+    library = Library(RULES, "none")
+    other = parse_graph("x = input[3, 5]\nreturn scale(relu(x), factor=3.0)\n")
+    assert library.concrete(TWO) is library.concrete(other)
+    assert library.concrete(TWO) is not library.concrete(parse_graph("x = input[4]\nreturn x\n"))
+    assert library.concrete(TWO) == expand(RULES, TWO)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_general_rule_is_applied_at_every_axis(dim):
+    results = [
+        side_text(rewrite(TWO, match, outputs).outputs)
+        for rule in expand((CUT,), TWO)
+        for match in matches(rule.reversed, TWO)
+        if (outputs := build(rule.reversed, match, {"k": 2})) is not None
+    ]
+    cut = f"partition(x, dim={dim}, degree=2)"
+    assert f"relu(combine(scale({cut}, factor=2.0), dim={dim}, degree=2))" in results
+    assert len(results) == 4
+
+
+def test_the_committed_library_for_a_graph():
+    library = load_library()
+    graph = Graph(TWO.outputs)
+    found = library.concrete(graph)
+    assert len(names(found)) == len(found)
+    assert all(node.ranks[0] <= 3 for rule in found for node in Graph(rule.left).nodes)
+    reached = {n.name for r in found for n in Graph((*r.left, *r.right)).nodes if not n.is_leaf}
+    assert {"relu", "scale", "partition"} <= reached
+    assert "conv2d" not in reached

@@ -1,0 +1,50 @@
+"""What every hostile input has to come to: one line, a status, soon, and nothing written."""
+
+from __future__ import annotations
+
+import io
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import typer
+from support.runs.commands import Finished
+
+from unity.support.cli import run_app
+
+LONGEST = 10.0
+"""Seconds of processor time after which an input counts as one that hangs."""
+
+
+def command(app: typer.Typer, name: str, *arguments: object) -> Finished:
+    """Run a command in this process. Anything but an end of its own is a traceback, and raised."""
+    out, err = io.StringIO(), io.StringIO()
+    status: object = None
+    begin = time.process_time()
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            run_app(app, name, [str(argument) for argument in arguments])
+    except SystemExit as ended:
+        status = ended.code
+    assert isinstance(status, int)
+    assert time.process_time() - begin < LONGEST
+    return Finished(status, out.getvalue(), err.getvalue())
+
+
+def refused(app: typer.Typer, name: str, *arguments: object, status: int = 2) -> str:
+    """Run a command that has to refuse its input, and return the line that says why."""
+    found = command(app, name, *arguments)
+    assert found.status == status, found.out + found.err
+    line = found.err.removesuffix("\n")
+    assert line.startswith("unity: error: ")
+    assert line.isprintable(), line
+    assert status != 2 or found.out == ""
+    return line.removeprefix("unity: error: ")
+
+
+def files(folder: Path) -> dict[str, bytes | None]:
+    """All that lies in a folder, to see that nothing was written: the content of each file."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }

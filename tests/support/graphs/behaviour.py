@@ -1,0 +1,82 @@
+"""What a training graph computes, task by task in one process: outputs and gradients.
+
+Tasks are run by the operators' equations or by their kernels, which are tested against each other
+elsewhere: sums of sums, such as a convolution's batch norm, take far too much memory as they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from support.graphs.strategies import parts_of_leaves
+
+from pcg.graph.graph import Graph
+from pcg.readings.evaluate import Block, Range, RunTask, evaluate_shards, meaning
+from pcg.readings.ring import Reals, Ring
+from pcg.types.operator import Call
+from pcg.types.task import Task
+from runtime.execute.kernels import TorchReals, run_task
+
+RING = TorchReals(torch.float64, torch.device("cpu"))
+RTOL, ATOL = 1e-8, 1e-10
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """The outputs of a graph, and the gradient of its first one for each weight, by name. Gradients
+    are the derivative of what the tasks of all devices compute from their own blocks."""
+
+    outputs: tuple[torch.Tensor, ...]
+    gradients: dict[str, torch.Tensor]
+
+
+def by_kernel(
+    call: Call,
+    operands: Sequence[Block],
+    sizes: Mapping[str, int],
+    ranges: Mapping[str, Range],
+    ring: Ring,
+) -> tuple[torch.Tensor, ...]:
+    """A task as the operator's kernel computes it."""
+    plain = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
+    blocks = [block.values for block in operands]
+    return run_task(call, Task(call.values, plain, ranges), blocks, [b.start for b in operands])
+
+
+def leaves_of(graph: Graph, seed: int) -> dict[str, torch.Tensor]:
+    """Random values for what a whole graph reads, of a size that products keep."""
+    below = {node.leaf.name: node.leaf.below for node in graph.leaves}
+    values = parts_of_leaves(graph, seed, Reals())
+    return {
+        name: torch.tensor(v if below[name] is not None else v / max(v.shape) ** 0.5)
+        for name, v in values.items()
+    }
+
+
+def behaviour(graph: Graph, leaves: dict[str, torch.Tensor], run: RunTask = by_kernel) -> Behaviour:
+    """Of a graph that is cut in any way, from the values of its leaves."""
+    weights = [node.leaf.name for node in graph.leaves if node.leaf.kind == "weight"]
+    known = {name: values.clone() for name, values in leaves.items()}
+    for name in weights:
+        known[name].requires_grad_()
+    outputs = tuple(
+        meaning(found, RING) for found in evaluate_shards(graph, known, RING, by_kernel)
+    )
+    read = [known[name] for name in weights]
+    gradients = torch.autograd.grad(outputs[0].sum(), read, materialize_grads=True)
+    return Behaviour(outputs, dict(zip(weights, gradients, strict=True)))
+
+
+def assert_same(model: Graph, graph: Graph, run: RunTask = by_kernel) -> None:
+    """Demand that a graph computes what a model does, and that no value is out of hand."""
+    leaves = leaves_of(model, 3)
+    wanted, found = behaviour(model, leaves, run), behaviour(graph, leaves, run)
+    for a, b in zip(wanted.outputs, found.outputs, strict=True):
+        assert torch.isfinite(a).all()
+        torch.testing.assert_close(b, a, rtol=RTOL, atol=ATOL)
+    assert wanted.gradients.keys() >= found.gradients.keys()
+    for name, gradient in wanted.gradients.items():
+        assert torch.isfinite(gradient).all()
+        torch.testing.assert_close(found.gradients[name], gradient, rtol=RTOL, atol=ATOL)

@@ -1,0 +1,147 @@
+"""Pairs of graphs at random concrete types, for tests of what holds for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lcm, prod
+from random import Random
+
+import numpy as np
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Graph, Value
+from pcg.language.poly import Poly
+from pcg.readings.evaluate import evaluate_shards, meaning
+from pcg.readings.ring import PrimeField, Reals
+from verifier import instances
+from verifier.concrete import numbers
+from verifier.counterexample import random_leaves
+from verifier.instances import Instance
+from verifier.trusted.errors import Undecided, Unsolvable
+from verifier.trusted.sizes.degrees import Monomial, Typing, typings
+from verifier.trusted.sizes.sizes import SizeEquation, Sizes, input_size
+from verifier.trusted.sizes.types import differences
+from verifier.witness import solve
+
+Side = tuple[Value, ...]
+DEGREES = (2, 2, 3)
+SIZES = (2, 3, 1, 4, 5, 7)
+OFFSETS = (1, 1, 2)
+SIZINGS = 12
+MAX_ELEMENTS = 30_000
+MAX_NUMBERS = 1 << 20
+FIELD = PrimeField(generic=True)
+
+
+def random_instance(
+    left: Side,
+    right: Side,
+    random: Random,
+    tries: int = 5,
+    equal: Sequence[SizeEquation] = (),
+) -> Instance | None:
+    """The pair at some types at which both sides have equal types, and the sizes in ``equal`` are
+    equal; None if none was met.
+
+    ``tries`` degrees, copies or partials are set
+    to 2 or 3 at random, or fewer where that is too many; the others follow, or are 1. That the
+    types fit is checked by type inference on the concrete graphs.
+    """
+    if len(left) != len(right):
+        return None
+    try:
+        sides = [list(typings(Graph(side).nodes, side)) for side in (left, right)]
+        sizes = Sizes.where(equal)
+        for node in Graph((*left, *right)).nodes:
+            sizes.visit(node)
+        for a, b in zip(left, right, strict=True):
+            for x, y in zip(sizes.shape(a), sizes.shape(b), strict=True):
+                sizes.equal(x, y)
+    except (OperatorError, ValueError, Unsolvable, Undecided):
+        return None
+    for pins in range(tries, -1, -1) if all(sides) else ():
+        a, b = (random.choice(side) for side in sides)
+        degrees = _degrees(a, b, random, pins)
+        if degrees is None:
+            continue
+        found = _sized(left, right, sizes, degrees, random)
+        if found is not None and all(
+            a.type == b.type for a, b in zip(found.left.outputs, found.right.outputs, strict=True)
+        ):
+            return found
+    return None
+
+
+def _degrees(a: Typing, b: Typing, random: Random, pins: int) -> dict[str, int] | None:
+    """Degrees at which both types are equal, a random few of them set at random."""
+    if any(len(x.dims) != len(y.dims) for x, y in zip(a.types, b.types, strict=True)):
+        return None
+    names = sorted(a.symbols | b.symbols)
+    pinned = random.sample(names, min(pins, len(names)))
+    values = {s: random.choice(DEGREES) for s in pinned}
+    equations = [Monomial.of(s).over(Monomial.number(v)) for s, v in values.items()]
+    equations += [*a.equations, *b.equations, *differences(a, b)]
+    found = solve(equations, [*a.whole, *b.whole], names)
+    return dict(found) if found is not None else None
+
+
+def _sized(
+    left: Side, right: Side, sizes: Sizes, degrees: dict[str, int], random: Random
+) -> Instance | None:
+    symbols = sorted({s for size in sizes.positive for s in sizes.resolve(size).symbols})
+    # Strides, offsets and the like: no size of a tensor depends on them.
+    others = [s for s in instances.free_symbols((left, right), sizes) if s not in symbols]
+    cuts = dict.fromkeys(symbols, 1)
+    for leaf in {node.leaf for side in (left, right) for node in Graph(side).leaves}:
+        for dim in range(leaf.rank):
+            cut = prod(degrees.get(f"{leaf.name}.{kind}{dim}", 1) for kind in "dt")
+            for symbol in sizes.resolve(Poly.of(input_size(leaf.name, dim))).symbols:
+                cuts[symbol] = lcm(cuts[symbol], cut)
+    operators = prod(value for name, value in degrees.items() if "." not in name)
+    for attempt in range(SIZINGS):
+        base = random.choices(SIZES if attempt < SIZINGS // 2 else SIZES[:3], k=len(symbols))
+        own = operators if attempt % 3 else 1
+        values = {s: base[i] * cuts[s] * own for i, s in enumerate(symbols)}
+        values |= {s: random.choice(OFFSETS) for s in others}
+        found = instances._instance(left, right, sizes, values, degrees)
+        if found is not None and _largest(found) <= MAX_ELEMENTS and _most(found) <= MAX_NUMBERS:
+            return found
+    return None
+
+
+def _largest(instance: Instance) -> int:
+    nodes = (*instance.left.nodes, *instance.right.nodes)
+    return max(t.elements * t.degrees.partials for node in nodes for t in node.types)
+
+
+def _most(instance: Instance) -> int:
+    nodes = (*instance.left.nodes, *instance.right.nodes)
+    return max(numbers(node) * max(t.degrees.partials for t in node.types) for node in nodes)
+
+
+def agree(instance: Instance, seed: int) -> bool:
+    """Whether the devices of both sides hold pieces of the same tensors, exactly."""
+    leaves = random_leaves(instance, FIELD, np.random.default_rng(seed))
+    left = evaluate_shards(instance.left, leaves, FIELD)
+    right = evaluate_shards(instance.right, leaves, FIELD)
+    return all(
+        np.array_equal(meaning(a, FIELD), meaning(b, FIELD))
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def agree_nearly(instance: Instance, seed: int) -> bool:
+    """Whether both sides mean the same real numbers, where these are finite: for what holds by the
+    laws of scalar functions, which are no more than names to the field."""
+    leaves = random_leaves(instance, Reals(), np.random.default_rng(seed))
+    with np.errstate(all="ignore"):
+        left = evaluate_shards(instance.left, leaves, Reals())
+        right = evaluate_shards(instance.right, leaves, Reals())
+        pairs = [
+            (meaning(a, Reals()), meaning(b, Reals())) for a, b in zip(left, right, strict=True)
+        ]
+    return all(
+        np.allclose(a[fine], b[fine], rtol=1e-6, atol=1e-9)
+        for a, b in pairs
+        for fine in [np.isfinite(a) & np.isfinite(b)]
+    )

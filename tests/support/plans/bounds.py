@@ -1,0 +1,169 @@
+"""What a step takes at least, whatever is chosen for the operators that are not placed yet.
+
+Two bounds, both below anything that the simulator says of a plan with that beginning:
+
+- by what waits for what: an operator computes after what it reads, back-propagation goes the same
+  way in reverse, and a weight is exchanged and updated after that. Streams are taken to be free at
+  any time, what is not placed to take as long as in its fastest cut, and what it reads to be there;
+- by work: all devices together compute for as long as operators and updates take on each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.placement.layout import grid
+from pcg.placement.schedule import Compute, Load, Schedule
+from pcg.readings.work import gradient_nodes
+from pcg.types.tensor import ParallelTensor
+from search.cost.cost import NOTHING, CostModel, Duration
+from search.cost.tasks import Program, program
+
+
+@dataclass(frozen=True)
+class Least:
+    """Seconds that an operator takes at least on each of its devices, forward and backward, and
+    those of all its devices added up."""
+
+    forward: float
+    backward: float
+    work: float
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The part of a plan that is placed, as a program."""
+
+    program: Program
+    steps: Mapping[Node, int]
+    """The number of the step that computes each operator."""
+
+    @staticmethod
+    def of(made: Schedule, cost: CostModel) -> Begun:
+        timed = [step for step in made.steps if not isinstance(step, Load)]
+        numbers = {step.node: i for i, step in enumerate(timed) if isinstance(step, Compute)}
+        return Begun(program(made, cost), numbers)
+
+    @property
+    def computing(self) -> Program:
+        """Without what is done with the gradients of weights."""
+        return Program([step._replace(weights=()) for step in self.program.steps], ())
+
+    @property
+    def work(self) -> float:
+        """Seconds of all devices added up."""
+        computed = [step for step in self.program.steps if not step.moves]
+        spent = [d for step in computed for d in (step.forward, step.backward)]
+        spent += [update for _, update in self.program.weights]
+        return sum(float(d.seconds.sum()) * d.groups.shape[1] for d in spent)
+
+
+NOTHING_YET = Begun(Program((), ()), {})
+
+
+def needs(whole: Graph) -> Mapping[Node, frozenset[int]]:
+    """The operands of each operator that gradients are wanted of. All operators lead to the
+    loss."""
+    trained = gradient_nodes(whole)
+    return {
+        node: frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
+        for node in whole.nodes
+        if not node.is_leaf
+    }
+
+
+def cut_as(
+    node: Node, types: Sequence[ParallelTensor], wanted: frozenset[int], cost: CostModel
+) -> Least | None:
+    """What an operator on operands of some types takes; None if it has no such cut."""
+    leaves = [Node(Leaf("tensor", str(i), t.rank, t)) for i, t in enumerate(types)]
+    made = Node(node.call, tuple(leaf.value() for leaf in leaves))
+    try:
+        *cuts, copies = grid(made)
+    except OperatorError:
+        return None
+    tasks = copies
+    for cut in cuts:
+        tasks *= cut
+    forward, backward = cost.compute_seconds(made, wanted)
+    backward = backward if wanted else 0.0
+    return Least(forward, backward, tasks * (forward + backward))
+
+
+def fastest(found: Iterable[Least | None]) -> Least:
+    """The least of several cuts of an operator, of each figure on its own."""
+    known = [least for least in found if least is not None]
+    return Least(
+        min(least.forward for least in known),
+        min(least.backward for least in known),
+        min(least.work for least in known),
+    )
+
+
+def at_least(
+    begun: Begun, values: Mapping[Value, Value], rest: Mapping[Node, Least], devices: int
+) -> float:
+    """Seconds of a step. ``values``: of the whole graph, as those that are placed are cut;
+    ``rest``: the other operators, in order."""
+    waiting = _Waiting(begun, values, rest)
+    work = begun.work + sum(least.work for least in rest.values())
+    return max(waiting.seconds(), work / devices)
+
+
+@dataclass
+class _Waiting:
+    begun: Begun
+    values: Mapping[Value, Value]
+    rest: Mapping[Node, Least]
+
+    def seconds(self) -> float:
+        steps, weights, _ = self.begun.program
+        forward: list[float] = []
+        for step in steps:
+            start = max((forward[i] for i in step.reads), default=0.0)
+            forward.append(start + _shortest(step.forward))
+        later, back = self._rest(forward)
+        ends = [*forward, *later]
+        found = [0.0] * len(steps)
+        for i in range(len(steps) - 1, -1, -1):
+            if steps[i].backward is not NOTHING:
+                found[i] = max(forward[i], back[i]) + _shortest(steps[i].backward)
+                for source in steps[i].reads:
+                    back[source] = max(back[source], found[i])
+        for number, (sync, update) in enumerate(weights):
+            added = max(found[i] for i, step in enumerate(steps) if number in step.weights)
+            ends.append(added + _shortest(sync) + _shortest(update))
+        return max([0.0, *ends, *found])
+
+    def _rest(self, forward: Sequence[float]) -> tuple[list[float], list[float]]:
+        """When the operators that are not placed end, on the way back too, and when at the
+        earliest the way back of each step may begin for them."""
+        ends: dict[Node, float] = {}
+        sources = {node: [self._step(value) for value in node.inputs] for node in self.rest}
+        for node, least in self.rest.items():
+            known = [forward[i] for i in sources[node] if i is not None]
+            known += [ends[value.node] for value in node.inputs if value.node in ends]
+            ends[node] = max(known, default=0.0) + least.forward
+        begin = [0.0] * len(forward)
+        back = dict(ends)
+        for node, least in reversed([*self.rest.items()]):
+            if least.backward:
+                back[node] += least.backward
+                for i, value in zip(sources[node], node.inputs, strict=True):
+                    if i is not None:
+                        begin[i] = max(begin[i], back[node])
+                    elif value.node in back:
+                        back[value.node] = max(back[value.node], back[node])
+        return list(back.values()), begin
+
+    def _step(self, value: Value) -> int | None:
+        """The step that computes a value, if it is placed."""
+        placed = self.values.get(value)
+        return None if placed is None else self.begun.steps.get(placed.node)
+
+
+def _shortest(duration: Duration) -> float:
+    return float(duration.seconds.min(initial=float("inf"))) if len(duration.seconds) else 0.0

@@ -1,0 +1,242 @@
+"""The fastest plan of a small graph by looking at all there are, apart from the search.
+
+What is looked at: every graph that the library's rules about whole tensors reach from a model, with
+at most ``growth`` operators more; for every operator of it all degrees of its indices, of partial
+sums that pass through and of copies, whose product divides the number of devices; and for these all
+machine views with strides that divide the number of devices, with several devices for a task too.
+Between two operators a tensor goes from one type to the other, as the parallel operators allow:
+copies and partial sums are not taken back.
+
+Operators are placed in their order, and what is placed is simulated, but for gradients of weights:
+with which others one shares a buffer may change. In the simulator a task starts when the last of
+what it waits for is done, so that operators which are added delay others or leave them as they
+were: a part of a plan that takes longer than a known plan needs no completion. Nor does one that
+takes as long with all that is left, by the bounds of ``bounds``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+from support.plans.bounds import NOTHING_YET, Begun, Least, at_least, cut_as, fastest, needs
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Graph, Node, Value, apply
+from pcg.machine import Machine
+from pcg.ops import OPERATORS
+from pcg.placement.layout import grid
+from pcg.placement.schedule import schedule
+from pcg.placement.view import MachineView
+from pcg.types.infer import bind_sizes
+from pcg.types.local import LocalTyping
+from pcg.types.tensor import Degrees, ParallelTensor
+from search.cost.cost import CostModel
+from search.cost.simulate import price, simulate
+from search.mesh.plan.rewrites import Algebra
+from substitutions.rules.match import rewrite
+from substitutions.rules.store import Library
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A plan that was found, or part of one."""
+
+    values: Mapping[Value, Value]
+    """Of a whole graph, as they are cut."""
+    views: Mapping[Node, MachineView]
+    begun: Begun
+    seconds: float
+
+
+Rest = Mapping[Node, Least]
+"""The operators that are not placed, in order, and what they take at least."""
+
+
+@dataclass
+class Exhaustive:
+    """Looks for plans that are faster than one that is known."""
+
+    machine: Machine
+    than: float
+    """Seconds of a step that a plan has to beat; of the best so far."""
+    best: Graph | None = None
+    views: Mapping[Node, MachineView] = field(default_factory=dict[Node, MachineView])
+    simulated: int = 0
+
+    def __post_init__(self) -> None:
+        self._cost = CostModel(self.machine)
+
+    def look(self, whole: Graph) -> None:
+        """Look at all plans of a graph, with no rule about whole tensors applied."""
+        rest, start = self.begin(whole), self.nothing_placed(whole)
+        if at_least(start.begun, start.values, rest, self.machine.devices) < self.than:
+            self._place(whole, rest, start)
+
+    def begin(self, whole: Graph) -> Rest:
+        """The operators of a graph, none of which is placed."""
+        devices = self.machine.devices
+        self._needs = needs(whole)
+        return {
+            node: fastest(
+                cut_as(node, types, wanted, self._cost) for types in operand_types(node, devices)
+            )
+            for node, wanted in self._needs.items()
+        }
+
+    def nothing_placed(self, whole: Graph) -> Placed:
+        return Placed({node.value(): node.value() for node in whole.leaves}, {}, NOTHING_YET, 0.0)
+
+    def _place(self, whole: Graph, rest: Rest, so_far: Placed) -> None:
+        if not rest:
+            self.end(whole, so_far)
+            return
+        first, *others = rest
+        after = {node: rest[node] for node in others}
+        for made in sorted(self.ways(first, after, so_far), key=lambda placed: placed.seconds):
+            if made.seconds < self.than:
+                self._place(whole, after, made)
+
+    def ways(self, node: Node, after: Rest, so_far: Placed) -> Iterator[Placed]:
+        """The ways to place an operator with which a plan may still be faster."""
+        devices = self.machine.devices
+        for wanted in operand_types(node, devices):
+            own = cut_as(node, wanted, self._needs[node], self._cost)
+            rest = {} if own is None else {node: own, **after}
+            if not rest or at_least(so_far.begun, so_far.values, rest, devices) >= self.than:
+                continue
+            moved = [
+                recut(so_far.values[value], to)
+                for value, to in zip(node.inputs, wanted, strict=True)
+            ]
+            inputs = [value for value in moved if value is not None]
+            if len(inputs) < len(moved):
+                continue
+            made = Node(node.call, tuple(inputs))
+            values = dict(so_far.values)
+            values.update({node.value(p): made.value(p) for p in range(len(node.types))})
+            for view in views_of(made, devices):
+                placed = self._placed(values, {**so_far.views, made: view}, after)
+                if placed.seconds < self.than:
+                    yield placed
+
+    def _placed(
+        self, values: Mapping[Value, Value], views: Mapping[Node, MachineView], after: Rest
+    ) -> Placed:
+        """A part of a plan, with the seconds that it takes at least."""
+        self.simulated += 1
+        outputs = tuple(v for old, v in values.items() if not old.node.is_leaf)
+        begun = Begun.of(schedule(Graph(outputs), views), self._cost)
+        seconds = at_least(begun, values, after, self.machine.devices)
+        if seconds < self.than:
+            seconds = max(seconds, price(begun.computing, self.machine.devices).step_seconds)
+        return Placed(values, views, begun, seconds)
+
+    def end(self, whole: Graph, placed: Placed) -> None:
+        """Keep a plan of a whole graph if it is faster."""
+        if len(placed.views) < len(self._needs):
+            return
+        ends = [recut(placed.values[value], value.type) for value in whole.outputs]
+        outputs = tuple(value for value in ends if value is not None)
+        if len(outputs) < len(ends):
+            return
+        graph = Graph(outputs)
+        seconds = simulate(schedule(graph, placed.views), self._cost).step_seconds
+        if seconds < self.than:
+            self.than, self.best, self.views = seconds, graph, placed.views
+
+
+def closure(graph: Graph, library: Library, growth: int) -> list[Graph]:
+    """All graphs that rules about whole tensors reach, each once, with at most ``growth`` operators
+    more than the first."""
+    most = sum(not node.is_leaf for node in graph.nodes) + growth
+    found = {graph.digest: graph}
+    pending = [graph]
+    while pending:
+        base = pending.pop()
+        algebra = Algebra.of(library.concrete(base))
+        for node in base.nodes:
+            for applied in () if node.is_leaf else algebra.applications(node, base):
+                made = rewrite(base, applied.match, applied.made)
+                size = sum(not n.is_leaf for n in made.nodes)
+                if size <= most and made.digest not in found:
+                    found[made.digest] = made
+                    pending.append(made)
+    return list(found.values())
+
+
+def operand_types(node: Node, devices: int) -> Iterator[tuple[ParallelTensor, ...]]:
+    """The types that an operator on whole tensors may want its operands to have."""
+    ranks = tuple(value.rank for value in node.inputs)
+    typing = node.operator_call.typing(ranks)
+    shapes = [value.type.shape for value in node.inputs]
+    sizes = bind_sizes(node.operator_call, node.operator_call.instance(ranks), shapes)
+    counts = [d for d in range(1, devices + 1) if devices % d == 0]
+    cuts = [[d for d in counts if sizes[f"|{axis.name}|"] % d == 0] for axis in typing.axes]
+    for *degrees, passing, copies in product(*cuts, counts, counts):
+        if devices % (prod(degrees) * passing * copies):
+            continue
+        for carriers in typing.carriers if passing > 1 else (frozenset[int](),):
+            yield tuple(
+                _operand(typing, i, shape, degrees, copies, passing if i in carriers else -passing)
+                for i, shape in enumerate(shapes)
+            )
+
+
+def _operand(
+    typing: LocalTyping,
+    operand: int,
+    shape: tuple[int, ...],
+    degrees: list[int],
+    copies: int,
+    passing: int,
+) -> ParallelTensor:
+    """``passing``: partial sums that the operand carries, or minus those that others do."""
+    dims = [1] * len(shape)
+    for axis, degree in zip(typing.axes, degrees, strict=True):
+        at = axis.operands[operand]
+        if at is None:
+            copies *= degree
+        else:
+            dims[at] = degree
+    copies, partials = (copies, passing) if passing > 0 else (copies * -passing, 1)
+    return ParallelTensor(shape, Degrees(tuple(dims), (1,) * len(shape), copies, partials))
+
+
+def recut(value: Value, wanted: ParallelTensor) -> Value | None:
+    """The value with another type; None if parallel operators do not lead there."""
+    have, want = value.type.degrees, wanted.degrees
+    if want.copies % have.copies or have.partials % want.partials:
+        return None
+    calls: list[tuple[str, dict[str, int]]] = []
+    calls.append(("reduce", {"degree": have.partials // want.partials}))
+    for dim, (a, b) in enumerate(zip(have.dims, want.dims, strict=True)):
+        if a % b == 0:
+            calls.append(("combine", {"dim": dim, "degree": a // b}))
+        else:
+            calls.append(("combine", {"dim": dim, "degree": 1 if b % a == 0 else a}))
+            calls.append(("partition", {"dim": dim, "degree": b // a if b % a == 0 else b}))
+    calls.append(("replicate", {"degree": want.copies // have.copies}))
+    for name, attributes in calls:
+        if attributes["degree"] > 1:
+            value = apply(OPERATORS[name](**attributes), value)
+    assert value.type == wanted
+    return value
+
+
+def views_of(node: Node, devices: int) -> Iterator[MachineView]:
+    """All views of an operator that is cut."""
+    try:
+        *cuts, copies = grid(node)
+    except OperatorError:
+        return
+    strides = [d for d in range(1, devices + 1) if devices % d == 0]
+    for times in range(1, devices // (prod(cuts) * copies) + 1):
+        shape = (*cuts, copies * times)
+        own = [strides if length > 1 else [0] for length in shape]
+        for chosen in product(*own):
+            last = sum((n - 1) * s for n, s in zip(shape, chosen, strict=True))
+            if MachineView(0, shape, chosen).is_injective:
+                yield from (MachineView(i, shape, chosen) for i in range(devices - last))

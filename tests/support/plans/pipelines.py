@@ -1,0 +1,68 @@
+"""Pipelines by hand and by the search, and how they train on simulated ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from support.plans.by_hand import plan_with
+from support.runs.simulated import on_ranks
+
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.models import build_model
+from pcg.plan.pipeline import PipelineFile
+from pcg.plan.plan import Plan
+from pcg.plan.text import parse_graph
+from runtime.job.job import Options, Report
+from runtime.job.recipe import Recipe
+from runtime.program.lower import Lowering
+from runtime.train.worker import run_plan
+from search.cost.cost import CostModel
+from search.mesh.rules.cuts import Cuts
+from search.pipeline.build import build
+from search.pipeline.micro import MicroBatches
+from search.pipeline.streams import streams
+
+TIED = (
+    "x = input[8, 6] below 12\nt = weight[12, 4]\nlabels = input[8] below 12\n"
+    "h = mean_axis(embedding(x, t), axis=1)\n"
+    "return cross_entropy(matmul(relu(h), transpose(t, dim0=0, dim1=1)), labels)"
+)
+"""Two stages read the same weight."""
+DEVICES = 4
+Kind = Literal["1f1b", "2bw"]
+RATE = 0.1
+
+
+def model_graph(name: str) -> Graph:
+    return parse_graph(TIED) if name == "tied" else build_model(name, 8, 1)
+
+
+def planned(name: str, library, slices: int, stages: int, kind: Kind) -> Plan:
+    """The search's pipeline with stages of equally many operators, for 4 devices."""
+    graph = model_graph(name)
+    cost = CostModel(load_machine("dgx-a100").with_devices(DEVICES // stages))
+    source = streams(graph, library)
+    batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
+    count = len(batches.nodes)
+    cut = build(batches, batches.choose(), [count * s // stages for s in range(stages + 1)])
+    return plan_of(graph, cut.graph, cut.views, stages, slices, kind)
+
+
+def plan_of(model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DEVICES) -> Plan:
+    pipeline = PipelineFile(stages=stages, micro_batches=slices, schedule=kind)
+    return replace(plan_with(model, graph, views, devices), pipeline=pipeline)
+
+
+def trained(plan: Plan, steps: int = 3, batches: int = 1, *, ordered: bool = False) -> Report:
+    lowering = Lowering(plan)
+    recipe = Recipe(rate=RATE, accumulate=batches)
+    options = Options(steps=steps, recipe=recipe, dtype="float64", check=True)
+    report = on_ranks(
+        plan.machine.devices,
+        lambda world: run_plan(lowering, options, world, lambda step: None),
+        ordered=ordered,
+    )[0]
+    assert report is not None
+    return report

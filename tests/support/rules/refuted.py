@@ -1,0 +1,61 @@
+"""The false pairs of ``tests/rules/unsound``, each with the first counterexample that is met."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from support.rules import rule_files
+from support.rules.rule_files import parse
+
+from pcg.graph.graph import Value
+from verifier import decide as deciding
+from verifier.counterexample import Counterexample, replay
+from verifier.instances import Instance
+
+Side = tuple[Value, ...]
+
+
+def lines() -> list[str]:
+    return rule_files.lines("unsound")
+
+
+@cache
+def decided(line: str) -> tuple[deciding.Decision, Instance, Counterexample]:
+    """What is decided of a pair, the instance at which it is first refuted, and the counterexample
+    as it is met there."""
+    return _refuted(*parse(line))
+
+
+def first(line: str) -> tuple[Instance, Counterexample]:
+    """The instance at which a pair is first refuted, and the counterexample as it is met there."""
+    _, instance, found = decided(line)
+    return instance, found
+
+
+def shrunk(line: str) -> Counterexample:
+    """The first counterexample to a pair, made small."""
+    found = decided(line)[0].counterexample
+    assert found is not None
+    return found
+
+
+def refute(left: Side, right: Side) -> tuple[Instance, Counterexample]:
+    _, instance, found = _refuted(left, right)
+    return instance, found
+
+
+def _refuted(left: Side, right: Side) -> tuple[deciding.Decision, Instance, Counterexample]:
+    met: list[tuple[Instance, Counterexample]] = []
+
+    def recorded(instance: Instance, *, once: bool = False) -> Counterexample | None:
+        found = replay(instance, once=once)
+        if found is not None:
+            met.append((instance, found))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deciding, "replay", recorded)
+        decision = deciding.decide(left, right)
+    assert decision.verdict is deciding.Verdict.REFUTED, decision
+    return decision, *met[0]

@@ -1,0 +1,188 @@
+"""Runs of `unity run` that are disturbed: started, watched through their log, and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from uuid import uuid4
+
+import torch
+from support.paths import ROOT
+
+from runtime.checkpoints.checkpoint import newest_manifest
+from runtime.train.plain import state_dict
+
+MARK = "UNITY_TEST_MARK"
+PATIENCE = 600.0
+"""Seconds that only what hangs takes, on however busy a computer."""
+
+
+@dataclass
+class Course:
+    """What runs leave in a folder: a log and checkpoints."""
+
+    folder: Path
+
+    def arguments(self, plan: Path, *options: str) -> tuple[str | Path, ...]:
+        """Those of a run that leaves them here."""
+        self.folder.mkdir(exist_ok=True)
+        return plan, "--losses", self.log, "--checkpoint", self.checkpoints, *options
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def steps(self) -> list[tuple[int, float]]:
+        """The steps that were taken, repeated ones as often as they were, with their losses."""
+        if not self.log.exists():
+            return []
+        lines = self.log.read_text().splitlines()
+        # A worker that is killed may leave a part of a line.
+        whole = [json.loads(line) for line in lines if line.endswith("}")]
+        return [(step["number"], step["loss"]) for step in whole]
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The weights of the newest checkpoint."""
+        return state_dict(newest_manifest(self.checkpoints))
+
+    def wait_for_checkpoint(self, number: int, within: float = PATIENCE) -> None:
+        """Wait until the checkpoint of a step has been written, which goes on beside training."""
+        end = time.monotonic() + within
+        while not (self.checkpoints / f"step-{number:08d}").exists():
+            assert time.monotonic() < end, f"no checkpoint {number}"
+            time.sleep(0.01)
+
+    def wait_for_step(self, number: int, within: float = PATIENCE) -> None:
+        """Wait until a step has been logged."""
+        end = time.monotonic() + within
+        while time.monotonic() < end and not self.has_ended():
+            if any(step >= number for step, _ in self.steps()):
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"no step {number}")
+
+    def has_ended(self) -> bool:
+        """Whether nothing more is to be waited for."""
+        return False
+
+
+class Disturbed(Course):
+    """A run of its own process group."""
+
+    def __init__(
+        self,
+        plan: Path,
+        folder: Path,
+        options: tuple[str, ...],
+        launcher: tuple[str, ...] = (),
+    ) -> None:
+        """``launcher``: what starts the ranks in place of the command itself, such as torchrun and
+        its options."""
+        super().__init__(folder)
+        self.launcher, self.mark = launcher, uuid4().hex
+        own = self.arguments(plan, *options)
+        self.process = subprocess.Popen(
+            [sys.executable, *self.launcher, "-m", "unity.run", *own],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {MARK: self.mark, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            start_new_session=True,
+        )
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def wait_for_step(self, number: int, within: float = PATIENCE) -> None:
+        """Wait until a step has been logged; one that never is, is told with what the run said."""
+        try:
+            super().wait_for_step(number, within)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.finish(5)}") from None
+
+    def workers(self) -> list[int]:
+        """The processes that train."""
+        return sorted(pid for pid in marked(self.mark) if self._is_worker(pid))
+
+    def _is_worker(self, pid: int) -> bool:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            parent = stat.rpartition(")")[2].split()[1]
+            command = Path(f"/proc/{parent}/cmdline").read_bytes()
+        except OSError:
+            return False
+        started_by = b"torch.distributed.run" if self.launcher else b"forkserver"
+        return started_by in command
+
+    def wait_at_random(self, drawn: Random, steps: int) -> None:
+        """Wait for some time, or until some step and a little longer."""
+        wanted = max((number for number, _ in self.steps()), default=0)
+        if drawn.random() < 0.3:
+            time.sleep(drawn.uniform(0.0, 3.0))
+        elif wanted + 1 < steps:
+            self.wait_for_step(drawn.randint(wanted + 1, steps - 1))
+            time.sleep(drawn.uniform(0.0, 0.02))
+
+    def kill_worker(self, which: int, sign: signal.Signals = signal.SIGKILL) -> bool:
+        """Send a signal to one of the workers, as soon as there are some; whether there were any
+        before the run ended."""
+        while self.process.poll() is None:
+            if found := self.workers():
+                os.kill(found[which % len(found)], sign)
+                return True
+            time.sleep(0.01)
+        return False
+
+    def finish(self, within: float = PATIENCE) -> tuple[int, str, str]:
+        """Exit status, standard output and error."""
+        try:
+            out, err = self.process.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            out, err = self.process.communicate()
+        return self.process.returncode, out, err
+
+    def is_gone(self, within: float = 15.0) -> bool:
+        """Whether all its processes have ended."""
+        end = time.monotonic() + within
+        while marked(self.mark) and time.monotonic() < end:
+            time.sleep(0.1)
+        return not marked(self.mark)
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that inherited a mark."""
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def same_course(disturbed: Course, alone: Course) -> None:
+    """Demand that every step of a disturbed run, repeated or not, has the loss of that of an
+    undisturbed one, and that both end with the same weights, all to the last bit."""
+    expected = dict(alone.steps())
+    taken = disturbed.steps()
+    assert {number for number, _ in taken} == expected.keys()
+    wrong = [(number, loss, expected[number]) for number, loss in taken if loss != expected[number]]
+    assert not wrong
+    mine, theirs = disturbed.weights(), alone.weights()
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert torch.equal(tensor, theirs[name]), name

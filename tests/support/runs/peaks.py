@@ -1,0 +1,26 @@
+"""The most bytes of tensors that training by a plan takes on a rank at any time."""
+
+from __future__ import annotations
+
+from support.runs.held_bytes import Held
+
+from runtime.execute.executor import Executor
+from runtime.job.recipe import OptimizerName, Recipe
+from runtime.program.lower import Lowering
+from runtime.train.optimizer import Updater
+from runtime.world.collectives import World
+
+STEPS = 3
+"""So many that the optimizer's states and the buffers of gradients are there."""
+
+
+def peak_bytes(lowering: Lowering, world: World, optimizer: OptimizerName) -> int:
+    """From before there are any weights on."""
+    program = lowering.program(world.rank)
+    with Held() as held:
+        executor = Executor(program, world)
+        trained = {w.register: executor.weights[w.register] for w in program.trained}
+        updater = Updater(trained, Recipe(optimizer=optimizer, rate=1e-3), world)
+        for number in range(STEPS):
+            executor.step(number, updater.update)
+        return held.peak

@@ -1,0 +1,145 @@
+"""How commands end: one line and a status, and a traceback only for faults of ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+from support.paths import ROOT
+
+from pcg.errors import InputError, NegativeAnswer, OperatorError
+from unity import __main__ as console
+from unity.support.cli import new_app, run_app, run_command
+
+
+def status_of(call: Callable[[], object]) -> object:
+    """Return the status with which the call ends the process."""
+    with pytest.raises(SystemExit) as caught:
+        call()
+    return caught.value.code or 0
+
+
+def fail(error: BaseException) -> int:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (InputError("a.json", "line 1:\nbad"), 2, "unity: error: a.json: line 1: bad\n"),
+        (OperatorError("relu", "x", None, "bad"), 2, "unity: error: relu: operand x: bad\n"),
+        (NegativeAnswer("1 rule refuted"), 1, "unity: error: 1 rule refuted\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_errors(capsys: pytest.CaptureFixture[str], error: BaseException, status: int, line: str):
+    assert status_of(lambda: run_command(lambda: fail(error))) == status
+    assert capsys.readouterr() == ("", line)
+
+
+@pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1)])
+def test_returned_status(returned: int | None, status: int):
+    assert status_of(lambda: run_command(lambda: returned)) == status
+
+
+def test_our_own_faults_pass_through():
+    with pytest.raises(ZeroDivisionError):
+        run_command(lambda: fail(ZeroDivisionError()))
+
+
+app = new_app()
+
+
+@app.command()
+def load(path: str, nodes: int = 1) -> None:
+    """Load PATH."""
+    if path == "interrupted":
+        raise KeyboardInterrupt
+    if path == "wrong":
+        raise InputError(path, "is wrong")
+    print(path, nodes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "out", "err"),
+    [
+        (["x", "--nodes", "2"], 0, "x 2\n", ""),
+        (["--help"], 0, "Usage: unity load", ""),
+        (["wrong"], 2, "", "unity: error: wrong: is wrong\n"),
+        (["interrupted"], 130, "", ""),
+        ([], 2, "", "unity: error: load: missing argument"),
+        (["x", "--nodes", "two"], 2, "", "unity: error: load: invalid value for '--nodes': "),
+        (["x", "--knots", "2"], 2, "", "unity: error: load: no such option: --knots"),
+        (["x", "y"], 2, "", "unity: error: load: got unexpected extra argument"),
+    ],
+)
+def test_typer_commands(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, out: str, err: str
+):
+    assert status_of(lambda: run_app(app, "load", arguments)) == status
+    printed = capsys.readouterr()
+    assert out in printed.out
+    assert err in printed.err
+    assert "Traceback" not in printed.err
+    assert bool(printed.out) == bool(out)
+    assert len(printed.err.splitlines()) <= 1
+
+
+def test_console_hands_over(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    module = ModuleType("unity.run")
+    module.app = app  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "unity.run", module)
+    assert status_of(lambda: console.main(["run", "x"])) == 0
+    assert capsys.readouterr().out == "x 1\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_console_help(capsys: pytest.CaptureFixture[str], arguments: list[str]):
+    assert status_of(lambda: console.main(arguments)) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {command} " in out for command in console.COMMANDS)
+
+
+def test_console_version(capsys: pytest.CaptureFixture[str]):
+    assert status_of(lambda: console.main(["--version"])) == 0
+    assert capsys.readouterr().out.startswith("unity ")
+
+
+def test_console_unknown_command(capsys: pytest.CaptureFixture[str]):
+    assert status_of(lambda: console.main(["optimise"])) == 2
+    assert capsys.readouterr().err == (
+        "unity: error: optimise: no such command "
+        "(expected one of optimize, compare, generate, verify, recheck, audit, simulate, "
+        "profile, run, export)\n"
+    )
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys, unity.__main__ as m\n"
+        "try: m.main(['--help'])\n"
+        "finally: assert not {'torch', 'z3', 'numpy', 'networkx'} & set(sys.modules)\n"
+    )
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_reader_that_leaves_is_no_fault():
+    read, write = os.pipe()
+    os.close(read)
+    code = "from unity.support.cli import run_command; run_command(lambda: print('x' * 100_000))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=write, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -1,0 +1,71 @@
+"""Planners by name: which of them look at pipelines, and what they may cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from pcg.errors import InputError
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.plan.text import parse_graph
+from search.mesh.plan.variants import Mode
+from search.mesh.space.allow import Dimension
+from search.pipeline.planner import WithPipelines
+from search.report.describe import rows
+from substitutions.rules.store import Library, load_library
+from unity.support.planners import planner_of
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+def layers(count: int, batch: int, width: int) -> Graph:
+    """Equal layers, so that stages can be even."""
+    lines = [f"h0 = input[{batch}, {width}]"]
+    for i in range(count):
+        lines += [f"w{i} = weight[{width}, {width}]", f"h{i + 1} = relu(matmul(h{i}, w{i}))"]
+    return parse_graph("\n".join([*lines, f"return mean_loss(h{count})"]))
+
+
+DATA = frozenset({Dimension.DATA, Dimension.PIPELINE})
+
+
+@pytest.mark.parametrize("mode", [Mode.JOINT, Mode.SEQUENTIAL, Mode.PARALLEL])
+def test_pipelines_are_in_the_space_of_every_mode(mode: Mode, library: Library):
+    """But in that of algebra, which is of data parallelism alone."""
+    machine, graph = load_machine("summit").with_nodes(4), layers(8, 1536, 4096)
+    planner = planner_of("joint", machine, library, 600.0, "sgd", None, mode, DATA)
+    found = planner.plan("layers", graph)
+    assert found.plan.pipeline is not None
+    assert found.data_parallel_seconds is not None
+    assert found.plan.estimates.step_seconds < found.data_parallel_seconds
+
+
+def test_algebra_is_for_data_parallelism_alone(library: Library):
+    machine = load_machine("summit")
+    given = machine, library, 600.0, "sgd", None, Mode.ALGEBRA
+    assert not isinstance(planner_of("joint", *given), WithPipelines)
+
+
+def test_micro_batches_are_cut_along_what_is_allowed_alone(library: Library):
+    """Where there are few samples and large weights, products are cut in columns and in rows."""
+    machine, graph = load_machine("summit").with_nodes(1), layers(6, 96, 4096)
+    columns = frozenset({Dimension.MODEL, Dimension.PIPELINE})
+    cut: dict[frozenset[Dimension] | None, set[str]] = {}
+    for dimensions in (None, columns, DATA):
+        given = machine, library, 600.0, "sgd", None, Mode.JOINT, dimensions
+        plan = planner_of("pipeline", *given).plan("layers", graph).plan
+        words = [row.cut for row in rows(plan) if row.call.startswith("matmul")]
+        cut[dimensions] = {word.split()[0] for word in words}
+    assert "reduction" in cut[None]
+    assert cut[columns] <= {"model", "whole"}
+    assert cut[DATA] <= {"data", "whole"}
+
+
+@pytest.mark.parametrize("planner", ["data-parallel", "zero", "expert", "megatron"])
+def test_planners_that_cut_data_need_it(planner: str, library: Library):
+    given = load_machine("local"), library, 600.0, "sgd", None, Mode.JOINT
+    with pytest.raises(InputError, match=f"planner {planner}: cuts along data"):
+        planner_of(planner, *given, frozenset({Dimension.MODEL}))

@@ -1,0 +1,1 @@
+"""What several commands share: options, output, planners by name, reports."""

@@ -1,0 +1,126 @@
+"""What all commands share: how they are declared and how they end.
+
+A command module, such as `unity/optimize.py`, runs both as `python -m unity.optimize` and as
+`unity optimize`:
+
+    from unity.support.cli import new_app, run_app
+
+    app = new_app()
+
+    @app.command()
+    def optimize(model: str, machine: Annotated[str, typer.Option()] = "local") -> None:
+        \"\"\"Find the fastest plan for MODEL.\"\"\"
+        ...  # raise InputError or NegativeAnswer; return when done
+
+    if __name__ == "__main__":
+        run_app(app, "optimize")
+
+Exit status: 0 done, 1 a negative answer, 2 unusable input or usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
+from io import TextIOWrapper
+from typing import Any, NoReturn, TypeVar, cast
+
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from pcg.errors import InputError, UnityError, one_line, printable
+
+T = TypeVar("T")
+
+Misuse = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
+"""What typer raises for any mistake in options and arguments; it names only a kind of that."""
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, by the shells' convention: 128 + SIGINT."""
+
+
+class PlainConsole(Console):
+    """A console that shows text as it is: none of it is markup, and what no terminal should have
+    is escaped (`printable`). All commands print with it, or with `say`."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Segments of text, whose styles become control characters later; nothing else may."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(printable(text), style)
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print a line, or some, on the standard output or the standard error."""
+    print(printable(text), file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def new_app() -> typer.Typer:
+    """Return an empty typer application with the settings that all commands share."""
+    # Plain help and errors: boxes would break an error message over several lines.
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def command_of(options: type[T], act: Callable[[T], None]) -> Callable[..., None]:
+    """A command for typer whose parameters are the fields of a dataclass, declared as those of a
+    command are, and which hands them on together."""
+
+    def command(**given: Any) -> None:
+        act(options(**given))
+
+    command.__name__, command.__doc__ = act.__name__, act.__doc__
+    setattr(command, "__signature__", signature(options, eval_str=True))  # noqa: B010 for pyright
+    return command
+
+
+def run_command(main: Callable[[], int | None]) -> NoReturn:
+    """Run `main` and end the process with its status (None: 0).
+
+    A `UnityError` becomes one line on the standard error and the status that it carries; any
+    other exception is a fault of ours and passes through with its traceback.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # or an encoding without some letters ends us
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = main() or 0
+        sys.stdout.flush()
+    except UnityError as error:
+        say(f"unity: error: {one_line(str(error))}", error=True)
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has left, as in `unity ... | head`. Python would try to flush
+        # the rest at exit and complain, so point the output elsewhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(status)
+
+
+def run_app(app: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command `name`, declared by `app`, and end the process with its status.
+
+    `arguments` are the command's own; by default those of the process.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    run_command(lambda: _run(app, name, given))
+
+
+def _run(app: typer.Typer, name: str, given: Sequence[str]) -> int | None:
+    """The status of a command that ends early, as with its help. Raises InputError for arguments
+    that it does not take."""
+    try:
+        # In its standalone mode typer ends the process itself, with several lines for a mistake.
+        return app(given, prog_name=f"unity {name}", standalone_mode=False)
+    except Misuse as error:
+        problem = error.format_message()
+        raise InputError(name, problem[:1].lower() + problem[1:].removesuffix(".")) from None

@@ -1,0 +1,41 @@
+"""What commands that plan refuse before they begin: what no search could use, or would take too
+long."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import gcd
+from pathlib import Path
+
+from pcg.errors import InputError
+from search.mesh.space.allow import Dimension
+
+MOST_DEVICES = 1 << 16
+"""Devices that plans are made for; a machine may have more."""
+
+
+def check_devices(where: str, devices: int) -> None:
+    """Refuse more devices than plans are made for. ``where`` they are asked for."""
+    if devices > MOST_DEVICES:
+        problem = f"expected at most {MOST_DEVICES} devices to plan for, got {devices}"
+        raise InputError(where, problem)
+
+
+def check_batch(
+    batch: int | None, devices: int, dimensions: Collection[Dimension] | None = None
+) -> None:
+    """Refuse a batch that cannot be cut for any number of the devices, where it may be cut."""
+    if batch is None or (dimensions is not None and Dimension.DATA not in dimensions):
+        return
+    if devices > 1 and batch > 0 and gcd(batch, devices) == 1:
+        problem = f"{batch} is divided by no degree that {devices} devices have"
+        hint = "expected a multiple of one, or --allow without data to leave it whole"
+        raise InputError("batch", f"{problem}; {hint}")
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that cannot be written where it is to be."""
+    if not path.absolute().parent.is_dir():
+        raise InputError(str(path), "cannot be written, its folder does not exist")
+    if path.is_dir():
+        raise InputError(str(path), "is a folder, expected a file to write")

@@ -1,0 +1,93 @@
+"""The file of `--losses`: a line of JSON for each step, each step once.
+
+A run that goes on from a checkpoint takes steps again that were logged after it, and a killed one
+may leave a part of a line. So before the first step the file is cut back to where the run goes on:
+from its end, lines of later steps go, those of this run or, where that was asked to go on from
+another one's checkpoint, of whatever run. What stands before, other runs' losses too, stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from io import TextIOWrapper
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from pcg.errors import InputError
+from runtime.job.job import Beginning, Step
+
+
+class Losses:
+    """An open file, or none."""
+
+    def __init__(self, path: str | None, file: TextIOWrapper | None) -> None:
+        self._path, self._file, self._run = path, file, ""
+
+    def begin(self, beginning: Beginning) -> None:
+        """Cut the file back to where a run begins."""
+        self._run = beginning.run
+        if self._path is None or self._file is None or not Path(self._path).is_file():
+            return
+        with _writing(self._path):
+            os.truncate(self._path, kept_bytes(Path(self._path).read_bytes(), beginning))
+
+    def write(self, step: Step) -> None:
+        """Add a step; a loss that is not finite, which JSON has no number for, as null."""
+        if self._path is None or self._file is None:
+            return
+        content: dict[str, Any] = asdict(step)
+        if not isfinite(step.loss):
+            content["loss"] = None
+        if self._run:
+            content["run"] = self._run
+        with _writing(self._path):
+            self._file.write(json.dumps(content) + "\n")
+            self._file.flush()
+
+
+def kept_bytes(content: bytes, beginning: Beginning) -> int:
+    """How much of a file stays. Pure."""
+    lines = content.splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    while lines and _is_repeated(lines[-1], beginning):
+        lines.pop()
+    return sum(map(len, lines))
+
+
+def _is_repeated(line: bytes, beginning: Beginning) -> bool:
+    try:
+        found = json.loads(line)
+        number, run = int(found["number"]), found.get("run")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return number >= beginning.first and (beginning.goes_on or run == beginning.run)
+
+
+@contextmanager
+def losses_file(path: str | None) -> Generator[Losses]:
+    """What adds a line for a step to a file, if one is given."""
+    if path is None:
+        yield Losses(None, None)
+        return
+    with _writing(path):
+        file = Path(path).open("a")  # noqa: SIM115  # closed below, whose errors are the file's
+    try:
+        yield Losses(path, file)
+    finally:
+        with _writing(path):
+            file.close()
+
+
+@contextmanager
+def _writing(path: str) -> Generator[None]:
+    """Say in a line that a file cannot be written; other errors are none of its own."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(path, f"cannot write: {error.strerror}") from error

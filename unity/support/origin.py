@@ -1,0 +1,56 @@
+"""Whether a plan was made for what is here: its machine, its rule library, and its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pcg.errors import InputError
+from pcg.machine import Machine, load_machine, preset_names
+from pcg.plan.naming import batch_of
+from pcg.plan.plan import MachineFile, Plan
+from substitutions.audit.sources import captured, check_model
+from substitutions.rules.store import is_library
+
+
+def check_origin(
+    plan: Plan, where: str, machine: str | None = None, rules: str | Path | None = None
+) -> None:
+    """Raises InputError for a plan of another machine or rule library than are here.
+
+    ``machine``: a preset or file, by default the preset that the plan names; a plan of a file that
+    nobody names is taken at its word. ``rules``: a library, by default the one that comes with
+    Unity; a plan that applies no rules is of any.
+    """
+    name = plan.machine.name if machine is None else machine
+    if machine is not None or name in preset_names():
+        machine_of(plan.machine, where, load_machine(name))
+    if plan.derivation and not is_library(plan.library_hash, rules):
+        problem = f"was made with the rule library {plan.library_hash}, which is not the one here"
+        raise InputError(where, problem)
+
+
+def check_graph_of(plan: Plan, where: str, model: str) -> None:
+    """Capture a model again, at the batch that the plan is for.
+
+    ``model``: a name of the zoo, or FILE.py:FUNCTION. Raises InputError where its graph is another
+    than the one that the plan was made from, and where it cannot be captured.
+    """
+    batch = batch_of(plan.model, plan.naming) or None
+    again = captured(model, batch, plan.machine.devices, plan.norm_groups)
+    for finding in check_model(plan, model, again):
+        raise InputError(where, f"was made for another graph, {finding}")
+
+
+def machine_of(
+    wanted: MachineFile, where: str, found: Machine, nodes: int | None = None
+) -> Machine:
+    """A machine as large as the one that a plan names. Raises InputError where it is another."""
+    if nodes is None:
+        nodes = -(-wanted.devices // found.devices_per_node)
+    found = found.with_nodes(nodes)
+    if found.devices > wanted.devices:
+        found = found.with_devices(wanted.devices)
+    if found.hash() != wanted.hash:
+        problem = f"was made for {wanted.devices} devices of {wanted.name} as it was then,"
+        raise InputError(where, f"{problem} which {found.devices} of {found.name} are not")
+    return found

@@ -1,0 +1,64 @@
+"""Planners by name, for the commands that take one."""
+
+from __future__ import annotations
+
+from math import inf
+
+from pcg.errors import InputError
+from pcg.machine import Machine
+from pcg.plan.training import Optimizer
+from search.cost.efficiency import Speed
+from search.cost.planned import Planner
+from search.cost.progress import Progress, Teller, silent
+from search.mesh.plan.families import PLANNERS
+from search.mesh.plan.planner import MeshPlanner
+from search.mesh.plan.variants import Mode
+from search.mesh.space.allow import Dimension
+from search.pipeline.clock import ScheduleKind
+from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
+from substitutions.rules.store import Library
+
+NAMES = (*PLANNERS, *PIPELINES)
+
+
+def check_name(name: str) -> None:
+    """Raises InputError for a name that is none."""
+    if name not in NAMES:
+        expected = ", ".join(NAMES)
+        raise InputError(f"planner {name}", f"unknown, expected one of {expected}")
+
+
+def planner_of(
+    name: str,
+    machine: Machine,
+    library: Library,
+    seconds: float,
+    optimizer: Optimizer,
+    speed: Speed | None,
+    mode: Mode = Mode.JOINT,
+    dimensions: frozenset[Dimension] | None = None,
+    progress: Progress = silent,
+) -> Planner:
+    """A planner that may search for so many seconds. Pipelines leave ``mode`` aside. The joint
+    planner considers them too, unless the dimensions leave them out; but in its algebra mode, which
+    is of data parallelism alone. ``progress`` is told how far the search is. Raises InputError for
+    a name that is none."""
+    check_name(name)
+    teller, kept_by = Teller(progress), optimizer
+
+    def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:
+        left = max(0.0, seconds - used)
+        settings = machine, library, kind, left, kept_by, speed, than, teller, dimensions
+        return PipelinePlanner(*settings)
+
+    if name in PIPELINES:
+        return pipelines(PIPELINES[name])
+    plain = MeshPlanner(machine, library, name, seconds, kept_by, speed, mode, dimensions, teller)
+    left_out = dimensions is not None and Dimension.PIPELINE not in dimensions
+    if name != "joint" or mode is Mode.ALGEBRA or left_out:
+        return plain
+
+    def pipelined(than: float, used: float) -> Planner:
+        return pipelines("1f1b", than, used)
+
+    return WithPipelines(plain, pipelined)

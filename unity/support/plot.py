@@ -1,0 +1,103 @@
+"""Plots of a comparison, with matplotlib, which is an extra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unity.support.comparison import Entry
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's, which colour-blind readers can tell apart."""
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def can_plot() -> bool:
+    """Whether matplotlib is there."""
+    return find_spec("matplotlib") is not None
+
+
+def plot(model: str, machine: str, entries: Sequence[Entry], folder: Path) -> tuple[Path, Path]:
+    """Draw throughput and search time of one model's planners by number of devices; write SVG and
+    PNG files, and return their paths."""
+    # Here because matplotlib is an extra and takes a second to load.
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.hashsalt": model, "svg.fonttype": "none", "font.size": 10}):
+        by_planner = {e.planner: [x for x in entries if x.planner == e.planner] for e in entries}
+        missing = [p for p, own in by_planner.items() if not all(e.step_seconds for e in own)]
+        heights = (3.0, 0.16 * len(missing), 1.4) if missing else (3.0, 1.4)
+        figure = Figure(figsize=(6.4, 6.0), layout="constrained")
+        above, *strip, below = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+        _throughput(above, by_planner)
+        for axes in strip:
+            _missing(axes, by_planner, missing)
+        _search(below, by_planner)
+        above.set_title(f"{model} on {machine}")
+        devices = sorted({entry.devices for entry in entries})
+        below.set_xticks(devices, [str(n) for n in devices])
+        below.set_xticks([], minor=True)
+        paths = folder / f"{file_name(model)}.svg", folder / f"{file_name(model)}.png"
+        figure.savefig(paths[0], metadata={"Date": None})
+        figure.savefig(paths[1], dpi=160)
+    return paths
+
+
+def file_name(model: str) -> str:
+    """A model's name, or what a user's file and function make, as the name of a file."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in model).strip("-.") or "model"
+
+
+def _throughput(axes: Axes, by_planner: Mapping[str, Sequence[Entry]]) -> None:
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    for i, (planner, entries) in enumerate(by_planner.items()):
+        fitting = [(e.devices, e.samples_per_second) for e in entries if e.samples_per_second]
+        _line(axes, i, fitting, planner)  # without a point too, for the legend serves both plots
+    axes.set_xscale("log")
+    if any(e.samples_per_second for entries in by_planner.values() for e in entries):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.legend(loc="best", fontsize=8.5)
+    axes.set_ylabel("predicted throughput (samples/s)")
+    axes.grid(visible=True, which="both", color="0.9", linewidth=0.6)
+
+
+def _missing(axes: Axes, by_planner: Mapping[str, Sequence[Entry]], missing: Sequence[str]) -> None:
+    """A strip with a cross for every plan that does not fit."""
+    number = {planner: i for i, planner in enumerate(by_planner)}
+    for row, planner in enumerate(missing):
+        devices = [e.devices for e in by_planner[planner] if e.step_seconds is None]
+        colour = COLOURS[number[planner] % len(COLOURS)]
+        axes.plot(devices, [row] * len(devices), linestyle="None", marker="x", color=colour)
+    axes.set_ylim(len(missing) - 0.4, -0.6)
+    axes.set_yticks(range(len(missing)), [f"{planner} does not fit" for planner in missing])
+    axes.tick_params(axis="y", length=0, labelsize=7)
+
+
+def _search(axes: Axes, by_planner: Mapping[str, Sequence[Entry]]) -> None:
+    for i, (planner, entries) in enumerate(by_planner.items()):
+        _line(axes, i, [(e.devices, e.search_seconds) for e in entries], planner)
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("devices")
+    axes.set_ylabel("search (s)")
+    axes.grid(visible=True, color="0.9", linewidth=0.6)
+
+
+def _line(axes: Axes, number: int, points: Sequence[tuple[int, float]], label: str) -> None:
+    axes.plot(
+        [x for x, _ in points],
+        [y for _, y in points],
+        label=label,
+        color=COLOURS[number % len(COLOURS)],
+        marker=MARKERS[number % len(MARKERS)],
+    )

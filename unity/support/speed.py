@@ -1,0 +1,23 @@
+"""The option ``--profile`` of commands that plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pcg.machine import Machine
+from pcg.plan.profile import load_profile
+from search.cost.efficiency import Measured, Speed, standard
+
+PROFILE_HELP = "Measurements of the machine, which replace the efficiency curves."
+
+
+def measured(machine: Machine, profile: Path | None) -> tuple[Machine, Speed | None]:
+    """The machine with the links of a profile, and how fast its devices are by that; as given and
+    None, for the curves that come with Unity, without a profile.
+
+    Raises InputError for a profile that is wrong or of another machine.
+    """
+    if profile is None:
+        return machine, None
+    found, target = load_profile(profile, machine)
+    return target, Measured(found, target.device, standard())

@@ -1,0 +1,311 @@
+"""Symbolic parallel types: degrees, copies and partials as monomials, for all values at once.
+
+An input ``x`` has degrees ``x.d0, x.d1, ...``, slices ``x.t0, ...``, copies ``x.c`` and partials
+``x.p``. Typing an operator (``pcg.types.infer``) then yields monomials, equations between them, and
+quotients that have to be whole. In logarithms the equations are linear, so whether two types agree
+whenever the operators are typed is linear algebra, exact over the rationals.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property, lru_cache, reduce
+from itertools import product
+
+from pcg.graph.graph import Leaf, Node, Value
+from pcg.language.poly import Poly
+from pcg.types.halo import halos_after, open_typing
+from pcg.types.infer import infer_degrees
+from pcg.types.local import LocalTyping
+from pcg.types.operator import Call
+from pcg.types.operator import Value as Attribute
+from pcg.types.tensor import Degrees, Halos
+from verifier.trusted.errors import Undecided
+
+Exponent = Fraction | int
+MAX_PRIME = 1 << 20
+"""Up to which the primes of a degree are looked for, so that all below 2^40 are factored."""
+
+
+@dataclass(frozen=True)
+class Monomial:
+    """A product of powers of symbols and of primes (written as digits), exponents non-zero."""
+
+    powers: tuple[tuple[str, Exponent], ...] = ()
+
+    @staticmethod
+    def of(symbol: str) -> Monomial:
+        return Monomial(((symbol, 1),))
+
+    @staticmethod
+    def collect(powers: Mapping[str, Exponent]) -> Monomial:
+        """The product of some powers, of which exponents may be 0."""
+        return Monomial(tuple(sorted((s, e) for s, e in powers.items() if e)))
+
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def number(value: int) -> Monomial:
+        """A positive integer as the product of its primes. Raises Undecided where these are not
+        found: two of them are above ``MAX_PRIME``."""
+        powers: dict[str, Exponent] = {}
+        prime = 2
+        while prime * prime <= value:
+            if prime > MAX_PRIME:
+                raise Undecided(f"the degree {value} has no small primes")
+            while value % prime == 0:
+                powers[str(prime)] = powers.get(str(prime), 0) + 1
+                value //= prime
+            prime += 1
+        if value > 1:
+            powers[str(value)] = powers.get(str(value), 0) + 1
+        return Monomial.collect(powers)
+
+    def times(self, other: Monomial, power: Exponent = 1) -> Monomial:
+        total = dict(self.powers)
+        for symbol, exponent in other.powers:
+            total[symbol] = total.get(symbol, 0) + exponent * power
+        return Monomial.collect(total)
+
+    def over(self, other: Monomial) -> Monomial:
+        return self.times(other, -1)
+
+    def __str__(self) -> str:
+        def side(sign: int) -> str:
+            parts = [
+                s if abs(e) == 1 else f"{s}^{abs(e)}"
+                for s, e in self.powers
+                if (e > 0) == (sign > 0)
+            ]
+            return " * ".join(parts) or "1"
+
+        return side(1) if side(-1) == "1" else f"{side(1)} / {side(-1)}"
+
+
+ONE = Monomial()
+
+
+def product_of(factors: Iterable[Monomial]) -> Monomial:
+    return reduce(Monomial.times, factors, ONE)
+
+
+@dataclass
+class Collecting:
+    """The arithmetic of a proof: misfits become conditions (``pcg.types.infer.Arithmetic``)."""
+
+    equations: list[Monomial] = field(default_factory=list[Monomial])
+    """Each has to be 1."""
+    whole: list[Monomial] = field(default_factory=list[Monomial])
+    """Each has to be a whole number."""
+    symbols: set[str] = field(default_factory=set[str])
+    """The degrees of operators."""
+
+    def of(self, value: Attribute | int) -> Monomial:
+        """A number, or a product of symbols and a number. Raises ValueError for a degree that is
+        no positive integer, Undecided for a sum."""
+        if isinstance(value, float):
+            raise ValueError(f"degree {value}, expected a whole number")
+        terms = Poly.of(value).terms
+        if len(terms) > 1:
+            raise Undecided(f"degree {value} is a sum")
+        if not terms or terms[0][1] < 1:
+            raise ValueError(f"degree {value}, expected a positive integer")
+        (symbols, number), *_ = terms
+        self.symbols.update(symbols)
+        return product_of((Monomial.number(number), *map(Monomial.of, symbols)))
+
+    def times(self, a: Monomial, b: Monomial) -> Monomial:
+        return a.times(b)
+
+    def divide(
+        self, a: Monomial, b: Monomial, where: tuple[int, int | None], what: str
+    ) -> Monomial:
+        quotient = a.over(b)
+        if any(exponent < 0 for _, exponent in quotient.powers):
+            self.whole.append(quotient)
+        return quotient
+
+    def same(self, a: Monomial, b: Monomial, where: tuple[int, int | None], what: str) -> None:
+        if a != b:
+            self.equations.append(a.over(b))
+
+
+@dataclass(frozen=True)
+class Typing:
+    """The types of some values under the conditions found on the way."""
+
+    types: tuple[Degrees[Monomial], ...]
+    equations: tuple[Monomial, ...]
+    whole: tuple[Monomial, ...]
+    symbols: frozenset[str]
+    """All symbols, those that the types do not depend on too."""
+
+    @cached_property
+    def basis(self) -> Basis:
+        """What the equations come to."""
+        return Basis.of(self.equations)
+
+
+def input_degrees(name: str, rank: int) -> Degrees[Monomial]:
+    """The general type of an input."""
+    return Degrees(
+        tuple(Monomial.of(f"{name}.d{i}") for i in range(rank)),
+        tuple(Monomial.of(f"{name}.t{i}") for i in range(rank)),
+        Monomial.of(f"{name}.c"),
+        Monomial.of(f"{name}.p"),
+    )
+
+
+def typings(nodes: Sequence[Node], outputs: Sequence[Value]) -> Iterator[Typing]:
+    """One typing for each choice of which operands carry partials."""
+    computing, options = _carriers(nodes)
+    for choice in product(*options):
+        yield _typing(nodes, outputs, dict(zip(computing, choice, strict=True)))
+
+
+def typing_at(nodes: Sequence[Node], outputs: Sequence[Value], number: int) -> Typing:
+    """The typing of a number, from 0, in the order of ``typings``, which are not gone through.
+    Raises IndexError where there is none."""
+    computing, options = _carriers(nodes)
+    chosen: dict[Node, frozenset[int]] = {}
+    left = number
+    for node, choices in zip(reversed(computing), reversed(options), strict=True):
+        left, which = divmod(left, len(choices))
+        chosen[node] = choices[which]
+    if left:
+        raise IndexError(number)
+    return _typing(nodes, outputs, chosen)
+
+
+def _carriers(nodes: Sequence[Node]) -> tuple[list[Node], list[tuple[frozenset[int], ...]]]:
+    """The operators that compute, and for each which operands may carry partials."""
+    computing = [n for n in nodes if not n.is_leaf and n.operator_call.operator.parallel is None]
+    return computing, [_carrier_options(node) for node in computing]
+
+
+def ranks(node: Node) -> tuple[int, ...]:
+    """The ranks of a node's operands."""
+    return tuple(value.rank for value in node.inputs)
+
+
+def halos_of(value: Value) -> Halos:
+    """The halos that the parallel operators before a value state; inputs have none. Raises
+    OperatorError for one that is none."""
+    node = value.node
+    if node.is_leaf or node.operator_call.operator.parallel is None:
+        return ()
+    return halos_after(node.operator_call, ranks(node), [halos_of(v) for v in node.inputs])
+
+
+def local_typing(node: Node) -> LocalTyping:
+    """The typing of a compute operator, with the windows open for which its operands have halos."""
+    return open_typing(node.operator_call, ranks(node), [halos_of(v) for v in node.inputs])
+
+
+def _carrier_options(node: Node) -> tuple[frozenset[int], ...]:
+    # A set of carriers includes the case without partials, as partials 1.
+    carriers = node.operator_call.typing(ranks(node)).carriers
+    return carriers or (frozenset(),)
+
+
+def _typing(
+    nodes: Sequence[Node], outputs: Sequence[Value], carriers: dict[Node, frozenset[int]]
+) -> Typing:
+    known: dict[Node, tuple[Degrees[Monomial], ...]] = {}
+    arithmetic = Collecting()
+    for node in nodes:
+        if isinstance(node.call, Leaf):
+            known[node] = (input_degrees(node.call.name, node.call.rank),)
+            continue
+        call: Call = node.call
+        inputs = [known[value.node][value.port] for value in node.inputs]
+        chosen = carriers.get(node, frozenset())
+        known[node] = infer_degrees(call, ranks(node), inputs, arithmetic, chosen)
+    types = tuple(known[value.node][value.port] for value in outputs)
+    inputs = (m for n, types in known.items() if n.is_leaf for m in entries(types[0]))
+    symbols = arithmetic.symbols.union(s for m in inputs for s, _ in m.powers)
+    equations, whole = tuple(arithmetic.equations), tuple(arithmetic.whole)
+    return Typing(types, equations, whole, frozenset(symbols))
+
+
+def entries(degrees: Degrees[Monomial]) -> tuple[Monomial, ...]:
+    """All parts of a type that are degrees, in a fixed order; halos are sizes."""
+    return (*degrees.dims, *degrees.slices, degrees.copies, degrees.partials)
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The consequences of some equations, as a reduced linear system in logarithms.
+
+    Each row is solved for its leading symbol; inputs are solved for before degrees of operators,
+    and primes, which are known, come last.
+    """
+
+    rows: tuple[tuple[str, Monomial], ...] = ()
+    """(leading symbol, what it equals)."""
+
+    @staticmethod
+    def of(equations: Iterable[Monomial]) -> Basis:
+        basis = Basis()
+        for equation in equations:
+            basis = basis.extended(equation)
+        return basis
+
+    @cached_property
+    def _solved(self) -> Mapping[str, Monomial]:
+        """What each symbol equals that is solved for; no value has such a symbol."""
+        return dict(self.rows)
+
+    def reduce(self, monomial: Monomial) -> Monomial:
+        """The same number in terms of symbols that are not solved for."""
+        if not any(symbol in self._solved for symbol, _ in monomial.powers):
+            return monomial
+        powers: dict[str, Exponent] = {}
+        for symbol, exponent in monomial.powers:
+            value = self._solved.get(symbol)
+            for name, power in value.powers if value else ((symbol, 1),):
+                powers[name] = powers.get(name, 0) + power * exponent
+        return Monomial.collect(powers)
+
+    def implies(self, equation: Monomial) -> bool:
+        """Whether ``equation`` is 1 wherever the rows hold."""
+        return self.reduce(equation) == ONE
+
+    def extended(self, equation: Monomial) -> Basis:
+        equation = self.reduce(equation)
+        symbol = _leading(equation)
+        if symbol is None:
+            if equation == ONE:
+                return self
+            return Basis((*self.rows, ("0", equation)))
+        exponent = dict(equation.powers)[symbol]
+        rest = equation.times(Monomial.of(symbol), -exponent)
+        # Most exponents are 1 or -1: whole numbers stay whole, which is far quicker.
+        value = ONE.times(rest, -exponent if abs(exponent) == 1 else Fraction(-1) / exponent)
+        rows = [(s, _replaced(v, symbol, value)) for s, v in self.rows]
+        insort(rows, (symbol, value), key=lambda row: _rank_of(row[0]))
+        return Basis(tuple(rows))
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether it demands that two different numbers are equal."""
+        return any(symbol == "0" for symbol, _ in self.rows)
+
+
+def _replaced(monomial: Monomial, symbol: str, value: Monomial) -> Monomial:
+    exponent = next((e for s, e in monomial.powers if s == symbol), 0)
+    if not exponent:
+        return monomial
+    return monomial.times(Monomial.of(symbol), -exponent).times(value, exponent)
+
+
+def _rank_of(symbol: str) -> tuple[int, str]:
+    """Order in which symbols are solved for: inputs, then degrees of operators; never primes."""
+    return (0 if "." in symbol else 1, symbol)
+
+
+def _leading(equation: Monomial) -> str | None:
+    symbols = [s for s, _ in equation.powers if not s.isdigit()]
+    return min(symbols, key=_rank_of) if symbols else None

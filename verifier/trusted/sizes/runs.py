@@ -1,0 +1,274 @@
+"""Which axes of a pair of graphs may stand for any number of axes.
+
+An operator treats the axes of a run (``a...``) alike: none is read at another index than its own.
+An axis of a pair that stands in such runs only, on both sides, could be two axes of any sizes, or
+none: the equations would be the same with two indices for the one, and so would its part of the
+types. What is proved with one axis there is proved for every number of them: merged into one, they
+are that axis (in row-major order, of size 1 if there are none), and operators that keep runs whole
+commute with merging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.language.poly import Poly
+from pcg.language.template import Declared
+from pcg.types.operator import Call, Operator, run_lengths
+from verifier.trusted.sizes.sizes import input_size
+
+Place = tuple[Value, int]
+"""A dimension of a value."""
+Group = tuple[tuple[str, int], ...]
+"""Dimensions of inputs that are the same axis."""
+Axis = tuple[str, int]
+"""An index of a run: which run, and where in it."""
+Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
+
+
+def free_runs(left: Sequence[Value], right: Sequence[Value]) -> tuple[Group, ...]:
+    """The axes of the inputs that may each stand for any number of axes."""
+    axes = _axes((tuple(left), tuple(right)))
+    return tuple(group for group, _ in axes.free())
+
+
+def widened(left: Sequence[Value], right: Sequence[Value], group: Group, count: int) -> Pair:
+    """The pair with ``count`` axes in the place of one that may stand for any number."""
+    return all_widened(left, right, {group: count})
+
+
+def all_widened(left: Sequence[Value], right: Sequence[Value], counts: Mapping[Group, int]) -> Pair:
+    """The pair with so many axes in the place of each of several that may be any number."""
+    pair = (tuple(left), tuple(right))
+    axes = _axes(pair)
+    more = {root: counts[group] - 1 for group, root in axes.free() if group in counts}
+    sizes = axes.moved_sizes(more)
+    new: dict[Node, Node] = {}
+    for node in axes.nodes:
+        if isinstance(node.call, Leaf):
+            rank = node.call.rank + axes.added(node.value(), node.call.rank, more)
+            new[node] = Node(Leaf(node.call.kind, node.call.name, rank))
+            continue
+        inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
+        new[node] = Node(with_sizes(axes.shifted(node, more), sizes), inputs)
+    sides = [tuple(Value(new[v.node], v.port) for v in side) for side in pair]
+    return sides[0], sides[1]
+
+
+def sizes_in(call: Call) -> frozenset[str]:
+    """The symbols in its attributes."""
+    values = (value for _, value in call.attributes if isinstance(value, Poly))
+    return frozenset(symbol for value in values for symbol in value.symbols)
+
+
+def with_sizes(call: Call, sizes: Mapping[str, Poly]) -> Call:
+    """The call with symbols of sizes replaced where attributes have them."""
+    attributes = tuple(
+        (name, value.substitute(sizes) if isinstance(value, Poly) else value)
+        for name, value in call.attributes
+    )
+    return Call(call.operator, attributes)
+
+
+@cache
+def keeps_runs(operator: Operator) -> bool:
+    """Whether the equation takes every run as a whole: each stands where it was declared, and no
+    index of one is spoken of alone (``i0`` beside ``i...``)."""
+    template = operator.template
+    declared = {part.name: part for part in (*template.operands, *template.definitions)}
+    for part in declared.values():
+        tokens = [t for dim in part.dims if not dim.run for t in (*dim.names, *dim.bound)]
+        if any(_is_index_of(token, operator.runs) for token in (*tokens, *part.body)):
+            return False
+        for at, token in enumerate(part.body):
+            if token in declared and part.body[at + 1 : at + 2] == ("[",):
+                wanted = [f"{d.names[0]}..." if d.run else None for d in declared[token].dims]
+                if _runs_read(part.body[at + 2 :]) != wanted:
+                    return False
+        if _guards_a_run(part.body):
+            return False
+    return True
+
+
+def _is_index_of(token: str, runs: Sequence[str]) -> bool:
+    return any(token.startswith(run) and token[len(run) :].isdigit() for run in runs)
+
+
+def _runs_read(tokens: Sequence[str]) -> list[str | None]:
+    """The entries of an access up to its closing bracket: runs, and None for other indices."""
+    entries: list[list[str]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += (token in "([") - (token in ")]")
+        if depth < 0:
+            break
+        if token == "," and depth == 0:
+            entries.append([])
+        else:
+            entries[-1].append(token)
+    found = [e[0] if len(e) == 1 and e[0].endswith("...") else None for e in entries]
+    return found if entries != [[]] else []
+
+
+def _guards_a_run(body: Sequence[str]) -> bool:
+    """Whether a maximum over a run has a condition, which would go with the last of its axes."""
+    for at, token in enumerate(body):
+        if token == "where":
+            start = max(i for i in range(at) if body[i] == "max")
+            if any(t.endswith("...") for t in body[start:at]):
+                return True
+    return False
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An operand or output of an operator: of each dimension the axis of a run that it is, or None,
+    and where the attributes point that say a place."""
+
+    axes: tuple[Axis | None, ...]
+    positions: tuple[tuple[str, int], ...]
+    """(attribute, dimension whose place it says)."""
+
+
+def _parts(node: Node) -> tuple[_Part, ...]:
+    call = node.operator_call
+    moved = call.values.get("dim") if call.operator.parallel else None
+    ranks = tuple(value.rank for value in node.inputs)
+    return _parts_at(call.operator, call.positions, ranks, moved if isinstance(moved, int) else -1)
+
+
+@lru_cache(maxsize=1 << 14)
+def _parts_at(
+    operator: Operator, given: tuple[int, ...], ranks: tuple[int, ...], moved: int
+) -> tuple[_Part, ...]:
+    """The operands and outputs at some ranks; ``moved``: the dimension that a parallel operator
+    cuts or joins, or -1."""
+    lengths = run_lengths(
+        operator, ranks, dict(zip(operator.template.positions, given, strict=True))
+    )
+    found: list[_Part] = []
+    for declared in operator.template.placing:
+        axes, positions = _expanded(declared, lengths)
+        if not keeps_runs(operator):
+            axes = [None for _ in axes]
+        if moved >= 0:
+            axes = [None if dim == moved else name for dim, name in enumerate(axes)]
+            positions.append(("dim", moved))
+        found.append(_Part(tuple(axes), tuple(positions)))
+    return tuple(found)
+
+
+def _expanded(
+    declared: Declared, lengths: dict[str, int]
+) -> tuple[list[Axis | None], list[tuple[str, int]]]:
+    axes: list[Axis | None] = []
+    positions: list[tuple[str, int]] = []
+    for dim in declared.dims:
+        if dim.position is not None:
+            positions.append((dim.position, len(axes)))
+        if dim.run:
+            axes += [(dim.names[0], i) for i in range(lengths[dim.names[0]])]
+        else:
+            axes.append(None)
+    return axes, positions
+
+
+_Key = tuple[int, int, int]
+"""A dimension of a value: (number of its node, port, dimension)."""
+
+
+class _Axes:
+    """Dimensions that are the same axis (union and find), and those that are no part of a run."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.nodes = Graph((*pair[0], *pair[1])).nodes
+        self._numbers = {node: number for number, node in enumerate(self.nodes)}
+        self._parent: dict[_Key, _Key] = {}
+        self._fixed: set[_Key] = set()
+        self._leaves: list[tuple[Leaf, list[_Key]]] = []
+        self._mentioned: set[str] = set()
+        """The sizes of inputs that attributes speak of: they are those of one dimension."""
+        for node in self.nodes:
+            if isinstance(node.call, Leaf):
+                self._leaves.append((node.call, self._keys(node.value(), node.call.rank)))
+            else:
+                self._visit(node)
+                self._mentioned |= sizes_in(node.call)
+        for a, b in zip(*pair, strict=True):
+            for here, there in zip(self._keys(a, a.rank), self._keys(b, a.rank), strict=True):
+                self._join(here, there)
+
+    def _keys(self, value: Value, rank: int) -> list[_Key]:
+        number = self._numbers[value.node]
+        return [(number, value.port, dim) for dim in range(rank)]
+
+    def _visit(self, node: Node) -> None:
+        known: dict[Axis, _Key] = {}
+        for value, part in _placed(node):
+            for key, axis in zip(self._keys(value, len(part.axes)), part.axes, strict=True):
+                if axis is None:
+                    self._fixed.add(key)
+                else:
+                    self._join(key, known.setdefault(axis, key))
+
+    def _root(self, key: _Key) -> _Key:
+        while (parent := self._parent.get(key, key)) != key:
+            key = parent
+        return key
+
+    def _join(self, a: _Key, b: _Key) -> None:
+        a, b = self._root(a), self._root(b)
+        if a != b:
+            self._parent[a] = b
+
+    def free(self) -> Iterator[tuple[Group, _Key]]:
+        """The axes of inputs that are in runs only, with what stands for each."""
+        fixed = {self._root(key) for key in self._fixed}
+        groups: dict[_Key, list[tuple[str, int]]] = {}
+        for leaf, keys in self._leaves:
+            for dim, key in enumerate(keys):
+                groups.setdefault(self._root(key), []).append((leaf.name, dim))
+                if input_size(leaf.name, dim) in self._mentioned:
+                    fixed.add(self._root(key))
+        for root, group in groups.items():
+            if root not in fixed:
+                yield tuple(group), root
+
+    def added(self, value: Value, before: int, more: Mapping[_Key, int]) -> int:
+        """How many axes there are more among the first dimensions of a value."""
+        return sum(more.get(self._root(key), 0) for key in self._keys(value, before))
+
+    def moved_sizes(self, more: Mapping[_Key, int]) -> dict[str, Poly]:
+        """The sizes of the inputs' dimensions, by where these are with ``more`` axes for some."""
+        found: dict[str, Poly] = {}
+        for leaf, keys in self._leaves:
+            added = 0
+            for dim, key in enumerate(keys):
+                if added:
+                    old, new = (input_size(leaf.name, d) for d in (dim, dim + added))
+                    found[old] = Poly.of(new)
+                added += more.get(self._root(key), 0)
+        return found
+
+    def shifted(self, node: Node, more: Mapping[_Key, int]) -> Call:
+        """The call with its positions moved by the axes that come before them."""
+        attributes = dict(node.operator_call.attributes)
+        for value, part in _placed(node):
+            for name, dim in part.positions:
+                attributes[name] = dim + self.added(value, dim, more)
+        return Call(node.operator_call.operator, tuple(attributes.items()))
+
+
+@lru_cache(maxsize=1 << 10)
+def _axes(pair: Pair) -> _Axes:
+    return _Axes(pair)
+
+
+def _placed(node: Node) -> Iterator[tuple[Value, _Part]]:
+    """The operands and outputs of a node, each with what the operator says of it."""
+    parts = _parts(node)
+    outputs = (node.value(port) for port in range(len(parts) - len(node.inputs)))
+    return zip((*node.inputs, *outputs), parts, strict=True)

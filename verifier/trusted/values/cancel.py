@@ -1,0 +1,150 @@
+"""A positive sum times its reciprocal is 1, also where the sum stands outside of the product.
+
+Problem: a row of a softmax adds up to 1, but what is there is one sum for each element: with
+S = s_1 + ... + s_n, the terms C s_1 / S, ..., C s_n / S for some cofactor C, and no factor S.
+
+Method: for a reciprocal among the factors of a term, the first summand of S is looked for in the
+rest of the term, under some renaming of its summed indices to those of the term. What is left is
+the cofactor; if each other summand, times the same cofactor, is a term too, C stands for them all.
+
+    sum over j: C s(j) / S = C, where S = sum over k: s(k), and C and S do not depend on j
+
+Exact: the first line is distributivity of finite sums, as C, its conditions and S are free of the
+indices of S; the last is S (1/S) = 1, which is used for an S that ``is_positive`` knows to be a
+number greater than 0 and nowhere else. Nothing is chosen, so certificates need no further step.
+Complexity: renamings times summands times terms; at most ``MAX_RENAMINGS`` of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice, permutations
+
+from pcg.language.normal import Factor, Function, NormalForm, Term, factor_symbols, substitute_term
+from pcg.language.poly import Poly
+from verifier.trusted.values.keys import key, key_of_term
+
+MAX_RENAMINGS = 24
+IsPositive = Callable[[NormalForm], bool]
+"""Whether a value is known to be a number greater than 0."""
+
+
+def cancelled(form: NormalForm, is_positive: IsPositive) -> NormalForm:
+    """The same value without the sums that make up 1 with a reciprocal."""
+    terms = list(form)
+    while (found := _next(terms, is_positive)) is not None:
+        gone, left = found
+        terms = [term for at, term in enumerate(terms) if at not in gone] + [left]
+    return tuple(terms)
+
+
+def _next(terms: Sequence[Term], is_positive: IsPositive) -> tuple[set[int], Term] | None:
+    """The places of terms that add up to a cofactor, and the cofactor."""
+    for at, term in enumerate(terms):
+        for factor in term.factors:
+            if not isinstance(factor, Function) or factor.name != "recip" or term.divisions:
+                continue
+            sums = factor.args[0].form
+            if not is_positive_sum(sums, is_positive):
+                continue
+            for left in _cofactors(term, factor, sums[0]):
+                gone = _all_summands(terms, factor, sums, left)
+                if gone is not None:
+                    return gone | {at}, left
+    return None
+
+
+def _all_summands(
+    terms: Sequence[Term], factor: Function, sums: NormalForm, left: Term
+) -> set[int] | None:
+    """The places of the cofactor times each summand but the first; None if one is missing."""
+    gone: set[int] = set()
+    wanted = _unordered(left)
+    for summand in sums[1:]:
+        for at, term in enumerate(terms):
+            found = _cofactors(term, factor, summand) if at not in gone else ()
+            if any(_unordered(other) == wanted for other in found):
+                gone.add(at)
+                break
+        else:
+            return None
+    return gone
+
+
+def _unordered(term: Term) -> object:
+    """Equal for terms that differ in names of their own and in the order of their factors."""
+    return key_of_term(replace(term, factors=tuple(sorted(term.factors, key=_text))))
+
+
+def _text(factor: Factor) -> str:
+    return str(key(factor))
+
+
+def _cofactors(term: Term, factor: Function, summand: Term) -> Iterator[Term]:
+    """What a term is besides a summand of a reciprocal and the reciprocal, in every way."""
+    if term.divisions or summand.divisions:
+        return
+    rest = _without(list(term.factors), [key(factor)])
+    if rest is None or len(summand.binders) > len(term.binders):
+        return
+    sizes = dict(term.binders)
+    for chosen in islice(permutations(sizes, len(summand.binders)), MAX_RENAMINGS):
+        names = {own: Poly.of(v) for (own, _), v in zip(summand.binders, chosen, strict=True)}
+        renamed = substitute_term(replace(summand, binders=()), names)
+        alike = (n == sizes[v] for (_, n), v in zip(summand.binders, chosen, strict=True))
+        if not all(alike) or not set(renamed.guards) <= set(term.guards):
+            continue
+        factors = _without(rest, [key(f) for f in renamed.factors])
+        if factors is None:
+            continue
+        left = Term(
+            term.coefficient / summand.coefficient,
+            tuple(b for b in term.binders if b[0] not in chosen),
+            tuple(g for g in term.guards if g not in renamed.guards),
+            tuple(factors),
+        )
+        if _mentioned(left, factor).isdisjoint(chosen):
+            yield left
+
+
+def _without(factors: list[Factor], keys: Sequence[object]) -> list[Factor] | None:
+    """The factors without some, by their keys; None if one is not there."""
+    left = list(factors)
+    for wanted in keys:
+        at = next((i for i, f in enumerate(left) if key(f) == wanted), None)
+        if at is None:
+            return None
+        del left[at]
+    return left
+
+
+def _mentioned(left: Term, factor: Function) -> set[str]:
+    """The symbols in a cofactor and a reciprocal."""
+    found = {s for guard in left.guards for s in guard.symbols}
+    found.update(s for _, size in left.binders for s in size.symbols)
+    found.update(*(factor_symbols(f) for f in (*left.factors, factor)))
+    return found
+
+
+def is_positive_sum(form: NormalForm, is_positive: IsPositive) -> bool:
+    """Whether a sum is known to be a number greater than 0: as it is, or since each of its terms
+    is where its conditions hold, and those of two of them exclude each other and nothing else."""
+    if is_positive(form):
+        return True
+    bare = [replace(term, guards=()) for term in form]
+    if not bare or not all(is_positive((term,)) for term in bare):
+        return False
+    return any(
+        len(a.guards) == len(b.guards) == 1 and b.guards == (-a.guards[0] - 1,)
+        for a in form
+        for b in (replace(b, guards=_renamed_guards(a, b)) for b in form)
+    )
+
+
+def _renamed_guards(a: Term, b: Term) -> tuple[Poly, ...]:
+    """The guards of b in the indices of a, if they range over the same; else none."""
+    if [n for _, n in a.binders] != [n for _, n in b.binders]:
+        return ()
+    names = {v: Poly.of(w) for (v, _), (w, _) in zip(b.binders, a.binders, strict=True)}
+    return tuple(guard.substitute(names) for guard in b.guards)

@@ -1,0 +1,127 @@
+"""Sums with the least said of their indices: conditions as ranges, few summands as themselves.
+
+So that equal sums are written alike, a condition on a summed index becomes its range, where sizes
+tell that this has at least one element. An index over a range of a few, such as the two halves
+of a concat, that is multiplied by a size is replaced by each of its values: what is left is linear.
+And an index over one value is that value, so that what reads there reads at a fixed place.
+All are exact, for all sizes, and take nothing from a solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from pcg.language.normal import (
+    Argument,
+    Element,
+    Factor,
+    Function,
+    NormalForm,
+    Number,
+    Term,
+    substitute_argument,
+    substitute_term,
+)
+from pcg.language.poly import Poly
+from verifier.trusted.values.guards import are_possible
+
+MAX_UNROLLED = 4
+"""The most summands that are written one by one."""
+IsSize = Callable[[Poly], bool]
+"""Whether a polynomial is at least 1 for all sizes."""
+
+
+def tightened(term: Term, is_size: IsSize) -> Term:
+    """The same sum with conditions on a summed index as its range.
+
+    Over ``v < n``, a condition ``v < m`` leaves a range of m where 1 <= m < n, and ``v >= m`` one
+    of n - m, counted from m.
+    """
+    for guard in term.guards:
+        for var, size in term.binders:
+            coefficient = guard.coefficient(var).constant
+            if coefficient not in (1, -1) or guard.degree_in(var) != 1:
+                continue
+            rest = guard - Poly.of(var) * coefficient
+            bound = rest + 1 if coefficient == -1 else -rest
+            inner = {name for name, _ in term.binders} | _defined(term)
+            fits = inner.isdisjoint(bound.symbols | size.symbols)
+            fits = fits and not any(n.mentions({var}) for _, n in term.binders)
+            if fits and is_size(bound) and is_size(size - bound):
+                return tightened(_narrowed(term, guard, var, bound), is_size)
+    return term
+
+
+def _narrowed(term: Term, guard: Poly, var: str, bound: Poly) -> Term:
+    """The term without a condition: its index is below the bound, or at least at it."""
+    below = guard.coefficient(var).constant == -1
+    guards = tuple(g for g in term.guards if g != guard)
+    binders = tuple((v, n if v != var else bound if below else n - bound) for v, n in term.binders)
+    left = replace(term, guards=guards, binders=())
+    moved = left if below else substitute_term(left, {var: Poly.of(var) + bound})
+    return replace(moved, binders=binders)
+
+
+def _defined(term: Term) -> set[str]:
+    return {name for d in term.divisions for name in (d.quotient, d.rest)}
+
+
+def unrolled(term: Term) -> NormalForm:
+    """The same sum as one term for each value of an index over a few that stands in a product with
+    a symbol, and of every index over one value or none."""
+    for var, size in term.binders:
+        count = size.constant
+        if count is None or count > MAX_UNROLLED or not (count < 2 or _is_multiplied(var, term)):
+            continue
+        parts = (_at(term, var, value) for value in range(count))
+        return tuple(one for part in parts if are_possible(part.guards) for one in unrolled(part))
+    return (term,)
+
+
+def single(term: Term) -> Term:
+    """The same sum without indices over one value, which are 0."""
+    for var, size in term.binders:
+        if size.constant == 1:
+            return single(_at(term, var, 0))
+    return term
+
+
+def single_argument(argument: Argument) -> Argument:
+    """The same arguments of a maximum without indices over one value, which are 0."""
+    ones = {var: Poly() for var, size in argument.binders if size.constant == 1}
+    if not ones:
+        return argument
+    binders = tuple((v, n.substitute(ones)) for v, n in argument.binders if v not in ones)
+    left = substitute_argument(replace(argument, binders=()), ones)
+    return single_argument(replace(left, binders=binders))
+
+
+def _at(term: Term, var: str, value: int) -> Term:
+    """The summands at one value of an index."""
+    binders = tuple(binder for binder in term.binders if binder[0] != var)
+    return substitute_term(replace(term, binders=binders), {var: Poly.of(value)})
+
+
+def _is_multiplied(var: str, term: Term) -> bool:
+    """Whether an index stands in a product with another symbol, inside functions too."""
+    values = (*term.guards, *(value for factor in term.factors for value in _indices(factor)))
+    return any(var in m and set(m) != {var} for value in values for m, _ in value.terms)
+
+
+def _indices(factor: Factor) -> Iterator[Poly]:
+    """Every index and condition in a factor."""
+    match factor:
+        case Element(_, index):
+            yield from index
+        case Number(index):
+            yield index
+        case Function(_, args):
+            for argument in args:
+                yield from argument.guards
+                for term in argument.form:
+                    yield from term.guards
+                    for inner in term.factors:
+                        yield from _indices(inner)
+        case _:
+            return
