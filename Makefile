@@ -33,8 +33,8 @@ test: $(STAMP) ## Run the tests
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 2
 
 lint: $(STAMP) ## Check style, types and layers
-	$(BIN)/ruff check $(PACKAGES) tests
-	$(BIN)/ruff format --check $(PACKAGES) tests
+	$(BIN)/ruff check $(PACKAGES) tests docs
+	$(BIN)/ruff format --check $(PACKAGES) tests docs
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 

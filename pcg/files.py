@@ -130,6 +130,24 @@ def read_toml(path: str | Path, model: type[M]) -> M:
     return _validate(where, model, as_json)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder that is to be written to, before the work for it begins. Raises InputError
+    where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = _reason(error) if isinstance(error, OSError) else str(error)
+        raise InputError(str(folder), f"cannot be made a folder: {reason}") from None
+
+
+def check_writable(path: Path) -> None:
+    """Make the folder of a file that is to be written. Raises InputError where there can be none,
+    or where the file is a folder."""
+    make_folder(path.absolute().parent)
+    if path.is_dir():
+        raise InputError(str(path), "is a folder, expected a file to write")
+
+
 def write_text_atomic(path: str | Path, text: str) -> None:
     """Write `text` to the file at `path`, as UTF-8, whole or not at all.
 

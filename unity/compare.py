@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from pcg.errors import InputError
+from pcg.files import make_folder
 from pcg.machine import load_machine
 from substitutions.rules.store import load_library
 from unity.support.batch_norm import HELP, LOCAL
@@ -61,10 +61,7 @@ def compare(
     chosen = numbers(gpus), planners(planner)
     question = Question(target, load_library(), models, *chosen, batch, budget, speed, batch_norm)
     question.check()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(str(out), f"cannot be made a folder: {error.strerror}") from None
+    make_folder(out)
     found: list[Entry] = []
     console, status = PlainConsole(stderr=as_json), PlainConsole(stderr=True)
     try:

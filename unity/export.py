@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pcg.errors import InputError
+from pcg.files import check_writable
 from pcg.models import make_module
 from unity.support.cli import new_app, run_app, say
 
@@ -44,8 +45,7 @@ def export(
     from runtime.checkpoints.checkpoint import newest_manifest
     from runtime.train.plain import state_dict, write_state_dict
 
-    if not out.absolute().parent.is_dir():
-        raise InputError(str(out), "cannot be written, its folder does not exist")
+    check_writable(out)
     kept = newest_manifest(checkpoint)
     state = state_dict(kept)
     added: list[str] = []

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from pcg.budget import Budget
 from pcg.errors import InputError
+from pcg.files import make_folder
 from pcg.types.operator import Operator
 from substitutions.browse.companions import write_companions
 from substitutions.generate.algebra.enumerate import computing
@@ -88,8 +89,8 @@ def command(
     for option, given in another.items():
         if given and out is None:
             raise InputError(option, "makes another library, expected --out FOLDER for it")
-    if out is not None and not out.is_dir():
-        raise InputError(str(out), f"no such folder (expected one for {RULES})")
+    if out is not None:
+        make_folder(out)
     path = default_path() if out is None else out / RULES
     chosen = _chosen(only) if only else None
     console = PlainConsole(stderr=True)

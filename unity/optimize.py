@@ -21,6 +21,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from pcg.errors import InputError
+from pcg.files import check_writable
 from pcg.graph.opaque import opaque_nodes
 from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model, default_optimizer
@@ -42,7 +43,7 @@ from unity.simulate import save_trace
 from unity.support.batch_norm import HELP, LOCAL_PLANNERS, WHOLE, groups_text, norm_groups
 from unity.support.cli import PlainConsole, new_app, run_app, say
 from unity.support.declarations import load_user_operators
-from unity.support.limits import check_batch, check_devices, check_file
+from unity.support.limits import check_batch, check_devices
 from unity.support.planners import NAMES, check_name, planner_of
 from unity.support.speed import PROFILE_HELP, measured
 
@@ -163,7 +164,7 @@ def optimize(
         load_views(views)
     for path in (out, trace):
         if path is not None:
-            check_file(path)
+            check_writable(path)
     kept_by = default_optimizer(model) if optimizer is None else optimizer_of(optimizer)
     known = load_machine(machine)
     if nodes is not None:

@@ -17,7 +17,7 @@ import typer
 from rich.table import Table
 
 from pcg.errors import InputError
-from pcg.files import write_text_atomic
+from pcg.files import check_writable, write_text_atomic
 from pcg.machine import DType, Machine, load_machine
 from pcg.plan.profile import LinkSeries, OperatorSeries, Point, Profile, link_rate
 from runtime.world.launch import launch
@@ -59,8 +59,7 @@ def profile(
     """Measure this computer as the MACHINE of plans; one process a device."""
     target = _target(load_machine(machine), nodes)
     formats = _formats(target, precision)
-    if not out.absolute().parent.is_dir():
-        raise InputError(str(out), "cannot be written, its folder does not exist")
+    check_writable(out)
     found = _measured(target, formats, devices)
     if found is None:
         return

@@ -15,6 +15,7 @@ import typer
 from rich.table import Table
 
 from pcg.errors import InputError
+from pcg.files import check_writable
 from pcg.machine import Machine, load_machine
 from pcg.plan.plan import MachineFile, load_plan
 from search.cost.efficiency import Speed
@@ -68,8 +69,7 @@ def simulate(
 
 def save_trace(found: Simulated, path: Path, devices: tuple[int, ...] | None = None) -> None:
     """Write the timeline of some devices, a few by default."""
-    if not path.parent.is_dir():
-        raise InputError(str(path), "cannot be written, its folder does not exist")
+    check_writable(path)
     write_trace(found, path, representatives(found) if devices is None else devices)
 
 

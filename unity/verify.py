@@ -25,8 +25,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from pcg.budget import Budget
-from pcg.errors import InputError, NegativeAnswer
-from pcg.files import write_text_atomic
+from pcg.errors import NegativeAnswer
+from pcg.files import make_folder, write_text_atomic
 from substitutions.rules.limited import Lost, limited_map
 from substitutions.rules.sources import Outcome, Source, Statement, read_source
 from substitutions.rules.store import default_path
@@ -98,7 +98,8 @@ def verify(
         load_user_operators(operators)
     sources = [read_source(path) for path in paths or [default_path()]]
     for folder in (certificates, snippets):
-        _make_folder(folder)
+        if folder is not None:
+            make_folder(folder)
     items = list(_items(sources))
     tally = {source.file: Counter[Verdict]() for source in sources}
     results = limited_map(
@@ -180,14 +181,6 @@ def _certify(directory: Path, item: Item, outcome: Outcome) -> None:
         name = item.label if len(outcome.proofs) == 1 else f"{item.label}, case {number}"
         made.append(certify(name, *decision.evidence.witness.pair, decision))
     write(directory, made)
-
-
-def _make_folder(folder: Path | None) -> None:
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(str(folder), f"no folder can be made: {error.strerror}") from None
 
 
 def _write_program(folder: Path | None, item: Item, result: Result) -> Path | None:

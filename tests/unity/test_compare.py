@@ -166,7 +166,7 @@ def test_without_matplotlib_the_table_comes(tmp_path: Path, monkeypatch: pytest.
         (["mlp-tiny", "--gpus", "0"], "--gpus: expected numbers of devices such as 6,12,24"),
         (["mlp-tiny", "--gpus", "2,1000000"], "--gpus: expected at most 65536 devices to plan for"),
         (["mlp-tiny", "--gpus", "2", "--budget", "nan"], "compare: invalid value for '--budget'"),
-        (["mlp-tiny", "--gpus", "7,4", "--batch", "7"], "batch: 7 is divided by no degree that 4"),
+        (["mlp-tiny", "--gpus", "7,4", "--batch", "7"], "batch: 7 shares no factor with 4 devices"),
         (["mlp-tiny", "--planners", "alpa"], "--planners: expected some of joint, data-parallel"),
         (["mlp-huge", "--gpus", "2"], "model mlp-huge: unknown, expected"),
         (["mlp-tiny", "--profile", "gone.json"], "gone.json: no such file"),

@@ -326,7 +326,7 @@ def test_a_missing_file_and_a_folder_that_cannot_be_made(
     assert "no such file" in capsys.readouterr().err
     path = written(tmp_path / "rules.json", TRUE)
     assert verify(monkeypatch, path, "--snippets", path) == 2
-    assert f"{path}: no folder can be made" in capsys.readouterr().err
+    assert f"{path}: cannot be made a folder" in capsys.readouterr().err
 
 
 def test_no_file_is_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

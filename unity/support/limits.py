@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from math import gcd
-from pathlib import Path
 
 from pcg.errors import InputError
 from search.mesh.space.allow import Dimension
@@ -28,14 +27,7 @@ def check_batch(
     if batch is None or (dimensions is not None and Dimension.DATA not in dimensions):
         return
     if devices > 1 and batch > 0 and gcd(batch, devices) == 1:
-        problem = f"{batch} is divided by no degree that {devices} devices have"
-        hint = "expected a multiple of one, or --allow without data to leave it whole"
-        raise InputError("batch", f"{problem}; {hint}")
-
-
-def check_file(path: Path) -> None:
-    """Refuse a file that cannot be written where it is to be."""
-    if not path.absolute().parent.is_dir():
-        raise InputError(str(path), "cannot be written, its folder does not exist")
-    if path.is_dir():
-        raise InputError(str(path), "is a folder, expected a file to write")
+        factor = next(n for n in range(2, devices + 1) if devices % n == 0)
+        problem = f"{batch} shares no factor with {devices} devices"
+        hint = f"expected a multiple such as of {factor}, or --allow without `data`"
+        raise InputError("batch", f"{problem}: {hint}")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from pcg.errors import InputError
+from pcg.files import check_writable
 from pcg.models import MODELS
 from pcg.plan.training import Optimizer
 from runtime.job.job import Checkpoints, Options
@@ -168,8 +169,8 @@ class Arguments:
             raise InputError("--check", "not with --init, expected weights that are drawn")
         if not -(1 << 63) <= self.seed < 1 << 64:
             raise InputError("--seed", f"{self.seed}, expected a whole number of 64 bits")
-        if self.trace is not None and not Path(self.trace).absolute().parent.is_dir():
-            raise InputError(self.trace, "cannot be written, its folder does not exist")
+        if self.trace is not None:
+            check_writable(Path(self.trace))
 
     def model_of(self, named: str) -> str | None:
         """The model to capture again, if any; ``named``: by the plan. A file is only run if the

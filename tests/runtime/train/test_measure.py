@@ -171,7 +171,7 @@ def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
         (("--nodes", "2"), "--nodes: expected 8 processes that torchrun started, got 1"),
         (("--devices", "5"), "--devices: expected 1 to 4 devices of this computer, got 5"),
         (("--machine", "nowhere"), "nowhere: no such machine"),
-        (("-o", "no/such/folder.json"), "its folder does not exist"),
+        (("-o", "/dev/null/profile.json"), "/dev/null: cannot be made a folder"),
     ],
 )
 def test_what_cannot_be_measured(capsys, arguments, problem):
