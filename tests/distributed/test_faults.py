@@ -150,7 +150,7 @@ def test_a_hung_peer_ends_the_run_with_rank_step_and_communication(write, tmp_pa
 
 STUCK = """
 import os, threading, torch
-import runtime.checkpoints.checkpoint, runtime.shards
+import runtime.checkpoints.checkpoint, runtime.checkpoints.shards
 
 class Samples:
     def __len__(self):

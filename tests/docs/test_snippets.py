@@ -124,7 +124,7 @@ def test_what_differs(shown: list[str]):
 def test_a_page_that_is_wrong_fails(
     block: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("pages.ROOT", tmp_path)
+    monkeypatch.setattr("support.pages.ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text(block, "utf-8")
     with pytest.raises(AssertionError, match=problem):

@@ -12,8 +12,8 @@ from pcg.placement.layout import grid
 from pcg.placement.view import MachineView
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
-from runtime.execute import sync
 from runtime.execute.executor import Executor
+from runtime.program import buckets
 from runtime.program.lower import Lowering
 from substitutions.rules.store import load_library
 
@@ -53,8 +53,8 @@ def test_1f1b_computes_what_the_model_does(name, slices, stages, library):
 def test_no_group_has_to_do_two_things_at_once(name, slices, stages, kind, library, monkeypatch):
     """Where a group does all that is posted to it in order, as with NCCL; every gradient is sent
     when it is complete."""
-    monkeypatch.setattr(sync, "FIRST_BYTES", 1)
-    monkeypatch.setattr(sync, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     report = trained(planned(name, library, slices, stages, kind), ordered=True)
     assert not [c for c in report.comparisons if not c.passes]
 
@@ -87,8 +87,8 @@ def test_what_is_sent_is_not_held_until_the_batch_ends(kind, library):
 @pytest.mark.parametrize("kind", ["1f1b", "2bw"])
 @pytest.mark.parametrize("ordered", [False, True])
 def test_gradients_are_added_up_while_the_last_slice_goes_back(kind, ordered, monkeypatch):
-    monkeypatch.setattr(sync, "FIRST_BYTES", 1)
-    monkeypatch.setattr(sync, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     plan = two_stages(kind)
     lowering = Lowering(plan)
 

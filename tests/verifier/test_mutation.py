@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from support.cases import each
+from support.rules import judging
 from support.rules.judging import (
     Judgement,
     crossed,
@@ -213,7 +214,7 @@ def test_judgement(pair, judgement, apart):
 def test_a_verifier_that_is_wrong_is_found_out(monkeypatch, pair, accepted):
     """Whatever it says of all pairs."""
     for verdict in Verdict:
-        monkeypatch.setattr("judging.decide", lambda *_, v=verdict: Decision(v, "so I say"))
+        monkeypatch.setattr(judging, "decide", lambda *_, v=verdict: Decision(v, "so I say"))
         finding = examine(*pair)
         assert bool(finding.problem) == (verdict not in accepted), finding
 
@@ -223,13 +224,13 @@ def test_a_refutation_has_to_show_a_difference(monkeypatch):
     assert decision.counterexample is not None
     assert examine(*SWAPPED).problem == ""
     same = replace(decision.counterexample, right=decision.counterexample.left)
-    monkeypatch.setattr("judging.decide", lambda *_: replace(decision, counterexample=same))
+    monkeypatch.setattr(judging, "decide", lambda *_: replace(decision, counterexample=same))
     assert "not by its counterexample" in examine(*SWAPPED).problem
 
 
 def test_refuted_for_its_types_but_typed_alike(monkeypatch):
     decision = Decision(Verdict.REFUTED, "the types differ")
-    monkeypatch.setattr("judging.decide", lambda *_: decision)
+    monkeypatch.setattr(judging, "decide", lambda *_: decision)
     assert "yet same" in examine(*MATMUL).problem
 
 
@@ -237,7 +238,7 @@ def test_what_the_verifier_raises_is_reported(monkeypatch):
     def fail(*_: object):
         raise KeyError("k")
 
-    monkeypatch.setattr("judging.decide", fail)
+    monkeypatch.setattr(judging, "decide", fail)
     finding = examine(*MATMUL, "of mine")
     assert finding.problem == "raised KeyError: 'k'"
     assert "of mine" in table([finding])

@@ -9,7 +9,7 @@ from pathlib import Path
 from support.cases import each
 from support.paths import ROOT
 
-TRUSTED = sorted((ROOT / "verifier" / "trusted").glob("*.py"))
+TRUSTED = sorted((ROOT / "verifier" / "trusted").rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:

@@ -7,8 +7,8 @@ from support.runs.simulated import on_ranks
 
 from pcg.graph.graph import Leaf
 from pcg.types.tensor import ParallelTensor
-from runtime.execute import sync
 from runtime.execute.sync import GradientSync
+from runtime.program import buckets as sharing
 from runtime.program.buckets import buckets
 from runtime.program.program import Weight
 
@@ -25,8 +25,8 @@ def sizes(weights) -> dict[str, int]:
 
 
 def test_buckets_fill_from_the_end_of_the_program(monkeypatch):
-    monkeypatch.setattr(sync, "FIRST_BYTES", 1)
-    monkeypatch.setattr(sync, "BUCKET_BYTES", 64)
+    monkeypatch.setattr(sharing, "FIRST_BYTES", 1)
+    monkeypatch.setattr(sharing, "BUCKET_BYTES", 64)
     weights = [weight(f"w{i}", i) for i in range(6)]
     found = buckets(weights, sizes(weights))
     assert [[w.register for w in b.weights] for b in found] == [

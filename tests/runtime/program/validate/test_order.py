@@ -6,9 +6,9 @@ import pytest
 from support.plans.small_plans import NAMES, small_plan
 from support.runs.simulated import on_ranks
 
-from runtime.execute import sync
 from runtime.execute.executor import Executor
 from runtime.execute.segment import Meeting, blocks_of
+from runtime.program import buckets
 from runtime.program.lower import Lowering
 from runtime.program.validate import blocks as validated
 from runtime.program.validate.frame import Rank
@@ -77,8 +77,8 @@ def posted(lowering: Lowering, steps: int) -> list[list[object]]:
 )
 def test_ranks_post_what_was_foreseen(name, small, monkeypatch):
     if small:  # every gradient by itself
-        monkeypatch.setattr(sync, "FIRST_BYTES", 1)
-        monkeypatch.setattr(sync, "BUCKET_BYTES", 1)
+        monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
+        monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     lowering = Lowering(small_plan(name))
     pipeline = lowering.program(0).pipeline
     steps = STEPS if pipeline is not None and pipeline.runs_on else 1
