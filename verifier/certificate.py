@@ -23,6 +23,7 @@ from pcg.language.poly import Poly
 from pcg.plan.text import print_graph
 from pcg.types.operator import Operator
 from verifier.agreement import typed_sides
+from verifier.concrete import Origin
 from verifier.decide import Decision
 from verifier.grammar import (
     MAX_LIST,
@@ -159,6 +160,14 @@ def script_name(condition: str) -> str:
     return sha256(script_text(condition).encode()).hexdigest()[:24]
 
 
+def _witness(origin: Origin) -> WitnessFile:
+    return WitnessFile(
+        sizes={str(symbol): size for symbol, size in origin.values.items()},
+        degrees=dict(origin.degrees),
+        reals=dict(origin.reals),
+    )
+
+
 def certify(
     name: str,
     left: Sequence[Value],
@@ -178,7 +187,6 @@ def certify(
         types = agreement_script(lefts[evidence.typings[0]], rights[evidence.typings[1]])
         theorems, own = _theorems(pair)
     conditions = [*proof.obligations, *([types] if types else []), *own]
-    origin = evidence.witness
     try:
         file = CertificateFile(
             schema_version=1,
@@ -194,11 +202,7 @@ def certify(
             theorems=tuple(theorems),
             steps=proof.steps,
             conditions=tuple(map(script_name, proof.obligations)),
-            witness=WitnessFile(
-                sizes={str(symbol): size for symbol, size in origin.values.items()},
-                degrees=dict(origin.degrees),
-                reals=dict(origin.reals),
-            ),
+            witness=_witness(evidence.witness),
             runs=tuple(runs),
         )
     except ValidationError as error:

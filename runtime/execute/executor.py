@@ -20,7 +20,7 @@ from runtime.inputs.fitting import exact_in
 from runtime.inputs.prefetch import Ahead
 from runtime.inputs.seeded import Source, Synthetic, initial_weight
 from runtime.program.buckets import buckets
-from runtime.program.program import Exchange, Load, Program
+from runtime.program.program import Exchange, Load, Program, Weight
 from runtime.world.collectives import World
 from runtime.world.messages import run_exchange
 
@@ -63,17 +63,7 @@ class Executor:
         self._precision = precision(number_format, world.device)
         world.prepare(program.groups)
         self.running = RunningStatistics(program.running, world, self._precision.dtype)
-        dtype = self._precision.dtype
-        self.weights = {
-            weight.register: initial_weight(weight.leaf, seed, weight.region, dtype).to(
-                world.device
-            )
-            if drawn
-            else torch.zeros(
-                [stop - start for start, stop in weight.region], dtype=dtype, device=world.device
-            )
-            for weight in program.weights
-        }
+        self.weights = {w.register: self._initial(w, seed, drawn) for w in program.weights}
         shared = Machinery(program, world, self._precision, compiles)
         self.loss_scale = LossScale() if self._precision.needs_scale else None
         """What the loss is multiplied with in float16."""
@@ -93,6 +83,13 @@ class Executor:
         """The batch under way."""
         self._reads = 0
         """The version that the gradients under way are of."""
+
+    def _initial(self, weight: Weight, seed: int, drawn: bool) -> Tensor:
+        """A weight's piece from the seed, or else zeros."""
+        dtype, device = self._precision.dtype, self._world.device
+        if drawn:
+            return initial_weight(weight.leaf, seed, weight.region, dtype).to(device)
+        return torch.zeros([b - a for a, b in weight.region], dtype=dtype, device=device)
 
     @torch.no_grad()
     def step(self, number: int, update: Update | None, *, more: bool = False) -> StepResult:

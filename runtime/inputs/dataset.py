@@ -163,21 +163,8 @@ class UserData:
             if (buffer := naming.buffers.get(leaf.name)) is not None:
                 problem = f"is buffer {buffer} of the model, expected in `constants` of the data"
                 raise InputError(f"{where}: input {leaf.name}", problem)
-        sizes = {leaf.name: _shape(leaf)[0] if leaf.rank else 0 for leaf in batched}
-        if len(set(sizes.values())) != 1:
-            found = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "none"
-            raise InputError(where, f"expected inputs with one batch size, the model has {found}")
-        self._batch = next(iter(sizes.values()))
-        self._samples: Samples
-        if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-            self._samples = MapSamples(dataset, self._batch, seed, where)
-        elif isinstance(dataset, Iterable) and callable(getattr(dataset, "shard", None)):
-            self._samples = SharedSamples(dataset, self._batch, where)
-        elif isinstance(dataset, Iterable):
-            self._samples = StreamSamples(dataset, self._batch, where)
-        else:
-            problem = f"returned {type(dataset).__name__}, expected a dataset or an iterable"
-            raise InputError(where, problem)
+        self._batch = _batch_size(batched, where)
+        self._samples = _samples(dataset, self._batch, seed, where)
         self._step, self._read = -1, dict[int, Any]()
 
     @property
@@ -275,3 +262,24 @@ def _module(path: str, where: str) -> ModuleType:
 def _shape(leaf: Leaf) -> tuple[int, ...]:
     assert leaf.type is not None, "a graph that runs has types"
     return leaf.type.shape
+
+
+def _batch_size(leaves: Iterable[Leaf], where: str) -> int:
+    """Of the inputs that have a batch. Raises InputError where they differ, or there are none."""
+    sizes = {leaf.name: _shape(leaf)[0] if leaf.rank else 0 for leaf in leaves}
+    if len(set(sizes.values())) != 1:
+        found = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "none"
+        raise InputError(where, f"expected inputs with one batch size, the model has {found}")
+    return next(iter(sizes.values()))
+
+
+def _samples(dataset: Any, batch: int, seed: int, where: str) -> Samples:
+    """How samples of a dataset are found. Raises InputError for what is none."""
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return MapSamples(dataset, batch, seed, where)
+    if isinstance(dataset, Iterable) and callable(getattr(dataset, "shard", None)):
+        return SharedSamples(dataset, batch, where)
+    if isinstance(dataset, Iterable):
+        return StreamSamples(dataset, batch, where)
+    problem = f"returned {type(dataset).__name__}, expected a dataset or an iterable"
+    raise InputError(where, problem)

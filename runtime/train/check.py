@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +30,29 @@ class Outcome:
     weights: Mapping[str, tuple[Tensor, ...]]
 
 
+def _initial_weights(
+    leaves: Iterable[Leaf], seed: int, initial: Mapping[str, Tensor] | None, device: torch.device
+) -> dict[str, Tensor]:
+    return {
+        leaf.name: (
+            initial_weight(leaf, seed) if initial is None else initial[leaf.name].clone()
+        ).to(device)
+        for leaf in leaves
+        if leaf.kind == "weight"
+    }
+
+
+def _inputs(
+    leaves: Iterable[Leaf], source: Source, number: int, device: torch.device
+) -> dict[str, Tensor]:
+    """The whole inputs of a micro-step, in double precision."""
+    return {
+        leaf.name: source.piece(leaf, whole_region(leaf), number).to(device, torch.float64)
+        for leaf in leaves
+        if leaf.kind == "input"
+    }
+
+
 def train_alone(
     graph: Graph,
     options: Options,
@@ -45,13 +68,7 @@ def train_alone(
     ``initial``: whole weights by leaf; by default they are drawn from the seed.
     """
     leaves = [node.leaf for node in graph.leaves]
-    weights = {
-        leaf.name: (
-            initial_weight(leaf, options.seed) if initial is None else initial[leaf.name].clone()
-        ).to(device)
-        for leaf in leaves
-        if leaf.kind == "weight"
-    }
+    weights = _initial_weights(leaves, options.seed, initial, device)
     read = {name: w.clone() if delayed else w for name, w in weights.items()}
     for weight in read.values():
         weight.requires_grad_()
@@ -61,14 +78,8 @@ def train_alone(
     outputs: tuple[Tensor, ...] = ()
     for step in range(options.steps):
         total, sums = 0.0, dict[str, Tensor]()
-        for part in range(recipe.accumulate):
-            number = step * recipe.accumulate + part
-            inputs = {
-                leaf.name: source.piece(leaf, whole_region(leaf), number).to(device, torch.float64)
-                for leaf in leaves
-                if leaf.kind == "input"
-            }
-            results = evaluate(graph, inputs | read)
+        for number in range(step * recipe.accumulate, (step + 1) * recipe.accumulate):
+            results = evaluate(graph, _inputs(leaves, source, number, device) | read)
             loss = results[0].sum()
             total += loss.item()
             for name, gradient in _gradients(read, loss).items():
