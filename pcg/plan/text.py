@@ -22,7 +22,7 @@ from math import isfinite
 
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Graph, Leaf, LeafKind, Node, Value, tensor
-from pcg.graph.opaque import Opaque, opaque_nodes, parse_opaque
+from pcg.graph.opaque import MAX_RANK, Opaque, opaque_nodes, parse_opaque
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
@@ -44,8 +44,6 @@ DIMENSION = re.compile(
     rf"(?:\((?P<before>{NUMBER}), ?(?P<after>{NUMBER})\))?"
 )
 MAX_DEPTH = 200
-MAX_RANK = 64
-"""Dimensions of a tensor, as in torch."""
 MAX_LINE = 1 << 14
 """Characters of a line that declares no opaque operator."""
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 from pydantic import Field
 
 from pcg.errors import InputError
-from pcg.files import FileModel, read_json
+from pcg.files import FileModel, parse_json, read_text
 from substitutions.importers.operators import (
     ACTIVATION,
     DESCRIPTIVE,
@@ -150,8 +150,7 @@ def read_foreign(path: str | Path) -> ForeignFile:
 
     Raises InputError naming the file and the place where it is wrong.
     """
-    _check_bytes(path)
-    model = read_json(path, _FileModel)
+    model = parse_json(read_text(path, "a rule file", MAX_FILE_BYTES), str(path), _FileModel)
     if len(model.rule) > MAX_RULES:
         raise InputError(str(path), f"{len(model.rule)} rules, expected at most {MAX_RULES}")
     where = str(path)
@@ -163,18 +162,6 @@ def read_foreign(path: str | Path) -> ForeignFile:
         for own, mixed in (_own_source(names[i]),)
     )
     return ForeignFile(where, source, rules)
-
-
-def _check_bytes(path: str | Path) -> None:
-    """Refuse a file by its length, before any of it is read; what else is wrong shows later."""
-    try:
-        length = Path(path).stat().st_size
-    except (OSError, ValueError):
-        return
-    if length > MAX_FILE_BYTES:
-        raise InputError(
-            str(path), f"larger than {MAX_FILE_BYTES >> 20} MiB (expected a rule file)"
-        )
 
 
 def _operator_names(where: str, place: str, rule: _RuleModel) -> frozenset[str]:

@@ -22,7 +22,6 @@ from substitutions.importers.schema import ForeignRule, read_foreign
 from substitutions.importers.verdict import ALL, decide_foreign
 from substitutions.rules.rule import Family, Rule, parse_rule, variables
 from substitutions.rules.store import (
-    MAX_RANK,
     MAX_SIDE_CHARACTERS,
     DirectionFile,
     OptionsFile,
@@ -32,6 +31,7 @@ from substitutions.rules.store import (
 )
 from verifier.counterexample import Counterexample
 from verifier.decide import Decision, Verdict, decide
+from verifier.grammar import MAX_RANK
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 """Of any rule file. More could not be refused within a second, and no library comes near."""
@@ -124,25 +124,13 @@ def read_source(path: str | Path) -> Source:
     Raises InputError naming the file and the place where it is wrong.
     """
     where = str(path)
-    _check_bytes(path)
-    key = _FIRST_KEY.search(read_text(path, "a rule file"))
+    key = _FIRST_KEY.search(read_text(path, "a rule file", MAX_FILE_BYTES))
     if key is None:
         return _unrecognized(path)
     if key[1] != "rule":
         return Source(where, _own_statements(where, read_json(path, StatedFile)))
     rules = read_foreign(path).rules
     return Source(where, tuple(Statement(r.name, "", partial(_foreign, r)) for r in rules))
-
-
-def _check_bytes(path: str | Path) -> None:
-    """Refuse a file by its length, before any of it is read; what else is wrong shows later."""
-    try:
-        length = Path(path).stat().st_size
-    except (OSError, ValueError):
-        return
-    if length > MAX_FILE_BYTES:
-        problem = f"larger than {MAX_FILE_BYTES >> 20} MiB (expected a rule file)"
-        raise InputError(str(path), problem)
 
 
 def _unrecognized(path: str | Path) -> Source:

@@ -35,9 +35,9 @@ from substitutions.rules.expand import Expander, Usable, any_direction
 from substitutions.rules.origins import Kind
 from substitutions.rules.rule import Family, Rule, parse_rule, side_text
 from substitutions.rules.uses import Direction, Way, directions
+from verifier.grammar import MAX_RANK
 from verifier.trusted.sizes.runs import Group, free_runs
 
-MAX_RANK = 16
 MAX_INPUTS = 64
 MAX_SIDE_CHARACTERS = 10_000
 PACKAGES = {"unity": "unity", "z3": "z3-solver", "numpy": "numpy"}
