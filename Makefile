@@ -44,8 +44,9 @@ lint: $(STAMP) ## Check style, types and layers
 bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python -m pytest -m benchmark -s
 
-soak: $(STAMP) ## Run the long tests
+soak: $(STAMP) ## Run the long tests, then all others with more examples
 	$(BIN)/python -m pytest -m soak -s
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 2 --hypothesis-profile=soak
 
 rules: $(STAMP) ## Generate and prove the rule library again
 	$(BIN)/python -m unity.generate
