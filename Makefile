@@ -29,8 +29,11 @@ demo: $(STAMP) ## Plan a small model for 4 local processes, train it, compare wi
 	$(BIN)/python -m unity.optimize mlp-tiny --machine local -o build/demo/plan.json
 	$(BIN)/python -m unity.run build/demo/plan.json --steps 10 --lr 20 --check
 
+# Bytecode is kept even where the environment says otherwise: the tests start many processes, and
+# each would compile everything anew. worksteal: neighbours share what they make, in one process.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP) ## Run the tests
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 2
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 2 --dist worksteal
 
 lint: $(STAMP) ## Check style, types and layers
 	$(BIN)/ruff check $(PACKAGES) tests docs
@@ -41,8 +44,9 @@ lint: $(STAMP) ## Check style, types and layers
 bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python -m pytest -m benchmark -s
 
-soak: $(STAMP) ## Run the long tests
+soak: $(STAMP) ## Run the long tests, then all others with more examples
 	$(BIN)/python -m pytest -m soak -s
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 2 --hypothesis-profile=soak
 
 rules: $(STAMP) ## Generate and prove the rule library again
 	$(BIN)/python -m unity.generate

@@ -1,7 +1,9 @@
-"""Settings of hypothesis: enough examples to find faults, few enough to wait for. And of torch."""
+"""Settings of hypothesis: enough examples to find faults, few enough to wait for. And of torch, and
+of the collector of garbage."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 
@@ -9,8 +11,16 @@ import pytest
 from hypothesis import settings
 
 # How long an example takes varies with what is drawn, and with the computer: no deadline.
-settings.register_profile("unity", max_examples=30, deadline=None)
+settings.register_profile("unity", max_examples=20, deadline=None)
+settings.register_profile("soak", max_examples=100, deadline=None)
 settings.load_profile("unity")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays until the end: the collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)

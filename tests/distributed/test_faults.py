@@ -168,7 +168,8 @@ WRITING, READING = (
 )
 
 
-@pytest.mark.parametrize("function", [pytest.param(WRITING, marks=pytest.mark.soak), READING])
+@pytest.mark.soak
+@pytest.mark.parametrize("function", [WRITING, READING])
 def test_a_peer_that_is_lost_in_a_checkpoint(write, tmp_path, function):
     (tmp_path / "data.py").write_text(STUCK.format(function=function))
     data = ("--data", f"{tmp_path / 'data.py'}:Samples", "--resume", "--timeout")

@@ -40,6 +40,12 @@ def planned(name, planner, optimizer, devices):
     return search.plan(name, GRAPHS[name]()).plan
 
 
+@cache
+def measured(ranks, name, planner, optimizer):
+    """What the ranks take at their peaks, in bytes."""
+    return ranks.peaks(planned(name, planner, optimizer, RANKS), optimizer)
+
+
 def counted(plan, optimizer):
     steps = schedule(plan.graph, plan.views)
     return peak_memory(steps, 4, optimizer, plan.recompute)
@@ -63,14 +69,14 @@ def test_what_is_alive_is_counted_once_and_until_it_has_gone():
         *product(["weights"], ["data-parallel", "zero"], ["sgd", "adam"]),
         ("activations", "data-parallel", "adam"),
         ("activations", "zero", "sgd"),
-        ("bert-large-tiny", "zero", "adam"),
+        pytest.param("bert-large-tiny", "zero", "adam", marks=pytest.mark.soak),
     ],
 )
 def test_peaks_of_ranks_are_those_of_the_count(name, planner, optimizer, ranks):
     plan = planned(name, planner, optimizer, RANKS)
     wanted = counted(plan, optimizer).total
     assert wanted == plan.estimates.peak_memory_bytes
-    assert max(ranks.peaks(plan, optimizer)) == pytest.approx(wanted, rel=TOLERANCE)
+    assert max(measured(ranks, name, planner, optimizer)) == pytest.approx(wanted, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -83,7 +89,7 @@ def test_the_peak_of_one_device(optimizer):
 def test_weights_in_parts_take_less(ranks):
     """Of what Adam keeps of large weights, a quarter each, and no more than the count promises."""
     peaks = {
-        planner: max(ranks.peaks(planned("weights", planner, "adam", RANKS), "adam"))
+        planner: max(measured(ranks, "weights", planner, "adam"))
         for planner in ("data-parallel", "zero")
     }
     assert peaks["zero"] < 0.6 * peaks["data-parallel"]

@@ -55,7 +55,13 @@ def test_tiny_models_compute_what_torch_does(name: str) -> None:
         assert_agrees(module, given, captured)
 
 
-@pytest.mark.parametrize("name", FULL)
+LARGE = ("inception-v3", "bert-large")
+"""Those that take long to capture."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.soak if n in LARGE else ()) for n in FULL]
+)
 def test_full_models_have_the_published_sizes(name: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     graph = build_model(name, None, 2)

@@ -72,7 +72,7 @@ def check(library: Library, name: str, devices: int, how: str, mode: Mode = Mode
     ("name", "devices", "how", "mode"),
     [
         ("dlrm-tiny", 4, "joint", "joint"),
-        ("mlp-mnist", 6, "joint", "sequential"),
+        pytest.param("mlp-mnist", 6, "joint", "sequential", marks=pytest.mark.soak),
         ("xdl-tiny", 6, "joint", "parallel"),
         ("candle-uno-tiny", 4, "joint", "algebra"),
         ("xdl-tiny", 4, "expert", "joint"),
@@ -119,7 +119,7 @@ def check_random(library: Library, graph: Graph, devices: int, how: str) -> None
 
 
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(drawn=RANDOM)
 def test_a_plan_of_a_random_graph(library, drawn):

@@ -19,7 +19,7 @@ from verifier.instances import Instance
 
 RULES = load_library().rules
 CHUNK = 100
-PART = 2
+PART = 4
 """Of so many rules one is tried in each run, chosen at random; `make soak` tries all."""
 TRIES = 24
 

@@ -10,7 +10,7 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cases import each
+from support.cases import check_each, each
 from support.graphs.random_graphs import call, operators, random_graph, recut
 
 from pcg.errors import OperatorError
@@ -147,8 +147,12 @@ def runs_one_way(branches: tuple[Value, Value]):
     return allowed
 
 
-@each("seed", range(30))
-def test_no_split_beats_it_on_a_diamond(seed: int):
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 100), marks=pytest.mark.soak)])
+def test_no_split_beats_it_on_a_diamond(seeds: range):
+    check_each(seeds, no_split_beats_it)
+
+
+def no_split_beats_it(seed: int):
     random = Random(seed)
     graph, branches = diamond(random)
     cost = CostModel(random.choice([machine(4), slow_network(4)]))

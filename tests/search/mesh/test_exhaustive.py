@@ -85,7 +85,7 @@ def check(library: Library, machine: Machine, graph: Graph) -> None:
         pytest.param("summit", 2, "two products", (384, 1536, 1536), marks=pytest.mark.soak),
         pytest.param("summit", 2, "shared", (4096, 1536, 48), marks=pytest.mark.soak),
         ("summit", 2, "branches", PRIMES),  # side by side
-        ("dgx-a100", 4, "square", (4096, 1536, 48)),
+        pytest.param("dgx-a100", 4, "square", (4096, 1536, 48), marks=pytest.mark.soak),
         pytest.param("summit", 6, "relu", (96, 384, 768), marks=pytest.mark.soak),
         ("summit", 6, "product", (12, 24, 12)),  # two operators change together
         pytest.param("dgx-a100", 8, "product", (4096, 1536, 48), marks=pytest.mark.soak),

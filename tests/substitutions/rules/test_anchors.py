@@ -37,7 +37,9 @@ def anew(rules: dict[Root, list[Rule]], graph: Graph):
                 yield node, rule, match
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=pytest.mark.soak if n > 2 else ()) for n in range(8)]
+)
 def test_what_is_remembered_is_what_is_there(seed):
     """Along a random way through the graphs that rules make of a random one."""
     random = Random(seed)

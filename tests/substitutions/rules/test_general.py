@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cases import each
+from support.cases import check_each, each
 from support.rules.rule_files import lines, parse
 
 from pcg.graph.graph import Graph, Node, Value
@@ -127,8 +127,14 @@ def test_a_pair_is_an_instance_of_its_general_form(text: str):
 
 
 @each("count", [0, 2])
-@each("number", range(0, 1000, 40))
-def test_rules_of_the_library_are_proved_at_other_ranks(number: int, count: int):
+@pytest.mark.parametrize(
+    "numbers", [range(0, 1000, 80), pytest.param(range(0, 1000, 40), marks=pytest.mark.soak)]
+)
+def test_rules_of_the_library_are_proved_at_other_ranks(numbers: range, count: int):
+    check_each(numbers, lambda number: proved_at_other_ranks(number, count))
+
+
+def proved_at_other_ranks(number: int, count: int):
     rules = load_library().rules
     rule = rules[number % len(rules)]
     if rule.requires:

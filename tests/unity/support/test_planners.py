@@ -32,7 +32,14 @@ def layers(count: int, batch: int, width: int) -> Graph:
 DATA = frozenset({Dimension.DATA, Dimension.PIPELINE})
 
 
-@pytest.mark.parametrize("mode", [Mode.JOINT, Mode.SEQUENTIAL, Mode.PARALLEL])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        Mode.JOINT,
+        pytest.param(Mode.SEQUENTIAL, marks=pytest.mark.soak),
+        pytest.param(Mode.PARALLEL, marks=pytest.mark.soak),
+    ],
+)
 def test_pipelines_are_in_the_space_of_every_mode(mode: Mode, library: Library):
     """But in that of algebra, which is of data parallelism alone."""
     machine, graph = load_machine("summit").with_nodes(4), layers(8, 1536, 4096)

@@ -143,19 +143,22 @@ def test_only_what_is_allowed_is_cut(dimension, others):
     assert cuts.isdisjoint(others)
 
 
-def test_plans_are_compared_with_data_parallelism_even_where_that_is_not_allowed():
+@pytest.mark.parametrize(
+    "dimensions",
+    [
+        {Dimension.MODEL},
+        pytest.param({Dimension.MODEL, Dimension.REDUCTION}, marks=pytest.mark.soak),
+    ],
+)
+def test_plans_are_compared_with_data_parallelism_even_where_that_is_not_allowed(dimensions):
     machine, library = load_machine("local").with_devices(2), load_library()
     graph = build_model("mlp-tiny", None, machine.devices)
     plain = MeshPlanner(machine, library, mode=Mode.PARALLEL).plan("mlp-tiny", graph)
-    for allowed in (
-        frozenset({Dimension.MODEL}),
-        frozenset({Dimension.MODEL, Dimension.REDUCTION}),
-    ):
-        found = MeshPlanner(machine, library, mode=Mode.PARALLEL, dimensions=allowed).plan(
-            "mlp-tiny", graph
-        )
-        assert found.data_parallel_seconds == plain.data_parallel_seconds, allowed
-        assert found.plan.estimates.step_seconds > plain.plan.estimates.step_seconds, allowed
+    allowed = frozenset(dimensions)
+    planner = MeshPlanner(machine, library, mode=Mode.PARALLEL, dimensions=allowed)
+    found = planner.plan("mlp-tiny", graph)
+    assert found.data_parallel_seconds == plain.data_parallel_seconds
+    assert found.plan.estimates.step_seconds > plain.plan.estimates.step_seconds
 
 
 def test_tensor_parallelism_has_the_degrees_that_a_node_has():
