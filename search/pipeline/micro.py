@@ -26,7 +26,7 @@ from search.mesh.choose.marginals import looked_at
 from search.mesh.choose.resharding import Transfers
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Allowed, everything
-from search.mesh.space.axes import Digits
+from search.mesh.space.axes import Mesh, Strategy
 from search.mesh.space.strategies import Space, space
 from search.pipeline.streams import Streams
 
@@ -35,10 +35,10 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Chosen:
-    """A strategy for every operator on a group, as codes by digit, in the order of ``nodes``, and
+    """A strategy for every operator on a group, by mesh axes, in the order of ``nodes``, and
     what is estimated of it."""
 
-    codes: tuple[tuple[int, ...], ...]
+    strategies: tuple[Strategy, ...]
     micro: Vector
     """Seconds of each operator for one micro-batch, forward and backward, with the transfers of
     its operands; 0 for one that is run once a step."""
@@ -89,7 +89,7 @@ class MicroBatches:
     slices: int
     allowed: Allowed = everything
     """Which strategies may be used."""
-    digits: Digits = field(init=False)
+    mesh: Mesh = field(init=False)
     _transfers: Transfers = field(init=False)
     nodes: tuple[Node, ...] = field(init=False)
     _kinds: dict[Node, int] = field(init=False, default_factory=dict[Node, int])
@@ -98,8 +98,8 @@ class MicroBatches:
     _edges: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
 
     def __post_init__(self) -> None:
-        self.digits = Digits(self.cost.machine)
-        self._transfers = Transfers(self.digits)
+        self.mesh = Mesh(self.cost.machine)
+        self._transfers = Transfers(self.mesh)
         self.nodes = tuple(node for node in self.streams.graph.nodes if not node.is_leaf)
         numbers: dict[object, int] = {}
         for node in self.nodes:
@@ -146,7 +146,9 @@ class MicroBatches:
             one_way = edge.seconds.forth[rows[edge.source], rows[edge.target]]
             (micro if edge.repeated else once)[edge.target] += edge.times * one_way
         return Chosen(
-            tuple(tuple(int(c) for c in s.codes[r]) for s, r in zip(spaces, rows, strict=True)),
+            tuple(
+                tuple(int(c) for c in s.strategies[r]) for s, r in zip(spaces, rows, strict=True)
+            ),
             micro,
             once,
             np.array([c.weights[row] for c, row in zip(own, rows, strict=True)]),
@@ -162,11 +164,13 @@ class MicroBatches:
         """Of all operators together."""
         return sum(len(self.space(node)) for node in self.nodes)
 
-    def block_bytes(self, value: Value, node: Node, position: int, codes: Sequence[int]) -> float:
+    def block_bytes(
+        self, value: Value, node: Node, position: int, strategy: Sequence[int]
+    ) -> float:
         """Bytes of one micro-batch of an operand that a device of the group needs."""
         parts = 1
-        for prime, code in zip(self.digits.primes, codes, strict=True):
-            if code >= 0 and self.space(node).axes[code].operands[position] is not None:
+        for prime, entry in zip(self.mesh.primes, strategy, strict=True):
+            if entry >= 0 and self.space(node).axes[entry].operands[position] is not None:
                 parts *= prime
         return prod(self._slice_shape(value)) * self.cost.itemsize / parts
 
@@ -187,7 +191,7 @@ class MicroBatches:
                 for name, n in lengths(node).items()
                 if name in rules
             }
-            found = self._spaces[key] = space(node, cuttable, self.digits, MOST_CUT)
+            found = self._spaces[key] = space(node, cuttable, self.mesh, MOST_CUT)
         return found
 
     def _tables(self, number: Mapping[Node, int]) -> tuple[list[_Costs], list[_Edge]]:
@@ -226,10 +230,10 @@ class MicroBatches:
         axis, strategies = self.axis(node), self.space(node)
         one = self._one_slice(node)
         passing = replace(duties, weights=())
-        task = own_costs(one, strategies, passing, self.cost, self.digits)
-        full = own_costs(one, strategies, duties, self.cost, self.digits)
+        task = own_costs(one, strategies, passing, self.cost, self.mesh)
+        full = own_costs(one, strategies, duties, self.cost, self.mesh)
         step = sum(full.exchanges, full.seconds)
-        degrees = strategies.degrees(self.digits.primes).astype(float)
+        degrees = strategies.degrees(self.mesh.primes).astype(float)
         held = np.zeros(len(strategies))
         kept_once = np.zeros(len(strategies))
         for position, value in enumerate(node.inputs):

@@ -27,8 +27,8 @@ from search.mesh.rules.cuts import Cuts, applied
 from search.mesh.rules.cutting import CutNode, Cutting, in_order
 from search.mesh.rules.fully_sharded import Placed, in_parts
 from search.mesh.space.allow import Allowed, Mask, everything
-from search.mesh.space.axes import Digits, Seconds
-from search.mesh.space.strategies import COPY, IDLE, Codes, Space, passes, space, view
+from search.mesh.space.axes import Mesh, Seconds, Strategy
+from search.mesh.space.strategies import IDLE, REPLICATE, Placements, Space, passes, space, view
 
 Kind = tuple[Signature, tuple[frozenset[int], ...]]
 """What operators with the same strategies share: what they do, and the operands of which partial
@@ -55,15 +55,15 @@ ALL = Exposed()
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy for every operator of a whole graph, as codes by digit, and what is estimated."""
+    """A strategy for every operator of a whole graph, by mesh axes, and what is estimated."""
 
     graph: Graph
-    codes: Mapping[Node, tuple[int, ...]]
+    strategies: Mapping[Node, Strategy]
     seconds: float
     in_parts: bool = False
     """Whether weights are kept in parts, one on each device, as in ZeRO."""
     starts: Mapping[Node, int] = field(default_factory=dict[Node, int])
-    """The first devices of operators that run on others than the first along idle digits."""
+    """The first devices of operators that run on others than the first along idle mesh axes."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class Engine:
     cuts: Cuts
     most: int = MOST
     turned: bool = False
-    """Whether devices are numbered by digits that are turned within a node."""
-    digits: Digits = field(init=False)
+    """Whether devices are numbered by mesh axes that are turned within a node."""
+    mesh: Mesh = field(init=False)
     _transfers: Transfers = field(init=False)
     _spaces: dict[Kind, Space] = field(init=False, default_factory=dict[Kind, Space])
     _passing: dict[Node, tuple[frozenset[int], ...]] = field(
@@ -112,8 +112,8 @@ class Engine:
     """How often the price of an operator or edge was known from one that is alike."""
 
     def __post_init__(self) -> None:
-        self.digits = Digits(self.cost.machine, self.turned)
-        self._transfers = Transfers(self.digits)
+        self.mesh = Mesh(self.cost.machine, self.turned)
+        self._transfers = Transfers(self.mesh)
 
     # -- choosing -----------------------------------------------------------------------------
 
@@ -132,9 +132,9 @@ class Engine:
         """The best strategies of a whole graph. ``byte_price``: seconds that a byte of memory on a
         device is taken to cost. ``allowed``: which may be used. ``exposed``: how much of the
         communication counts, the rest being hidden behind computation. ``among``: the operators
-        that are looked at, all by default; ``fixed``: the codes of some whose strategies are
-        settled. ``also``: strategies of all of them that are looked at in any case, if they are
-        allowed. ``ends``: what has to come out whole, by default all outputs."""
+        that are looked at, all by default; ``fixed``: the strategies of some that are settled.
+        ``also``: strategies of all of them that are looked at in any case, if they are allowed.
+        ``ends``: what has to come out whole, by default all outputs."""
         nodes = [n for n in graph.nodes if not n.is_leaf and (among is None or n in among)]
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.space(node) for node in nodes]
@@ -146,16 +146,16 @@ class Engine:
         factors += self._ends(graph, graph.outputs if ends is None else ends, number, exposed)
         if any(len(mask) < len(s) for mask, s in zip(masks, spaces, strict=True)):
             factors = restricted(factors, masks)
-        known = [self._rows(nodes, masks, codes) for codes in also]
+        known = [self._rows(nodes, masks, strategies) for strategies in also]
         sizes = [len(mask) for mask in masks]
         some = looked_at(sizes, factors, self.most, [rows for rows in known if rows is not None])
         values = [mask[few] for mask, few in zip(masks, some, strict=True)]
         seconds, chosen = least([len(few) for few in some], restricted(factors, some))
-        codes = {
-            node: tuple(int(c) for c in spaces[i].codes[values[i][chosen[i]]])
+        strategies = {
+            node: tuple(int(c) for c in spaces[i].strategies[values[i][chosen[i]]])
             for i, node in enumerate(nodes)
         }
-        return Choice(graph, codes, seconds)
+        return Choice(graph, strategies, seconds)
 
     def prices(self, graph: Graph, exposed: Exposed = ALL) -> Prices:
         """What the strategies of all operators cost, and what moves between them, in seconds."""
@@ -177,12 +177,12 @@ class Engine:
         return found
 
     def _rows(
-        self, nodes: Sequence[Node], masks: Sequence[Places], codes: Mapping[Node, tuple[int, ...]]
+        self, nodes: Sequence[Node], masks: Sequence[Places], strategies: Mapping[Node, Strategy]
     ) -> list[int] | None:
         """Where strategies are among those allowed; None if one is not."""
         found: list[int] = []
         for node, mask in zip(nodes, masks, strict=True):
-            place = self.space(node).place(codes[node])
+            place = self.space(node).place(strategies[node])
             at = len(mask) if place is None else int(np.searchsorted(mask, place))
             if at == len(mask) or mask[at] != place:
                 return None
@@ -222,7 +222,7 @@ class Engine:
                 for name, length in lengths(node).items()
                 if name in rules and name not in columns
             }
-            found = self._spaces[kind] = space(node, cuttable, self.digits, MOST_CUT, kind[1])
+            found = self._spaces[kind] = space(node, cuttable, self.mesh, MOST_CUT, kind[1])
         return found
 
     def _factors(
@@ -270,7 +270,7 @@ class Engine:
     ) -> Iterator[Factor]:
         """What it takes to bring values to one device, and their gradients back."""
         trained = gradient_nodes(graph)
-        whole = np.full((1, len(self.digits)), IDLE, np.int8)
+        whole = np.full((1, len(self.mesh)), IDLE, np.int8)
         for value in ends:
             if value.node in number:
                 out = self.space(value.node).output(value.port)
@@ -289,7 +289,7 @@ class Engine:
         key = self.kind(node), duties
         found = self._own.get(key)
         if found is None:
-            found = own_costs(node, self.space(node), duties, self.cost, self.digits)
+            found = own_costs(node, self.space(node), duties, self.cost, self.mesh)
             self._own[key] = found
         else:
             self.known += 1
@@ -301,10 +301,9 @@ class Engine:
         source, target = number[value.node], number[node]
         key = (self.kind(value.node), value.port, self.kind(node), position)
         if key not in self._edges:
-            out = self.space(value.node).output(value.port)
-            moved = self._pairs(out, self.space(node).operand(position), value)
-            itemsize, reader = self.cost.itemsize, self.space(node)
-            halos = halo_seconds(node, position, reader, self.digits, itemsize)
+            out, reader = self.space(value.node).output(value.port), self.space(node)
+            moved = self._pairs(out, reader.operand(position), value)
+            halos = halo_seconds(node, position, reader, self.mesh, self.cost.itemsize)
             self._edges[key] = moved if halos is None else Pairs.of(moved.forth + halos)
         else:
             self.known += 1
@@ -325,7 +324,7 @@ class Engine:
             self._edges[key] = self._pairs(there, wanted, value)
         return self._edges[key].factor(number[first[0]], number[other[0]], 2.0 * moves)
 
-    def _pairs(self, sources: Codes, targets: Codes, value: Value) -> Pairs:
+    def _pairs(self, sources: Placements, targets: Placements, value: Value) -> Pairs:
         return self._transfers.seconds(sources, targets, value.type.elements * self.cost.itemsize)
 
     # -- building -----------------------------------------------------------------------------
@@ -349,10 +348,10 @@ class Engine:
                 continue
             made = Node(node.call, tuple(new[value] for value in node.inputs))
             scribe.rename({node.value(p): made.value(p) for p in range(len(node.types))})
-            codes, start = choice.codes[node], choice.starts.get(node, 0)
-            key = self.kind(node), made, codes, start
+            strategy, start = choice.strategies[node], choice.starts.get(node, 0)
+            key = self.kind(node), made, strategy, start
             if key not in known:
-                known[key] = self.cut_node(node, made, codes, start)
+                known[key] = self.cut_node(node, made, strategy, start)
             found = known[key]
             found.write(scribe)
             views[found.inner] = found.view
@@ -364,34 +363,34 @@ class Engine:
             placed = in_parts(placed, weights, devices, self.cuts.parting, scribe)
         return Cut(placed.graph, placed.views, tuple(scribe.steps))
 
-    def cut_node(self, whole: Node, node: Node, codes: tuple[int, ...], start: int = 0) -> CutNode:
+    def cut_node(self, whole: Node, node: Node, strategy: Strategy, start: int = 0) -> CutNode:
         """An operator of a whole graph, as it reads what is cut already, by one of its strategies
         on devices from ``start`` on."""
         own, rules = self.space(whole), self.cuts.of(whole)
         made = Cutting([node.value(port) for port in range(len(node.types))], node)
-        for place in in_order(own, codes):
-            axis, mine = own.axes[place], zip(self.digits.primes, codes, strict=True)
-            degree = prod(prime for prime, code in mine if code == place)
+        for place in in_order(own, strategy):
+            axis, mine = own.axes[place], zip(self.mesh.primes, strategy, strict=True)
+            degree = prod(prime for prime, entry in mine if entry == place)
             if not passes(axis):
                 made.apply(applied(rules[axis.name], made.inner, degree))
                 continue
             carriers = [i for i, at in enumerate(axis.operands) if at is not None]
             if not made.let_pass(self.cuts, carriers, degree):
-                codes = tuple(COPY if code == place else code for code in codes)
-        return made.done(view(codes, self._places(made.inner, own, codes), self.digits, start))
+                strategy = tuple(REPLICATE if entry == place else entry for entry in strategy)
+        return made.done(view(strategy, self._places(made.inner, own, strategy), self.mesh, start))
 
-    def _places(self, node: Node, own: Space, codes: Sequence[int]) -> list[int]:
+    def _places(self, node: Node, own: Space, strategy: Sequence[int]) -> list[int]:
         """For each axis of the task grid, its place in the space."""
         names = [axis.name for axis in own.axes]
         typing = typing_of(node.operator_call, [value.type for value in node.inputs])
         axes = [axis.name for axis in typing.axes]
-        through = [code for code in codes if code >= 0 and passes(own.axes[code])]
+        through = [entry for entry in strategy if entry >= 0 and passes(own.axes[entry])]
         passed = through[0] if through else IDLE
-        return [*(names.index(a) if a in names else IDLE for a in axes), passed, COPY]
+        return [*(names.index(a) if a in names else IDLE for a in axes), passed, REPLICATE]
 
 
-def _settled(own: Space, codes: tuple[int, ...] | None, allowed: Mask) -> Places:
+def _settled(own: Space, strategy: Strategy | None, allowed: Mask) -> Places:
     """The strategies that may be used: one that is settled, if the operator has it, or those that
     are allowed."""
-    place = None if codes is None else own.place(codes)
+    place = None if strategy is None else own.place(strategy)
     return np.flatnonzero(allowed) if place is None else np.array([place])

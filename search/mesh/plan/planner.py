@@ -28,7 +28,7 @@ from search.mesh.plan.rewrites import Limits
 from search.mesh.plan.variants import Mode, Variant, rewritten, variants
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Allowed, Dimension, along, both
-from search.mesh.space.axes import Digits
+from search.mesh.space.axes import Mesh
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
@@ -38,8 +38,8 @@ PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
 
 _Kept = tuple[int, bool, bool, tuple[Rule, ...]]
-"""What an engine is kept for: so many devices, whether it cuts windows, whether digits are turned,
-and rules."""
+"""What an engine is kept for: so many devices, whether it cuts windows, whether mesh axes are
+turned, and rules."""
 
 
 def fewer(machine: Machine) -> list[int]:
@@ -140,11 +140,11 @@ class MeshPlanner:
             again = self._phases.timed("rewriting", lambda: self._rewritten(search.base))
             if again is not None:
                 self._try(self._trial(again, cost, search), search)
-        self._with_digits_turned(search)
+        self._with_axes_turned(search)
 
-    def _with_digits_turned(self, search: Search) -> None:
-        """Try all graphs with the digits within a node in the other order, if there is one."""
-        is_other = Digits(self.machine).primes != Digits(self.machine, turned=True).primes
+    def _with_axes_turned(self, search: Search) -> None:
+        """Try all graphs with the mesh axes within a node in the other order, if there is one."""
+        is_other = Mesh(self.machine).primes != Mesh(self.machine, turned=True).primes
         if self.family not in TURNED or self.mode is Mode.ALGEBRA or not is_other:
             return
         for trial in tuple(search.trials):
@@ -312,7 +312,7 @@ class MeshPlanner:
         """A plan, and where it doesn't fit, with computing again what takes much memory and little
         time to make."""
         cost, steps, limit = engine.cost, made.steps, memory_limit(self.machine, made.cut.views)
-        strategies = sum(len(engine.space(node)) for node in made.choice.codes)
+        strategies = sum(len(engine.space(node)) for node in made.choice.strategies)
         held = self._memory(steps, cost, frozenset())
         simulation = made.run.simulation
         ends = updates(made.run), simulation.sync + simulation.update
