@@ -87,7 +87,7 @@ def home(value: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
     """Where a leaf lives: as its first user wants it, as far as that is a matter of placement.
 
     Partition and replicate after a leaf say how it is stored. Anything later in the chain, such as
-    the combine of a weight that is stored in parts, is done in every step. A tensor from the rest
+    the combine of a weight that is fully sharded, is done in every step. A tensor from the rest
     of a model, of which this is a part, lies as its type says.
     """
     if value.node.leaf.kind == "tensor":

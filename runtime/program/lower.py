@@ -305,8 +305,8 @@ class Lowering:
         own = self._tasks(step, part).get(rank)
         if own is not None:
             call, operands, results = self._calls(step)
-            again = step.node in self.plan.recompute
-            yield Run(call, *own, operands, results, again, number)
+            recomputed = step.node in self.plan.recompute
+            yield Run(call, *own, operands, results, recomputed, number)
 
     def _calls(self, step: steps.Compute) -> _Called:
         """What all ranks that take part in a step have in common."""
@@ -354,7 +354,7 @@ def _with_loss_in_parts(schedule: Schedule) -> Schedule:
     """The schedule without a last move that would only put the loss together.
 
     Each part of it has the gradient 1 anyway, and no rank need wait for another's before it starts
-    on the way back; parts are added up when the step has ended.
+    in the backward pass; parts are added up when the step has ended.
     """
     loss, *others = schedule.outputs
     for number, step in enumerate(schedule.steps):

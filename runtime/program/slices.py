@@ -210,7 +210,7 @@ def _check_linear(step: Compute, late: set[Slot], where: str) -> None:
 
 
 def tail_trains(schedule: Schedule, parts: Roles, active: frozenset[Slot]) -> bool:
-    """Whether the tail has gradients for anything but the slices: then its way back has to be
+    """Whether the tail has gradients for anything but the slices: then its backward pass has to be
     taken once more, with the values of the slices."""
     late = set(parts.joined)
     for number in parts.tail:

@@ -3,8 +3,8 @@
 The graph is split at post-dominators; each part is searched by backtracking for every way in which
 the tensors before and after it may be cut, priced by the best machine views; dynamic programming
 along the chain of parts picks the cuts. How much of a part's exchange of gradients is hidden by the
-way back of the parts before it only the whole tells: so the chain is asked several times, with more
-or less of it counted. The best of the stitched graphs is searched once more as a whole.
+backward pass of the parts before it only the whole tells: so the chain is asked several times, with
+more or less of it counted. The best of the stitched graphs is searched once more as a whole.
 """
 
 from __future__ import annotations

@@ -157,8 +157,8 @@ class CostModel:
         return found
 
     def with_sums(self, back: Duration, made: Iterable[Layout], parts: Iterable[int]) -> Duration:
-        """The way back of what makes tensors of these layouts, once the gradients that come from
-        their readers are added up: so many ``parts`` of each, two of which are read and one is
+        """The backward pass of what makes tensors of these layouts, once the gradients that come
+        from their readers are added up: so many ``parts`` of each, two of which are read and one is
         written at a time."""
         more = self.sums(made, parts) if back is not NOTHING else 0.0
         return Duration(back.groups, back.seconds + more) if more else back

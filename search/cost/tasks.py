@@ -4,7 +4,7 @@ The tasks follow from a schedule and stand in the order in which a program would
 
 - forward, the steps of the schedule in order;
 - backward, the same in reverse: each computation's gradients and each move's adjoint, after the
-  gradients of all that reads its results. What is not kept from the forward pass is made again
+  gradients of all that reads its results. What is not kept from the forward pass is recomputed
   just before;
 - the all_reduce of the weights' gradients, by buffers that small ones share, as soon as the last
   computation that adds to a buffer is issued, so that it overlaps with the rest of the backward
@@ -27,13 +27,13 @@ from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from search.cost.collectives import BUCKET, FULL
 from search.cost.cost import NOTHING, CostModel, Duration, Exchanged, Groups, gradients
 
-FORWARD, BACKWARD, SYNC, UPDATE, AGAIN = range(5)
-"""The phases of a step; what is computed again belongs to the way back."""
+FORWARD, BACKWARD, SYNC, UPDATE, RECOMPUTE = range(5)
+"""The phases of a step; what is recomputed belongs to the backward pass."""
 PHASES = ("forward", "backward", "sync", "update", "recompute")
 
 
 class Step(NamedTuple):
-    """A step of a schedule, with its way back."""
+    """A step of a schedule, with its backward pass."""
 
     forward: Duration
     backward: Duration
@@ -43,8 +43,8 @@ class Step(NamedTuple):
     weights: tuple[int, ...] = ()
     """The weights to whose gradients it adds, by number."""
     moves: bool = False
-    again: tuple[int, ...] = ()
-    """The steps that are computed once more before its way back."""
+    recomputed: tuple[int, ...] = ()
+    """The steps that are computed once more before its backward pass."""
 
 
 class Program(NamedTuple):
@@ -73,10 +73,10 @@ class Task(NamedTuple):
 
 
 def program(
-    schedule: Schedule, cost: CostModel, again: Mapping[int, tuple[int, ...]] | None = None
+    schedule: Schedule, cost: CostModel, recomputed: Mapping[int, tuple[int, ...]] | None = None
 ) -> Program:
-    """The durations of a schedule. ``again``: by the number of a step (loads count), those that are
-    computed once more before its way back."""
+    """The durations of a schedule. ``recomputed``: by the number of a step (loads count), those
+    that are computed once more before its backward pass."""
     passed = gradients(schedule)
     homes = {Slot(n.value(), schedule.homes[n]): i for i, n in enumerate(passed.weights)}
     made: dict[Slot, int] = {}
@@ -97,7 +97,7 @@ def program(
         reads = tuple(dict.fromkeys(made[slot] for slot in sources if slot in made))
         weights = tuple(sorted({homes[slot] for slot in sources if slot in homes}))
         position[at] = len(steps)
-        remade = tuple(position[i] for i in again.get(at, ())) if again else ()
+        remade = tuple(position[i] for i in recomputed.get(at, ())) if recomputed else ()
         made.update(dict.fromkeys(results, len(steps)))
         steps.append(
             Step(
@@ -127,7 +127,7 @@ def with_weights(steps: Sequence[Step], homes: Sequence[Layout], cost: CostModel
 
 def _buffers(steps: Sequence[Step], given: Sequence[Exchanged]) -> list[tuple[int, ...]]:
     """Weights by the buffers that their gradients share, which are added up in the same groups. The
-    way back fills one after the other."""
+    backward pass fills one after the other."""
     order = dict.fromkeys(w for step in steps for w in step.weights)
     filling: dict[Groups, list[int]] = {}
     sizes: dict[Groups, int] = {}
@@ -200,11 +200,11 @@ class _Issue:
     def _backward(self, i: int, users: Sequence[int]) -> None:
         step, steps = self.given.steps[i], self.given.steps
         remade: list[int] = []
-        for other in step.again:
+        for other in step.recomputed:
             if other not in self._remade:
                 self._remade.add(other)
                 remade.append(len(self._made))
-                self._made.append(Task(steps[other].forward, COMPUTE, (), AGAIN, other, False))
+                self._made.append(Task(steps[other].forward, COMPUTE, (), RECOMPUTE, other, False))
         after = (i, *remade, *(self._back[user] for user in users if user in self._back))
         self._back[i] = len(self._made)
         for weight in step.weights:

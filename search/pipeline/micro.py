@@ -18,7 +18,7 @@ from pcg.readings.saved import Reads, gradient_parts
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import CostModel
-from search.cost.liveness import kept_positions
+from search.cost.liveness import saved_positions
 from search.mesh.choose.costs import PASSING, Duties, lengths, own_costs
 from search.mesh.choose.engine import MOST_CUT
 from search.mesh.choose.factors import Factor, Pairs, least, restricted
@@ -197,7 +197,7 @@ class MicroBatches:
     def _tables(self, number: Mapping[Node, int]) -> tuple[list[_Costs], list[_Edge]]:
         """What every operator costs by itself, and every edge between two of them."""
         trained = gradient_nodes(self.streams.graph)
-        reads = kept_positions(self.streams.graph)
+        reads = saved_positions(self.streams.graph)
         parts = gradient_parts(self.streams.graph)
         seen: set[Node] = set()
         own: list[_Costs] = []

@@ -21,7 +21,7 @@ from pcg.placement.transfer import transfer
 from pcg.plan.training import STATE_BYTES, STATES
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration, gradients
-from search.cost.liveness import lives
+from search.cost.liveness import liveness
 from search.cost.memory import Bytes, Memory
 from search.cost.simulate import Run, run
 from search.cost.tasks import Program, Step, tasks, with_weights
@@ -68,8 +68,8 @@ class StageRuns:
     micro: Run
     """One micro-batch."""
     last: Run
-    """The last one, with the exchange and update of weights: a part of it is hidden behind the way
-    back."""
+    """The last one, with the exchange and update of weights: a part of it is hidden behind the
+    backward pass."""
     once: Run
     """What is done once a step."""
     repeated: tuple[int, ...]
@@ -197,12 +197,12 @@ def _held(
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the
     optimizer's states; all that one micro-batch has at its fullest time, and of the others under
-    way what waits for their way back."""
-    found = lives(steps)
+    way what waits for their backward pass."""
+    found = liveness(steps)
     turn = found.end // 2
     change = np.zeros((found.end + 2, groups.devices), np.int64)
     waiting = np.zeros(groups.devices, np.int64)
-    for life in found.lives:
+    for life in found.lifetimes:
         one = sliced_layout(life.layout)
         devices = list(life.layout.devices)
         block = prod((one or life.layout).type.block) * cost.itemsize

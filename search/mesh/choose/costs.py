@@ -36,12 +36,12 @@ _Used = Sequence[tuple[Device, NDArray[np.bool_]]]
 class Duties:
     """What an operator has to do in a step besides computing forward: work out the gradients of
     the operands in ``needs``, exchange those of ``weights``, of which it is the first reader, and
-    update them, keep what is ``kept`` for back-propagation, and add up so many ``parts`` of the
+    update them, keep what is ``saved`` for back-propagation, and add up so many ``parts`` of the
     gradient of each output."""
 
     needs: frozenset[int]
     weights: tuple[int, ...]
-    kept: Reads
+    saved: Reads
     parts: tuple[int, ...]
 
 
@@ -76,8 +76,8 @@ def own_costs(node: Node, space: Space, duties: Duties, cost: CostModel, mesh: M
             seconds += (count - 1) * _slowest(kinds, lambda d, b=block: _added(cost, d, b))
     exchanges: list[Vector] = []
     # Operands are counted where they are wanted, though some lie there already.
-    kept = duties.kept
-    held = [outputs[port] for port in kept.outputs] + [operands[i] for i in kept.operands]
+    saved = duties.saved
+    held = [outputs[port] for port in saved.outputs] + [operands[i] for i in saved.operands]
     passing = [*outputs, *(b for i, b in enumerate(operands) if i not in duties.weights)]
     memory = (sum(held, np.zeros(len(space))) + PASSING * sum(passing)) * cost.itemsize
     moves = update_bytes(cost.itemsize, cost.optimizer)

@@ -17,7 +17,7 @@ from pcg.readings.work import gradient_nodes
 from pcg.types.halo import typing_of
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation, Scribe
-from search.cost.liveness import kept_positions
+from search.cost.liveness import saved_positions
 from search.mesh.choose.costs import Duties, OwnCosts, lengths, own_costs
 from search.mesh.choose.factors import Factor, Pairs, Places, least, restricted
 from search.mesh.choose.halos import halo_seconds, windows
@@ -25,7 +25,7 @@ from search.mesh.choose.marginals import MOST, looked_at
 from search.mesh.choose.resharding import Transfers
 from search.mesh.rules.cuts import Cuts, applied
 from search.mesh.rules.cutting import CutNode, Cutting, in_order
-from search.mesh.rules.fully_sharded import Placed, in_parts
+from search.mesh.rules.fully_sharded import Placed, fully_sharded
 from search.mesh.space.allow import Allowed, Mask, everything
 from search.mesh.space.axes import Mesh, Seconds, Strategy
 from search.mesh.space.strategies import IDLE, REPLICATE, Placements, Space, passes, space, view
@@ -60,8 +60,8 @@ class Choice:
     graph: Graph
     strategies: Mapping[Node, Strategy]
     seconds: float
-    in_parts: bool = False
-    """Whether weights are kept in parts, one on each device, as in ZeRO."""
+    fully_sharded: bool = False
+    """Whether weights are fully sharded, one on each device, as in ZeRO."""
     starts: Mapping[Node, int] = field(default_factory=dict[Node, int])
     """The first devices of operators that run on others than the first along idle mesh axes."""
 
@@ -103,7 +103,7 @@ class Engine:
         init=False, default_factory=dict[Node, tuple[frozenset[int], ...]]
     )
     _own: dict[object, OwnCosts] = field(init=False, default_factory=dict[object, OwnCosts])
-    _kept: dict[Graph, Mapping[Node, Reads]] = field(
+    _saved: dict[Graph, Mapping[Node, Reads]] = field(
         init=False, default_factory=dict[Graph, Mapping[Node, Reads]]
     )
     _edges: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
@@ -234,7 +234,7 @@ class Engine:
         exposed: Exposed,
     ) -> Iterator[Factor]:
         trained = gradient_nodes(graph)
-        kept = self._kept_positions(graph) if byte_price else {}
+        saved = self._saved_positions(graph) if byte_price else {}
         parts = gradient_parts(graph)
         home: dict[Node, tuple[Node, int]] = {}
         for i, node in enumerate(nodes):
@@ -257,7 +257,7 @@ class Engine:
                 times = exposed.moves * (2.0 if position in needs else 1.0)
                 yield self._edge(number, value, node, position, times)
             added = tuple(parts[node.value(port)] for port in range(len(node.types)))
-            duties = Duties(needs, tuple(weights), kept.get(node, Reads()), added)
+            duties = Duties(needs, tuple(weights), saved.get(node, Reads()), added)
             own = self._own_costs(node, duties)
             seconds = own.seconds + byte_price * own.memory
             for position, exchange in zip(weights, own.exchanges, strict=True):
@@ -280,10 +280,10 @@ class Engine:
                 moved = times * self._pairs(out, whole, value).forth[:, 0]
                 yield Factor((number[value.node],), moved)
 
-    def _kept_positions(self, graph: Graph) -> Mapping[Node, Reads]:
-        if graph not in self._kept:
-            self._kept[graph] = kept_positions(graph)
-        return self._kept[graph]
+    def _saved_positions(self, graph: Graph) -> Mapping[Node, Reads]:
+        if graph not in self._saved:
+            self._saved[graph] = saved_positions(graph)
+        return self._saved[graph]
 
     def _own_costs(self, node: Node, duties: Duties) -> OwnCosts:
         key = self.kind(node), duties
@@ -357,10 +357,10 @@ class Engine:
             views[found.inner] = found.view
             new.update({node.value(port): value for port, value in enumerate(found.outer)})
         placed = Placed(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
-        if choice.in_parts:
+        if choice.fully_sharded:
             weights = {leaf.leaf.name for leaf in choice.graph.leaves}
             devices = self.cost.machine.devices
-            placed = in_parts(placed, weights, devices, self.cuts.parting, scribe)
+            placed = fully_sharded(placed, weights, devices, self.cuts.parting, scribe)
         return Cut(placed.graph, placed.views, tuple(scribe.steps))
 
     def cut_node(self, whole: Node, node: Node, strategy: Strategy, start: int = 0) -> CutNode:

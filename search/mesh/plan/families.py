@@ -31,11 +31,11 @@ class Strategies:
     """Whether few ways to overlap communication are tried."""
     by_hand: bool = False
     """Whether there is nothing to choose, so that it is known beforehand what is promised."""
-    in_parts: bool = False
-    """Whether weights are kept in parts, on all devices."""
+    fully_sharded: bool = False
+    """Whether weights are fully sharded, on all devices."""
     last: bool = False
-    """Whether to look only where no plan is known that fits, or where weights in parts may save
-    time: of data parallelism, that of updating all weights everywhere."""
+    """Whether to look only where no plan is known that fits, or where fully sharded weights may
+    save time: of data parallelism, that of updating all weights everywhere."""
 
 
 Family = Callable[[Graph, Engine], Iterator[Strategies]]
@@ -57,7 +57,7 @@ def _data(graph: Graph, engine: Engine) -> Iterator[Strategies]:
 
 def _zero(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     """Data parallelism with weights, gradients and the optimizer's states in parts."""
-    yield Strategies("weights in parts", data_parallel(graph), in_parts=True)
+    yield Strategies("fully sharded weights", data_parallel(graph), fully_sharded=True)
 
 
 def _expert(graph: Graph, engine: Engine) -> Iterator[Strategies]:

@@ -50,7 +50,7 @@ KNOWN = 3
 """So many of the fastest plans so far are starting points of the next choice."""
 
 FIRST = (ALL, Exposed(exchange=0.0, loss=0.0), Exposed(moves=0.5, loss=0.0))
-"""The way back waits for no number that only puts the loss together."""
+"""The backward pass waits for no number that only puts the loss together."""
 FREE = Exposed(exchange=0.01, moves=0.01, loss=0.0)
 """Most is cut, and alike, where communication takes hardly any time."""
 AT_BEST = Exposed(exchange=0.0, moves=0.25, loss=0.0)
@@ -279,9 +279,9 @@ class Trial(Generic[Judged]):
             (node, seconds(node, strategy)) for node, strategy in choice.strategies.items()
         )
 
-    def in_parts(self, tried: Tried[Judged]) -> Tried[Judged]:
-        """The same strategies with weights kept in parts."""
-        return self._tried_choice(replace(tried.choice, in_parts=True))
+    def fully_sharded(self, tried: Tried[Judged]) -> Tried[Judged]:
+        """The same strategies with weights fully sharded."""
+        return self._tried_choice(replace(tried.choice, fully_sharded=True))
 
     def _try(self, price: float, allowed: Allowed, exposed: Exposed) -> Tried[Judged]:
         return self._tried_choice(self._choice(price, allowed, exposed))
@@ -333,7 +333,7 @@ def _longest(seconds: Iterable[tuple[Node, float]]) -> float:
 def _key(choice: Choice) -> object:
     """What tells choices for one graph apart."""
     firsts = tuple(choice.starts.get(node, 0) for node in choice.strategies)
-    return choice.in_parts, firsts, *choice.strategies.values()
+    return choice.fully_sharded, firsts, *choice.strategies.values()
 
 
 def _changed(choice: Choice, node: Node, strategy: Strategy, start: int) -> Choice:

@@ -6,9 +6,9 @@ tried; where it gains, the rewrite is made at all of them, and stays if the whol
 strategies chosen again, is faster (descent over groups of rewrites; each is judged after
 parallelization, not before, which is what makes the optimization joint: Unity, sections 2 and 6.4).
 
-Some rules want a weight in parts where a model has it whole. Such a weight, or a part of it that an
-earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its parts,
-where what it meets is a concat of just these.
+Some rules want a fully sharded weight where a model has it whole. Such a weight, or a part of it
+that an earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its
+parts, where what it meets is a concat of just these.
 """
 
 from __future__ import annotations

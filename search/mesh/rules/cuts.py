@@ -32,7 +32,7 @@ class Cuts:
     windows: bool = False
     """Whether what windows slide over may be cut, each block with a halo of its neighbours."""
     parting: Parting = field(init=False)
-    """How weights are kept in parts."""
+    """How weights are fully sharded."""
     _by_operator: dict[str, list[Rule]] = field(init=False)
     _through: dict[str, list[tuple[frozenset[int], Rule]]] = field(init=False)
     _known: dict[Signature, Mapping[str, Rule]] = field(init=False)

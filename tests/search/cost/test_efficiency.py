@@ -265,7 +265,7 @@ def megatron_layer(hidden: int, heads: int, sequence: int, batch: int, tensor: i
 def test_megatrons_22b_step_on_eight_a100():
     """Korthikanti et al. (arXiv 2205.05198, table 5): hidden 6144, 48 layers, 64 heads, sequence
     2048, batch 4, tensor parallelism over the eight devices of a node: 1.10 s a step where only
-    attention's scores are computed again.
+    attention's scores are recomputed.
 
     Ours is 25 % less: the curves come from what Calculon states for products and memory, while link
     bandwidths are the data sheet's, of which Calculon takes 60 %, and nothing waits for a launch.

@@ -151,7 +151,7 @@ def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass(monkeypatc
     assert [sync.start for sync in syncs] == pytest.approx([e.end for e in back[-3:]])
     assert found.sync == pytest.approx(syncs[-1].seconds)
     assert apart.sync == pytest.approx(3 * syncs[0].seconds)
-    # On the way back nobody waits for the loss, unless there is but one stream.
+    # In the backward pass nobody waits for the loss, unless there is but one stream.
     (loss,) = [step.transfer for step in steps.steps if isinstance(step, Move)]
     summed = cost.movement(loss).longest
     assert found.forward == pytest.approx(apart.forward)
@@ -190,7 +190,7 @@ def test_small_gradients_share_an_all_reduce():
         ([4, 25 << 20, 4, 1 << 20], [(3,), (2, 1), (0,)]),
     ],
 )
-def test_buffers_fill_in_the_order_of_the_way_back(blocks, expected):
+def test_buffers_fill_in_the_order_of_the_backward_pass(blocks, expected):
     steps = [Step(POOL[0], POOL[0], (), (number,)) for number in range(len(blocks))]
     assert _buffers(steps, [Exchanged(block, ((0, 1),)) for block in blocks]) == expected
 
