@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
 from pcg.readings.saved import Reads, back_reads, is_pointwise, view_of
 from pcg.readings.work import gradient_nodes
 from search.cost.cost import gradients
@@ -168,7 +168,7 @@ class _Reader:
                     if slot.value.node.leaf.kind != "tensor":
                         self.static.add(slot)
                     ways.append([])
-                case Move(_, target):
+                case Reshard(_, target):
                     self.maker[target] = i
                     ways.append([])
                 case Compute():
@@ -249,7 +249,7 @@ class _Reader:
         for i, step in enumerate(self.steps):
             needs = self.needs[i]
             if needs is not None:
-                added = (step.source,) if isinstance(step, Move) else ()
+                added = (step.source,) if isinstance(step, Reshard) else ()
                 if isinstance(step, Compute):
                     added = tuple(step.operands[j] for j in needs)
                 # The last that reads it forward is the first that adds to it in the backward pass.
@@ -318,7 +318,7 @@ def _operands(step: object) -> tuple[Slot, ...]:
     match step:
         case Compute():
             return step.operands
-        case Move():
+        case Reshard():
             return (step.source,)
         case _:
             return ()

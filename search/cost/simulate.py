@@ -3,9 +3,9 @@
 
 A task starts when all that it uses is done and the streams of all its devices are free, in the
 order of issue, so communication overlaps with computation as far as neither waits for the other:
-the exchange of a weight's gradient with the rest of the backward pass, and moves of one branch with
-computations of another. That the two slow each other down where they share a device's memory or a
-link is left out.
+the exchange of a weight's gradient with the rest of the backward pass, and resharding of one branch
+with computations of another. That the two slow each other down where they share a device's memory
+or a link is left out.
 
 A change of a program is simulated from the first task that differs: what was issued before has the
 same times, to the last bit.

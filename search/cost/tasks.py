@@ -3,9 +3,9 @@
 The tasks follow from a schedule and stand in the order in which a program would issue them:
 
 - forward, the steps of the schedule in order;
-- backward, the same in reverse: each computation's gradients and each move's adjoint, after the
-  gradients of all that reads its results. What is not kept from the forward pass is recomputed
-  just before;
+- backward, the same in reverse: each computation's gradients and the adjoint of each resharding,
+  after the gradients of all that reads its results. What the forward pass has not saved is
+  recomputed just before;
 - the all_reduce of the weights' gradients, by buffers that small ones share, as soon as the last
   computation that adds to a buffer is issued, so that it overlaps with the rest of the backward
   pass, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020);
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from search.cost.collectives import BUCKET, FULL
 from search.cost.cost import NOTHING, CostModel, Duration, Exchanged, Groups, gradients
@@ -42,7 +42,7 @@ class Step(NamedTuple):
     """The steps whose results it reads."""
     weights: tuple[int, ...] = ()
     """The weights to whose gradients it adds, by number."""
-    moves: bool = False
+    reshards: bool = False
     recomputed: tuple[int, ...] = ()
     """The steps that are computed once more before its backward pass."""
 
@@ -105,7 +105,7 @@ def program(
                 backward if trained else NOTHING,
                 reads,
                 weights if trained else (),
-                isinstance(step, Move),
+                isinstance(step, Reshard),
                 remade,
             )
         )
@@ -191,11 +191,11 @@ class _Issue:
         return self._made
 
     def _stream(self, step: Step) -> int:
-        apart = step.moves and step.forward.groups.shape[1] > 1
+        apart = step.reshards and step.forward.groups.shape[1] > 1
         return COMMUNICATE if apart and self.overlap else COMPUTE
 
     def _forward(self, i: int, step: Step) -> Task:
-        return Task(step.forward, self._stream(step), step.reads, FORWARD, i, step.moves)
+        return Task(step.forward, self._stream(step), step.reads, FORWARD, i, step.reshards)
 
     def _backward(self, i: int, users: Sequence[int]) -> None:
         step, steps = self.given.steps[i], self.given.steps
@@ -210,7 +210,7 @@ class _Issue:
         for weight in step.weights:
             self._adds[weight].append(len(self._made))
         stream = self._stream(step)
-        self._made.append(Task(step.backward, stream, after, BACKWARD, i, step.moves))
+        self._made.append(Task(step.backward, stream, after, BACKWARD, i, step.reshards))
 
     def _exchange(self, weight: int) -> None:
         """A weight's gradient is complete: it is sent when all of its buffer are."""

@@ -61,7 +61,7 @@ class _Costs:
 
 
 @dataclass(frozen=True, eq=False)
-class _Edge:
+class _Resharding:
     """Seconds of a tensor's way from the operator that makes it to one that reads it. ``times``: 2
     where its gradient comes back; ``repeated``: for every micro-batch."""
 
@@ -95,7 +95,7 @@ class MicroBatches:
     _kinds: dict[Node, int] = field(init=False, default_factory=dict[Node, int])
     _spaces: dict[int, Space] = field(init=False, default_factory=dict[int, Space])
     _own: dict[object, _Costs] = field(init=False, default_factory=dict[object, _Costs])
-    _edges: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
+    _reshardings: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
 
     def __post_init__(self) -> None:
         self.mesh = Mesh(self.cost.machine)
@@ -112,14 +112,14 @@ class MicroBatches:
         cost; activations count ``in_flight`` times."""
         spaces = [self.space(node) for node in self.nodes]
         number = {node: i for i, node in enumerate(self.nodes)}
-        own, edges = self._tables(number)
+        own, reshardings = self._tables(number)
         factors = [
             Factor((i,), self._seconds(c.micro, c.once) + byte_price * _held(c, in_flight))
             for i, c in enumerate(own)
         ]
-        for edge in edges:
-            times = edge.times * (self.slices if edge.repeated else 1)
-            factors.append(edge.factor(times))
+        for resharding in reshardings:
+            times = resharding.times * (self.slices if resharding.repeated else 1)
+            factors.append(resharding.factor(times))
         places = [
             np.flatnonzero(self.allowed(node, s))
             for node, s in zip(self.nodes, spaces, strict=True)
@@ -128,7 +128,7 @@ class MicroBatches:
         some = looked_at([len(few) for few in places], factors)
         _, picked = least([len(few) for few in some], restricted(factors, some))
         rows = [int(places[i][some[i][picked[i]]]) for i in range(len(spaces))]
-        return self._chosen(rows, spaces, own, edges)
+        return self._chosen(rows, spaces, own, reshardings)
 
     def _seconds(self, micro: Vector, once: Vector) -> Vector:
         return self.slices * micro + once
@@ -138,13 +138,14 @@ class MicroBatches:
         rows: Sequence[int],
         spaces: Sequence[Space],
         own: Sequence[_Costs],
-        edges: Sequence[_Edge],
+        reshardings: Sequence[_Resharding],
     ) -> Chosen:
         micro = np.array([c.micro[row] for c, row in zip(own, rows, strict=True)])
         once = np.array([c.once[row] for c, row in zip(own, rows, strict=True)])
-        for edge in edges:
-            one_way = edge.seconds.forth[rows[edge.source], rows[edge.target]]
-            (micro if edge.repeated else once)[edge.target] += edge.times * one_way
+        for resharding in reshardings:
+            one_way = resharding.seconds.forth[rows[resharding.source], rows[resharding.target]]
+            seconds = micro if resharding.repeated else once
+            seconds[resharding.target] += resharding.times * one_way
         return Chosen(
             tuple(
                 tuple(int(c) for c in s.strategies[r]) for s, r in zip(spaces, rows, strict=True)
@@ -158,7 +159,7 @@ class MicroBatches:
     def forget(self) -> None:
         """Let the tables go, which take much memory; they would be made again."""
         self._own.clear()
-        self._edges.clear()
+        self._reshardings.clear()
 
     def strategies(self) -> int:
         """Of all operators together."""
@@ -194,30 +195,30 @@ class MicroBatches:
             found = self._spaces[key] = space(node, cuttable, self.mesh, MOST_CUT)
         return found
 
-    def _tables(self, number: Mapping[Node, int]) -> tuple[list[_Costs], list[_Edge]]:
-        """What every operator costs by itself, and every edge between two of them."""
+    def _tables(self, number: Mapping[Node, int]) -> tuple[list[_Costs], list[_Resharding]]:
+        """What every operator costs by itself, and every resharding between two of them."""
         trained = gradient_nodes(self.streams.graph)
         reads = saved_positions(self.streams.graph)
         parts = gradient_parts(self.streams.graph)
         seen: set[Node] = set()
         own: list[_Costs] = []
-        edges: list[_Edge] = []
+        reshardings: list[_Resharding] = []
         for i, node in enumerate(self.nodes):
             needs = frozenset(p for p, value in enumerate(node.inputs) if value.node in trained)
             first: list[int] = []
             for position, value in enumerate(node.inputs):
                 if not value.node.is_leaf:
-                    tables = self._edge(value, node, position)
+                    tables = self._resharding(value, node, position)
                     back = 2.0 if position in needs else 1.0
                     repeated = self.axis(value.node) is not None
-                    edges.append(_Edge(number[value.node], i, tables, back, repeated))
+                    reshardings.append(_Resharding(number[value.node], i, tables, back, repeated))
                 elif value.node.leaf.kind == "weight" and value.node not in seen:
                     seen.add(value.node)
                     first.append(position)
             added = tuple(parts[node.value(port)] for port in range(len(node.types)))
             duties = Duties(needs, tuple(first), reads.get(node, Reads()), added)
             own.append(self._own_costs(node, duties))
-        return own, edges
+        return own, reshardings
 
     def _own_costs(self, node: Node, duties: Duties) -> _Costs:
         key = self._kinds[node], duties
@@ -254,16 +255,16 @@ class MicroBatches:
         types = sliced_types(node, self.axis(node), self.slices)
         return Node(node.call, tuple(_standing_for(t) for t in types))
 
-    def _edge(self, value: Value, node: Node, position: int) -> Pairs:
+    def _resharding(self, value: Value, node: Node, position: int) -> Pairs:
         """Seconds one way, for all pairs of strategies."""
         key = (self._kinds[value.node], value.port, self._kinds[node], position)
-        found = self._edges.get(key)
+        found = self._reshardings.get(key)
         if found is None:
             sources = self.space(value.node).output(value.port)
             targets = self.space(node).operand(position)
             volume = prod(self._slice_shape(value)) * self.cost.itemsize
             found = self._transfers.seconds(sources, targets, volume)
-            self._edges[key] = found
+            self._reshardings[key] = found
         return found
 
     def _slice_shape(self, value: Value) -> tuple[int, ...]:

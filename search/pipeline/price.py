@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
 from pcg.placement.transfer import transfer
 from pcg.plan.training import STATE_BYTES, STATES
 from pcg.types.tensor import ParallelTensor
@@ -57,7 +57,7 @@ class _Part:
     backward: Duration
     sources: tuple[Slot, ...]
     results: tuple[Slot, ...]
-    moves: bool
+    reshards: bool
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,13 @@ def _program(parts: Sequence[_Part], trained: Sequence[Slot], cost: CostModel) -
         weights = tuple(sorted({numbers[slot] for slot in part.sources if slot in numbers}))
         back = part.backward is not NOTHING
         made.update(dict.fromkeys(part.results, len(steps)))
-        steps.append(Step(part.forward, part.backward, reads, weights if back else (), part.moves))
+        added = weights if back else ()
+        steps.append(Step(part.forward, part.backward, reads, added, part.reshards))
     return with_weights(steps, [slot.layout for slot in trained], cost)
 
 
 def _part(
-    step: Compute | Move,
+    step: Compute | Reshard,
     needs: frozenset[int] | None,
     cost: CostModel,
     groups: Groups,
@@ -162,7 +163,7 @@ def _part(
     made = [sliced_layout(slot.layout) or slot.layout for slot in results]
     counts = [added.get(slot, 0) for slot in results]
     back = NOTHING if needs is None else cost.with_sums(backward, made, counts)
-    return _Part(stages, repeated, forward, back, sources, results, isinstance(step, Move))
+    return _Part(stages, repeated, forward, back, sources, results, isinstance(step, Reshard))
 
 
 @lru_cache(maxsize=65536)

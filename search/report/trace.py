@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pcg.machine import Machine
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Move, Schedule, schedule
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, schedule
 from pcg.placement.transfer import Transfer
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
@@ -161,7 +161,7 @@ class _Labels:
                     continue
                 case Compute():
                     self._steps.append(f"{step.node.name} {printed[step.node][0]}")
-                case Move():
+                case Reshard():
                     value = step.source.value
                     kind = collective(step.transfer)
                     if kind == SEND:

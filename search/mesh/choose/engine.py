@@ -41,10 +41,10 @@ MOST_CUT = 2
 @dataclass(frozen=True)
 class Exposed:
     """How much of communication counts, the rest being hidden behind computation: of the exchange
-    of weights' gradients, of moves of tensors, and of what puts the loss together."""
+    of weights' gradients, of the resharding of tensors, and of what puts the loss together."""
 
     exchange: float = 1.0
-    moves: float = 1.0
+    resharding: float = 1.0
     loss: float = 1.0
     weights: Mapping[Node, float] = field(default_factory=dict[Node, float])
     """Of the exchange of some weights, where more is known."""
@@ -73,7 +73,7 @@ class Prices:
     nodes: Sequence[Node]
     alone: Mapping[Node, Seconds]
     """What each strategy of an operator costs by itself."""
-    moves: Sequence[Factor]
+    resharding: Sequence[Factor]
     """What is moved between two operators, by the strategies of both; variables are places in
     ``nodes``."""
 
@@ -106,10 +106,10 @@ class Engine:
     _saved: dict[Graph, Mapping[Node, Reads]] = field(
         init=False, default_factory=dict[Graph, Mapping[Node, Reads]]
     )
-    _edges: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
-    """Seconds of each kind of edge."""
+    _reshardings: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
+    """Seconds of each kind of resharding."""
     known: int = field(init=False, default=0)
-    """How often the price of an operator or edge was known from one that is alike."""
+    """How often the price of an operator or resharding was known from one that is alike."""
 
     def __post_init__(self) -> None:
         self.mesh = Mesh(self.cost.machine, self.turned)
@@ -250,12 +250,13 @@ class Engine:
                     elif home[value.node][0] is not node:
                         # A weight lives where its first reader wants it.
                         first = home[value.node]
-                        yield self._between(number, value, first, (node, position), exposed.moves)
+                        ends = first, (node, position)
+                        yield self._between(number, value, *ends, exposed.resharding)
                     continue
                 if value.node not in number:
                     continue
-                times = exposed.moves * (2.0 if position in needs else 1.0)
-                yield self._edge(number, value, node, position, times)
+                times = exposed.resharding * (2.0 if position in needs else 1.0)
+                yield self._resharding(number, value, node, position, times)
             added = tuple(parts[node.value(port)] for port in range(len(node.types)))
             duties = Duties(needs, tuple(weights), saved.get(node, Reads()), added)
             own = self._own_costs(node, duties)
@@ -276,7 +277,7 @@ class Engine:
                 out = self.space(value.node).output(value.port)
                 # Nothing moves back where the loss is put together: its gradient is 1.
                 back = 2.0 if value.node in trained else 1.0
-                times = back * exposed.moves if value.type.rank else exposed.loss
+                times = back * exposed.resharding if value.type.rank else exposed.loss
                 moved = times * self._pairs(out, whole, value).forth[:, 0]
                 yield Factor((number[value.node],), moved)
 
@@ -295,19 +296,19 @@ class Engine:
             self.known += 1
         return found
 
-    def _edge(
+    def _resharding(
         self, number: Mapping[Node, int], value: Value, node: Node, position: int, times: float
     ) -> Factor:
         source, target = number[value.node], number[node]
         key = (self.kind(value.node), value.port, self.kind(node), position)
-        if key not in self._edges:
+        if key not in self._reshardings:
             out, reader = self.space(value.node).output(value.port), self.space(node)
             moved = self._pairs(out, reader.operand(position), value)
             halos = halo_seconds(node, position, reader, self.mesh, self.cost.itemsize)
-            self._edges[key] = moved if halos is None else Pairs.of(moved.forth + halos)
+            self._reshardings[key] = moved if halos is None else Pairs.of(moved.forth + halos)
         else:
             self.known += 1
-        return self._edges[key].factor(source, target, times)
+        return self._reshardings[key].factor(source, target, times)
 
     def _between(
         self,
@@ -315,14 +316,14 @@ class Engine:
         value: Value,
         first: tuple[Node, int],
         other: tuple[Node, int],
-        moves: float,
+        resharding: float,
     ) -> Factor:
         """From where one reader wants a weight to where another does, and its gradient back."""
         key = "weight", self.kind(first[0]), first[1], self.kind(other[0]), other[1]
-        if key not in self._edges:
+        if key not in self._reshardings:
             there, wanted = (self.space(node).operand(at) for node, at in (first, other))
-            self._edges[key] = self._pairs(there, wanted, value)
-        return self._edges[key].factor(number[first[0]], number[other[0]], 2.0 * moves)
+            self._reshardings[key] = self._pairs(there, wanted, value)
+        return self._reshardings[key].factor(number[first[0]], number[other[0]], 2.0 * resharding)
 
     def _pairs(self, sources: Placements, targets: Placements, value: Value) -> Pairs:
         return self._transfers.seconds(sources, targets, value.type.elements * self.cost.itemsize)

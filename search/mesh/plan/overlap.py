@@ -2,7 +2,7 @@
 
 The search over strategies adds up seconds, and how much of them is hidden only a whole plan tells.
 So it is asked several times: with all communication counted, with the exchange of weights'
-gradients taken to be hidden, with half of the moves hidden; then with each weight's exchange
+gradients taken to be hidden, with half of the resharding hidden; then with each weight's exchange
 counted as far as it was exposed in the fastest plan so far. Each answer is simulated.
 """
 
@@ -49,13 +49,13 @@ LEAST_SAVED = 1e-2
 KNOWN = 3
 """So many of the fastest plans so far are starting points of the next choice."""
 
-FIRST = (ALL, Exposed(exchange=0.0, loss=0.0), Exposed(moves=0.5, loss=0.0))
+FIRST = (ALL, Exposed(exchange=0.0, loss=0.0), Exposed(resharding=0.5, loss=0.0))
 """The backward pass waits for no number that only puts the loss together."""
-FREE = Exposed(exchange=0.01, moves=0.01, loss=0.0)
+FREE = Exposed(exchange=0.01, resharding=0.01, loss=0.0)
 """Most is cut, and alike, where communication takes hardly any time."""
-AT_BEST = Exposed(exchange=0.0, moves=0.25, loss=0.0)
+AT_BEST = Exposed(exchange=0.0, resharding=0.25, loss=0.0)
 AGAIN = (1.0, 0.25)
-"""How much of moves counts when exchanges count as far as they were exposed."""
+"""How much of resharding counts when exchanges count as far as they were exposed."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class Trial(Generic[Judged]):
         for exposed in FIRST[:2] if brief else FIRST:
             found[self._try(price, allowed, exposed)] = None
         best = min(found, key=lambda tried: tried.seconds)
-        for moves in () if brief else AGAIN:
-            exposed = Exposed(moves=moves, loss=0.0, weights=best.exposed)
+        for resharding in () if brief else AGAIN:
+            exposed = Exposed(resharding=resharding, loss=0.0, weights=best.exposed)
             found[self._try(price, allowed, exposed)] = None
         if not brief:
             small = self.is_small

@@ -2,10 +2,10 @@
 
 Along one mesh axis every device computes a part of the branches, and none of the others. What that
 saves is kernels' latency, gradients that fewer devices exchange, and work that cannot be cut; what
-it costs are moves to and from the branches. The search over strategies adds up seconds as if all
-operators ran one after the other, so that it never sees the first; here a mesh axis is left idle in
-all branches of a fork, strategies of these are chosen anew, and each branch is given to the device
-of the mesh axis that has least to do (longest first: Graham, SIAM J. Appl. Math. 1969).
+it costs is resharding to and from the branches. The search over strategies adds up seconds as if
+all operators ran one after the other, so that it never sees the first; here a mesh axis is left
+idle in all branches of a fork, strategies of these are chosen anew, and each branch is given to the
+device of the mesh axis that has least to do (longest first: Graham, SIAM J. Appl. Math. 1969).
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def sides(
     engine: Engine, spread: Spread, allowed: Allowed, exposed: Exposed, *, around: bool
 ) -> list[Side]:
     """The ways to put more branches side by side, those that promise most first. ``around``:
-    whether what moves to branches and from them counts, all other operators staying as they are."""
+    whether what is resharded to branches and from them counts, all other operators staying as they
+    are."""
     every = forks(spread.choice.graph)
     rows = _Rows(
         engine, spread, allowed, engine.prices(spread.choice.graph, exposed), around=around
@@ -127,11 +128,11 @@ class _Rows:
         self._engine, self._spread, self._allowed, self._prices = engine, spread, allowed, prices
         self._number = {node: i for i, node in enumerate(prices.nodes)}
         self._known: dict[tuple[int, tuple[int, ...]], tuple[float, Seconds]] = {}
-        moves = range(len(prices.moves) if around else 0)
-        pairs = [prices.moves[move].variables for move in moves]
+        reshardings = range(len(prices.resharding) if around else 0)
+        pairs = [prices.resharding[at].variables for at in reshardings]
         ends = np.array(pairs, int).reshape(-1, 2)
         self._from = np.concatenate([ends[:, 0], ends[:, 1]])
-        """Moves by one end, and then by the other."""
+        """Reshardings by one end, and then by the other."""
         self._to = np.concatenate([ends[:, 1], ends[:, 0]])
 
     def summed(self, branch: Branch) -> tuple[float, Seconds]:
@@ -141,13 +142,13 @@ class _Rows:
         within[[self._number[node] for node in branch]] = True
         across = np.flatnonzero(within[self._from] & ~within[self._to])
         border: dict[int, list[int]] = {}
-        for move, end in zip(across.tolist(), self._from[across].tolist(), strict=True):
-            border.setdefault(end, []).append(move)
+        for resharding, end in zip(across.tolist(), self._from[across].tolist(), strict=True):
+            border.setdefault(end, []).append(resharding)
         within[list(border)] = False
         now, least = self._inside
         total, at_least = float(now[within].sum()), least[within].sum(axis=0)
-        for end, moves in border.items():
-            own = self._row(end, tuple(moves))
+        for end, reshardings in border.items():
+            own = self._row(end, tuple(reshardings))
             total, at_least = total + own[0], at_least + own[1]
         return total, at_least
 
@@ -157,21 +158,22 @@ class _Rows:
         rows = [self._row(i, ()) for i in range(len(self._prices.nodes))]
         return np.array([now for now, _ in rows]), np.array([least for _, least in rows])
 
-    def _row(self, at: int, moves: tuple[int, ...]) -> tuple[float, Seconds]:
-        """Of one operator with some moves."""
-        if (at, moves) not in self._known:
+    def _row(self, at: int, reshardings: tuple[int, ...]) -> tuple[float, Seconds]:
+        """Of one operator with some reshardings."""
+        if (at, reshardings) not in self._known:
             seconds = self._prices.alone[self._prices.nodes[at]]
-            for move in moves:
-                seconds = seconds + self._moved(move)
-            self._known[at, moves] = self._now_and_least(self._prices.nodes[at], seconds)
-        return self._known[at, moves]
+            for resharding in reshardings:
+                seconds = seconds + self._resharding_seconds(resharding)
+            self._known[at, reshardings] = self._now_and_least(self._prices.nodes[at], seconds)
+        return self._known[at, reshardings]
 
-    def _moved(self, move: int) -> Seconds:
-        """Seconds of a move by the strategies of one end, where the other stays as it is."""
-        factors = self._prices.moves
-        factor, other = factors[move % len(factors)], self._prices.nodes[int(self._to[move])]
+    def _resharding_seconds(self, resharding: int) -> Seconds:
+        """Seconds of a resharding by the strategies of one end, where the other stays as it is."""
+        factors = self._prices.resharding
+        factor = factors[resharding % len(factors)]
+        other = self._prices.nodes[int(self._to[resharding])]
         place = self._place(other)
-        values = factor.values[:, place] if move < len(factors) else factor.values[place]
+        values = factor.values[:, place] if resharding < len(factors) else factor.values[place]
         return values.astype(np.float64) * factor.times
 
     def _place(self, node: Node) -> int:

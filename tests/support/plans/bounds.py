@@ -55,7 +55,7 @@ class Begun:
     @property
     def work(self) -> float:
         """Seconds of all devices added up."""
-        computed = [step for step in self.program.steps if not step.moves]
+        computed = [step for step in self.program.steps if not step.reshards]
         spent = [d for step in computed for d in (step.forward, step.backward)]
         spent += [update for _, update in self.program.weights]
         return sum(float(d.seconds.sum()) * d.groups.shape[1] for d in spent)
