@@ -292,8 +292,8 @@ def _check_programs(found: Audit) -> None:
         found.findings.append(Finding("programs", error.problem))
     else:
         found.done.append(
-            f"the programs of {lowering.ranks} ranks: each piece once, each way back the transpose,"
-            " messages paired, nobody waits for ever"
+            f"the programs of {lowering.ranks} ranks: each piece once, each backward pass the"
+            " transpose, messages paired, nobody waits for ever"
         )
     found.figures["programs_seconds"] = perf_counter() - start
 
@@ -319,7 +319,7 @@ def _check_model(found: Audit, name: str, again: Captured, rules: Path | None) -
 
 def _undetermined(plan: Plan) -> Iterator[str]:
     """What a plan says that follows from nothing."""
-    yield "the optimizer and what is computed again, which are decisions"
+    yield "the optimizer and what is recomputed, which are decisions"
     if plan.pipeline is not None:
         yield f"the pipeline's schedule, {plan.pipeline.schedule}, which is a decision"
     yield "the estimates, which are predictions"

@@ -330,7 +330,7 @@ def _print_report(found: Planned, out: Path) -> None:
         f" ({estimates.one_device_seconds * 1e3:.3g} ms);"
         f" {estimates.communication_elements:,} elements communicated,"
         f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device with {plan.optimizer}"
-        + (f", {len(plan.recompute)} operators computed again" if plan.recompute else ""),
+        + (f", {len(plan.recompute)} operators recomputed" if plan.recompute else ""),
         soft_wrap=True,
     )
     if (speedup := _speedup(found)) is not None:

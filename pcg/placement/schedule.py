@@ -1,8 +1,8 @@
-"""What a graph with machine views does, in order: loads, moves and computations.
+"""What a graph with machine views does, in order: loads, reshardings and computations.
 
 The same list is priced by the search and executed by the runtime. A slot is a tensor in a layout:
 the output of an operator (or a leaf) with where its pieces lie. Parallel operators have no tasks
-of their own: a chain of them is the move from the producer's layout to the consumer's.
+of their own: a chain of them is the resharding from the producer's layout to the consumer's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Move:
+class Reshard:
     source: Slot
     target: Slot
 
@@ -62,7 +62,7 @@ class Compute:
 PLACING = ("partition", "replicate", "pipeline")
 """Parallel operators that, after a leaf, only say how it is stored."""
 
-Step = Load | Move | Compute
+Step = Load | Reshard | Compute
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def home(value: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
     """Where a leaf lives: as its first user wants it, as far as that is a matter of placement.
 
     Partition and replicate after a leaf say how it is stored. Anything later in the chain, such as
-    the combine of a weight that is stored in parts, is done in every step. A tensor from the rest
+    the combine of a weight that is fully sharded, is done in every step. A tensor from the rest
     of a model, of which this is a part, lies as its type says.
     """
     if value.node.leaf.kind == "tensor":
@@ -150,7 +150,7 @@ class Scheduler:
             return start
         if target not in self._made:
             self._made[target] = target
-            self._steps.append(Move(start, target))
+            self._steps.append(Reshard(start, target))
         return target
 
     def _leaf(self, source: Value, chain: tuple[Node, ...], wanted: Layout) -> Layout:
@@ -182,8 +182,8 @@ __all__ = [
     "PLACING",
     "Compute",
     "Load",
-    "Move",
     "Piece",
+    "Reshard",
     "Schedule",
     "Slot",
     "Step",

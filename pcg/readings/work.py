@@ -16,7 +16,7 @@ the gradient is summed over indices that the factor lacks. So a contraction cost
 for each such operand, and an element-wise operator about as much as forward.
 
 A function of a sum, as in a product with its activation, costs no pass of its own over memory
-forward; on the way back it takes one, before the sum's operands get their gradients.
+forward; in the backward pass it takes one, before the sum's operands get their gradients.
 """
 
 from __future__ import annotations

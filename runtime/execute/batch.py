@@ -18,7 +18,8 @@ from runtime.program.program import Pipelined
 
 Values = dict[str, Tensor]
 Done = Callable[[int], None]
-"""Told a number in ``Passes.way_back``: blocks from it on have given the weights all gradients."""
+"""Told a number in ``Passes.backward_blocks``: blocks from it on have given the weights all
+gradients."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class SlicedBatch:
         self._go_back(self._before, done, 0)
 
     def _go_back(self, frame: Frame, done: Done | None, first: int) -> None:
-        """``first``: the number in ``Passes.way_back`` of the frame's first block."""
+        """``first``: the number in ``Passes.backward_blocks`` of the frame's first block."""
         if done is None:
             frame.backward()
             return

@@ -56,7 +56,7 @@ class Executor:
         compiles: bool = False,
         drawn: bool = True,
     ) -> None:
-        """``source`` of the inputs: synthetic ones by default. ``compiles``: whether stretches
+        """``source`` of the inputs: synthetic ones by default. ``compiles``: whether segments
         between communications go through torch.compile. ``drawn``: whether weights begin with
         values from the seed; else with zeros, for others to fill."""
         self._program, self._world = program, world
@@ -70,7 +70,7 @@ class Executor:
         given = source or Synthetic(seed)
         self._ahead = self._read_ahead(given) if given.counts else None
         self._passes = Passes(program, self._ahead or given)
-        self._blocks = self._passes.way_back
+        self._blocks = self._passes.backward_blocks
         self._closing = _first_readers(self._blocks)
         self._sync = self._make_sync()
         self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
@@ -106,11 +106,11 @@ class Executor:
         totals: list[Callable[[], float]] = []
 
         def known(loss: Tensor | None) -> None:
-            """Ranks add their parts of the loss up while the way back goes on."""
+            """Ranks add their parts of the loss up while the backward pass goes on."""
             totals.append(self._world.start_total(0.0 if loss is None else loss))
 
         self._number = number
-        # Until the way back is told of, nothing is complete.
+        # Until the backward pass is told of, nothing is complete.
         self._block = 0
         self._passes.scale = self.loss_scale.value if self.loss_scale else 1.0
         self._updates = update is not None
@@ -205,7 +205,7 @@ class Executor:
 
     def _hook(self, register: str) -> Callable[[Tensor], None]:
         def added(_: Tensor) -> None:
-            """The way back of the block under way has added to the weight's gradient."""
+            """The backward pass of the block under way has added to the weight's gradient."""
             if self._updates and self._closing.get(register) == self._block - 1:
                 self._sync.complete(register)
 

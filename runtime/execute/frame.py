@@ -1,7 +1,7 @@
 """The registers of one part of a rank's program, forward and back.
 
 The order of the backward pass is the program's, reversed, and not autograd's choice, so that all
-ranks communicate in the same order; autograd differentiates the stretches in between.
+ranks communicate in the same order; autograd differentiates the segments in between.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from runtime.execute.segment import (
     Block,
     Compute,
     Meeting,
-    Stretch,
+    Segment,
     entering,
-    run_stretch,
+    run_segment,
 )
 from runtime.program.program import (
     Alias,
@@ -55,29 +55,29 @@ class Machinery:
     _actions: dict[int, tuple[Action, ...]] = field(default_factory=dict[int, tuple[Action, ...]])
     _compiled: dict[int, Compiled] = field(default_factory=dict[int, Compiled])
 
-    def actions(self, stretch: Stretch) -> tuple[Action, ...]:
-        """The instructions of a stretch, ready to run."""
-        found = self._actions.get(id(stretch))
+    def actions(self, segment: Segment) -> tuple[Action, ...]:
+        """The instructions of a segment, ready to run."""
+        found = self._actions.get(id(segment))
         if found is None:
             found = tuple(
                 Action(self._compute(instruction), sources(instruction), targets(instruction), gone)
-                for instruction, gone in zip(stretch.instructions, stretch.drops, strict=True)
+                for instruction, gone in zip(segment.instructions, segment.drops, strict=True)
             )
-            self._actions[id(stretch)] = found
+            self._actions[id(segment)] = found
         return found
 
-    def compiled(self, stretch: Stretch) -> Compiled:
-        """A stretch as one function of what it reads. The first time it is not compiled yet:
+    def compiled(self, segment: Segment) -> Compiled:
+        """A segment as one function of what it reads. The first time it is not compiled yet:
         kernels then look up torch's functions, which the compiler could not follow."""
-        if (found := self._compiled.get(id(stretch))) is not None:
+        if (found := self._compiled.get(id(segment))) is not None:
             return found
-        actions = self.actions(stretch)
+        actions = self.actions(segment)
 
         def run(*values: Tensor) -> tuple[Tensor, ...]:
-            local = dict(zip(stretch.reads, values, strict=True))
-            return run_stretch(stretch.results, actions, local)
+            local = dict(zip(segment.reads, values, strict=True))
+            return run_segment(segment.results, actions, local)
 
-        self._compiled[id(stretch)] = torch.compile(run, dynamic=False)
+        self._compiled[id(segment)] = torch.compile(run, dynamic=False)
         return run
 
     def _compute(self, instruction: Local) -> Compute:
@@ -118,14 +118,14 @@ class Frame:
     _records: list[list[tuple[str, GradientEdge, torch.dtype]]] = field(
         default_factory=list[list[tuple[str, GradientEdge, torch.dtype]]]
     )
-    """Of each stretch, the registers by which gradients come back into it."""
+    """Of each segment, the registers by which gradients come back into it."""
     _notes: Notes = field(default_factory=Notes)
 
     def forward(self) -> None:
         """Make all registers; those that are not kept for later parts are dropped."""
         self.shared.world.begin("forward")
         for block in self.blocks:
-            if isinstance(block, Stretch):
+            if isinstance(block, Segment):
                 self._run(block)
             else:
                 self._meet(block)
@@ -138,7 +138,7 @@ class Frame:
         self.shared.world.begin("backward")
         for number in range(len(self.blocks) - 1, -1, -1):
             block = self.blocks[number]
-            if isinstance(block, Stretch):
+            if isinstance(block, Segment):
                 self._differentiate(self._records.pop())
             else:
                 self._meet_back(block)
@@ -180,49 +180,51 @@ class Frame:
         for block in self.blocks:
             self._made.update(block.makes)
 
-    def _run(self, stretch: Stretch) -> None:
+    def _run(self, segment: Segment) -> None:
         active = self.shared.program.active
-        tracked = any(name in active for name in stretch.results)
+        tracked = any(name in active for name in segment.results)
         with torch.set_grad_enabled(tracked), self.shared.precision.context():
-            noted = tracked and (bool(self._notes) or any(map(_is_again, stretch.instructions)))
-            local = self._entered(stretch, tracked=tracked, noted=noted)
-            results = self._results(stretch, local, noted=noted)
+            noted = tracked and (
+                bool(self._notes) or any(map(_is_recomputed, segment.instructions))
+            )
+            local = self._entered(segment, tracked=tracked, noted=noted)
+            results = self._results(segment, local, noted=noted)
         record: list[tuple[str, GradientEdge, torch.dtype]] = []
-        for name, result in zip(stretch.results, results, strict=True):
+        for name, result in zip(segment.results, results, strict=True):
             if name in active and result.requires_grad:
                 record.append((name, get_gradient_edge(result), result.dtype))
             self.values[name] = result.detach()
         self._records.append(record)
 
-    def _entered(self, stretch: Stretch, *, tracked: bool, noted: bool) -> dict[str, Tensor]:
-        """What a stretch reads; gradients of it find their way out."""
+    def _entered(self, segment: Segment, *, tracked: bool, noted: bool) -> dict[str, Tensor]:
+        """What a segment reads; gradients of it find their way out."""
         local: dict[str, Tensor] = {}
-        for name in stretch.reads:
+        for name in segment.reads:
             value = self.value(name)
             if tracked and name in self.shared.program.active and name not in self.shared.leaves:
                 value = entering(value, partial(self.add, name))
             local[name] = value
-            if name in stretch.ends:
+            if name in segment.ends:
                 self.values.pop(name, None)
                 if not noted:
                     self._notes.forget(value)
         return local
 
     def _results(
-        self, stretch: Stretch, local: dict[str, Tensor], *, noted: bool
+        self, segment: Segment, local: dict[str, Tensor], *, noted: bool
     ) -> tuple[Tensor, ...]:
         if not noted:
             if self.shared.compiles:
-                return self.shared.compiled(stretch)(*(local[name] for name in stretch.reads))
-            return run_stretch(stretch.results, self.shared.actions(stretch), local)
+                return self.shared.compiled(segment)(*(local[name] for name in segment.reads))
+            return run_segment(segment.results, self.shared.actions(segment), local)
         actions = [
-            self._noted(action) if _is_again(instruction) else action
+            self._noted(action) if _is_recomputed(instruction) else action
             for instruction, action in zip(
-                stretch.instructions, self.shared.actions(stretch), strict=True
+                segment.instructions, self.shared.actions(segment), strict=True
             )
         ]
         with self._notes.hooks():
-            return run_stretch(stretch.results, actions, local, self._notes.forget)
+            return run_segment(segment.results, actions, local, self._notes.forget)
 
     def _noted(self, action: Action) -> Action:
         """What can be computed again."""
@@ -230,7 +232,7 @@ class Frame:
         return action._replace(compute=partial(self._notes.run, compute))
 
     def _differentiate(self, record: list[tuple[str, GradientEdge, torch.dtype]]) -> None:
-        """Pull the gradients of a stretch's results back to what it read."""
+        """Pull the gradients of a segment's results back to what it read."""
         roots: list[GradientEdge] = []
         gradients: list[Tensor] = []
         for name, edge, dtype in record:
@@ -273,8 +275,8 @@ class Frame:
         return communicate(shared.world, instruction, given, shape, dtype, channel)
 
 
-def _is_again(instruction: Local) -> bool:
-    return isinstance(instruction, Run) and instruction.again
+def _is_recomputed(instruction: Local) -> bool:
+    return isinstance(instruction, Run) and instruction.recomputed
 
 
 def _compute(

@@ -1,4 +1,4 @@
-"""Operators of a stretch that torch has one kernel for.
+"""Operators of a segment that torch has one kernel for.
 
 A linear layer with a bias comes out of a model as three operators: the product, the bias repeated
 along all axes but the last, and their sum. Where nothing else reads the first two, they are one
@@ -38,7 +38,7 @@ def fused(instructions: Sequence[Local], later: Iterable[str]) -> tuple[Local, .
     makers: dict[str, Run] = {}
     for instruction in instructions:
         readers.update(sources(instruction))
-        if isinstance(instruction, Run) and not instruction.again:
+        if isinstance(instruction, Run) and not instruction.recomputed:
             makers.update(dict.fromkeys(instruction.results, instruction))
     made: dict[int, Run] = {}
     gone: set[int] = set()

@@ -35,7 +35,7 @@ class Passes:
     source: Source
     blocks: tuple[Block, ...] = field(init=False)
     """Those of what is done once, before any slices."""
-    way_back: tuple[Block, ...] = field(init=False)
+    backward_blocks: tuple[Block, ...] = field(init=False)
     """Those that add to gradients last, in such an order that they go back from the end: what is
     done once, what joins slices, and the last slice."""
     outputs: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
@@ -50,7 +50,7 @@ class Passes:
         kept = {*program.outputs, *([program.loss] if program.loss else [])}
         pipeline = program.pipeline
         if pipeline is None:
-            self.blocks = self.way_back = blocks_of(program.instructions, frozenset(kept))
+            self.blocks = self.backward_blocks = blocks_of(program.instructions, frozenset(kept))
             return
         later = [i for part in (*pipeline.slices, pipeline.tail) for i in part]
         read = {name for instruction in later for name in sources(instruction)}
@@ -58,7 +58,7 @@ class Passes:
         joined = frozenset(pipeline.joined)
         slices = [blocks_of(part, frozenset(), joined) for part in pipeline.slices]
         self._parts = Parts(self.blocks, slices, blocks_of(pipeline.tail, frozenset(kept)))
-        self.way_back = (*self.blocks, *self._parts.tail, *slices[-1])
+        self.backward_blocks = (*self.blocks, *self._parts.tail, *slices[-1])
 
     def run(
         self, number: int, shared: Machinery, told: Told, following: Machinery | None = None
@@ -80,7 +80,7 @@ class Passes:
         told.loss(loss)
         begin_back(frame, self.scale)
         frame.values.clear()
-        told.done(len(self.way_back))
+        told.done(len(self.backward_blocks))
         frame.backward(told.done)
 
     def _run_slices(
@@ -102,7 +102,7 @@ class Passes:
             told.start()
         early = self.program.loss is None
         if early:
-            # At once, so that ranks with the loss need not wait for the way back of this one.
+            # At once, so that ranks with the loss need not wait for the backward pass of this one.
             told.loss(None)
         for is_forward, part in pipeline.turns:
             if is_forward:

@@ -1,9 +1,9 @@
-"""Activations that are not kept for the way back, but computed again when it reads them.
+"""Activations that are not kept for the backward pass, but computed again when it reads them.
 
 Autograd saves what back-propagation will read. An operator that the plan computes again saves
 nothing itself, and where others save a result of it, a note takes its place: of the operator and of
-what it read, which is held, or is a note in turn. What is computed again is held from its first use
-on the way back to the way back of the operator itself, which is its last.
+what it read, which is held, or is a note in turn. What is recomputed is held from its first use
+in the backward pass to the backward pass of the operator itself, which is its last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Made:
     held: tuple[list[Tensor], tuple[Tensor, ...]] | None = None
     """Operands and results with autograd's record, while they are held again."""
 
-    def again(self) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    def recomputed(self) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         if self.held is None:
             values = [o.value() if isinstance(o, _Result) else o for o in self.operands]
             with torch.enable_grad():
@@ -50,7 +50,7 @@ class _Result:
     port: int
 
     def value(self) -> Tensor:
-        return self.made.again()[1][self.port].detach()
+        return self.made.recomputed()[1][self.port].detach()
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _Note:
 
 
 class _Again(Function):
-    """An operator that saves nothing and is computed again on the way back."""
+    """An operator that saves nothing and is recomputed in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, made: _Made, *operands: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -74,7 +74,7 @@ class _Again(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         made: _Made = ctx.made
-        read, results = made.again()
+        read, results = made.recomputed()
         made.held = None
         pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if r.requires_grad]
         wanted = [value for value in read if value.requires_grad]

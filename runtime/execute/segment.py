@@ -1,8 +1,8 @@
-"""Stretches: what a rank does between two communications, run and differentiated as one.
+"""Segments: what a rank does between two communications, run and differentiated as one.
 
-A stretch is one graph of autograd. It enters by registers made before and leaves by those that are
-read after it; all others are dropped as soon as nothing more of the stretch reads them, and live on
-only where the way back needs them.
+A segment is one graph of autograd. It enters by registers made before and leaves by those that are
+read after it; all others are dropped as soon as nothing more of the segment reads them, and live on
+only where the backward pass needs them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Sink = Callable[[Tensor], None]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Segment:
     """Instructions of one rank in a row that need no other rank."""
 
     instructions: tuple[Local, ...]
@@ -41,7 +41,7 @@ class Stretch:
     results: tuple[str, ...]
     """Registers that it makes and that are read after it."""
     drops: tuple[tuple[str, ...], ...]
-    """After each instruction, the registers that nothing more of the stretch reads."""
+    """After each instruction, the registers that nothing more of the segment reads."""
     ends: frozenset[str]
     """Those of ``reads`` that nothing reads after it."""
 
@@ -58,7 +58,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Meeting:
-    """A communication between stretches. ``ends``: the source, if nothing reads it later."""
+    """A communication between segments. ``ends``: the source, if nothing reads it later."""
 
     instruction: Communication
     ends: frozenset[str]
@@ -78,7 +78,7 @@ class Meeting:
         return self.instruction.position
 
 
-Block = Stretch | Meeting
+Block = Segment | Meeting
 
 
 def blocks_of(
@@ -86,7 +86,7 @@ def blocks_of(
     kept: frozenset[str],
     joined: frozenset[str] = frozenset(),
 ) -> tuple[Block, ...]:
-    """Instructions as stretches and what is between them. ``kept``: registers that are read after
+    """Instructions as segments and what is between them. ``kept``: registers that are read after
     all of them; ``joined``: those that others add to as well, so that to move something into one
     is taken for communication. Loads are left out: they are done before."""
     grouped: list[list[Local] | Communication] = []
@@ -102,7 +102,7 @@ def blocks_of(
     found: list[Block] = []
     later = set(kept)
     for group in reversed(grouped):
-        block = _stretch(group, later) if isinstance(group, list) else _meeting(group, later)
+        block = _segment(group, later) if isinstance(group, list) else _meeting(group, later)
         later.update(block.reads)
         found.append(block)
     return tuple(reversed(found))
@@ -118,7 +118,7 @@ def _meeting(instruction: Communication, later: set[str]) -> Meeting:
     return Meeting(instruction, frozenset(sources(instruction)) - later)
 
 
-def _stretch(given: Sequence[Local], later: set[str]) -> Stretch:
+def _segment(given: Sequence[Local], later: set[str]) -> Segment:
     instructions = fused(given, later)
     made = {name for instruction in instructions for name in targets(instruction)}
     reads = dict.fromkeys(
@@ -132,11 +132,11 @@ def _stretch(given: Sequence[Local], later: set[str]) -> Stretch:
         drops.append(tuple(name for name in touched if name not in needed))
         needed.update(touched)
     ends = frozenset(reads) - later
-    return Stretch(instructions, tuple(reads), tuple(results), tuple(reversed(drops)), ends)
+    return Segment(instructions, tuple(reads), tuple(results), tuple(reversed(drops)), ends)
 
 
 class _Enter(Function):
-    """The identity, whose way back hands the gradient to a sink and ends there."""
+    """The identity, whose backward pass hands the gradient to a sink and ends there."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, anchor: Tensor, sink: Sink) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -150,7 +150,7 @@ class _Enter(Function):
 
 
 def entering(value: Tensor, sink: Sink) -> Tensor:
-    """A value from before a stretch, within autograd's record of it."""
+    """A value from before a segment, within autograd's record of it."""
     anchor = torch.empty((), requires_grad=True)
     found = _Enter.apply(value, anchor, sink)
     assert isinstance(found, Tensor)
@@ -161,16 +161,16 @@ Compute = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 class Action(NamedTuple):
-    """An instruction of a stretch, ready to run."""
+    """An instruction of a segment, ready to run."""
 
     compute: Compute
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     drops: tuple[str, ...]
-    """The registers that nothing more of the stretch reads."""
+    """The registers that nothing more of the segment reads."""
 
 
-def run_stretch(
+def run_segment(
     results: Sequence[str],
     actions: Iterable[Action],
     local: dict[str, Tensor],

@@ -17,7 +17,7 @@ from runtime.program.program import Group, Weight
 @dataclass(frozen=True)
 class Bucket:
     """Weights whose gradients are added up together. ``position``: the step of the schedule after
-    whose way back all of them are complete."""
+    whose backward pass all of them are complete."""
 
     weights: tuple[Weight, ...]
     group: Group

@@ -31,33 +31,33 @@ Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
 @lru_cache(maxsize=4096)
-def pattern(move: Transfer) -> tuple[Pattern, tuple[Group, ...]] | None:
+def pattern(transfer: Transfer) -> tuple[Pattern, tuple[Group, ...]] | None:
     """The collective that a transfer amounts to, with its groups; None where it is none."""
-    if move.groups is not None:
-        return "all_reduce", move.groups
-    if move.kind != "messages":
+    if transfer.groups is not None:
+        return "all_reduce", transfer.groups
+    if transfer.kind != "messages":
         return None
-    if move.gathers is not None:
-        return "all_gather", move.gathers
-    if move.scatters is not None:
-        return "reduce_scatter", move.scatters
-    swaps = _swaps(move)
+    if transfer.gathers is not None:
+        return "all_gather", transfer.gathers
+    if transfer.scatters is not None:
+        return "reduce_scatter", transfer.scatters
+    swaps = _swaps(transfer)
     return None if swaps is None else ("all_to_all", swaps)
 
 
-def _swaps(move: Transfer) -> tuple[Group, ...] | None:
+def _swaps(transfer: Transfer) -> tuple[Group, ...] | None:
     """Groups in which every device has one message of the same size for every other, and all that
     it holds goes to one of them: then its gradient comes back from there."""
-    blocks = prod(move.source.type.block), prod(move.target.type.block)
-    if move.group > 1 or move.has_halos or blocks[0] != blocks[1]:
+    blocks = prod(transfer.source.type.block), prod(transfer.target.type.block)
+    if transfer.group > 1 or transfer.has_halos or blocks[0] != blocks[1]:
         return None
-    heard: dict[int, set[int]] = {device: set() for device in move.target.devices}
-    told: dict[int, set[int]] = {device: set() for device in move.source.devices}
-    for message in move.messages:
+    heard: dict[int, set[int]] = {device: set() for device in transfer.target.devices}
+    told: dict[int, set[int]] = {device: set() for device in transfer.source.devices}
+    for message in transfer.messages:
         heard[message.target].add(message.source)
         told[message.source].add(message.target)
     pairs = sum(map(len, heard.values()))
-    if pairs != len(move.messages) or len({m.elements for m in move.messages}) > 1:
+    if pairs != len(transfer.messages) or len({m.elements for m in transfer.messages}) > 1:
         return None
     if heard != told:
         return None
@@ -66,7 +66,7 @@ def _swaps(move: Transfer) -> tuple[Group, ...] | None:
     if any(tuple(sorted(heard[d])) != group for group in found for d in group):
         return None
     for device in told:
-        regions = [message.region for message in _of(move, source=device)]
+        regions = [message.region for message in _of(transfer, source=device)]
         if any(_meet(a, b) for a, b in combinations(regions, 2)):
             return None
     return tuple(sorted(found))
@@ -78,27 +78,27 @@ def _meet(a: Region, b: Region) -> bool:
 
 
 def collective(
-    move: Transfer, rank: int, source: str, target: str, position: int = 0
+    transfer: Transfer, rank: int, source: str, target: str, position: int = 0
 ) -> Collective | None:
     """A rank's part of a transfer that ``pattern`` calls a collective; None for a rank that takes
     no part."""
-    found = pattern(move)
+    found = pattern(transfer)
     assert found is not None, "asked for where there is a pattern"
     kind = found[0]
-    group = _group_of(move).get(rank)
+    group = _group_of(transfer).get(rank)
     if group is None:
         return None
     match kind:
         case "all_reduce":
             return AllReduce(source, target, group, position)
         case "all_gather":
-            places = _places(move.source, group, region_of(move.target, rank))
+            places = _places(transfer.source, group, region_of(transfer.target, rank))
             return AllGather(source, target, group, places, position)
         case "reduce_scatter":
-            places = _places(move.target, group, region_of(move.source, rank))
+            places = _places(transfer.target, group, region_of(transfer.source, rank))
             return ReduceScatter(source, target, group, places, position)
         case "all_to_all":
-            sent, got = _swapped(move)[rank]
+            sent, got = _swapped(transfer)[rank]
             sends, receives = (tuple(known[member] for member in group) for known in (sent, got))
             return AllToAll(source, target, group, sends, receives, position)
 
@@ -110,33 +110,33 @@ def _places(layout: Layout, group: Group, whole: Region) -> tuple[Region, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _group_of(move: Transfer) -> Mapping[int, Group]:
+def _group_of(transfer: Transfer) -> Mapping[int, Group]:
     """The group of each rank that takes part in a transfer by a collective."""
-    found = pattern(move)
+    found = pattern(transfer)
     assert found is not None, "asked for where there is a pattern"
     return {rank: group for group in found[1] for rank in group}
 
 
 @lru_cache(maxsize=1024)
-def _swapped(move: Transfer) -> Mapping[int, tuple[dict[int, Region], dict[int, Region]]]:
+def _swapped(transfer: Transfer) -> Mapping[int, tuple[dict[int, Region], dict[int, Region]]]:
     """Of each rank of an all_to_all, what goes to each member, and where what comes goes."""
     found: dict[int, tuple[dict[int, Region], dict[int, Region]]] = {}
-    for message in move.messages:
+    for message in transfer.messages:
         sender, receiver = message.source, message.target
         sent = found.setdefault(sender, ({}, {}))[0]
-        sent[receiver] = _within(move.source, message, sender)
+        sent[receiver] = _within(transfer.source, message, sender)
         got = found.setdefault(receiver, ({}, {}))[1]
-        got[sender] = _within(move.target, message, receiver)
+        got[sender] = _within(transfer.target, message, receiver)
     return found
 
 
-def exchange(move: Transfer, rank: int, source: str, target: str) -> Exchange:
+def exchange(transfer: Transfer, rank: int, source: str, target: str) -> Exchange:
     """One rank's part of a transfer by messages."""
-    found = _exchanges(move).get(rank, NOTHING)
+    found = _exchanges(transfer).get(rank, NOTHING)
     return replace(
         found,
-        source=source if rank in move.source.by_device else None,
-        target=target if rank in move.target.by_device else None,
+        source=source if rank in transfer.source.by_device else None,
+        target=target if rank in transfer.target.by_device else None,
     )
 
 
@@ -145,15 +145,15 @@ NOTHING = Exchange(None, None, (), (), ())
 
 
 @lru_cache(maxsize=4096)
-def _exchanges(move: Transfer) -> Mapping[int, Exchange]:
+def _exchanges(transfer: Transfer) -> Mapping[int, Exchange]:
     return by_rank(
         (
             message.source,
             message.target,
-            _within(move.source, message, message.source),
-            _within(move.target, message, message.target),
+            _within(transfer.source, message, message.source),
+            _within(transfer.target, message, message.target),
         )
-        for message in move.messages
+        for message in transfer.messages
     )
 
 
@@ -182,10 +182,10 @@ def by_rank(messages: Iterable[tuple[int, int, Region, Region]]) -> Mapping[int,
 
 
 def _of(
-    move: Transfer, source: int | None = None, target: int | None = None
+    transfer: Transfer, source: int | None = None, target: int | None = None
 ) -> tuple[Message, ...]:
     """The messages of a sender or receiver."""
-    return tuple(m for m in move.messages if m.source == source or m.target == target)
+    return tuple(m for m in transfer.messages if m.source == source or m.target == target)
 
 
 def region_of(layout: Layout, device: int) -> Region:

@@ -175,10 +175,11 @@ class Lowering:
         and an earlier stage that waited for a later one with slices of the next batch, or with what
         comes before them, would not take the last gradients of this one from it."""
         parts = self._roles
-        moves = [(n, s) for n, s in enumerate(self.schedule.steps) if isinstance(s, steps.Move)]
+        every = enumerate(self.schedule.steps)
+        reshardings = [(n, s) for n, s in every if isinstance(s, steps.Reshard)]
         spans = [self._stages(devices) for devices in self._groups]
-        for number, move in moves:
-            source, target = (self._stages(s.layout.devices) for s in (move.source, move.target))
+        for number, step in reshardings:
+            source, target = (self._stages(s.layout.devices) for s in (step.source, step.target))
             if number in parts.tail or number in parts.before:
                 spans.append(source | target)
             elif max(source) > min(target):
@@ -230,8 +231,8 @@ class Lowering:
     def _groups(self) -> tuple[Group, ...]:
         found: set[Group] = set()
         for step in self.schedule.steps:
-            if isinstance(step, steps.Move) and (move := _regular(step)) is not None:
-                known = pattern(move)
+            if isinstance(step, steps.Reshard) and (regular := _regular(step)) is not None:
+                known = pattern(regular)
                 found.update(known[1] if known else ())
         for layout in self.schedule.homes.values():
             found.update(layout.holders.values())
@@ -268,8 +269,8 @@ class Lowering:
                 if _holds(slot, rank):
                     region = global_region(slot.layout, rank, part)
                     yield Load(self._name(slot), slot.value.node.leaf, region)
-            case steps.Move():
-                yield from self._move(number, step, rank, part)
+            case steps.Reshard():
+                yield from self._reshard(number, step, rank, part)
             case steps.Compute() if step.node.operator_call.operator.parallel == "join":
                 (result,) = step.results
                 for operand in step.operands:
@@ -278,19 +279,21 @@ class Lowering:
             case steps.Compute():
                 yield from self._run(number, step, rank, part)
 
-    def _move(self, number: int, step: steps.Move, rank: int, part: int) -> Iterable[Instruction]:
+    def _reshard(
+        self, number: int, step: steps.Reshard, rank: int, part: int
+    ) -> Iterable[Instruction]:
         source, target = step.source, step.target
-        names, move = (self._name(source), self._name(target)), _regular(step)
-        if move is not None and pattern(move) is not None:
-            found = collective(move, rank, *names, number)
+        names, regular = (self._name(source), self._name(target)), _regular(step)
+        if regular is not None and pattern(regular) is not None:
+            found = collective(regular, rank, *names, number)
             if found is not None:
                 yield found
             return
         held = _holds(source, rank), _holds(target, rank)
         if any(held):
             made = (
-                exchange(move, rank, *names)
-                if move is not None
+                exchange(regular, rank, *names)
+                if regular is not None
                 else sliced_exchange(source, target, rank, part)
             )
             yield replace(
@@ -305,8 +308,8 @@ class Lowering:
         own = self._tasks(step, part).get(rank)
         if own is not None:
             call, operands, results = self._calls(step)
-            again = step.node in self.plan.recompute
-            yield Run(call, *own, operands, results, again, number)
+            recomputed = step.node in self.plan.recompute
+            yield Run(call, *own, operands, results, recomputed, number)
 
     def _calls(self, step: steps.Compute) -> _Called:
         """What all ranks that take part in a step have in common."""
@@ -351,14 +354,14 @@ def one_copy(layout: Layout, copy: int) -> Layout:
 
 
 def _with_loss_in_parts(schedule: Schedule) -> Schedule:
-    """The schedule without a last move that would only put the loss together.
+    """The schedule without a last resharding that would only put the loss together.
 
     Each part of it has the gradient 1 anyway, and no rank need wait for another's before it starts
-    on the way back; parts are added up when the step has ended.
+    in the backward pass; parts are added up when the step has ended.
     """
     loss, *others = schedule.outputs
     for number, step in enumerate(schedule.steps):
-        if not isinstance(step, steps.Move) or step.target != loss:
+        if not isinstance(step, steps.Reshard) or step.target != loss:
             continue
         rest = (*schedule.steps[:number], *schedule.steps[number + 1 :])
         read = {slot for other in rest for slot in ends(other)[0]}
@@ -369,9 +372,9 @@ def _with_loss_in_parts(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def _regular(step: steps.Move) -> Transfer | None:
-    """A move as the transfer of a tensor, or of each of its slices; None where slices are taken out
-    of a whole or put into one."""
+def _regular(step: steps.Reshard) -> Transfer | None:
+    """A resharding as the transfer of a tensor, or of each of its slices; None where slices are
+    taken out of a whole or put into one."""
     if is_sliced(step.source) != is_sliced(step.target):
         return None
     return transfer(one_slice(step.source.layout), one_slice(step.target.layout))

@@ -107,7 +107,7 @@ class AllToAll:
 
     @property
     def adjoint(self) -> AllToAll:
-        """All takes the way back."""
+        """All takes the backward pass."""
         receives, sends = self.sends, self.receives
         return AllToAll(self.target, self.source, self.group, sends, receives, self.position)
 
@@ -149,7 +149,8 @@ class Exchange:
 
     @property
     def adjoint(self) -> Exchange:
-        """The same map read backwards: gradients take the way back and add up at the source."""
+        """The same map read backwards: gradients take the backward pass and add up at the
+        source."""
         kept = tuple(Kept(k.target, k.source) for k in self.kept)
         ends = self.target, self.source
         return Exchange(*ends, self.receives, self.sends, kept, self.active, self.position)
@@ -180,14 +181,14 @@ class Run:
     starts: tuple[tuple[int, ...], ...]
     operands: tuple[str, ...]
     results: tuple[str, ...]
-    again: bool = False
-    """Whether the results are computed again for the way back, instead of kept."""
+    recomputed: bool = False
+    """Whether the results are recomputed for the backward pass, instead of kept."""
     position: int = 0
 
     def __str__(self) -> str:
         given = [*self.operands, *(f"{name}={value}" for name, value in self.call.attributes)]
-        again = ", and again on the way back" if self.again else ""
-        return f"{', '.join(self.results)} = {self.call.name}({', '.join(given)}){again}"
+        note = ", and again in the backward pass" if self.recomputed else ""
+        return f"{', '.join(self.results)} = {self.call.name}({', '.join(given)}){note}"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from math import prod
 from pcg.errors import InputError
 from pcg.graph.graph import Node, Value
 from pcg.placement.layout import Layout, Piece
-from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot, Step
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot, Step
 from pcg.placement.transfer import Region
 from pcg.types.task import Task
 from pcg.types.tensor import ParallelTensor
@@ -37,8 +37,8 @@ class Roles:
 
 
 def explicit(schedule: Schedule, outputs: Iterable[Value]) -> Schedule:
-    """The schedule with a move wherever slices are joined or taken apart. One that leaves all on
-    its device is none to the schedule, whose slots say where something lies and not when."""
+    """The schedule with a resharding wherever slices are joined or taken apart. One that leaves all
+    on its device is none to the schedule, whose slots say where something lies and not when."""
     steps: list[Step] = []
     made: set[Slot] = set()
 
@@ -50,7 +50,7 @@ def explicit(schedule: Schedule, outputs: Iterable[Value]) -> Schedule:
         target = Slot(slot.value, Layout(tensor, slot.layout.pieces))
         if target not in made:
             made.add(target)
-            steps.append(Move(slot, target))
+            steps.append(Reshard(slot, target))
         return target
 
     for step in schedule.steps:
@@ -75,7 +75,7 @@ def roles(schedule: Schedule, where: str) -> Roles:
         operands, results = ends(step)
         if any(map(is_sliced, (*operands, *results))):
             _check_sliced(step, where)
-            if isinstance(step, Move) and not is_sliced(step.target):
+            if isinstance(step, Reshard) and not is_sliced(step.target):
                 joined.add(step.target)
             parts[1].append(number)
         elif late.union(joined).isdisjoint(operands):
@@ -94,7 +94,7 @@ def ends(step: Step) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
     match step:
         case Load(slot):
             return (), (slot,)
-        case Move(source, target):
+        case Reshard(source, target):
             return (source,), (target,)
         case Compute():
             return step.operands, step.results
@@ -191,7 +191,7 @@ def _check_sliced(step: Step, where: str) -> None:
     if isinstance(step, Load) and step.slot.value.node.leaf.kind == "weight":
         problem = "a weight is stored in slices, expected pieces in space only"
         raise InputError(where, f"{step.slot.value.node.leaf.name}: {problem}")
-    if isinstance(step, Move):
+    if isinstance(step, Reshard):
         a, b = (slot.layout.type.degrees.slices for slot in (step.source, step.target))
         if is_sliced(step.source) and is_sliced(step.target) and a != b:
             problem = f"goes from slices {list(a)} to {list(b)}, expected the same ones"
@@ -210,7 +210,7 @@ def _check_linear(step: Compute, late: set[Slot], where: str) -> None:
 
 
 def tail_trains(schedule: Schedule, parts: Roles, active: frozenset[Slot]) -> bool:
-    """Whether the tail has gradients for anything but the slices: then its way back has to be
+    """Whether the tail has gradients for anything but the slices: then its backward pass has to be
     taken once more, with the values of the slices."""
     late = set(parts.joined)
     for number in parts.tail:

@@ -17,7 +17,7 @@ from time import perf_counter
 from pcg.graph.graph import Graph
 from search.cost.derivation import Applied
 from search.cost.planned import Stop
-from search.substitute.applications import Keys, Moves
+from search.substitute.applications import Keys, Rewrites
 
 Price = Callable[[Graph], float]
 """Seconds of a step of a graph; infinity where it does not fit the machine."""
@@ -49,8 +49,8 @@ class Space:
     from right to left can wrap any value in operators that undo each other, at little cost.
     """
 
-    def __init__(self, start: Graph, moves: Moves, keys: Keys, growth: int) -> None:
-        self._moves, self._keys = moves, keys
+    def __init__(self, start: Graph, rewrites: Rewrites, keys: Keys, growth: int) -> None:
+        self._rewrites, self._keys = rewrites, keys
         self._limit = _computing(start) + growth
         self.start = _State(start, keys.of(start), ())
         self._known = {self.start.key: self.start}
@@ -64,7 +64,7 @@ class Space:
 
     def _expand(self, state: _State) -> list[_State]:
         found: dict[int, _State] = {}
-        for graph, step in self._moves.applications(state.graph):
+        for graph, step in self._rewrites.applications(state.graph):
             if _computing(graph) > self._limit:
                 continue
             key = self._keys.of(graph)

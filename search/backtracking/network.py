@@ -205,7 +205,7 @@ class Pricer:
     views: Sequence[int]
     """The number of the view of every operator."""
     _steps: list[Step] = field(default_factory=list[Step])
-    _moves: dict[tuple[Node, int, int], int] = field(
+    _resharded: dict[tuple[Node, int, int], int] = field(
         default_factory=dict[tuple[Node, int, int], int]
     )
     """By tensor and layout, the step that moved it there, or LOADED."""
@@ -265,7 +265,7 @@ class Pricer:
             start, reads = self.tables.produced(self.tables.reading(node).kind, port, view), (step,)
         elif node.leaf.kind == "input":
             start = self.tables.home(source.chain, wanted)
-            self._moves.setdefault((node, port, start), LOADED)
+            self._resharded.setdefault((node, port, start), LOADED)
         else:
             if node not in self._homes:
                 self._homes[node] = self.tables.home(source.chain, wanted)
@@ -275,10 +275,10 @@ class Pricer:
             if reads and part:
                 self._parts[reads[0], port, start] += 1
             return reads[0] if reads else LOADED
-        first = (node, port, wanted) not in self._moves
-        step = self._moves.setdefault((node, port, wanted), len(self._steps))
+        first = (node, port, wanted) not in self._resharded
+        step = self._resharded.setdefault((node, port, wanted), len(self._steps))
         if step == len(self._steps):
-            self._steps.append(Step(moved, moved if back else NOTHING, reads, moves=True))
+            self._steps.append(Step(moved, moved if back else NOTHING, reads, reshards=True))
         elif back and step != LOADED:
             first = self._steps[step].backward is NOTHING
             self._steps[step] = self._steps[step]._replace(backward=moved)

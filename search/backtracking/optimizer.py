@@ -3,8 +3,8 @@
 The graph is split at post-dominators; each part is searched by backtracking for every way in which
 the tensors before and after it may be cut, priced by the best machine views; dynamic programming
 along the chain of parts picks the cuts. How much of a part's exchange of gradients is hidden by the
-way back of the parts before it only the whole tells: so the chain is asked several times, with more
-or less of it counted. The best of the stitched graphs is searched once more as a whole.
+backward pass of the parts before it only the whole tells: so the chain is asked several times, with
+more or less of it counted. The best of the stitched graphs is searched once more as a whole.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from search.cost.memory import peak_memory
 from search.cost.progress import Phases, Teller
 from search.mesh.choose.engine import Cut
 from search.mesh.plan.finish import does_not_fit, finished, memory_limit
-from search.substitute.applications import Allow, Keys, Moves, Option, anything, is_usable
+from search.substitute.applications import Allow, Keys, Option, Rewrites, anything, is_usable
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
@@ -104,7 +104,7 @@ class Optimizer:
         self._cost = CostModel(self.machine, optimizer=self.settings.optimizer, speed=self.speed)
         self._mapper = Mapper(self.machine, self._cost)
         self._rules: tuple[Rule, ...] = ()
-        self._moves = Moves((), self.machine.devices, self.allow)
+        self._rewrites = Rewrites((), self.machine.devices, self.allow)
         self._keys = Keys()
         self._prices: dict[int, tuple[float, float]] = {}
         """Of graphs of parts (``_in_two``)."""
@@ -124,12 +124,12 @@ class Optimizer:
         graph.check()
         self._phases.timed("rules", lambda: self._use_rules(graph))
         self._price_whole(graph)
-        pieces = parts(graph, self.settings.part, self._moves.spans(graph))
+        pieces = parts(graph, self.settings.part, self._rewrites.spans(graph))
         best, derivation = self._stitched(graph, pieces)
         self.teller.works_on("the whole")
-        space = Space(best, self._moves, self._keys, self.settings.growth)
+        space = Space(best, self._rewrites, self._keys, self.settings.growth)
         final = self._backtrack(space, self._price_whole, self.settings.final_budget)
-        tidy, shortened = self._moves.tidied(final.graph)
+        tidy, shortened = self._rewrites.tidied(final.graph)
         mapped = self._mapper.best(tidy)
         if mapped is None:
             raise NegativeAnswer(f"{name} does not fit {self.machine.name}")
@@ -157,7 +157,7 @@ class Optimizer:
         rules = self.library.concrete(graph, is_usable)
         if rules is not self._rules:
             self._rules = rules
-            self._moves = Moves(rules, self.machine.devices, self.allow)
+            self._rewrites = Rewrites(rules, self.machine.devices, self.allow)
             self._solved.clear()
             self._spaces.clear()
 
@@ -259,7 +259,7 @@ class Optimizer:
         read outside of the parts."""
         if value is None:
             return [None]
-        options = self._moves.options(value)
+        options = self._rewrites.options(value)
         return [*(options[:1] if value in graph.outputs else options)]
 
     def _solve(self, part: Part, enter: Option | None, leave: Option | None, counted: float) -> Leg:
@@ -272,7 +272,7 @@ class Optimizer:
             space = self._spaces.get(shape)
             if space is None:
                 named = renamed(start, names)
-                space = Space(named, self._moves, self._keys, self.settings.growth)
+                space = Space(named, self._rewrites, self._keys, self.settings.growth)
                 self._spaces[shape] = space
 
             def price(graph: Graph) -> float:

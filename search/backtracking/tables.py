@@ -55,7 +55,7 @@ class LeafUse:
     operand: int
     chain: int
     moves_back: bool
-    """Whether the move of its gradient counts."""
+    """Whether the resharding of its gradient counts."""
     trained: bool
     """Whether its weight's exchange and update count."""
 
@@ -304,7 +304,7 @@ class Tables:
     def _passed(
         self, source: int, a: int, target: int, b: int, link: Flow | Share
     ) -> tuple[float, float]:
-        """Seconds forward and backward; operands that want the same layout get one move."""
+        """Seconds forward and backward; operands that want the same layout get one resharding."""
         if isinstance(link, Share):
             start = self.home(link.chain, self.wanted(source, link.first, a))
             ends = {self.wanted(target, link.operand, b)}

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from pcg.graph.graph import Node, Signature
 from pcg.machine import Device, DType, Link, Machine
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
 from pcg.placement.transfer import Transfer
 from pcg.placement.view import MachineView
 from pcg.plan.training import Optimizer, update_bytes
@@ -157,8 +157,8 @@ class CostModel:
         return found
 
     def with_sums(self, back: Duration, made: Iterable[Layout], parts: Iterable[int]) -> Duration:
-        """The way back of what makes tensors of these layouts, once the gradients that come from
-        their readers are added up: so many ``parts`` of each, two of which are read and one is
+        """The backward pass of what makes tensors of these layouts, once the gradients that come
+        from their readers are added up: so many ``parts`` of each, two of which are read and one is
         written at a time."""
         more = self.sums(made, parts) if back is not NOTHING else 0.0
         return Duration(back.groups, back.seconds + more) if more else back
@@ -339,7 +339,7 @@ def gradients(schedule: Schedule) -> Gradients:
             case Load(slot):
                 if slot in live and slot.value.node.leaf.kind == "weight":
                     weights.append(slot.value.node)
-            case Move(source, target):
+            case Reshard(source, target):
                 if target in live and source.value.node in wanted:
                     live.add(source)
                     parts[source] += 1
@@ -383,7 +383,7 @@ def communication_elements(schedule: Schedule) -> int:
     passed = gradients(schedule)
     total = 0
     for step, needs in zip(schedule.steps, passed.steps, strict=True):
-        if isinstance(step, Move) and step.source.value.type.rank:
+        if isinstance(step, Reshard) and step.source.value.type.rank:
             total += step.transfer.elements * (1 if needs is None else 2)
     for node in passed.weights:
         home = schedule.homes[node]

@@ -2,15 +2,15 @@
 
 A tensor is held from where it is made until its last use forward or, if back-propagation reads it
 (``pcg.readings.saved``), until its last use there. A view holds the tensor that it shows. What is
-computed again is let go after its last use forward, and held again from its first use on the way
-back; what it is made from is held until then. The gradient of a tensor is held from the first
-computation that adds to it to the one that uses it up. Data is there for the whole step.
+computed again is let go after its last use forward, and held again from its first use in the
+backward pass; what it is made from is held until then. The gradient of a tensor is held from the
+first computation that adds to it to the one that uses it up. Data is there for the whole step.
 
-Time counts steps of the schedule: ``i`` is step i forward, ``2 n - 1 - i`` is its way back, and
-``2 n`` the update. Weights and what the optimizer keeps of them are held throughout and are not
-among these tensors. The gradient of a weight grows from the first computation on the way back that
-adds to it. Where one device holds a piece alone, it is there until the update. Where several do, it
-goes into a buffer, which stays from step to step, as soon as the last has added to it.
+Time counts steps of the schedule: ``i`` is step i forward, ``2 n - 1 - i`` is its backward pass,
+and ``2 n`` the update. Weights and what the optimizer keeps of them are held throughout and are not
+among these tensors. The gradient of a weight grows from the first computation in the backward pass
+that adds to it. Where one device holds a piece alone, it is there until the update. Where several
+do, it goes into a buffer, which stays from step to step, as soon as the last has added to it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import TypeVar
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
 from pcg.readings.saved import Reads, back_reads, is_pointwise, view_of
 from pcg.readings.work import gradient_nodes
 from search.cost.cost import gradients
 
 LONGEST = 8
-"""Operators in a row that are computed again from what is held, at most."""
+"""Operators in a row that are recomputed from what is held, at most."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Life:
 
 
 @dataclass(frozen=True)
-class Lives:
-    """All that is held in a step, and what is computed again before the way back of which step."""
+class Liveness:
+    """All that is held in a step, and what is recomputed before the backward pass of which step."""
 
-    lives: tuple[Life, ...]
-    again: Mapping[int, tuple[int, ...]]
+    lifetimes: tuple[Life, ...]
+    recomputed: Mapping[int, tuple[int, ...]]
     end: int
     """The time of the update."""
     gradients: tuple[Life, ...] = ()
@@ -75,7 +75,7 @@ def chosen(
     return found
 
 
-def kept_positions(graph: Graph) -> dict[Node, Reads]:
+def saved_positions(graph: Graph) -> dict[Node, Reads]:
     """For an uncut graph: the operands and outputs of each operator that are held because
     back-propagation reads them; what several read is listed once, at its first reader."""
     trained = gradient_nodes(graph)
@@ -109,7 +109,7 @@ def kept_positions(graph: Graph) -> dict[Node, Reads]:
 
 def _reader(node: Node, value: Value, roots: Mapping[Value, Value]) -> tuple[Node, Reads]:
     """Where a tensor counts that an operator reads: as its operand, but where it is the operator's
-    own or repeated on the way there, as the output of the one that makes it."""
+    own or repeated in the forward pass, as the output of the one that makes it."""
     for i, operand in enumerate(node.inputs):
         whole = operand.type.elements == value.type.elements
         if roots.get(operand, operand) == value and (whole or value.node.is_leaf):
@@ -125,19 +125,19 @@ def _keys(reads: Reads, operands: Sequence[Key], outputs: Sequence[Key]) -> froz
     return frozenset([*(operands[i] for i in reads.operands), *(outputs[i] for i in reads.outputs)])
 
 
-def lives(schedule: Schedule, remade: Collection[Node] = ()) -> Lives:
-    """The lives of all tensors of a schedule; the results of ``remade`` are computed again."""
+def liveness(schedule: Schedule, remade: Collection[Node] = ()) -> Liveness:
+    """The lifetimes of all tensors of a schedule; the results of ``remade`` are recomputed."""
     return _Reader(schedule, frozenset(remade)).run()
 
 
-def worth_remaking(schedule: Schedule) -> frozenset[Node]:
+def worth_recomputing(schedule: Schedule) -> frozenset[Node]:
     """Pointwise operators whose results take more memory than what they can be made from again.
 
     Chains of them, such as the steps of a norm, hang together: each is taken as a whole or not at
     all, and none is longer than ``LONGEST``.
     """
     reader = _Reader(schedule, frozenset())
-    return reader.worth_remaking()
+    return reader.worth_recomputing()
 
 
 @dataclass
@@ -153,8 +153,8 @@ class _Reader:
     """Weights at home, and data."""
     last: dict[Slot, int] = field(default_factory=dict[Slot, int])
     second: dict[Slot, tuple[int, int]] = field(default_factory=dict[Slot, tuple[int, int]])
-    """When what is computed again is held again."""
-    again: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    """When what is recomputed is held again."""
+    recomputed: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
     def __post_init__(self) -> None:
         self.steps = self.schedule.steps
@@ -168,7 +168,7 @@ class _Reader:
                     if slot.value.node.leaf.kind != "tensor":
                         self.static.add(slot)
                     ways.append([])
-                case Move(_, target):
+                case Reshard(_, target):
                     self.maker[target] = i
                     ways.append([])
                 case Compute():
@@ -202,7 +202,7 @@ class _Reader:
     def _size(self, slot: Slot) -> int:
         return 0 if slot in self.static else prod(slot.layout.type.held)
 
-    def run(self) -> Lives:
+    def run(self) -> Liveness:
         for i, step in enumerate(self.steps):
             for slot in _operands(step):
                 self.last[self.root(slot)] = i
@@ -212,11 +212,11 @@ class _Reader:
             for slot in self.reads[i]:
                 self._use(slot, i)
         grads, of_weights = self._gradients()
-        again = {i: tuple(made) for i, made in self.again.items()}
-        return Lives((*self._values(), *grads), again, self.end, tuple(of_weights))
+        recomputed = {i: tuple(made) for i, made in self.recomputed.items()}
+        return Liveness((*self._values(), *grads), recomputed, self.end, tuple(of_weights))
 
     def _use(self, slot: Slot, reader: int) -> None:
-        """The way back of a step reads a tensor."""
+        """The backward pass of a step reads a tensor."""
         at, made = self.end - 1 - reader, self.maker[slot]
         step = self.steps[made]
         if not (isinstance(step, Compute) and step.node in self.remade):
@@ -227,7 +227,7 @@ class _Reader:
             return
         for operand in step.operands:
             self._use(self.root(operand), reader)
-        self.again.setdefault(reader, []).append(made)
+        self.recomputed.setdefault(reader, []).append(made)
         self.second.update((result, (at, at)) for result in map(self.root, step.results))
 
     def _values(self) -> Iterable[Life]:
@@ -249,10 +249,10 @@ class _Reader:
         for i, step in enumerate(self.steps):
             needs = self.needs[i]
             if needs is not None:
-                added = (step.source,) if isinstance(step, Move) else ()
+                added = (step.source,) if isinstance(step, Reshard) else ()
                 if isinstance(step, Compute):
                     added = tuple(step.operands[j] for j in needs)
-                # The last that reads it forward is the first that adds to it on the way back.
+                # The last that reads it forward is the first that adds to it in the backward pass.
                 first.update((self.same.get(slot, slot), i) for slot in added)
                 for slot in added:
                     complete.setdefault(self.same.get(slot, slot), i)
@@ -267,7 +267,7 @@ class _Reader:
                 of_weights.append(Life(slot.layout, begin, end))
         return made, of_weights
 
-    def worth_remaking(self) -> frozenset[Node]:
+    def worth_recomputing(self) -> frozenset[Node]:
         depth: dict[int, int] = {}
         leader: dict[int, int] = {}
         for i, step in enumerate(self.steps):
@@ -318,7 +318,7 @@ def _operands(step: object) -> tuple[Slot, ...]:
     match step:
         case Compute():
             return step.operands
-        case Move():
+        case Reshard():
             return (step.source,)
         case _:
             return ()

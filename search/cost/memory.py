@@ -23,7 +23,7 @@ from pcg.placement.layout import Layout
 from pcg.placement.schedule import Schedule
 from pcg.plan.training import STATE_BYTES, STATES, Optimizer
 from search.cost.cost import gradients
-from search.cost.liveness import Life, is_shared, lives
+from search.cost.liveness import Life, is_shared, liveness
 
 Bytes = NDArray[np.int64]
 
@@ -51,10 +51,10 @@ def peak_memory(
     optimizer: Optimizer = "sgd",
     remade: Collection[Node] = (),
 ) -> Memory:
-    """What training by a schedule takes, with the results of ``remade`` computed again on the way
-    back. ``itemsize``: bytes an element."""
-    found = lives(schedule, remade)
-    layouts = [*schedule.homes.values(), *(life.layout for life in found.lives)]
+    """What training by a schedule takes, with the results of ``remade`` recomputed in the backward
+    pass. ``itemsize``: bytes an element."""
+    found = liveness(schedule, remade)
+    layouts = [*schedule.homes.values(), *(life.layout for life in found.lifetimes)]
     devices = 1 + max((layout.devices[-1] for layout in layouts), default=0)
     parameters, grads, states = (np.zeros(devices, np.int64) for _ in range(3))
     trained = set(gradients(schedule).weights)
@@ -64,7 +64,7 @@ def peak_memory(
         if node in trained:
             grads[_devices(layout)] += block * itemsize * is_shared(layout)
             states[_devices(layout)] += block * STATES[optimizer] * STATE_BYTES
-    activations = _held(found.lives, found.end, devices, itemsize)
+    activations = _held(found.lifetimes, found.end, devices, itemsize)
     growing = _held(found.gradients, found.end, devices, itemsize)
     at = (activations + growing).argmax(axis=0)
     every = np.arange(devices)
@@ -73,11 +73,11 @@ def peak_memory(
     return Memory(device, *(int(kind[device]) for kind in kinds))
 
 
-def _held(lives: Iterable[Life], end: int, devices: int, itemsize: int) -> Bytes:
+def _held(lifetimes: Iterable[Life], end: int, devices: int, itemsize: int) -> Bytes:
     """Bytes [time, device] of what lives then."""
     change = np.zeros((end + 2, devices), np.int64)
     common = np.zeros((end + 2, 1), np.int64)
-    for life in lives:
+    for life in lifetimes:
         block = prod(life.layout.type.held) * itemsize
         everywhere = len(life.layout.devices) == devices
         changed, which = (common, 0) if everywhere else (change, _devices(life.layout))

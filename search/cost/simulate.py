@@ -3,9 +3,9 @@
 
 A task starts when all that it uses is done and the streams of all its devices are free, in the
 order of issue, so communication overlaps with computation as far as neither waits for the other:
-the exchange of a weight's gradient with the rest of the backward pass, and moves of one branch with
-computations of another. That the two slow each other down where they share a device's memory or a
-link is left out.
+the exchange of a weight's gradient with the rest of the backward pass, and resharding of one branch
+with computations of another. That the two slow each other down where they share a device's memory
+or a link is left out.
 
 A change of a program is simulated from the first task that differs: what was issued before has the
 same times, to the last bit.
@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Node
 from pcg.placement.schedule import Schedule
 from search.cost.cost import CostModel
-from search.cost.liveness import lives
+from search.cost.liveness import liveness
 from search.cost.tasks import (
-    AGAIN,
     BACKWARD,
     COMMUNICATE,
     COMPUTE,
     FORWARD,
     PHASES,
+    RECOMPUTE,
     SYNC,
     UPDATE,
     Program,
@@ -81,8 +81,8 @@ class Run:
     def simulation(self) -> Simulation:
         ends = self.states[-1].ends
         forward = ends[FORWARD]
-        # What is computed again may end last, where nothing waits for it.
-        backward = max(forward, ends[BACKWARD], ends[AGAIN])
+        # What is recomputed may end last, where nothing waits for it.
+        backward = max(forward, ends[BACKWARD], ends[RECOMPUTE])
         synced = max(backward, ends[SYNC])
         end = max(synced, ends[UPDATE])
         return Simulation(end, forward, backward - forward, synced - backward, end - synced)
@@ -95,9 +95,9 @@ def simulate(schedule: Schedule, cost: CostModel, *, overlap: bool = True) -> Si
 
 
 def recomputing(schedule: Schedule, cost: CostModel, remade: Collection[Node]) -> Run:
-    """Run a schedule in which the results of ``remade`` are computed again on the way back."""
-    again = lives(schedule, remade).again
-    return run(tasks(program(schedule, cost, again)), cost.machine.devices)
+    """Run a schedule in which the results of ``remade`` are recomputed in the backward pass."""
+    recomputed = liveness(schedule, remade).recomputed
+    return run(tasks(program(schedule, cost, recomputed)), cost.machine.devices)
 
 
 def price(given: Program, devices: int, *, overlap: bool = True) -> Simulation:

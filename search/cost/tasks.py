@@ -3,9 +3,9 @@
 The tasks follow from a schedule and stand in the order in which a program would issue them:
 
 - forward, the steps of the schedule in order;
-- backward, the same in reverse: each computation's gradients and each move's adjoint, after the
-  gradients of all that reads its results. What is not kept from the forward pass is made again
-  just before;
+- backward, the same in reverse: each computation's gradients and the adjoint of each resharding,
+  after the gradients of all that reads its results. What the forward pass has not saved is
+  recomputed just before;
 - the all_reduce of the weights' gradients, by buffers that small ones share, as soon as the last
   computation that adds to a buffer is issued, so that it overlaps with the rest of the backward
   pass, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020);
@@ -22,18 +22,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from search.cost.collectives import BUCKET, FULL
 from search.cost.cost import NOTHING, CostModel, Duration, Exchanged, Groups, gradients
 
-FORWARD, BACKWARD, SYNC, UPDATE, AGAIN = range(5)
-"""The phases of a step; what is computed again belongs to the way back."""
+FORWARD, BACKWARD, SYNC, UPDATE, RECOMPUTE = range(5)
+"""The phases of a step; what is recomputed belongs to the backward pass."""
 PHASES = ("forward", "backward", "sync", "update", "recompute")
 
 
 class Step(NamedTuple):
-    """A step of a schedule, with its way back."""
+    """A step of a schedule, with its backward pass."""
 
     forward: Duration
     backward: Duration
@@ -42,9 +42,9 @@ class Step(NamedTuple):
     """The steps whose results it reads."""
     weights: tuple[int, ...] = ()
     """The weights to whose gradients it adds, by number."""
-    moves: bool = False
-    again: tuple[int, ...] = ()
-    """The steps that are computed once more before its way back."""
+    reshards: bool = False
+    recomputed: tuple[int, ...] = ()
+    """The steps that are computed once more before its backward pass."""
 
 
 class Program(NamedTuple):
@@ -73,10 +73,10 @@ class Task(NamedTuple):
 
 
 def program(
-    schedule: Schedule, cost: CostModel, again: Mapping[int, tuple[int, ...]] | None = None
+    schedule: Schedule, cost: CostModel, recomputed: Mapping[int, tuple[int, ...]] | None = None
 ) -> Program:
-    """The durations of a schedule. ``again``: by the number of a step (loads count), those that are
-    computed once more before its way back."""
+    """The durations of a schedule. ``recomputed``: by the number of a step (loads count), those
+    that are computed once more before its backward pass."""
     passed = gradients(schedule)
     homes = {Slot(n.value(), schedule.homes[n]): i for i, n in enumerate(passed.weights)}
     made: dict[Slot, int] = {}
@@ -97,7 +97,7 @@ def program(
         reads = tuple(dict.fromkeys(made[slot] for slot in sources if slot in made))
         weights = tuple(sorted({homes[slot] for slot in sources if slot in homes}))
         position[at] = len(steps)
-        remade = tuple(position[i] for i in again.get(at, ())) if again else ()
+        remade = tuple(position[i] for i in recomputed.get(at, ())) if recomputed else ()
         made.update(dict.fromkeys(results, len(steps)))
         steps.append(
             Step(
@@ -105,7 +105,7 @@ def program(
                 backward if trained else NOTHING,
                 reads,
                 weights if trained else (),
-                isinstance(step, Move),
+                isinstance(step, Reshard),
                 remade,
             )
         )
@@ -127,7 +127,7 @@ def with_weights(steps: Sequence[Step], homes: Sequence[Layout], cost: CostModel
 
 def _buffers(steps: Sequence[Step], given: Sequence[Exchanged]) -> list[tuple[int, ...]]:
     """Weights by the buffers that their gradients share, which are added up in the same groups. The
-    way back fills one after the other."""
+    backward pass fills one after the other."""
     order = dict.fromkeys(w for step in steps for w in step.weights)
     filling: dict[Groups, list[int]] = {}
     sizes: dict[Groups, int] = {}
@@ -191,26 +191,26 @@ class _Issue:
         return self._made
 
     def _stream(self, step: Step) -> int:
-        apart = step.moves and step.forward.groups.shape[1] > 1
+        apart = step.reshards and step.forward.groups.shape[1] > 1
         return COMMUNICATE if apart and self.overlap else COMPUTE
 
     def _forward(self, i: int, step: Step) -> Task:
-        return Task(step.forward, self._stream(step), step.reads, FORWARD, i, step.moves)
+        return Task(step.forward, self._stream(step), step.reads, FORWARD, i, step.reshards)
 
     def _backward(self, i: int, users: Sequence[int]) -> None:
         step, steps = self.given.steps[i], self.given.steps
         remade: list[int] = []
-        for other in step.again:
+        for other in step.recomputed:
             if other not in self._remade:
                 self._remade.add(other)
                 remade.append(len(self._made))
-                self._made.append(Task(steps[other].forward, COMPUTE, (), AGAIN, other, False))
+                self._made.append(Task(steps[other].forward, COMPUTE, (), RECOMPUTE, other, False))
         after = (i, *remade, *(self._back[user] for user in users if user in self._back))
         self._back[i] = len(self._made)
         for weight in step.weights:
             self._adds[weight].append(len(self._made))
         stream = self._stream(step)
-        self._made.append(Task(step.backward, stream, after, BACKWARD, i, step.moves))
+        self._made.append(Task(step.backward, stream, after, BACKWARD, i, step.reshards))
 
     def _exchange(self, weight: int) -> None:
         """A weight's gradient is complete: it is sent when all of its buffer are."""

@@ -16,6 +16,7 @@ from pcg.placement.view import MachineView
 from search.cost.derivation import Scribe
 from search.mesh.choose.engine import Cut, Engine
 from search.mesh.rules.cuts import applied
+from search.mesh.space.axes import Strategy
 from search.mesh.space.strategies import Space
 from search.pipeline.micro import Chosen, MicroBatches
 
@@ -60,18 +61,18 @@ class _Builder:
                 self._new[node.value()] = node.value()
                 continue
             stage = sum(bound <= number[node] for bound in self.bounds) - 1
-            inner, view = self._operator(node, self.chosen.codes[number[node]])
+            inner, view = self._operator(node, self.chosen.strategies[number[node]])
             views[inner] = replace(view, start=view.start + stage * devices)
         outputs = tuple(self._new[value] for value in graph.outputs)
         return Cut(Graph(outputs), views, tuple(self._scribe.steps))
 
-    def _operator(self, node: Node, codes: tuple[int, ...]) -> tuple[Node, MachineView]:
+    def _operator(self, node: Node, strategy: Strategy) -> tuple[Node, MachineView]:
         made = Node(node.call, tuple(self._new[value] for value in node.inputs))
         self._scribe.rename(_same_ports(node, made))
         outer = tuple(made.value(port) for port in range(len(node.types)))
         if node in self.batches.streams.axes and self.batches.slices > 1:
             outer, made = self._sliced(node, made)
-        cut = self._cutter.cut_node(node, made, codes)
+        cut = self._cutter.cut_node(node, made, strategy)
         cut.write(self._scribe)
         found = self._replaced(outer, dict(zip(_ports(made), cut.outer, strict=True)))
         self._new.update({node.value(port): value for port, value in enumerate(found)})

@@ -18,7 +18,7 @@ from pcg.readings.saved import Reads, gradient_parts
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import CostModel
-from search.cost.liveness import kept_positions
+from search.cost.liveness import saved_positions
 from search.mesh.choose.costs import PASSING, Duties, lengths, own_costs
 from search.mesh.choose.engine import MOST_CUT
 from search.mesh.choose.factors import Factor, Pairs, least, restricted
@@ -26,7 +26,7 @@ from search.mesh.choose.marginals import looked_at
 from search.mesh.choose.resharding import Transfers
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Allowed, everything
-from search.mesh.space.axes import Digits
+from search.mesh.space.axes import Mesh, Strategy
 from search.mesh.space.strategies import Space, space
 from search.pipeline.streams import Streams
 
@@ -35,10 +35,10 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Chosen:
-    """A strategy for every operator on a group, as codes by digit, in the order of ``nodes``, and
+    """A strategy for every operator on a group, by mesh axes, in the order of ``nodes``, and
     what is estimated of it."""
 
-    codes: tuple[tuple[int, ...], ...]
+    strategies: tuple[Strategy, ...]
     micro: Vector
     """Seconds of each operator for one micro-batch, forward and backward, with the transfers of
     its operands; 0 for one that is run once a step."""
@@ -61,7 +61,7 @@ class _Costs:
 
 
 @dataclass(frozen=True, eq=False)
-class _Edge:
+class _Resharding:
     """Seconds of a tensor's way from the operator that makes it to one that reads it. ``times``: 2
     where its gradient comes back; ``repeated``: for every micro-batch."""
 
@@ -89,17 +89,17 @@ class MicroBatches:
     slices: int
     allowed: Allowed = everything
     """Which strategies may be used."""
-    digits: Digits = field(init=False)
+    mesh: Mesh = field(init=False)
     _transfers: Transfers = field(init=False)
     nodes: tuple[Node, ...] = field(init=False)
     _kinds: dict[Node, int] = field(init=False, default_factory=dict[Node, int])
     _spaces: dict[int, Space] = field(init=False, default_factory=dict[int, Space])
     _own: dict[object, _Costs] = field(init=False, default_factory=dict[object, _Costs])
-    _edges: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
+    _reshardings: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
 
     def __post_init__(self) -> None:
-        self.digits = Digits(self.cost.machine)
-        self._transfers = Transfers(self.digits)
+        self.mesh = Mesh(self.cost.machine)
+        self._transfers = Transfers(self.mesh)
         self.nodes = tuple(node for node in self.streams.graph.nodes if not node.is_leaf)
         numbers: dict[object, int] = {}
         for node in self.nodes:
@@ -112,14 +112,14 @@ class MicroBatches:
         cost; activations count ``in_flight`` times."""
         spaces = [self.space(node) for node in self.nodes]
         number = {node: i for i, node in enumerate(self.nodes)}
-        own, edges = self._tables(number)
+        own, reshardings = self._tables(number)
         factors = [
             Factor((i,), self._seconds(c.micro, c.once) + byte_price * _held(c, in_flight))
             for i, c in enumerate(own)
         ]
-        for edge in edges:
-            times = edge.times * (self.slices if edge.repeated else 1)
-            factors.append(edge.factor(times))
+        for resharding in reshardings:
+            times = resharding.times * (self.slices if resharding.repeated else 1)
+            factors.append(resharding.factor(times))
         places = [
             np.flatnonzero(self.allowed(node, s))
             for node, s in zip(self.nodes, spaces, strict=True)
@@ -128,7 +128,7 @@ class MicroBatches:
         some = looked_at([len(few) for few in places], factors)
         _, picked = least([len(few) for few in some], restricted(factors, some))
         rows = [int(places[i][some[i][picked[i]]]) for i in range(len(spaces))]
-        return self._chosen(rows, spaces, own, edges)
+        return self._chosen(rows, spaces, own, reshardings)
 
     def _seconds(self, micro: Vector, once: Vector) -> Vector:
         return self.slices * micro + once
@@ -138,15 +138,18 @@ class MicroBatches:
         rows: Sequence[int],
         spaces: Sequence[Space],
         own: Sequence[_Costs],
-        edges: Sequence[_Edge],
+        reshardings: Sequence[_Resharding],
     ) -> Chosen:
         micro = np.array([c.micro[row] for c, row in zip(own, rows, strict=True)])
         once = np.array([c.once[row] for c, row in zip(own, rows, strict=True)])
-        for edge in edges:
-            one_way = edge.seconds.forth[rows[edge.source], rows[edge.target]]
-            (micro if edge.repeated else once)[edge.target] += edge.times * one_way
+        for resharding in reshardings:
+            one_way = resharding.seconds.forth[rows[resharding.source], rows[resharding.target]]
+            seconds = micro if resharding.repeated else once
+            seconds[resharding.target] += resharding.times * one_way
         return Chosen(
-            tuple(tuple(int(c) for c in s.codes[r]) for s, r in zip(spaces, rows, strict=True)),
+            tuple(
+                tuple(int(c) for c in s.strategies[r]) for s, r in zip(spaces, rows, strict=True)
+            ),
             micro,
             once,
             np.array([c.weights[row] for c, row in zip(own, rows, strict=True)]),
@@ -156,17 +159,19 @@ class MicroBatches:
     def forget(self) -> None:
         """Let the tables go, which take much memory; they would be made again."""
         self._own.clear()
-        self._edges.clear()
+        self._reshardings.clear()
 
     def strategies(self) -> int:
         """Of all operators together."""
         return sum(len(self.space(node)) for node in self.nodes)
 
-    def block_bytes(self, value: Value, node: Node, position: int, codes: Sequence[int]) -> float:
+    def block_bytes(
+        self, value: Value, node: Node, position: int, strategy: Sequence[int]
+    ) -> float:
         """Bytes of one micro-batch of an operand that a device of the group needs."""
         parts = 1
-        for prime, code in zip(self.digits.primes, codes, strict=True):
-            if code >= 0 and self.space(node).axes[code].operands[position] is not None:
+        for prime, entry in zip(self.mesh.primes, strategy, strict=True):
+            if entry >= 0 and self.space(node).axes[entry].operands[position] is not None:
                 parts *= prime
         return prod(self._slice_shape(value)) * self.cost.itemsize / parts
 
@@ -187,33 +192,33 @@ class MicroBatches:
                 for name, n in lengths(node).items()
                 if name in rules
             }
-            found = self._spaces[key] = space(node, cuttable, self.digits, MOST_CUT)
+            found = self._spaces[key] = space(node, cuttable, self.mesh, MOST_CUT)
         return found
 
-    def _tables(self, number: Mapping[Node, int]) -> tuple[list[_Costs], list[_Edge]]:
-        """What every operator costs by itself, and every edge between two of them."""
+    def _tables(self, number: Mapping[Node, int]) -> tuple[list[_Costs], list[_Resharding]]:
+        """What every operator costs by itself, and every resharding between two of them."""
         trained = gradient_nodes(self.streams.graph)
-        reads = kept_positions(self.streams.graph)
+        reads = saved_positions(self.streams.graph)
         parts = gradient_parts(self.streams.graph)
         seen: set[Node] = set()
         own: list[_Costs] = []
-        edges: list[_Edge] = []
+        reshardings: list[_Resharding] = []
         for i, node in enumerate(self.nodes):
             needs = frozenset(p for p, value in enumerate(node.inputs) if value.node in trained)
             first: list[int] = []
             for position, value in enumerate(node.inputs):
                 if not value.node.is_leaf:
-                    tables = self._edge(value, node, position)
+                    tables = self._resharding(value, node, position)
                     back = 2.0 if position in needs else 1.0
                     repeated = self.axis(value.node) is not None
-                    edges.append(_Edge(number[value.node], i, tables, back, repeated))
+                    reshardings.append(_Resharding(number[value.node], i, tables, back, repeated))
                 elif value.node.leaf.kind == "weight" and value.node not in seen:
                     seen.add(value.node)
                     first.append(position)
             added = tuple(parts[node.value(port)] for port in range(len(node.types)))
             duties = Duties(needs, tuple(first), reads.get(node, Reads()), added)
             own.append(self._own_costs(node, duties))
-        return own, edges
+        return own, reshardings
 
     def _own_costs(self, node: Node, duties: Duties) -> _Costs:
         key = self._kinds[node], duties
@@ -226,10 +231,10 @@ class MicroBatches:
         axis, strategies = self.axis(node), self.space(node)
         one = self._one_slice(node)
         passing = replace(duties, weights=())
-        task = own_costs(one, strategies, passing, self.cost, self.digits)
-        full = own_costs(one, strategies, duties, self.cost, self.digits)
+        task = own_costs(one, strategies, passing, self.cost, self.mesh)
+        full = own_costs(one, strategies, duties, self.cost, self.mesh)
         step = sum(full.exchanges, full.seconds)
-        degrees = strategies.degrees(self.digits.primes).astype(float)
+        degrees = strategies.degrees(self.mesh.primes).astype(float)
         held = np.zeros(len(strategies))
         kept_once = np.zeros(len(strategies))
         for position, value in enumerate(node.inputs):
@@ -250,16 +255,16 @@ class MicroBatches:
         types = sliced_types(node, self.axis(node), self.slices)
         return Node(node.call, tuple(_standing_for(t) for t in types))
 
-    def _edge(self, value: Value, node: Node, position: int) -> Pairs:
+    def _resharding(self, value: Value, node: Node, position: int) -> Pairs:
         """Seconds one way, for all pairs of strategies."""
         key = (self._kinds[value.node], value.port, self._kinds[node], position)
-        found = self._edges.get(key)
+        found = self._reshardings.get(key)
         if found is None:
             sources = self.space(value.node).output(value.port)
             targets = self.space(node).operand(position)
             volume = prod(self._slice_shape(value)) * self.cost.itemsize
             found = self._transfers.seconds(sources, targets, volume)
-            self._edges[key] = found
+            self._reshardings[key] = found
         return found
 
     def _slice_shape(self, value: Value) -> tuple[int, ...]:

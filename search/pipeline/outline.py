@@ -170,7 +170,7 @@ def _crossings(batches: MicroBatches, chosen: Chosen, link: Link) -> Iterator[Cr
             if batches.axis(value.node) is not None:
                 key = (number[value.node], value.port)
                 readers[key].append(i)
-                wanted = batches.block_bytes(value, node, position, chosen.codes[i])
+                wanted = batches.block_bytes(value, node, position, chosen.strategies[i])
                 bytes_wanted[key] = max(wanted, bytes_wanted.get(key, 0.0))
     for (maker, port), found in readers.items():
         ways = 2 if batches.nodes[maker] in trained else 1

@@ -16,12 +16,12 @@ from math import prod
 import numpy as np
 
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
 from pcg.placement.transfer import transfer
 from pcg.plan.training import STATE_BYTES, STATES
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration, gradients
-from search.cost.liveness import lives
+from search.cost.liveness import liveness
 from search.cost.memory import Bytes, Memory
 from search.cost.simulate import Run, run
 from search.cost.tasks import Program, Step, tasks, with_weights
@@ -57,7 +57,7 @@ class _Part:
     backward: Duration
     sources: tuple[Slot, ...]
     results: tuple[Slot, ...]
-    moves: bool
+    reshards: bool
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class StageRuns:
     micro: Run
     """One micro-batch."""
     last: Run
-    """The last one, with the exchange and update of weights: a part of it is hidden behind the way
-    back."""
+    """The last one, with the exchange and update of weights: a part of it is hidden behind the
+    backward pass."""
     once: Run
     """What is done once a step."""
     repeated: tuple[int, ...]
@@ -137,12 +137,13 @@ def _program(parts: Sequence[_Part], trained: Sequence[Slot], cost: CostModel) -
         weights = tuple(sorted({numbers[slot] for slot in part.sources if slot in numbers}))
         back = part.backward is not NOTHING
         made.update(dict.fromkeys(part.results, len(steps)))
-        steps.append(Step(part.forward, part.backward, reads, weights if back else (), part.moves))
+        added = weights if back else ()
+        steps.append(Step(part.forward, part.backward, reads, added, part.reshards))
     return with_weights(steps, [slot.layout for slot in trained], cost)
 
 
 def _part(
-    step: Compute | Move,
+    step: Compute | Reshard,
     needs: frozenset[int] | None,
     cost: CostModel,
     groups: Groups,
@@ -162,7 +163,7 @@ def _part(
     made = [sliced_layout(slot.layout) or slot.layout for slot in results]
     counts = [added.get(slot, 0) for slot in results]
     back = NOTHING if needs is None else cost.with_sums(backward, made, counts)
-    return _Part(stages, repeated, forward, back, sources, results, isinstance(step, Move))
+    return _Part(stages, repeated, forward, back, sources, results, isinstance(step, Reshard))
 
 
 @lru_cache(maxsize=65536)
@@ -197,12 +198,12 @@ def _held(
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the
     optimizer's states; all that one micro-batch has at its fullest time, and of the others under
-    way what waits for their way back."""
-    found = lives(steps)
+    way what waits for their backward pass."""
+    found = liveness(steps)
     turn = found.end // 2
     change = np.zeros((found.end + 2, groups.devices), np.int64)
     waiting = np.zeros(groups.devices, np.int64)
-    for life in found.lives:
+    for life in found.lifetimes:
         one = sliced_layout(life.layout)
         devices = list(life.layout.devices)
         block = prod((one or life.layout).type.block) * cost.itemsize

@@ -2,7 +2,8 @@
 
 Within a pass of a micro-batch through a stage, devices do what they did when the stage was
 simulated by itself. A transfer between stages is drawn at both of its ends, for it is priced at
-both, one after the other; the exchange of gradients behind the way back of the last micro-batch.
+both, one after the other; the exchange of gradients behind the backward pass of the last
+micro-batch.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class _Stage:
     forward: Sequence[Event]
     backward: Sequence[Event]
     last: Sequence[Event]
-    """The way back of the last micro-batch, with what follows."""
+    """The backward pass of the last micro-batch, with what follows."""
     after: Sequence[Event]
 
     @classmethod

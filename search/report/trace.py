@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pcg.machine import Machine
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Move, Schedule, schedule
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, schedule
 from pcg.placement.transfer import Transfer
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
@@ -20,7 +20,7 @@ from search.cost.efficiency import Speed
 from search.cost.events import Event, Usage, busiest, events
 from search.cost.memory import Memory, peak_memory
 from search.cost.simulate import recomputing
-from search.cost.tasks import AGAIN, FORWARD, PHASES, SYNC, UPDATE, Task
+from search.cost.tasks import FORWARD, PHASES, RECOMPUTE, SYNC, UPDATE, Task
 from search.pipeline.price import Groups, fullest
 from search.pipeline.stage_timeline import PipelineRun, pipeline_run
 
@@ -161,7 +161,7 @@ class _Labels:
                     continue
                 case Compute():
                     self._steps.append(f"{step.node.name} {printed[step.node][0]}")
-                case Move():
+                case Reshard():
                     value = step.source.value
                     kind = collective(step.transfer)
                     if kind == SEND:
@@ -177,7 +177,7 @@ class _Labels:
             return f"all_reduce gradient of {self._weights[task.what]}"
         if task.phase == UPDATE:
             return f"update {self._weights[task.what]}"
-        again = " again" if task.phase == AGAIN else ""
+        again = " again" if task.phase == RECOMPUTE else ""
         name = self._steps[task.what]
         if task.what in self._sent:
             source, target = self._sent[task.what]

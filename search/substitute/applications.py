@@ -53,7 +53,7 @@ class Option:
         return value
 
 
-class Moves:
+class Rewrites:
     """The usable rules of a library in both directions, and the degrees of a machine.
 
     ``allow`` says which operators, as they are cut, may be made; all, by default.
@@ -71,9 +71,9 @@ class Moves:
                 continue
             first = rule.left[anchor(rule)].node
             if isinstance(first.call, Leaf):
-                if rule.only_moves and len(rule.left) == 1:
+                if rule.is_resharding and len(rule.left) == 1:
                     self._identities.append(rule)
-            elif not rule.only_moves:
+            elif not rule.is_resharding:
                 computing[first.name, first.ranks[0]].append(rule)
             elif operators_in(rule.right) < operators_in(rule.left):
                 # Chains of parallel operators are one transfer, however long: rules between them

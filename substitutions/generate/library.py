@@ -30,7 +30,7 @@ from substitutions.generate.algebra.algebra import algebra
 from substitutions.generate.algebra.enumerate import Instance, computing, instances
 from substitutions.generate.algebra.worlds import worlds
 from substitutions.generate.attempt import attempt, first_form
-from substitutions.generate.cuts.chains import move_rules
+from substitutions.generate.cuts.chains import chain_rules
 from substitutions.generate.cuts.cuts import cut_rules
 from substitutions.generate.decompose.decompose import decompositions
 from substitutions.rules.candidate import Candidate, Enumerated
@@ -193,7 +193,7 @@ def _tasks(chosen: Sequence[Operator], max_ops: int, jobs: int, *, parallel: boo
     ]
     if not parallel:
         return found
-    found.append(move_rules)
+    found.append(chain_rules)
     found += [partial(cut_rules, o) for o in (*STAND_INS.values(), *chosen)]
     return found + [partial(_decomposed, operator) for operator in chosen]
 

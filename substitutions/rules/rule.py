@@ -154,7 +154,7 @@ class Rule:
         return inputs and attribute_symbols(self.left) <= determined_symbols(self.left)
 
     @cached_property
-    def only_moves(self) -> bool:
+    def is_resharding(self) -> bool:
         """Whether both sides consist of parallel operators alone."""
         nodes = Graph(self.left + self.right).nodes
         return all(node.is_leaf or node.is_parallel for node in nodes)

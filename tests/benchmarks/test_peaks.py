@@ -1,4 +1,5 @@
-"""Measured against predicted memory of data parallelism and of weights in parts: `make bench`."""
+"""Measured against predicted memory of data parallelism and of fully sharded weights: `make
+bench`."""
 
 from __future__ import annotations
 

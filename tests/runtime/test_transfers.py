@@ -1,5 +1,5 @@
 """Every pair of layouts of a tensor on a few devices: what the instructions of all ranks do, in
-numbers and in symbols, is what the types mean, and their way back is the transpose."""
+numbers and in symbols, is what the types mean, and their backward pass is the transpose."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ runner = CliRunner()
 Content = dict[str, Any]
 
 UNDETERMINED = [
-    "the optimizer and what is computed again, which are decisions",
+    "the optimizer and what is recomputed, which are decisions",
     "the estimates, which are predictions",
 ]
 

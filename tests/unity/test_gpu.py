@@ -50,7 +50,7 @@ def test_two_gpus_train_as_the_module_does(planner, tmp_path):
     check_agrees("mlp-tiny", 2, tmp_path, "--planner", planner)
 
 
-def test_compiled_stretches_in_bf16_train(tmp_path):
+def test_compiled_segments_in_bf16_train(tmp_path):
     plan = tmp_path / "plan.json"
     unity("unity.optimize", "mlp-tiny", "--machine", "dgx-h200", "--devices", 1, "-o", plan)
     run = ("--steps", 20, "--lr", 20, "--precision", "bf16", "--compile", "--json")

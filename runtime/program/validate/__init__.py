@@ -1,7 +1,7 @@
 """Whether the programs of all ranks do what their plan says: before they run, without a solver.
 
 Problem. A plan is a graph with parallel types and machine views. What each process runs is a list
-of instructions on registers, with offsets, groups, peers, an order, a way back, and sums of
+of instructions on registers, with offsets, groups, peers, an order, a backward pass, and sums of
 gradients. That these train the graph is to be shown for just these programs, whatever made them.
 
 Method. All ranks are run at once with what registers hold, (tensor, partials, region), in place of
@@ -12,10 +12,10 @@ numbers, step by step as the runtime does.
    offsets; then its results hold what the theorem says. What communication brings has to make up
    one block of one tensor, with each element of each partial once (``content``). In the end the
    loss, the outputs, the weights and the statistics are all there, each part once (``ends``).
-2. *The way back.* Each communication is a linear map between the registers of all ranks, and its
-   adjoint the transpose of that (``transposed``). Between two of them torch differentiates. So what
-   comes back is the derivative of the sum of the parts of the loss that count, by every register:
-   by a weight that several ranks hold, the sum of theirs, which is taken over just these. No
+2. *The backward pass.* Each communication is a linear map between the registers of all ranks, and
+   its adjoint the transpose of that (``transposed``). Between two of them torch differentiates. So
+   what comes back is the derivative of the sum of the parts of the loss that count, by every
+   register: by a weight that several ranks hold, the sum of theirs, taken over just these. No
    gradient is dropped on its way, and none comes after the sum was begun.
 3. *Order.* Ranks post and wait as the runtime does, to groups that do one thing after the other as
    with NCCL, and all come to their ends (``order``): so members meet in the same collective of the

@@ -4,12 +4,12 @@ Problem. Hundreds of ranks run the same thousands of operators on blocks of thei
 instruction says is looked up for each of them in ``local``; here only what differs is.
 
 Method. A *row* is operators that follow each other, and its *form* all that they say but for the
-task: calls, registers, whether again. Which result each operand is follows from the form, and which
-operators of the plan these are from the form and the tensors that the row reads: that is found out
-by ``local`` for the first rank, and kept as a ``Reading``. For another rank with the same form and
-the same tensors, the row is right where each operator of the reading has a task on this device, the
-places that these ask for are those that the row reads and makes, the tasks are those of the
-program, and the shapes those of the registers: the same conditions, all of them, as lists.
+task: calls, registers, whether recomputed. Which result each operand is follows from the form, and
+which operators of the plan these are from the form and the tensors that the row reads: that is
+found out by ``local`` for the first rank, and kept as a ``Reading``. For another rank with the same
+form and the same tensors, the row is right where each operator of the reading has a task on this
+device, the places that these ask for are those that the row reads and makes, the tasks are those of
+the program, and the shapes those of the registers: the same conditions, all of them, as lists.
 
 Nothing is refused here: a row that fits no reading is looked at instruction by instruction.
 
@@ -33,7 +33,7 @@ from runtime.program.validate.theorem import Expected
 READINGS = 16
 """How many readings of a form are kept, and forms that begin and end alike."""
 
-_said = attrgetter("call", "operands", "results", "again")
+_said = attrgetter("call", "operands", "results", "recomputed")
 _extent: Callable[[Place], tuple[int, ...]] = attrgetter("extent")
 
 

@@ -1,4 +1,4 @@
-"""A rank's program in the blocks in which it is run: stretches that need no other rank, and the
+"""A rank's program in the blocks in which it is run: segments that need no other rank, and the
 communication between them, as ``runtime.execute.segment`` has it, which a test compares."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Local = Run | Alias | Exchange
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Segment:
     """Instructions in a row that need no other rank, those of them that are operators together."""
 
     parts: tuple[Row | Local, ...]
@@ -30,7 +30,8 @@ class Stretch:
 
 @dataclass(eq=False, slots=True)
 class Meeting:
-    """A communication, or what is moved into a register that slices add to, and its way back."""
+    """A communication, or what is moved into a register that slices add to, and its backward
+    pass."""
 
     instruction: Communication
     adjoint: Communication = field(init=False)
@@ -39,7 +40,7 @@ class Meeting:
         self.adjoint = self.instruction.adjoint
 
 
-Block = Stretch | Meeting
+Block = Segment | Meeting
 
 
 def blocks_of(
@@ -54,12 +55,12 @@ def blocks_of(
     parts: list[Row | Local] = []
     runs: list[Run] = []
 
-    def close(row: list[Run], stretch: bool) -> None:
+    def close(row: list[Run], segment: bool) -> None:
         if row:
             parts.append(forms.row(tuple(row)))
             row.clear()
-        if stretch and parts:
-            found.append(Stretch(tuple(parts)))
+        if segment and parts:
+            found.append(Segment(tuple(parts)))
             parts.clear()
 
     for instruction in instructions:
@@ -72,7 +73,7 @@ def blocks_of(
                 parts.append(instruction)  # pyright: ignore[reportArgumentType]
             else:
                 found.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
-    close(runs, stretch=True)
+    close(runs, segment=True)
     return tuple(found)
 
 

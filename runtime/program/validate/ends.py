@@ -72,7 +72,7 @@ def _check_outputs(
 
 @dataclass
 class Wanted:
-    """A way to lie: the pieces, and those that no rank has been found to hold."""
+    """A layout: the pieces, and those that no rank has been found to hold."""
 
     pieces: frozenset[Place]
     missing: set[Place] = field(init=False)
@@ -104,7 +104,7 @@ def _pieces_of(meaning: Meaning, tensor: Tensor, wanted: ParallelTensor) -> Iter
 def _take_output(
     name: str, held: list[tuple[int, Content]], left: list[Layouts], where: str
 ) -> None:
-    """A register is on all ranks a piece of one output, in one way to lie."""
+    """A register is on all ranks a piece of one output, in one layout."""
     fits = False
     rank, first = held[0]
     places = {content.place for _, content in held}

@@ -18,7 +18,7 @@ from runtime.program.program import (
     targets,
 )
 from runtime.program.validate.alike import Row
-from runtime.program.validate.blocks import Block, Meeting, Stretch, made_by
+from runtime.program.validate.blocks import Block, Meeting, Segment, made_by
 from runtime.program.validate.content import Content, Fragment, Place, Tensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.local import Device, Kept
@@ -114,7 +114,7 @@ class Frame:
 
     def forward(self) -> Waits:
         for block in self.blocks:
-            if isinstance(block, Stretch):
+            if isinstance(block, Segment):
                 if self.checks:
                     for part in block.parts:
                         self._row(part) if isinstance(part, Row) else self._local(part)
@@ -126,7 +126,7 @@ class Frame:
         for number in range(len(self.blocks) - 1, -1, -1):
             block = self.blocks[number]
             self.rank.graded.clear()
-            if isinstance(block, Stretch):
+            if isinstance(block, Segment):
                 self._back(block)
             else:
                 yield from self._meet_back(block)
@@ -134,10 +134,10 @@ class Frame:
             if done is not None:
                 done(number)
 
-    def _back(self, stretch: Stretch) -> None:
-        """What a stretch makes has gradients, so what it reads has."""
+    def _back(self, segment: Segment) -> None:
+        """What a segment makes has gradients, so what it reads has."""
         needed = self.needed
-        for part in reversed(stretch.parts):
+        for part in reversed(segment.parts):
             if not isinstance(part, Row):
                 if not needed.isdisjoint(targets(part)):
                     self._need_all(sources(part))
@@ -241,7 +241,7 @@ class Frame:
         try:
             source = self._source(instruction) if self.checks else None
             if self.checks and not is_transposed(instruction, block.adjoint):
-                raise Unsound("its way back is not the transpose of its way there")
+                raise Unsound("its backward pass is not the transpose of its forward pass")
             if not isinstance(instruction, Exchange):
                 yield from self._collective(instruction, source, "forward")
                 return

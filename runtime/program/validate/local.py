@@ -120,8 +120,8 @@ class Device:
                 problem = _other_places(run, places, expected)
                 continue
             wrong = expected.task_problem(run.task, run.starts, call.values)
-            if wrong is None and run.again != operation.again:
-                wrong = f"again={run.again}, expected as in the plan"
+            if wrong is None and run.recomputed != operation.recomputed:
+                wrong = f"recomputed={run.recomputed}, expected as in the plan"
             if wrong is None:
                 return operation, expected
             problem = wrong

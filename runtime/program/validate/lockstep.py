@@ -33,7 +33,7 @@ from typing import Any, cast
 
 from runtime.program.program import Collective, Exchange, Group, Load, Program, Run
 from runtime.program.validate.alike import Form, Forms, Row, made_by_all
-from runtime.program.validate.blocks import Block, Local, Meeting, Stretch, blocks_of
+from runtime.program.validate.blocks import Block, Local, Meeting, Segment, blocks_of
 from runtime.program.validate.content import Content, Place, Tensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.frame import Rank, Waits
@@ -145,10 +145,10 @@ def _have_one_structure(blocks: Sequence[Block]) -> bool:
     if not blocks or len(set(map(type, blocks))) > 1:
         return False
     one = blocks[0]
-    if isinstance(one, Stretch):
-        stretches = cast("Sequence[Stretch]", blocks)
+    if isinstance(one, Segment):
+        segments = cast("Sequence[Segment]", blocks)
         wanted = [_part_structure(part) for part in one.parts]
-        return all([_part_structure(p) for p in own.parts] == wanted for own in stretches)
+        return all([_part_structure(p) for p in own.parts] == wanted for own in segments)
     meetings = cast("Sequence[Meeting]", blocks)
     kinds = {(type(own.instruction), type(own.adjoint)) for own in meetings}
     structure = _structure(one.instruction)
@@ -189,8 +189,8 @@ class _Team:
             if isinstance(own[0], Meeting):
                 self._meet(cast("Sequence[Meeting]", own))
                 continue
-            stretches = cast("Sequence[Stretch]", own)
-            for parts in zip(*[stretch.parts for stretch in stretches], strict=True):
+            segments = cast("Sequence[Segment]", own)
+            for parts in zip(*[segment.parts for segment in segments], strict=True):
                 if isinstance(parts[0], Row):
                     self._row(cast("Sequence[Row]", parts))
                 else:

@@ -60,12 +60,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operator of the graph: what it makes, where, and whether it is computed again."""
+    """An operator of the graph: what it makes, where, and whether it is recomputed."""
 
     name: str
     work: Work
     results: tuple[Tensor, ...]
-    again: bool
+    recomputed: bool
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ class Meaning:
         work = self._works.get(key)
         if work is None:
             work = self._works[key] = Work(*key, self.places)
-        again = node in self.plan.recompute
-        found = Operation(node.name, work, results, again)
+        recomputed = node in self.plan.recompute
+        found = Operation(node.name, work, results, recomputed)
         self.operations.setdefault(call, {}).setdefault(reads, []).append(found)
 
     def _results(

@@ -196,10 +196,10 @@ class Passes:
         ]
         self.tail = blocks_of(self.pipeline.tail if self.pipeline else (), forms=forms)
         last = self.slices[-1] if self.slices else ()
-        self.way_back: tuple[Block, ...] = (*self.before, *self.tail, *last)
+        self.backward_blocks: tuple[Block, ...] = (*self.before, *self.tail, *last)
         self._sync = Sync(rank, itemsize)
         trained = frozenset(weight.register for weight in program.trained)
-        closing = first_readers(self.way_back, trained)
+        closing = first_readers(self.backward_blocks, trained)
         self._closing: dict[int, list[str]] = {}
         for weight in program.trained:
             if weight.register in closing:
@@ -282,7 +282,7 @@ class Passes:
     def _back(self, frame: Frame, number: int) -> Waits:
         self._tell_loss(number)
         self.begin_back(frame)
-        self._done(len(self.way_back))
+        self._done(len(self.backward_blocks))
         yield from frame.backward(self._done)
         self.lost(frame)
 
@@ -339,7 +339,7 @@ class Passes:
                 self._sync.complete(register)
         if not number:
             return
-        if isinstance(following := self.way_back[number - 1], Meeting):
+        if isinstance(following := self.backward_blocks[number - 1], Meeting):
             self._sync.flush(following.instruction.position + 1)
 
 

@@ -17,8 +17,8 @@ from pcg.readings.saved import Reads
 from pcg.readings.work import work
 from pcg.types.infer import bind_sizes
 from search.cost.cost import CostModel
-from search.mesh.space.axes import Digits
-from search.mesh.space.strategies import COPY, IDLE, Codes, Space
+from search.mesh.space.axes import Mesh
+from search.mesh.space.strategies import IDLE, REPLICATE, Placements, Space
 
 Vector = NDArray[np.float64]
 
@@ -36,12 +36,12 @@ _Used = Sequence[tuple[Device, NDArray[np.bool_]]]
 class Duties:
     """What an operator has to do in a step besides computing forward: work out the gradients of
     the operands in ``needs``, exchange those of ``weights``, of which it is the first reader, and
-    update them, keep what is ``kept`` for back-propagation, and add up so many ``parts`` of the
+    update them, keep what is ``saved`` for back-propagation, and add up so many ``parts`` of the
     gradient of each output."""
 
     needs: frozenset[int]
     weights: tuple[int, ...]
-    kept: Reads
+    saved: Reads
     parts: tuple[int, ...]
 
 
@@ -55,12 +55,10 @@ class OwnCosts:
     memory: Vector
 
 
-def own_costs(
-    node: Node, space: Space, duties: Duties, cost: CostModel, digits: Digits
-) -> OwnCosts:
+def own_costs(node: Node, space: Space, duties: Duties, cost: CostModel, mesh: Mesh) -> OwnCosts:
     """Computation forward and backward, exchange and update of its weights, and the bytes that it
     holds for these."""
-    degrees = space.degrees(digits.primes).astype(float)
+    degrees = space.degrees(mesh.primes).astype(float)
     types = [value.type for value in node.inputs]
     operands = [
         prod(t.block) / _cut(degrees, [a.operands[i] is not None for a in space.axes])
@@ -71,22 +69,22 @@ def own_costs(
         for i, t in enumerate(node.types)
     ]
     elements = sum([*operands, *outputs], np.zeros(len(space)))
-    kinds = _kinds_used(space, digits)
+    kinds = _kinds_used(space, mesh)
     seconds = _computation(node, duties.needs, cost, degrees.prod(axis=1), elements, kinds)
     for block, count in zip(outputs, duties.parts, strict=True):
         if count > 1:
             seconds += (count - 1) * _slowest(kinds, lambda d, b=block: _added(cost, d, b))
     exchanges: list[Vector] = []
     # Operands are counted where they are wanted, though some lie there already.
-    kept = duties.kept
-    held = [outputs[port] for port in kept.outputs] + [operands[i] for i in kept.operands]
+    saved = duties.saved
+    held = [outputs[port] for port in saved.outputs] + [operands[i] for i in saved.operands]
     passing = [*outputs, *(b for i, b in enumerate(operands) if i not in duties.weights)]
     memory = (sum(held, np.zeros(len(space))) + PASSING * sum(passing)) * cost.itemsize
     moves = update_bytes(cost.itemsize, cost.optimizer)
     holds = held_bytes(cost.itemsize, cost.optimizer)
     for position in duties.weights:
         block = operands[position] * cost.itemsize
-        exchanges.append(_exchange(space.operand(position), block, digits))
+        exchanges.append(_exchange(space.operand(position), block, mesh))
         bytes_moved = operands[position] * moves
         seconds += _slowest(kinds, lambda device, b=bytes_moved: _update(cost, device, b))
         memory = memory + operands[position] * holds
@@ -131,13 +129,13 @@ def _update(cost: CostModel, device: Device, moved: Vector) -> Vector:
     return cost.kernel_seconds("update", device, np.zeros(len(moved)), moved, 1)
 
 
-def _kinds_used(space: Space, digits: Digits) -> _Used:
-    machine = digits.machine
+def _kinds_used(space: Space, mesh: Mesh) -> _Used:
+    machine = mesh.machine
     if len(machine.kinds) == 1:
         return [(machine.device, np.ones(len(space), bool))]
-    busy = ((space.codes != IDLE) * (1 << np.arange(len(digits)))).sum(axis=1)
+    busy = ((space.strategies != IDLE) * (1 << np.arange(len(mesh)))).sum(axis=1)
     masks, inverse = np.unique(busy, return_inverse=True)
-    used = [machine.kinds_of(digits.group(int(mask))) for mask in masks]
+    used = [machine.kinds_of(mesh.group(int(mask))) for mask in masks]
     return [
         (kind, np.array([any(k is kind for k in kinds) for kinds in used])[inverse.ravel()])
         for kind in machine.kinds
@@ -153,10 +151,10 @@ def _cut(degrees: Vector, concerned: Sequence[bool]) -> Vector:
     return np.where(np.array(concerned, bool), degrees, 1.0).prod(axis=1)
 
 
-def _exchange(codes: Codes, block: Vector, digits: Digits) -> Vector:
+def _exchange(placements: Placements, block: Vector, mesh: Mesh) -> Vector:
     """Seconds of an all_reduce among the copies of a weight."""
-    mask = ((codes == COPY) * (1 << np.arange(len(digits)))).sum(axis=1)
-    return digits.gradient_seconds(mask, block)
+    mask = ((placements == REPLICATE) * (1 << np.arange(len(mesh)))).sum(axis=1)
+    return mesh.gradient_seconds(mask, block)
 
 
 def lengths(node: Node) -> dict[str, int]:

@@ -17,7 +17,7 @@ from pcg.readings.work import gradient_nodes
 from pcg.types.halo import typing_of
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation, Scribe
-from search.cost.liveness import kept_positions
+from search.cost.liveness import saved_positions
 from search.mesh.choose.costs import Duties, OwnCosts, lengths, own_costs
 from search.mesh.choose.factors import Factor, Pairs, Places, least, restricted
 from search.mesh.choose.halos import halo_seconds, windows
@@ -25,10 +25,10 @@ from search.mesh.choose.marginals import MOST, looked_at
 from search.mesh.choose.resharding import Transfers
 from search.mesh.rules.cuts import Cuts, applied
 from search.mesh.rules.cutting import CutNode, Cutting, in_order
-from search.mesh.rules.fully_sharded import Placed, in_parts
+from search.mesh.rules.fully_sharded import Placed, fully_sharded
 from search.mesh.space.allow import Allowed, Mask, everything
-from search.mesh.space.axes import Digits, Seconds
-from search.mesh.space.strategies import COPY, IDLE, Codes, Space, passes, space, view
+from search.mesh.space.axes import Mesh, Seconds, Strategy
+from search.mesh.space.strategies import IDLE, REPLICATE, Placements, Space, passes, space, view
 
 Kind = tuple[Signature, tuple[frozenset[int], ...]]
 """What operators with the same strategies share: what they do, and the operands of which partial
@@ -41,10 +41,10 @@ MOST_CUT = 2
 @dataclass(frozen=True)
 class Exposed:
     """How much of communication counts, the rest being hidden behind computation: of the exchange
-    of weights' gradients, of moves of tensors, and of what puts the loss together."""
+    of weights' gradients, of the resharding of tensors, and of what puts the loss together."""
 
     exchange: float = 1.0
-    moves: float = 1.0
+    resharding: float = 1.0
     loss: float = 1.0
     weights: Mapping[Node, float] = field(default_factory=dict[Node, float])
     """Of the exchange of some weights, where more is known."""
@@ -55,15 +55,15 @@ ALL = Exposed()
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy for every operator of a whole graph, as codes by digit, and what is estimated."""
+    """A strategy for every operator of a whole graph, by mesh axes, and what is estimated."""
 
     graph: Graph
-    codes: Mapping[Node, tuple[int, ...]]
+    strategies: Mapping[Node, Strategy]
     seconds: float
-    in_parts: bool = False
-    """Whether weights are kept in parts, one on each device, as in ZeRO."""
+    fully_sharded: bool = False
+    """Whether weights are fully sharded, one on each device, as in ZeRO."""
     starts: Mapping[Node, int] = field(default_factory=dict[Node, int])
-    """The first devices of operators that run on others than the first along idle digits."""
+    """The first devices of operators that run on others than the first along idle mesh axes."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Prices:
     nodes: Sequence[Node]
     alone: Mapping[Node, Seconds]
     """What each strategy of an operator costs by itself."""
-    moves: Sequence[Factor]
+    resharding: Sequence[Factor]
     """What is moved between two operators, by the strategies of both; variables are places in
     ``nodes``."""
 
@@ -95,25 +95,25 @@ class Engine:
     cuts: Cuts
     most: int = MOST
     turned: bool = False
-    """Whether devices are numbered by digits that are turned within a node."""
-    digits: Digits = field(init=False)
+    """Whether devices are numbered by mesh axes that are turned within a node."""
+    mesh: Mesh = field(init=False)
     _transfers: Transfers = field(init=False)
     _spaces: dict[Kind, Space] = field(init=False, default_factory=dict[Kind, Space])
     _passing: dict[Node, tuple[frozenset[int], ...]] = field(
         init=False, default_factory=dict[Node, tuple[frozenset[int], ...]]
     )
     _own: dict[object, OwnCosts] = field(init=False, default_factory=dict[object, OwnCosts])
-    _kept: dict[Graph, Mapping[Node, Reads]] = field(
+    _saved: dict[Graph, Mapping[Node, Reads]] = field(
         init=False, default_factory=dict[Graph, Mapping[Node, Reads]]
     )
-    _edges: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
-    """Seconds of each kind of edge."""
+    _reshardings: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
+    """Seconds of each kind of resharding."""
     known: int = field(init=False, default=0)
-    """How often the price of an operator or edge was known from one that is alike."""
+    """How often the price of an operator or resharding was known from one that is alike."""
 
     def __post_init__(self) -> None:
-        self.digits = Digits(self.cost.machine, self.turned)
-        self._transfers = Transfers(self.digits)
+        self.mesh = Mesh(self.cost.machine, self.turned)
+        self._transfers = Transfers(self.mesh)
 
     # -- choosing -----------------------------------------------------------------------------
 
@@ -132,9 +132,9 @@ class Engine:
         """The best strategies of a whole graph. ``byte_price``: seconds that a byte of memory on a
         device is taken to cost. ``allowed``: which may be used. ``exposed``: how much of the
         communication counts, the rest being hidden behind computation. ``among``: the operators
-        that are looked at, all by default; ``fixed``: the codes of some whose strategies are
-        settled. ``also``: strategies of all of them that are looked at in any case, if they are
-        allowed. ``ends``: what has to come out whole, by default all outputs."""
+        that are looked at, all by default; ``fixed``: the strategies of some that are settled.
+        ``also``: strategies of all of them that are looked at in any case, if they are allowed.
+        ``ends``: what has to come out whole, by default all outputs."""
         nodes = [n for n in graph.nodes if not n.is_leaf and (among is None or n in among)]
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.space(node) for node in nodes]
@@ -146,16 +146,16 @@ class Engine:
         factors += self._ends(graph, graph.outputs if ends is None else ends, number, exposed)
         if any(len(mask) < len(s) for mask, s in zip(masks, spaces, strict=True)):
             factors = restricted(factors, masks)
-        known = [self._rows(nodes, masks, codes) for codes in also]
+        known = [self._rows(nodes, masks, strategies) for strategies in also]
         sizes = [len(mask) for mask in masks]
         some = looked_at(sizes, factors, self.most, [rows for rows in known if rows is not None])
         values = [mask[few] for mask, few in zip(masks, some, strict=True)]
         seconds, chosen = least([len(few) for few in some], restricted(factors, some))
-        codes = {
-            node: tuple(int(c) for c in spaces[i].codes[values[i][chosen[i]]])
+        strategies = {
+            node: tuple(int(c) for c in spaces[i].strategies[values[i][chosen[i]]])
             for i, node in enumerate(nodes)
         }
-        return Choice(graph, codes, seconds)
+        return Choice(graph, strategies, seconds)
 
     def prices(self, graph: Graph, exposed: Exposed = ALL) -> Prices:
         """What the strategies of all operators cost, and what moves between them, in seconds."""
@@ -177,12 +177,12 @@ class Engine:
         return found
 
     def _rows(
-        self, nodes: Sequence[Node], masks: Sequence[Places], codes: Mapping[Node, tuple[int, ...]]
+        self, nodes: Sequence[Node], masks: Sequence[Places], strategies: Mapping[Node, Strategy]
     ) -> list[int] | None:
         """Where strategies are among those allowed; None if one is not."""
         found: list[int] = []
         for node, mask in zip(nodes, masks, strict=True):
-            place = self.space(node).place(codes[node])
+            place = self.space(node).place(strategies[node])
             at = len(mask) if place is None else int(np.searchsorted(mask, place))
             if at == len(mask) or mask[at] != place:
                 return None
@@ -222,7 +222,7 @@ class Engine:
                 for name, length in lengths(node).items()
                 if name in rules and name not in columns
             }
-            found = self._spaces[kind] = space(node, cuttable, self.digits, MOST_CUT, kind[1])
+            found = self._spaces[kind] = space(node, cuttable, self.mesh, MOST_CUT, kind[1])
         return found
 
     def _factors(
@@ -234,7 +234,7 @@ class Engine:
         exposed: Exposed,
     ) -> Iterator[Factor]:
         trained = gradient_nodes(graph)
-        kept = self._kept_positions(graph) if byte_price else {}
+        saved = self._saved_positions(graph) if byte_price else {}
         parts = gradient_parts(graph)
         home: dict[Node, tuple[Node, int]] = {}
         for i, node in enumerate(nodes):
@@ -250,14 +250,15 @@ class Engine:
                     elif home[value.node][0] is not node:
                         # A weight lives where its first reader wants it.
                         first = home[value.node]
-                        yield self._between(number, value, first, (node, position), exposed.moves)
+                        ends = first, (node, position)
+                        yield self._between(number, value, *ends, exposed.resharding)
                     continue
                 if value.node not in number:
                     continue
-                times = exposed.moves * (2.0 if position in needs else 1.0)
-                yield self._edge(number, value, node, position, times)
+                times = exposed.resharding * (2.0 if position in needs else 1.0)
+                yield self._resharding(number, value, node, position, times)
             added = tuple(parts[node.value(port)] for port in range(len(node.types)))
-            duties = Duties(needs, tuple(weights), kept.get(node, Reads()), added)
+            duties = Duties(needs, tuple(weights), saved.get(node, Reads()), added)
             own = self._own_costs(node, duties)
             seconds = own.seconds + byte_price * own.memory
             for position, exchange in zip(weights, own.exchanges, strict=True):
@@ -270,45 +271,44 @@ class Engine:
     ) -> Iterator[Factor]:
         """What it takes to bring values to one device, and their gradients back."""
         trained = gradient_nodes(graph)
-        whole = np.full((1, len(self.digits)), IDLE, np.int8)
+        whole = np.full((1, len(self.mesh)), IDLE, np.int8)
         for value in ends:
             if value.node in number:
                 out = self.space(value.node).output(value.port)
                 # Nothing moves back where the loss is put together: its gradient is 1.
                 back = 2.0 if value.node in trained else 1.0
-                times = back * exposed.moves if value.type.rank else exposed.loss
+                times = back * exposed.resharding if value.type.rank else exposed.loss
                 moved = times * self._pairs(out, whole, value).forth[:, 0]
                 yield Factor((number[value.node],), moved)
 
-    def _kept_positions(self, graph: Graph) -> Mapping[Node, Reads]:
-        if graph not in self._kept:
-            self._kept[graph] = kept_positions(graph)
-        return self._kept[graph]
+    def _saved_positions(self, graph: Graph) -> Mapping[Node, Reads]:
+        if graph not in self._saved:
+            self._saved[graph] = saved_positions(graph)
+        return self._saved[graph]
 
     def _own_costs(self, node: Node, duties: Duties) -> OwnCosts:
         key = self.kind(node), duties
         found = self._own.get(key)
         if found is None:
-            found = own_costs(node, self.space(node), duties, self.cost, self.digits)
+            found = own_costs(node, self.space(node), duties, self.cost, self.mesh)
             self._own[key] = found
         else:
             self.known += 1
         return found
 
-    def _edge(
+    def _resharding(
         self, number: Mapping[Node, int], value: Value, node: Node, position: int, times: float
     ) -> Factor:
         source, target = number[value.node], number[node]
         key = (self.kind(value.node), value.port, self.kind(node), position)
-        if key not in self._edges:
-            out = self.space(value.node).output(value.port)
-            moved = self._pairs(out, self.space(node).operand(position), value)
-            itemsize, reader = self.cost.itemsize, self.space(node)
-            halos = halo_seconds(node, position, reader, self.digits, itemsize)
-            self._edges[key] = moved if halos is None else Pairs.of(moved.forth + halos)
+        if key not in self._reshardings:
+            out, reader = self.space(value.node).output(value.port), self.space(node)
+            moved = self._pairs(out, reader.operand(position), value)
+            halos = halo_seconds(node, position, reader, self.mesh, self.cost.itemsize)
+            self._reshardings[key] = moved if halos is None else Pairs.of(moved.forth + halos)
         else:
             self.known += 1
-        return self._edges[key].factor(source, target, times)
+        return self._reshardings[key].factor(source, target, times)
 
     def _between(
         self,
@@ -316,16 +316,16 @@ class Engine:
         value: Value,
         first: tuple[Node, int],
         other: tuple[Node, int],
-        moves: float,
+        resharding: float,
     ) -> Factor:
         """From where one reader wants a weight to where another does, and its gradient back."""
         key = "weight", self.kind(first[0]), first[1], self.kind(other[0]), other[1]
-        if key not in self._edges:
+        if key not in self._reshardings:
             there, wanted = (self.space(node).operand(at) for node, at in (first, other))
-            self._edges[key] = self._pairs(there, wanted, value)
-        return self._edges[key].factor(number[first[0]], number[other[0]], 2.0 * moves)
+            self._reshardings[key] = self._pairs(there, wanted, value)
+        return self._reshardings[key].factor(number[first[0]], number[other[0]], 2.0 * resharding)
 
-    def _pairs(self, sources: Codes, targets: Codes, value: Value) -> Pairs:
+    def _pairs(self, sources: Placements, targets: Placements, value: Value) -> Pairs:
         return self._transfers.seconds(sources, targets, value.type.elements * self.cost.itemsize)
 
     # -- building -----------------------------------------------------------------------------
@@ -349,49 +349,49 @@ class Engine:
                 continue
             made = Node(node.call, tuple(new[value] for value in node.inputs))
             scribe.rename({node.value(p): made.value(p) for p in range(len(node.types))})
-            codes, start = choice.codes[node], choice.starts.get(node, 0)
-            key = self.kind(node), made, codes, start
+            strategy, start = choice.strategies[node], choice.starts.get(node, 0)
+            key = self.kind(node), made, strategy, start
             if key not in known:
-                known[key] = self.cut_node(node, made, codes, start)
+                known[key] = self.cut_node(node, made, strategy, start)
             found = known[key]
             found.write(scribe)
             views[found.inner] = found.view
             new.update({node.value(port): value for port, value in enumerate(found.outer)})
         placed = Placed(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
-        if choice.in_parts:
+        if choice.fully_sharded:
             weights = {leaf.leaf.name for leaf in choice.graph.leaves}
             devices = self.cost.machine.devices
-            placed = in_parts(placed, weights, devices, self.cuts.parting, scribe)
+            placed = fully_sharded(placed, weights, devices, self.cuts.parting, scribe)
         return Cut(placed.graph, placed.views, tuple(scribe.steps))
 
-    def cut_node(self, whole: Node, node: Node, codes: tuple[int, ...], start: int = 0) -> CutNode:
+    def cut_node(self, whole: Node, node: Node, strategy: Strategy, start: int = 0) -> CutNode:
         """An operator of a whole graph, as it reads what is cut already, by one of its strategies
         on devices from ``start`` on."""
         own, rules = self.space(whole), self.cuts.of(whole)
         made = Cutting([node.value(port) for port in range(len(node.types))], node)
-        for place in in_order(own, codes):
-            axis, mine = own.axes[place], zip(self.digits.primes, codes, strict=True)
-            degree = prod(prime for prime, code in mine if code == place)
+        for place in in_order(own, strategy):
+            axis, mine = own.axes[place], zip(self.mesh.primes, strategy, strict=True)
+            degree = prod(prime for prime, entry in mine if entry == place)
             if not passes(axis):
                 made.apply(applied(rules[axis.name], made.inner, degree))
                 continue
             carriers = [i for i, at in enumerate(axis.operands) if at is not None]
             if not made.let_pass(self.cuts, carriers, degree):
-                codes = tuple(COPY if code == place else code for code in codes)
-        return made.done(view(codes, self._places(made.inner, own, codes), self.digits, start))
+                strategy = tuple(REPLICATE if entry == place else entry for entry in strategy)
+        return made.done(view(strategy, self._places(made.inner, own, strategy), self.mesh, start))
 
-    def _places(self, node: Node, own: Space, codes: Sequence[int]) -> list[int]:
+    def _places(self, node: Node, own: Space, strategy: Sequence[int]) -> list[int]:
         """For each axis of the task grid, its place in the space."""
         names = [axis.name for axis in own.axes]
         typing = typing_of(node.operator_call, [value.type for value in node.inputs])
         axes = [axis.name for axis in typing.axes]
-        through = [code for code in codes if code >= 0 and passes(own.axes[code])]
+        through = [entry for entry in strategy if entry >= 0 and passes(own.axes[entry])]
         passed = through[0] if through else IDLE
-        return [*(names.index(a) if a in names else IDLE for a in axes), passed, COPY]
+        return [*(names.index(a) if a in names else IDLE for a in axes), passed, REPLICATE]
 
 
-def _settled(own: Space, codes: tuple[int, ...] | None, allowed: Mask) -> Places:
+def _settled(own: Space, strategy: Strategy | None, allowed: Mask) -> Places:
     """The strategies that may be used: one that is settled, if the operator has it, or those that
     are allowed."""
-    place = None if codes is None else own.place(codes)
+    place = None if strategy is None else own.place(strategy)
     return np.flatnonzero(allowed) if place is None else np.array([place])

@@ -8,7 +8,7 @@ from pcg.graph.graph import Node
 from pcg.types.local import Window
 from search.mesh.choose.resharding import Table
 from search.mesh.rules.cuts import block_halo
-from search.mesh.space.axes import Digits
+from search.mesh.space.axes import Mesh
 from search.mesh.space.strategies import Space
 
 
@@ -17,17 +17,15 @@ def windows(node: Node) -> tuple[Window, ...]:
     return node.operator_call.typing(tuple(value.rank for value in node.inputs)).windows
 
 
-def halo_seconds(
-    node: Node, position: int, own: Space, digits: Digits, itemsize: int
-) -> Table | None:
+def halo_seconds(node: Node, position: int, own: Space, mesh: Mesh, itemsize: int) -> Table | None:
     """Seconds of fetching what windows read of neighbouring blocks of an operand; None where
     nothing is fetched."""
     slid = {window.axis for window in windows(node)}
     if slid.isdisjoint(own.axes):
         return None
     tensor = node.inputs[position].type
-    bits = 1 << np.arange(len(digits))
-    cut = own.degrees(digits.primes).astype(float)
+    bits = 1 << np.arange(len(mesh))
+    cut = own.degrees(mesh.primes).astype(float)
     reads = [axis.operands[position] is not None for axis in own.axes]
     block = tensor.elements * itemsize / np.where(reads, cut, 1.0).prod(axis=1)
     found = np.zeros(len(own), np.float32)
@@ -36,8 +34,8 @@ def halo_seconds(
         width = 0 if axis not in slid or dim is None else sum(block_halo(node, position, dim))
         if dim is None or not width:
             continue
-        masks, which = np.unique((own.codes == place) @ bits, return_inverse=True)
-        pairs = [digits.pairs(int(mask)) for mask in masks]
+        masks, which = np.unique((own.strategies == place) @ bits, return_inverse=True)
+        pairs = [mesh.pairs(int(mask)) for mask in masks]
         latency = np.array([p.latency for p in pairs])[which]
         inverse = np.array([p.inverse_bandwidth for p in pairs])[which]
         share = width * cut[:, place] / tensor.shape[dim]

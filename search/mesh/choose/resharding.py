@@ -1,9 +1,9 @@
-"""What it costs to bring a tensor from one way to lie to another, for all pairs of ways at once.
+"""Resharding cost between every pair of placements, in one table.
 
 Estimates: what a device receives, from how many, over the mean link to those that it may come from;
 rings for the collectives. Whatever moves, the seconds are the least of a few lines in the bytes of
-the tensor. Of these there are few for a machine, and which of them a pair of ways takes depends on
-neither the tensor's size nor its rank: so each pair is looked at once.
+the tensor. Of these there are few for a machine, and which of them a pair of placements takes
+depends on neither the tensor's size nor its rank: so each pair is looked at once.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from search.cost.collectives import Lines, padded, seconds
 from search.mesh.choose.factors import Pairs
-from search.mesh.space.axes import Digits, Seconds
-from search.mesh.space.strategies import COPY, IDLE, PARTIAL, Codes
+from search.mesh.space.axes import Mesh, Seconds
+from search.mesh.space.strategies import IDLE, PARTIAL, REPLICATE, Placements
 
 _NOTHING, _MESSAGES, _PASSES, _REDUCES, _NEVER = range(5)
 """What a transfer is: nothing moves; messages; one all_gather or reduce_scatter; one all_reduce;
@@ -28,37 +28,38 @@ NEVER = 1e3
 """Seconds of a transfer that there is not: more than those of any step."""
 
 _Key = tuple[int, int, float, float]
-"""What a transfer is, the digits that it is along, the part of the tensor's bytes that counts, and
-the number of messages."""
+"""What a transfer is, the mesh axes that it is along, the part of the tensor's bytes that counts,
+and the number of messages."""
 
 
 Places = NDArray[np.intp]
 Table = NDArray[np.float32]
 
 Bits = NDArray[np.int32]
-"""Sets of digits."""
+"""Sets of mesh axes."""
 
 MOST_PAIRS = 1 << 20
-"""Pairs of ways that are compared at once, for the memory that takes."""
+"""Pairs of placements that are compared at once, for the memory that takes."""
 
 
 @dataclass
 class Transfers:
-    """The transfers between ways to lie on the devices of some digits, remembered by pairs."""
+    """The transfers between placements on the devices of some mesh axes, remembered by pairs."""
 
-    digits: Digits
-    _ways: dict[bytes, int] = field(init=False, default_factory=dict[bytes, int])
+    mesh: Mesh
+    _placements: dict[bytes, int] = field(init=False, default_factory=dict[bytes, int])
     _known: dict[_Key, int] = field(init=False, default_factory=dict[_Key, int])
     _lines: list[Lines] = field(init=False, default_factory=list[Lines])
     _padded: Lines = field(init=False, default_factory=lambda: padded(()))
     _tables: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
     _table: NDArray[np.int32] = field(init=False)
-    """[ways, ways]: the number of the lines of each pair, -1 where it is not known yet."""
+    """[placements, placements]: the number of the lines of each pair, -1 where it is not known
+    yet."""
 
     def __post_init__(self) -> None:
         self._table = np.full((64, 64), -1, np.int32)
 
-    def seconds(self, sources: Codes, targets: Codes, volume: float) -> Pairs:
+    def seconds(self, sources: Placements, targets: Placements, volume: float) -> Pairs:
         """Seconds of each transfer of a tensor of so many bytes; equal ones are one object."""
         if not sources.shape[1]:  # there is one device
             return Pairs.of(np.zeros((len(sources), len(targets)), np.float32))
@@ -71,9 +72,9 @@ class Transfers:
         return self._tables[key]
 
     def _between(
-        self, a: Places, b: Places, sources: Codes, targets: Codes, volume: float
+        self, a: Places, b: Places, sources: Placements, targets: Placements, volume: float
     ) -> Table:
-        """Of different ways, by their numbers."""
+        """Of different placements, by their numbers."""
         if (unknown := self._table[np.ix_(a, b)] < 0).any():
             rows, columns = unknown.any(axis=1), unknown.any(axis=0)
             found = self._found(sources[rows], targets[columns])
@@ -83,27 +84,27 @@ class Transfers:
         lines = seconds(self._padded, volume).astype(np.float32)
         return lines[self._table[np.ix_(a, b)]]
 
-    def _numbers(self, codes: Codes) -> tuple[Places, Places, Places]:
-        """The numbers of the different ways, new ones being numbered as they come; where each is
-        first, and which of them each way is."""
-        content = np.ascontiguousarray(codes).view(f"V{codes.shape[1]}").ravel()
+    def _numbers(self, placements: Placements) -> tuple[Places, Places, Places]:
+        """The numbers of the different placements, new ones being numbered as they come; where each
+        is first, and which of them each placement is."""
+        content = np.ascontiguousarray(placements).view(f"V{placements.shape[1]}").ravel()
         different, first, inverse = np.unique(content, return_index=True, return_inverse=True)
-        known = self._ways
-        found = [known.setdefault(way, len(known)) for way in different.tolist()]
+        known = self._placements
+        found = [known.setdefault(one, len(known)) for one in different.tolist()]
         if len(known) > len(self._table):
             grown = np.full((2 * len(known), 2 * len(known)), -1, np.int32)
             grown[: len(self._table), : len(self._table)] = self._table
             self._table = grown
         return np.array(found, np.intp), first, inverse
 
-    def _found(self, sources: Codes, targets: Codes) -> NDArray[np.int32]:
+    def _found(self, sources: Placements, targets: Placements) -> NDArray[np.int32]:
         """The numbers of the lines of all pairs."""
         count = 1 + len(sources) * len(targets) // MOST_PAIRS
         parts = [self._of_few(some, targets) for some in np.array_split(sources, count)]
         return np.concatenate(parts)
 
-    def _of_few(self, sources: Codes, targets: Codes) -> NDArray[np.int32]:
-        keys = _keys(sources, targets, np.array(self.digits.primes))
+    def _of_few(self, sources: Placements, targets: Placements) -> NDArray[np.int32]:
+        keys = _keys(sources, targets, np.array(self.mesh.primes))
         different, inverse = _rows(keys.reshape(-1, 4))
         numbers: list[int] = []
         for kind, mask, part, messages in different.tolist():
@@ -122,7 +123,7 @@ class Transfers:
             return np.zeros((1, 2))
         if kind == _NEVER:
             return np.array([(NEVER, 0.0)])
-        pairs = self.digits.pairs(mask)
+        pairs = self.mesh.pairs(mask)
         if kind == _MESSAGES:
             latency = pairs.latency * min(messages, pairs.members - 1)
             return np.array([(latency, pairs.inverse_bandwidth * part)])
@@ -131,7 +132,7 @@ class Transfers:
 
 def _rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     """The different rows of a table, and which of them each row is. A column has few different
-    numbers, so that a row is a number of few digits, and numbers are sorted sooner than rows."""
+    numbers, so that a row is a number of few figures, and numbers are sorted sooner than rows."""
     row = np.zeros(len(table), np.int64)
     for column in table.T:
         values = np.unique(column)
@@ -140,19 +141,21 @@ def _rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.i
     return table[first], inverse
 
 
-def _keys(sources: Codes, targets: Codes, primes: NDArray[np.int64]) -> NDArray[np.float64]:
+def _keys(
+    sources: Placements, targets: Placements, primes: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """[sources, targets, 4]: what each transfer is, as ``_Key`` has it.
 
-    Sets of digits are bits of a number, the outermost the lowest: what is asked of all digits of
-    all pairs is asked once a pair.
+    Sets of mesh axes are bits of a number, the outermost the lowest: what is asked of all mesh axes
+    of all pairs is asked once a pair.
     """
     rank = max(sources.max(initial=IDLE), targets.max(initial=IDLE)) + 1
-    kinds_of_digit = (IDLE, PARTIAL, COPY, *range(rank))
-    a = {code: _digits(sources, code)[:, None] for code in kinds_of_digit}
-    b = {code: _digits(targets, code)[None, :] for code in kinds_of_digit}
+    entries = (IDLE, PARTIAL, REPLICATE, *range(rank))
+    a = {entry: _axes_of(sources, entry)[:, None] for entry in entries}
+    b = {entry: _axes_of(targets, entry)[None, :] for entry in entries}
     product = _products(primes)
     # Where a tensor is copied, every device has what it needs of it.
-    moved = _union(a[code] & ~b[code] for code in kinds_of_digit if code != COPY)
+    moved = _union(a[entry] & ~b[entry] for entry in entries if entry != REPLICATE)
     cell, inner_a, inner_b, met = 1.0, 1.0, 1.0, 1.0
     shifted = np.zeros_like(moved)
     for dim in range(rank):
@@ -166,16 +169,16 @@ def _keys(sources: Codes, targets: Codes, primes: NDArray[np.int64]) -> NDArray[
     group = product[a[PARTIAL] & ~b[PARTIAL]]
     before, after = 1.0 / (cell * inner_a), 1.0 / (cell * inner_b)
     own = 1.0 / (cell * inner_a * inner_b)
-    # Along digits that are idle before, one device has what all the others need.
+    # Along mesh axes that are idle before, one device has what all the others need.
     asking = product[a[IDLE] & ~b[IDLE]]
     received = np.maximum(after * group - np.where(asking > 1, 0.0, own), 0.0)
     served = np.maximum(asking / product[b[IDLE] & ~a[IDLE]], 1.0)
     mask = moved | shifted
     plain = (shifted == 0) & (mask > 0)
     cut_a, cut_b = (_union(side[dim] for dim in range(rank)) for side in (a, b))
-    reduced = moved & ~(a[PARTIAL] & b[COPY]) == 0
+    reduced = moved & ~(a[PARTIAL] & b[REPLICATE]) == 0
     scattered = moved & ~(a[PARTIAL] & cut_b) == 0
-    gathered = moved & ~(cut_a & b[COPY]) == 0
+    gathered = moved & ~(cut_a & b[REPLICATE]) == 0
     wanted = (b[PARTIAL] > 0) & (a[PARTIAL] != b[PARTIAL])
     kinds: Sequence[tuple[NDArray[np.bool_], int]] = (
         (wanted, _NEVER),
@@ -199,9 +202,9 @@ def _keys(sources: Codes, targets: Codes, primes: NDArray[np.int64]) -> NDArray[
     )
 
 
-def _digits(codes: Codes, code: int) -> Bits:
-    """[ways]: along which digits each has a code."""
-    return ((codes == code) @ (1 << np.arange(codes.shape[1]))).astype(np.int32)
+def _axes_of(placements: Placements, entry: int) -> Bits:
+    """[placements]: along which mesh axes each has an entry."""
+    return ((placements == entry) @ (1 << np.arange(placements.shape[1]))).astype(np.int32)
 
 
 def _union(sets: Iterable[Bits]) -> Bits:
@@ -209,13 +212,13 @@ def _union(sets: Iterable[Bits]) -> Bits:
 
 
 def _products(primes: NDArray[np.int64]) -> Seconds:
-    """The product of the primes of each set of digits."""
+    """The product of the primes of each set of mesh axes."""
     found = np.ones(1)
     for prime in primes:
         found = np.concatenate([found, found * prime])
     return found
 
 
-def _below_lowest(digits: Bits) -> Bits:
-    """The digits further out than all of a set; all of them, where it has none."""
-    return (digits & -digits) - 1
+def _below_lowest(axes: Bits) -> Bits:
+    """The mesh axes further out than all of a set; all of them, where it has none."""
+    return (axes & -axes) - 1

@@ -17,7 +17,7 @@ from search.mesh.space.allow import (
     has_tables,
     tensor_parallel,
 )
-from search.mesh.space.axes import Digits
+from search.mesh.space.axes import Mesh
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Strategies:
     """Whether few ways to overlap communication are tried."""
     by_hand: bool = False
     """Whether there is nothing to choose, so that it is known beforehand what is promised."""
-    in_parts: bool = False
-    """Whether weights are kept in parts, on all devices."""
+    fully_sharded: bool = False
+    """Whether weights are fully sharded, on all devices."""
     last: bool = False
-    """Whether to look only where no plan is known that fits, or where weights in parts may save
-    time: of data parallelism, that of updating all weights everywhere."""
+    """Whether to look only where no plan is known that fits, or where fully sharded weights may
+    save time: of data parallelism, that of updating all weights everywhere."""
 
 
 Family = Callable[[Graph, Engine], Iterator[Strategies]]
@@ -57,7 +57,7 @@ def _data(graph: Graph, engine: Engine) -> Iterator[Strategies]:
 
 def _zero(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     """Data parallelism with weights, gradients and the optimizer's states in parts."""
-    yield Strategies("weights in parts", data_parallel(graph), in_parts=True)
+    yield Strategies("fully sharded weights", data_parallel(graph), fully_sharded=True)
 
 
 def _expert(graph: Graph, engine: Engine) -> Iterator[Strategies]:
@@ -72,19 +72,19 @@ def _megatron(graph: Graph, engine: Engine) -> Iterator[Strategies]:
 
 def _tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
     inside = engine.cost.machine.devices_per_node
-    count = len(engine.digits)
-    inner = [n for n in range(1, count + 1) if engine.digits.strides[count - n] < inside]
+    count = len(engine.mesh)
+    inner = [n for n in range(1, count + 1) if engine.mesh.strides[count - n] < inside]
     # Across nodes as well, so that the exchange of large gradients stays within some.
-    outer = [n for n in range(1, count) if prod(engine.digits.primes[:n]) <= inside]
+    outer = [n for n in range(1, count) if prod(engine.mesh.primes[:n]) <= inside]
     yield from _of_degrees(graph, engine, inner, outer)
 
 
 def _of_degrees(
     graph: Graph, engine: Engine, inner: Sequence[int], outer: Sequence[int] = ()
 ) -> Iterator[Strategies]:
-    """Tensor parallelism along so many of the innermost digits, as by hand and as it is best, and
-    by hand along so many of the outermost."""
-    count, hand = len(engine.digits), ColumnsThenRows(graph, engine.space)
+    """Tensor parallelism along so many of the innermost mesh axes, as by hand and as it is best,
+    and by hand along so many of the outermost."""
+    count, hand = len(engine.mesh), ColumnsThenRows(graph, engine.space)
     for n in inner:
         yield from _by_hand(hand.along(range(count - n, count)))
         yield Strategies("tensor parallelism", tensor_parallel(graph, count, n))
@@ -98,9 +98,9 @@ def _by_hand(mask: Allowed | None) -> Iterator[Strategies]:
 
 
 def _other_tensor(graph: Graph, engine: Engine) -> Iterator[Strategies]:
-    """Tensor parallelism of degrees that only digits which are turned have innermost, such as 2 of
-    the 6 devices of a node."""
-    usual, primes = Digits(engine.cost.machine).primes, engine.digits.primes
+    """Tensor parallelism of degrees that only mesh axes which are turned have innermost, such as 2
+    of the 6 devices of a node."""
+    usual, primes = Mesh(engine.cost.machine).primes, engine.mesh.primes
     inner = [n for n in range(1, len(primes)) if prod(primes[-n:]) != prod(usual[-n:])]
     yield from _of_degrees(graph, engine, inner)
 
@@ -113,4 +113,4 @@ PLANNERS: Mapping[str, Family] = {
     "megatron": _megatron,
 }
 TURNED: Mapping[str, Family] = {"joint": _other_tensor, "megatron": _other_tensor}
-"""What planners try with digits that are turned, in addition."""
+"""What planners try with mesh axes that are turned, in addition."""

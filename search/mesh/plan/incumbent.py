@@ -23,9 +23,9 @@ class Candidate:
     updating: float
     """Seconds for which a device updates weights at most."""
     after: float
-    """Seconds of a step after the way back: for what is left to exchange, and updates."""
+    """Seconds of a step after the backward pass: for what is left to exchange, and updates."""
     recompute: frozenset[Node] = frozenset()
-    """The operators whose results are computed again on the way back."""
+    """The operators whose results are recomputed in the backward pass."""
 
     @property
     def fits(self) -> bool:

@@ -18,7 +18,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.readings.kind import kind_of
 from pcg.types.local import Axis
 from search.mesh.space.allow import UNUSED, Allowed, Mask, batch_axes, closed, everything
-from search.mesh.space.strategies import COPY, Space
+from search.mesh.space.strategies import REPLICATE, Space
 
 
 class ColumnsThenRows:
@@ -29,14 +29,14 @@ class ColumnsThenRows:
         self._batch, self._space_of = batch_axes(graph), space_of
         self._cuts = {} if closed(graph) else _cuts(graph, self._batch)
 
-    def along(self, digits: Collection[int]) -> Allowed | None:
-        """Products with weights cut along some digits, the batch along all others: one strategy an
-        operator, but of those that compute from weights alone. None where no product can be cut
+    def along(self, mesh_axes: Collection[int]) -> Allowed | None:
+        """Products with weights cut along some mesh axes, the batch along all others: one strategy
+        an operator, but of those that compute from weights alone. None where no product can be cut
         so."""
         masks: dict[Node, Mask] = {}
         is_cut = False
         for node, name in self._cuts.items():
-            found = _mask(self._space_of(node), digits, self._batch.get(node), name)
+            found = _mask(self._space_of(node), mesh_axes, self._batch.get(node), name)
             if found is not None:
                 masks[node], along = found
                 is_cut |= along
@@ -48,18 +48,18 @@ def _allowed(masks: Mapping[Node, Mask], node: Node, space: Space) -> Mask:
 
 
 def _mask(
-    space: Space, digits: Collection[int], samples: str | None, name: str | None
+    space: Space, mesh_axes: Collection[int], samples: str | None, name: str | None
 ) -> tuple[Mask, bool] | None:
-    """The strategies of an operator that cut the index of samples along other digits, and one named
-    along some, or else no other; and which of both. None where there are none."""
+    """The strategies of an operator that cut the index of samples along other mesh axes, and one
+    named along some, or else no other; and which of both. None where there are none."""
     names = [axis.name for axis in space.axes]
-    tensor = [digit in digits for digit in range(space.codes.shape[1])]
+    tensor = [axis in mesh_axes for axis in range(space.strategies.shape[1])]
     places = [names.index(samples)] if samples in names else UNUSED
-    data = np.isin(space.codes[:, np.invert(tensor)], places).all(axis=1)
-    for place in (names.index(name) if name in names else COPY, COPY):
-        mask = data & (space.codes[:, tensor] == place).all(axis=1)
+    data = np.isin(space.strategies[:, np.invert(tensor)], places).all(axis=1)
+    for place in (names.index(name) if name in names else REPLICATE, REPLICATE):
+        mask = data & (space.strategies[:, tensor] == place).all(axis=1)
         if mask.any():
-            return mask, place != COPY
+            return mask, place != REPLICATE
     return None
 
 

@@ -2,7 +2,7 @@
 
 The search over strategies adds up seconds, and how much of them is hidden only a whole plan tells.
 So it is asked several times: with all communication counted, with the exchange of weights'
-gradients taken to be hidden, with half of the moves hidden; then with each weight's exchange
+gradients taken to be hidden, with half of the resharding hidden; then with each weight's exchange
 counted as far as it was exposed in the fastest plan so far. Each answer is simulated.
 """
 
@@ -30,7 +30,7 @@ from search.mesh.choose.engine import ALL, Choice, Cut, Engine, Exposed
 from search.mesh.plan.spread import Spread, put, sides
 from search.mesh.rules.cutting import CutNode
 from search.mesh.space.allow import Allowed, everything
-from search.mesh.space.axes import Seconds
+from search.mesh.space.axes import Seconds, Strategy
 from search.mesh.space.strategies import IDLE, UNCUT, starts
 
 Judged = TypeVar("Judged")
@@ -49,13 +49,13 @@ LEAST_SAVED = 1e-2
 KNOWN = 3
 """So many of the fastest plans so far are starting points of the next choice."""
 
-FIRST = (ALL, Exposed(exchange=0.0, loss=0.0), Exposed(moves=0.5, loss=0.0))
-"""The way back waits for no number that only puts the loss together."""
-FREE = Exposed(exchange=0.01, moves=0.01, loss=0.0)
+FIRST = (ALL, Exposed(exchange=0.0, loss=0.0), Exposed(resharding=0.5, loss=0.0))
+"""The backward pass waits for no number that only puts the loss together."""
+FREE = Exposed(exchange=0.01, resharding=0.01, loss=0.0)
 """Most is cut, and alike, where communication takes hardly any time."""
-AT_BEST = Exposed(exchange=0.0, moves=0.25, loss=0.0)
+AT_BEST = Exposed(exchange=0.0, resharding=0.25, loss=0.0)
 AGAIN = (1.0, 0.25)
-"""How much of moves counts when exchanges count as far as they were exposed."""
+"""How much of resharding counts when exchanges count as far as they were exposed."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ class Trial(Generic[Judged]):
         for exposed in FIRST[:2] if brief else FIRST:
             found[self._try(price, allowed, exposed)] = None
         best = min(found, key=lambda tried: tried.seconds)
-        for moves in () if brief else AGAIN:
-            exposed = Exposed(moves=moves, loss=0.0, weights=best.exposed)
+        for resharding in () if brief else AGAIN:
+            exposed = Exposed(resharding=resharding, loss=0.0, weights=best.exposed)
             found[self._try(price, allowed, exposed)] = None
         if not brief:
             small = self.is_small
             bases = [min(found, key=lambda tried: tried.seconds)]
             if small and self._allows_uncut(allowed):
-                bases.append(self._tried_codes(self._uncut(best.choice)))
+                bases.append(self._tried_choice(self._uncut(best.choice)))
             if small:
                 bases.append(self._try(price, allowed, FREE))
             found |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
@@ -137,10 +137,10 @@ class Trial(Generic[Judged]):
     def work_at_best(self) -> float:
         """Those seconds times the devices that are used: about what must be done, on however many
         devices."""
-        choice, digits = self._choice(0.0, everything, AT_BEST), self.engine.digits
+        choice, mesh = self._choice(0.0, everything, AT_BEST), self.engine.mesh
         used = max(
-            prod(p for p, code in zip(digits.primes, codes, strict=True) if code != IDLE)
-            for codes in choice.codes.values()
+            prod(p for p, entry in zip(mesh.primes, strategy, strict=True) if entry != IDLE)
+            for strategy in choice.strategies.values()
         )
         return used * self._at_best(choice)
 
@@ -159,8 +159,8 @@ class Trial(Generic[Judged]):
 
     def _uncut(self, choice: Choice) -> Choice:
         """Everything on one device."""
-        idle = (IDLE,) * len(self.engine.digits)
-        return replace(choice, codes=dict.fromkeys(choice.codes, idle))
+        idle = (IDLE,) * len(self.engine.mesh)
+        return replace(choice, strategies=dict.fromkeys(choice.strategies, idle))
 
     @cached_property
     def is_small(self) -> bool:
@@ -168,8 +168,8 @@ class Trial(Generic[Judged]):
         nodes = [node for node in self.graph.nodes if not node.is_leaf]
         found = 0
         for node in nodes:
-            codes = self.engine.space(node).codes.tolist()
-            found += sum(len(starts(row, self.engine.digits)) for row in codes)
+            rows = self.engine.space(node).strategies.tolist()
+            found += sum(len(starts(row, self.engine.mesh)) for row in rows)
             if found * len(nodes) > FEW:
                 return False
         return True
@@ -197,7 +197,7 @@ class Trial(Generic[Judged]):
             ways = [s for s in found if s.saved > least][: None if small else SIDES]
             for side, fixed in product(ways, (True, False) if small else (True,)):
                 more = put(self.engine, spread, side, allowed, exposed, fixed=fixed)
-                tried = self._tried_codes(more.choice)
+                tried = self._tried_choice(more.choice)
                 if tried.seconds < best.seconds:
                     best, spread = tried, more
                     break
@@ -208,16 +208,18 @@ class Trial(Generic[Judged]):
         it runs on, or of an operator and one that reads it, as long as one is faster when it is
         simulated."""
         computing = self.engine.computing(self.graph)
-        allows = {n: np.flatnonzero(allowed(n, self.engine.space(n))) for n in best.choice.codes}
+        allows = {
+            n: np.flatnonzero(allowed(n, self.engine.space(n))) for n in best.choice.strategies
+        }
         places = {node: found.tolist() for node, found in allows.items()}
         last = None
         while last is not best:
             last = best
-            for node in best.choice.codes:
+            for node in best.choice.strategies:
                 for place in places[node]:
                     if self._path(best.choice, computing, {node: place}) < best.seconds:
-                        codes = self.engine.space(node).codes[place].tolist()
-                        best = self._begun(best, node, tuple(codes))
+                        strategy = self.engine.space(node).strategies[place].tolist()
+                        best = self._begun(best, node, tuple(strategy))
             if last is best:
                 best = self._both_changed(best, computing, places)
         return best
@@ -230,7 +232,7 @@ class Trial(Generic[Judged]):
     ) -> Tried[Judged]:
         """The first faster plan with other strategies of an operator and of one that reads it, if
         there is any, where all of these are few."""
-        for reader in best.choice.codes:
+        for reader in best.choice.strategies:
             for node in dict.fromkeys(v.node for v in reader.inputs if not v.node.is_leaf):
                 ways = len(places[node]) * len(places[reader])
                 if ways > PAIRS:
@@ -241,19 +243,19 @@ class Trial(Generic[Judged]):
                         continue
                     choice = best.choice
                     for other, place in changed.items():
-                        codes = self.engine.space(other).codes[place].tolist()
-                        choice = _changed(choice, other, tuple(codes), 0)
+                        strategy = self.engine.space(other).strategies[place].tolist()
+                        choice = _changed(choice, other, tuple(strategy), 0)
                     if self._seconds_of(choice) < best.seconds:
-                        return self._tried_codes(choice)
+                        return self._tried_choice(choice)
         return best
 
-    def _begun(self, best: Tried[Judged], node: Node, codes: tuple[int, ...]) -> Tried[Judged]:
+    def _begun(self, best: Tried[Judged], node: Node, strategy: Strategy) -> Tried[Judged]:
         """A plan with an operator's strategy from the device on with which it is fastest, if it is
         faster than the best."""
-        for start in starts(codes, self.engine.digits):
-            choice = _changed(best.choice, node, codes, start)
+        for start in starts(strategy, self.engine.mesh):
+            choice = _changed(best.choice, node, strategy, start)
             if self._seconds_of(choice) < best.seconds:
-                best = self._tried_codes(choice)
+                best = self._tried_choice(choice)
         return best
 
     def _seconds_of(self, choice: Choice) -> float:
@@ -268,19 +270,21 @@ class Trial(Generic[Judged]):
         """Seconds that a step takes at least with other strategies of some operators: what waits
         for each other computes for so long."""
 
-        def seconds(node: Node, codes: tuple[int, ...]) -> float:
-            at = changed[node] if node in changed else self.engine.space(node).place(codes)
+        def seconds(node: Node, strategy: Strategy) -> float:
+            at = changed[node] if node in changed else self.engine.space(node).place(strategy)
             assert at is not None
             return float(computing[node][at])
 
-        return _longest((node, seconds(node, codes)) for node, codes in choice.codes.items())
+        return _longest(
+            (node, seconds(node, strategy)) for node, strategy in choice.strategies.items()
+        )
 
-    def in_parts(self, tried: Tried[Judged]) -> Tried[Judged]:
-        """The same strategies with weights kept in parts."""
-        return self._tried_codes(replace(tried.choice, in_parts=True))
+    def fully_sharded(self, tried: Tried[Judged]) -> Tried[Judged]:
+        """The same strategies with weights fully sharded."""
+        return self._tried_choice(replace(tried.choice, fully_sharded=True))
 
     def _try(self, price: float, allowed: Allowed, exposed: Exposed) -> Tried[Judged]:
-        return self._tried_codes(self._choice(price, allowed, exposed))
+        return self._tried_choice(self._choice(price, allowed, exposed))
 
     def _choice(self, price: float, allowed: Allowed, exposed: Exposed) -> Choice:
         return self.phases.timed(
@@ -292,9 +296,9 @@ class Trial(Generic[Judged]):
         """The strategies of the fastest plans so far, which a search that looks at few must not
         miss."""
         best = sorted(self._tried.values(), key=lambda tried: tried.seconds)[:KNOWN]
-        return [tried.choice.codes for tried in best]
+        return [tried.choice.strategies for tried in best]
 
-    def _tried_codes(self, choice: Choice) -> Tried[Judged]:
+    def _tried_choice(self, choice: Choice) -> Tried[Judged]:
         key = _key(choice)
         if key not in self._tried:
             self._tried[key] = self._simulated(choice)
@@ -328,15 +332,15 @@ def _longest(seconds: Iterable[tuple[Node, float]]) -> float:
 
 def _key(choice: Choice) -> object:
     """What tells choices for one graph apart."""
-    firsts = tuple(choice.starts.get(node, 0) for node in choice.codes)
-    return choice.in_parts, firsts, *choice.codes.values()
+    firsts = tuple(choice.starts.get(node, 0) for node in choice.strategies)
+    return choice.fully_sharded, firsts, *choice.strategies.values()
 
 
-def _changed(choice: Choice, node: Node, codes: tuple[int, ...], start: int) -> Choice:
+def _changed(choice: Choice, node: Node, strategy: Strategy, start: int) -> Choice:
     """The choice with another strategy of an operator, from some device on."""
     firsts = {**choice.starts, node: start}
     kept = {other: first for other, first in firsts.items() if first}
-    return replace(choice, codes={**choice.codes, node: codes}, starts=kept)
+    return replace(choice, strategies={**choice.strategies, node: strategy}, starts=kept)
 
 
 def _exposed(made: Simulated) -> dict[Node, float]:

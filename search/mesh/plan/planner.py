@@ -14,7 +14,7 @@ from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.training import Optimizer
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
-from search.cost.liveness import worth_remaking
+from search.cost.liveness import worth_recomputing
 from search.cost.memory import peak_memory
 from search.cost.planned import Planned, Report, Stop
 from search.cost.progress import OutOfTime, Phases, Teller
@@ -28,7 +28,7 @@ from search.mesh.plan.rewrites import Limits
 from search.mesh.plan.variants import Mode, Variant, rewritten, variants
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Allowed, Dimension, along, both
-from search.mesh.space.axes import Digits
+from search.mesh.space.axes import Mesh
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
@@ -38,8 +38,8 @@ PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
 
 _Kept = tuple[int, bool, bool, tuple[Rule, ...]]
-"""What an engine is kept for: so many devices, whether it cuts windows, whether digits are turned,
-and rules."""
+"""What an engine is kept for: so many devices, whether it cuts windows, whether mesh axes are
+turned, and rules."""
 
 
 def fewer(machine: Machine) -> list[int]:
@@ -140,11 +140,11 @@ class MeshPlanner:
             again = self._phases.timed("rewriting", lambda: self._rewritten(search.base))
             if again is not None:
                 self._try(self._trial(again, cost, search), search)
-        self._with_digits_turned(search)
+        self._with_axes_turned(search)
 
-    def _with_digits_turned(self, search: Search) -> None:
-        """Try all graphs with the digits within a node in the other order, if there is one."""
-        is_other = Digits(self.machine).primes != Digits(self.machine, turned=True).primes
+    def _with_axes_turned(self, search: Search) -> None:
+        """Try all graphs with the mesh axes within a node in the other order, if there is one."""
+        is_other = Mesh(self.machine).primes != Mesh(self.machine, turned=True).primes
         if self.family not in TURNED or self.mode is Mode.ALGEBRA or not is_other:
             return
         for trial in tuple(search.trials):
@@ -243,8 +243,8 @@ class MeshPlanner:
 
         def judge(made: Simulated) -> Candidates:
             found = tuple(self._judged(engine, made))
-            if self.family == "zero" and not made.choice.in_parts:
-                return found  # on the way to weights in parts, and none of what was asked for
+            if self.family == "zero" and not made.choice.fully_sharded:
+                return found  # on the way to fully sharded weights, and none of what was asked for
             search.found |= dict.fromkeys(found, trial)
             self._phases.has_plan = True
             self.teller.priced(min((c.seconds for c in found if c.fits), default=inf))
@@ -277,7 +277,7 @@ class MeshPlanner:
 
         def tries(price: float) -> list[Tried[Candidates]]:
             found = trial.choices(price, mask, brief=allowed.brief)
-            return [trial.in_parts(one) if allowed.in_parts else one for one in found]
+            return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in found]
 
         first = tries(0.0)
         best = [candidate for one in first for candidate in one.judged]
@@ -301,31 +301,31 @@ class MeshPlanner:
                 low, high = price, high if high > price else price * 4
 
     def _in_parts(self, trial: PricedTrial, tried: Tried[Candidates]) -> Candidates:
-        """A plan with its weights in parts, where it does not fit, or where what comes after its
-        way back, which is what that makes shorter, is more than little."""
+        """A plan with its weights fully sharded, where it does not fit, or where what comes after
+        its backward pass, which is what that makes shorter, is more than little."""
         whole = tried.judged[0]
         if whole.fits and whole.after < LEAST_SAVED * whole.seconds:
             return ()
-        return trial.in_parts(tried).judged
+        return trial.fully_sharded(tried).judged
 
     def _judged(self, engine: Engine, made: Simulated) -> Iterator[Candidate]:
         """A plan, and where it doesn't fit, with computing again what takes much memory and little
         time to make."""
         cost, steps, limit = engine.cost, made.steps, memory_limit(self.machine, made.cut.views)
-        strategies = sum(len(engine.space(node)) for node in made.choice.codes)
+        strategies = sum(len(engine.space(node)) for node in made.choice.strategies)
         held = self._memory(steps, cost, frozenset())
         simulation = made.run.simulation
         ends = updates(made.run), simulation.sync + simulation.update
         yield Candidate(made.choice, made.seconds, held, limit, strategies, *ends)
         if held <= limit:
             return
-        again = self._phases.timed("memory", lambda: worth_remaking(steps))
-        if again:
-            less = self._memory(steps, cost, again)
-            seconds = recomputing(steps, cost, again).simulation.step_seconds
-            yield Candidate(made.choice, seconds, less, limit, strategies, *ends, again)
+        recomputed = self._phases.timed("memory", lambda: worth_recomputing(steps))
+        if recomputed:
+            less = self._memory(steps, cost, recomputed)
+            seconds = recomputing(steps, cost, recomputed).simulation.step_seconds
+            yield Candidate(made.choice, seconds, less, limit, strategies, *ends, recomputed)
 
-    def _memory(self, steps: Schedule, cost: CostModel, again: frozenset[Node]) -> int:
+    def _memory(self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node]) -> int:
         return self._phases.timed(
-            "memory", lambda: peak_memory(steps, cost.itemsize, cost.optimizer, again).total
+            "memory", lambda: peak_memory(steps, cost.itemsize, cost.optimizer, recomputed).total
         )

@@ -6,9 +6,9 @@ tried; where it gains, the rewrite is made at all of them, and stays if the whol
 strategies chosen again, is faster (descent over groups of rewrites; each is judged after
 parallelization, not before, which is what makes the optimization joint: Unity, sections 2 and 6.4).
 
-Some rules want a weight in parts where a model has it whole. Such a weight, or a part of it that an
-earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its parts,
-where what it meets is a concat of just these.
+Some rules want a fully sharded weight where a model has it whole. Such a weight, or a part of it
+that an earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its
+parts, where what it meets is a concat of just these.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class Rewriter:
         self.tried += 1
         whole = choice.graph
         window = Window.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
-        codes = {image: choice.codes[node] for node, image in window.images.items()}
+        strategies = {image: choice.strategies[node] for node, image in window.images.items()}
         first = graph = window.graph
         kept = {n.value(p): n.value(p) for n in first.nodes for p in _ports(n)}
         ends = window.ends
@@ -271,7 +271,7 @@ class Rewriter:
         near = _around(first, gone, NEAR) - gone
         near |= {after[n] for n in _around(graph, fresh, NEAR) if n in after} - gone
         ring = _around(first, near | gone, 1) - gone - near
-        fixed = {node: codes[node] for node in ring}
+        fixed = {node: strategies[node] for node in ring}
         among = near | gone | ring
         old = self.engine.choose(first, among=among, fixed=fixed, ends=window.ends)
         fixed = {before[node]: own for node, own in fixed.items()}
@@ -365,7 +365,7 @@ def _looks(choice: Choice) -> dict[Node, object]:
     looks: dict[Node, object] = {}
     for node in graph.nodes:
         own = node.leaf.kind if node.is_leaf else node.operator_call
-        looks[node] = hash((own, tuple(node.types), choice.codes.get(node)))
+        looks[node] = hash((own, tuple(node.types), choice.strategies.get(node)))
     for _ in range(DEPTH):
         looks = {
             node: hash((looks[node], tuple((looks[v.node], v.port) for v in node.inputs)))

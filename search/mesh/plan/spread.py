@@ -1,11 +1,11 @@
 """Strategies with branches side by side, each on devices of its own.
 
-Along one digit every device computes a part of the branches, and none of the others. What that
+Along one mesh axis every device computes a part of the branches, and none of the others. What that
 saves is kernels' latency, gradients that fewer devices exchange, and work that cannot be cut; what
-it costs are moves to and from the branches. The search over strategies adds up seconds as if all
-operators ran one after the other, so that it never sees the first; here a digit is left idle in all
-branches of a fork, strategies of these are chosen anew, and each branch is given to the device of
-the digit that has least to do (longest first: Graham, SIAM J. Appl. Math. 1969).
+it costs is resharding to and from the branches. The search over strategies adds up seconds as if
+all operators ran one after the other, so that it never sees the first; here a mesh axis is left
+idle in all branches of a fork, strategies of these are chosen anew, and each branch is given to the
+device of the mesh axis that has least to do (longest first: Graham, SIAM J. Appl. Math. 1969).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import numpy as np
 from pcg.graph.graph import Node
 from search.mesh.choose.engine import Choice, Engine, Exposed, Prices
 from search.mesh.space.allow import Allowed, Mask
-from search.mesh.space.axes import Digits, Seconds
+from search.mesh.space.axes import Mesh, Seconds
 from search.mesh.space.branches import Branch, forks
 from search.mesh.space.strategies import IDLE, Space
 
 Held = Mapping[Node, frozenset[int]]
-"""The digits that operators leave to others."""
+"""The mesh axes that operators leave to others."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """Branches to be put side by side along a digit: for each device along it the operators that it
-    computes, and the seconds that this promises to save."""
+    """Branches to be put side by side along a mesh axis: for each device along it the operators
+    that it computes, and the seconds that this promises to save."""
 
-    digit: int
+    mesh_axis: int
     loads: tuple[Branch, ...]
     saved: float
 
@@ -51,11 +51,11 @@ class Spread:
     choice: Choice
     held: Held
 
-    def idle(self, node: Node, digits: Digits) -> frozenset[int]:
-        """The digits that an operator leaves to others, or along which it does not begin at the
+    def idle(self, node: Node, mesh: Mesh) -> frozenset[int]:
+        """The mesh axes that an operator leaves to others, or along which it does not begin at the
         first device."""
         start = self.choice.starts.get(node, 0)
-        places = enumerate(zip(digits.strides, digits.primes, strict=True))
+        places = enumerate(zip(mesh.strides, mesh.primes, strict=True))
         begun = {d for d, (stride, prime) in places if start // stride % prime}
         return self.held.get(node, frozenset()) | begun
 
@@ -64,7 +64,8 @@ def sides(
     engine: Engine, spread: Spread, allowed: Allowed, exposed: Exposed, *, around: bool
 ) -> list[Side]:
     """The ways to put more branches side by side, those that promise most first. ``around``:
-    whether what moves to branches and from them counts, all other operators staying as they are."""
+    whether what is resharded to branches and from them counts, all other operators staying as they
+    are."""
     every = forks(spread.choice.graph)
     rows = _Rows(
         engine, spread, allowed, engine.prices(spread.choice.graph, exposed), around=around
@@ -73,10 +74,10 @@ def sides(
     for branches in dict.fromkeys(way for fork in every for way in (fork.branches, fork.innermost)):
         summed = [rows.summed(branch) for branch in branches]
         busy = sum(now for now, _ in summed)
-        for digit, prime in enumerate(engine.digits.primes):
-            loads, last = _shared(branches, [float(least[digit]) for _, least in summed], prime)
+        for mesh_axis, prime in enumerate(engine.mesh.primes):
+            loads, last = _shared(branches, [float(least[mesh_axis]) for _, least in summed], prime)
             if busy > last:
-                found += Side(digit, loads, busy - last).turned()
+                found += Side(mesh_axis, loads, busy - last).turned()
     return sorted(found, key=lambda side: -side.saved)
 
 
@@ -91,29 +92,34 @@ def put(
 ) -> Spread:
     """The choice with branches side by side, their strategies chosen anew; those of all others as
     well if these are not ``fixed``."""
-    choice, digits = spread.choice, engine.digits
-    stride, prime = digits.strides[side.digit], digits.primes[side.digit]
+    choice, mesh = spread.choice, engine.mesh
+    stride, prime = mesh.strides[side.mesh_axis], mesh.primes[side.mesh_axis]
     held, starts = dict(spread.held), dict(choice.starts)
     for value, load in enumerate(side.loads):
         for node in load:
-            held[node] = held.get(node, frozenset()) | {side.digit}
+            held[node] = held.get(node, frozenset()) | {side.mesh_axis}
             start = starts.get(node, 0)
             starts[node] = start + (value - start // stride % prime) * stride
     moved = {node for load in side.loads for node in load}
-    others = {node: codes for node, codes in choice.codes.items() if node not in moved and fixed}
+    others = {
+        node: strategy
+        for node, strategy in choice.strategies.items()
+        if node not in moved and fixed
+    }
     kept = {node: start for node, start in starts.items() if start}
     made = Spread(replace(choice, starts=kept), held)
 
     def narrowed(node: Node, space: Space) -> Mask:
-        return _leaving(allowed(node, space), space, made.idle(node, digits))
+        return _leaving(allowed(node, space), space, made.idle(node, mesh))
 
     found = engine.choose(choice.graph, 0.0, narrowed, exposed, fixed=others)
-    return Spread(replace(made.choice, codes=found.codes), held)
+    return Spread(replace(made.choice, strategies=found.strategies), held)
 
 
 class _Rows:
-    """What operators take with the strategies that are chosen, and at least if one more digit is
-    left idle: infinitely long where it is left to others already, or no such strategy is allowed.
+    """What operators take with the strategies that are chosen, and at least if one more mesh axis
+    is left idle: infinitely long where it is left to others already, or no such strategy is
+    allowed.
     """
 
     def __init__(
@@ -122,67 +128,68 @@ class _Rows:
         self._engine, self._spread, self._allowed, self._prices = engine, spread, allowed, prices
         self._number = {node: i for i, node in enumerate(prices.nodes)}
         self._known: dict[tuple[int, tuple[int, ...]], tuple[float, Seconds]] = {}
-        moves = range(len(prices.moves) if around else 0)
-        pairs = [prices.moves[move].variables for move in moves]
+        reshardings = range(len(prices.resharding) if around else 0)
+        pairs = [prices.resharding[at].variables for at in reshardings]
         ends = np.array(pairs, int).reshape(-1, 2)
         self._from = np.concatenate([ends[:, 0], ends[:, 1]])
-        """Moves by one end, and then by the other."""
+        """Reshardings by one end, and then by the other."""
         self._to = np.concatenate([ends[:, 1], ends[:, 0]])
 
     def summed(self, branch: Branch) -> tuple[float, Seconds]:
-        """Of all operators of a branch: seconds now, and at least for each digit. What moves
+        """Of all operators of a branch: seconds now, and at least for each mesh axis. What moves
         between the branch and other operators is with those of the branch."""
         within = np.zeros(len(self._prices.nodes), bool)
         within[[self._number[node] for node in branch]] = True
         across = np.flatnonzero(within[self._from] & ~within[self._to])
         border: dict[int, list[int]] = {}
-        for move, end in zip(across.tolist(), self._from[across].tolist(), strict=True):
-            border.setdefault(end, []).append(move)
+        for resharding, end in zip(across.tolist(), self._from[across].tolist(), strict=True):
+            border.setdefault(end, []).append(resharding)
         within[list(border)] = False
         now, least = self._inside
         total, at_least = float(now[within].sum()), least[within].sum(axis=0)
-        for end, moves in border.items():
-            own = self._row(end, tuple(moves))
+        for end, reshardings in border.items():
+            own = self._row(end, tuple(reshardings))
             total, at_least = total + own[0], at_least + own[1]
         return total, at_least
 
     @cached_property
     def _inside(self) -> tuple[Seconds, Seconds]:
-        """Of each operator by itself [operators] and [operators, digits]."""
+        """Of each operator by itself [operators] and [operators, mesh axes]."""
         rows = [self._row(i, ()) for i in range(len(self._prices.nodes))]
         return np.array([now for now, _ in rows]), np.array([least for _, least in rows])
 
-    def _row(self, at: int, moves: tuple[int, ...]) -> tuple[float, Seconds]:
-        """Of one operator with some moves."""
-        if (at, moves) not in self._known:
+    def _row(self, at: int, reshardings: tuple[int, ...]) -> tuple[float, Seconds]:
+        """Of one operator with some reshardings."""
+        if (at, reshardings) not in self._known:
             seconds = self._prices.alone[self._prices.nodes[at]]
-            for move in moves:
-                seconds = seconds + self._moved(move)
-            self._known[at, moves] = self._now_and_least(self._prices.nodes[at], seconds)
-        return self._known[at, moves]
+            for resharding in reshardings:
+                seconds = seconds + self._resharding_seconds(resharding)
+            self._known[at, reshardings] = self._now_and_least(self._prices.nodes[at], seconds)
+        return self._known[at, reshardings]
 
-    def _moved(self, move: int) -> Seconds:
-        """Seconds of a move by the strategies of one end, where the other stays as it is."""
-        factors = self._prices.moves
-        factor, other = factors[move % len(factors)], self._prices.nodes[int(self._to[move])]
+    def _resharding_seconds(self, resharding: int) -> Seconds:
+        """Seconds of a resharding by the strategies of one end, where the other stays as it is."""
+        factors = self._prices.resharding
+        factor = factors[resharding % len(factors)]
+        other = self._prices.nodes[int(self._to[resharding])]
         place = self._place(other)
-        values = factor.values[:, place] if move < len(factors) else factor.values[place]
+        values = factor.values[:, place] if resharding < len(factors) else factor.values[place]
         return values.astype(np.float64) * factor.times
 
     def _place(self, node: Node) -> int:
-        place = self._engine.space(node).place(self._spread.choice.codes[node])
+        place = self._engine.space(node).place(self._spread.choice.strategies[node])
         assert place is not None
         return place
 
     def _now_and_least(self, node: Node, seconds: Seconds) -> tuple[float, Seconds]:
-        space, digits = self._engine.space(node), self._engine.digits
-        held, idle = self._spread.held.get(node, ()), self._spread.idle(node, digits)
+        space, mesh = self._engine.space(node), self._engine.mesh
+        held, idle = self._spread.held.get(node, ()), self._spread.idle(node, mesh)
         mask = self._allowed(node, space)
         least = [
             inf
-            if digit in held
-            else float(seconds[_leaving(mask, space, idle | {digit})].min(initial=inf))
-            for digit in range(len(digits))
+            if mesh_axis in held
+            else float(seconds[_leaving(mask, space, idle | {mesh_axis})].min(initial=inf))
+            for mesh_axis in range(len(mesh))
         ]
         return float(seconds[self._place(node)]), np.array(least)
 
@@ -201,6 +208,6 @@ def _shared(
     return tuple(loads), max(busy)
 
 
-def _leaving(mask: Mask, space: Space, digits: frozenset[int]) -> Mask:
-    """The strategies among some that leave digits idle."""
-    return mask & (space.codes[:, sorted(digits)] == IDLE).all(axis=1)
+def _leaving(mask: Mask, space: Space, mesh_axes: frozenset[int]) -> Mask:
+    """The strategies among some that leave mesh axes idle."""
+    return mask & (space.strategies[:, sorted(mesh_axes)] == IDLE).all(axis=1)

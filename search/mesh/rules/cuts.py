@@ -27,12 +27,12 @@ class Cuts:
     """Rules that turn an operator on its own into one of blocks, by operator."""
 
     rules: Iterable[Rule]
-    moves: frozenset[str] = CUTTING
+    parallel: frozenset[str] = CUTTING
     """The parallel operators that a rule may use."""
     windows: bool = False
     """Whether what windows slide over may be cut, each block with a halo of its neighbours."""
     parting: Parting = field(init=False)
-    """How weights are kept in parts."""
+    """How weights are fully sharded."""
     _by_operator: dict[str, list[Rule]] = field(init=False)
     _through: dict[str, list[tuple[frozenset[int], Rule]]] = field(init=False)
     _known: dict[Signature, Mapping[str, Rule]] = field(init=False)
@@ -44,7 +44,7 @@ class Cuts:
         self._through = defaultdict(list)
         self._known = {}
         for rule in (way for both in self.rules for way in (both, both.reversed)):
-            name = _operator_alone(rule, self.moves, windows=self.windows)
+            name = _operator_alone(rule, self.parallel, windows=self.windows)
             if name is not None:
                 self._by_operator[name].append(rule)
             elif carriers := _carriers(rule):

@@ -71,7 +71,7 @@ class Cutting:
         return True
 
 
-def in_order(own: Space, codes: Iterable[int]) -> list[int]:
+def in_order(own: Space, strategy: Iterable[int]) -> list[int]:
     """The places of a strategy's axes, in the order in which rules cut along them: sums are reduced
     after all else is combined, so that they can pass on."""
 
@@ -79,7 +79,7 @@ def in_order(own: Space, codes: Iterable[int]) -> list[int]:
         axis = own.axes[place]
         return 0 if passes(axis) else 1 if None in axis.outputs else 2
 
-    return sorted(dict.fromkeys(code for code in codes if code >= 0), key=depth)
+    return sorted(dict.fromkeys(entry for entry in strategy if entry >= 0), key=depth)
 
 
 def _last_reduced(value: Value, degree: int) -> tuple[int, ...] | None:

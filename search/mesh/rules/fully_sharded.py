@@ -1,4 +1,4 @@
-"""Weights that are kept in parts and combined where they are used.
+"""Weights that are fully sharded and combined where they are used.
 
 A tensor is the combine of its parts, by a rule of the library. Applied to a weight that all devices
 read, it leaves each of them a part to keep, with its gradient and the optimizer's states; a step
@@ -48,10 +48,10 @@ def parting(rules: Iterable[Rule]) -> Parting:
     return of
 
 
-def in_parts(
+def fully_sharded(
     placed: Placed, weights: Collection[str], devices: int, parted: Parting, scribe: Scribe
 ) -> Placed:
-    """The graph with some weights, by name, kept in parts on so many devices."""
+    """The graph with some weights, by name, fully sharded on so many devices."""
     replaced: dict[Value, Value] = {}
     for leaf in placed.graph.leaves:
         if leaf.leaf.kind == "weight" and leaf.leaf.name in weights:

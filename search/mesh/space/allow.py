@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.schedule import trace
 from pcg.types.local import Axis
-from search.mesh.space.strategies import COPY, IDLE, Space
+from search.mesh.space.strategies import IDLE, REPLICATE, Space
 
-UNUSED = (IDLE, COPY)
-"""Codes of digits along which an operator is not cut."""
+UNUSED = (IDLE, REPLICATE)
+"""What a strategy has along mesh axes that cut nothing of an operator."""
 
 Mask = NDArray[np.bool_]
 Allowed = Callable[[Node, Space], Mask]
@@ -59,18 +59,18 @@ def _is_table(node: Node) -> bool:
     return node.name.startswith("embedding")
 
 
-def tensor_parallel(graph: Graph, digits: int, inner: int) -> Allowed:
-    """The batch cut along the outer digits, one other index along the ``inner`` last ones, which is
-    data x tensor parallelism in Megatron's manner."""
+def tensor_parallel(graph: Graph, mesh_axes: int, inner: int) -> Allowed:
+    """The batch cut along the outer mesh axes, one other index along the ``inner`` last ones, which
+    is data x tensor parallelism in Megatron's manner."""
     batch = batch_axes(graph)
-    outer = digits - inner
+    outer = mesh_axes - inner
 
     def allowed(node: Node, space: Space) -> Mask:
         own = batch.get(node)
         names = [axis.name for axis in space.axes]
         places = [names.index(own)] if own in names else UNUSED
-        first = np.isin(space.codes[:, :outer], places).all(axis=1)
-        last = space.codes[:, outer:]
+        first = np.isin(space.strategies[:, :outer], places).all(axis=1)
+        last = space.strategies[:, outer:]
         one = (last == last[:, :1]).all(axis=1) if inner else np.ones(len(space), bool)
         mask = first & one
         return mask if mask.any() else _fully(space, own)
@@ -165,7 +165,7 @@ def along(graph: Graph, dimensions: Collection[Dimension]) -> Allowed:
     def allowed(node: Node, space: Space) -> Mask:
         kinds = [dimension_of(node, axis, batch.get(node)) for axis in space.axes]
         places = [i for i, kind in enumerate(kinds) if kind in dimensions]
-        return np.asarray(np.isin(space.codes, [*places, *UNUSED]).all(axis=1))
+        return np.asarray(np.isin(space.strategies, [*places, *UNUSED]).all(axis=1))
 
     return allowed
 
@@ -186,13 +186,13 @@ def dimension_of(node: Node, axis: Axis, batch: str | None) -> Dimension:
 
 
 def _fully(space: Space, name: str | None) -> Mask:
-    """The strategy that cuts one index along all digits; where none does, those that cut no other
-    index. What has no such index computes from weights alone, and may be cut in any way."""
+    """The strategy that cuts one index along all mesh axes; where none does, those that cut no
+    other index. What has no such index computes from weights alone, and may be cut in any way."""
     names = [axis.name for axis in space.axes]
     if name is None:
         return np.ones(len(space), bool)
     if name in names:
-        full = (space.codes == names.index(name)).all(axis=1)
+        full = (space.strategies == names.index(name)).all(axis=1)
         if full.any():
             return full
     return _only(space, {name})
@@ -201,4 +201,4 @@ def _fully(space: Space, name: str | None) -> Mask:
 def _only(space: Space, names: Collection[str | None]) -> Mask:
     """The strategies that cut indices of some names only; the uncut one at least."""
     places = [i for i, axis in enumerate(space.axes) if axis.name in names]
-    return np.asarray(np.isin(space.codes, [*places, *UNUSED]).all(axis=1))
+    return np.asarray(np.isin(space.strategies, [*places, *UNUSED]).all(axis=1))

@@ -1,4 +1,4 @@
-"""The digits of device numbers, and what communication along some of them costs."""
+"""The axes of the device mesh, and what communication along some of them costs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from pcg.machine import Machine
 from search.cost.collectives import Lines, all_reduce, bucketed, padded, ring
 
 Masks = NDArray[np.int64]
-"""Sets of digits, bit i for digit i."""
+"""Sets of mesh axes, bit i for axis i."""
 Seconds = NDArray[np.float64]
+Strategy = tuple[int, ...]
+"""Of an operator, by mesh axis: the place of the axis that it cuts, or that it cuts none."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """How devices reach those that differ from them in some digits.
+    """How devices reach those that differ from them along some mesh axes.
 
     ``latency`` and ``inverse_bandwidth`` are means over the peers of a device, in seconds and
     seconds a byte; ``ring`` and ``all_reduce`` are the collectives among all of them.
@@ -33,16 +35,16 @@ class Pairs:
 
 
 @dataclass
-class Digits:
-    """The devices of a machine as digits; ``primes`` lists their bases, slowest first."""
+class Mesh:
+    """The mesh of a machine's devices; ``primes`` lists the lengths of its axes, slowest first."""
 
     machine: Machine
     turned: bool = False
-    """Whether the digits within a node are in the other order: six devices as 3 pairs, not as 2
+    """Whether the mesh axes within a node are in the other order: six devices as 3 pairs, not as 2
     sockets of 3. Groups along them are then not all alike, and are priced as the first is."""
     primes: tuple[int, ...] = field(init=False)
     strides: tuple[int, ...] = field(init=False)
-    """How many devices a step of each digit is."""
+    """How many devices a step of each mesh axis is."""
     _pairs: dict[int, Pairs] = field(init=False, default_factory=dict[int, Pairs])
 
     def __post_init__(self) -> None:
@@ -54,8 +56,8 @@ class Digits:
         return len(self.primes)
 
     def pairs(self, mask: int) -> Pairs:
-        """Of the group of devices that differ in the digits of a mask (bit i: digit i) only. All
-        groups are alike; this one holds device 0."""
+        """Of the group of devices that differ along the mesh axes of a mask (bit i: axis i) only.
+        All groups are alike; this one holds device 0."""
         found = self._pairs.get(mask)
         if found is None:
             found = self._pairs[mask] = self._measured(self.group(mask))
@@ -73,7 +75,7 @@ class Digits:
         return [self.pairs(int(mask)) for mask in known], inverse.reshape(masks.shape)
 
     def group(self, mask: int) -> list[int]:
-        """The devices that differ from device 0 in the digits of a mask only."""
+        """The devices that differ from device 0 along the mesh axes of a mask only."""
         free = [i for i in range(len(self)) if mask >> i & 1]
         ranges = [range(self.primes[i]) for i in free]
         return sorted(

@@ -80,8 +80,8 @@ class _Ordered:
 
     def forks(self, members: Sequence[int]) -> Iterator[Fork]:
         """The outermost ones among some operators, whose numbers ascend."""
-        for stretch in self._between(members):
-            parts = self._components(stretch)
+        for between in self._between(members):
+            parts = self._components(between)
             within = (p for p in parts if 1 < len(p) < len(members))
             if len(parts) == 1:
                 yield from (fork for part in within for fork in self.forks(part))

@@ -1,4 +1,4 @@
-"""The strategies of an operator: which of its indices each digit of the devices cuts."""
+"""The strategies of an operator: which of its indices each mesh axis of the devices cuts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Node
 from pcg.placement.view import MachineView
 from pcg.types.local import Axis
-from search.mesh.space.axes import Digits
+from search.mesh.space.axes import Mesh, Strategy
 
 IDLE = -1
-"""The code of a digit along which only one device takes part: the first, unless told otherwise."""
+"""Along this mesh axis only one device takes part: the first, unless told otherwise."""
 PARTIAL = -2
-"""The code of a digit along which a tensor is in partial sums."""
-COPY = -3
-"""The code of a digit along which a tensor is copied, and an operator computes the same again."""
+"""Along this mesh axis a tensor is in partial sums."""
+REPLICATE = -3
+"""Along this mesh axis a tensor is copied, and an operator computes the same again."""
 
 PASSING = "partials of "
 """How the names of axes begin along which partial sums pass through an operator."""
@@ -29,52 +29,54 @@ PASSING = "partials of "
 UNCUT = 0
 """The place of the strategy that cuts nothing."""
 
-Codes = NDArray[np.int8]
-"""[strategies, digits]: of an operator, the place of an axis, IDLE or COPY; of a tensor, a
-dimension, or one of the codes above."""
+Strategies = NDArray[np.int8]
+"""[strategies, mesh axes]: strategies as rows of an array."""
+
+Placements = NDArray[np.int8]
+"""[placements, mesh axes]: the dimension that is sharded, IDLE, PARTIAL or REPLICATE."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """The strategies of an operator. ``codes[s, d]`` is the place in ``axes`` of the axis that
-    digit d cuts, IDLE or COPY."""
+    """The strategies of an operator. ``strategies[s, m]`` is the place in ``axes`` of the axis
+    that mesh axis m cuts, IDLE or REPLICATE."""
 
     axes: tuple[Axis, ...]
-    codes: Codes
+    strategies: Strategies
 
     def __len__(self) -> int:
-        return len(self.codes)
+        return len(self.strategies)
 
-    def place(self, codes: tuple[int, ...]) -> int | None:
+    def place(self, strategy: Strategy) -> int | None:
         """Where a strategy is; None if the operator has no such one."""
-        return self._place.get(codes)
+        return self._place.get(strategy)
 
     @cached_property
-    def _place(self) -> Mapping[tuple[int, ...], int]:
-        return {tuple(row): place for place, row in enumerate(self.codes.tolist())}
+    def _place(self) -> Mapping[Strategy, int]:
+        return {tuple(row): place for place, row in enumerate(self.strategies.tolist())}
 
-    def operand(self, position: int) -> Codes:
+    def operand(self, position: int) -> Placements:
         """How each strategy needs an operand: an index that the operand lacks copies it."""
         table = [axis.operands[position] for axis in self.axes]
-        return self._placed([COPY if at is None else at for at in table])
+        return self._placed([REPLICATE if at is None else at for at in table])
 
-    def output(self, port: int) -> Codes:
+    def output(self, port: int) -> Placements:
         """How each strategy leaves an output: an index that is summed away leaves partials."""
         table = [axis.outputs[port] for axis in self.axes]
         return self._placed([PARTIAL if at is None else at for at in table])
 
-    def _placed(self, table: Sequence[int]) -> Codes:
+    def _placed(self, table: Sequence[int]) -> Placements:
         # The last entries are found at places -3 to -1.
-        return np.array([*table, COPY, PARTIAL, IDLE], np.int8)[self.codes]
+        return np.array([*table, REPLICATE, PARTIAL, IDLE], np.int8)[self.strategies]
 
     def degrees(self, primes: Sequence[int]) -> NDArray[np.int64]:
         """[strategies, axes]: how many pieces each index is cut into. Partial sums that pass
         through are whole tensors each."""
-        found = np.ones((len(self.codes), len(self.axes)), np.int64)
+        found = np.ones((len(self.strategies), len(self.axes)), np.int64)
         cut = [i for i, axis in enumerate(self.axes) if not passes(axis)]
         for axis in cut:
-            for digit, prime in enumerate(primes):
-                found[:, axis] *= np.where(self.codes[:, digit] == axis, prime, 1)
+            for mesh_axis, prime in enumerate(primes):
+                found[:, axis] *= np.where(self.strategies[:, mesh_axis] == axis, prime, 1)
         return found
 
 
@@ -94,15 +96,15 @@ def passing(node: Node, carriers: Collection[int]) -> Axis:
 def space(
     node: Node,
     axes: Mapping[str, int],
-    digits: Digits,
+    mesh: Mesh,
     most: int,
     carriers: Collection[Collection[int]] = (),
 ) -> Space:
     """The strategies of a whole operator. ``axes``: the lengths of the indices that may be cut;
     ``carriers``: operands of which partial sums may pass through, a set at a time.
 
-    Digits in a row cut one index, or hold partial sums; at most ``most`` are in use. Along the
-    other digits one device takes part, or all compute the same.
+    Mesh axes in a row cut one index, or hold partial sums; at most ``most`` are in use. Along the
+    other mesh axes one device takes part, or all compute the same.
     """
     ranks = tuple(value.type.rank for value in node.inputs)
     local = node.operator_call.typing(ranks)
@@ -112,30 +114,30 @@ def space(
     lengths = [*(axes[axis.name] for axis in typing), *(0 for _ in carriers)]
     typing += [passing(node, some) for some in carriers]
     # Which degrees divide a length is all that counts of it.
-    devices = prod(digits.primes)
+    devices = prod(mesh.primes)
     dividing = tuple(gcd(length, devices) if length else 0 for length in lengths)
-    return Space(tuple(typing), _codes(dividing, tuple(digits.primes), most))
+    return Space(tuple(typing), _strategies(dividing, tuple(mesh.primes), most))
 
 
 @lru_cache(maxsize=1 << 12)
-def _codes(lengths: tuple[int, ...], primes: tuple[int, ...], most: int) -> Codes:
-    """[strategies, digits]: the strategies of indices of these lengths, 0 for partial sums."""
+def _strategies(lengths: tuple[int, ...], primes: tuple[int, ...], most: int) -> Strategies:
+    """[strategies, mesh axes]: the strategies of indices of these lengths, 0 for partial sums."""
     cut = dict.fromkeys(_rows(lengths, primes, most))
-    copied = (tuple(COPY if code == IDLE else code for code in row) for row in cut)
+    copied = (tuple(REPLICATE if entry == IDLE else entry for entry in row) for row in cut)
     rows = cut | dict.fromkeys(copied)
     found = np.array(list(rows), np.int8).reshape(len(rows), len(primes))
     found.setflags(write=False)  # it is shared
     return found
 
 
-def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[Strategy]:
     count = len(primes)
     yield (IDLE,) * count
     for cut in range(1, most + 1):
         for order in permutations(range(len(lengths)), cut):
             if sum(lengths[axis] == 0 for axis in order) > 1:
                 continue
-            # Idle digits are the outermost (some nodes, or sockets, take part) or the innermost
+            # Idle mesh axes are the outermost (some nodes, or sockets, take part) or the innermost
             # (one device of each group does).
             for bounds in combinations(range(count + 1), cut + 1):
                 if bounds[0] and bounds[-1] < count:
@@ -148,27 +150,27 @@ def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[
                     yield (*row, *[IDLE] * (count - bounds[-1]))
 
 
-def starts(codes: Sequence[int], digits: Digits) -> list[int]:
-    """The devices that an operator may begin at: by which one takes part along each digit that is
-    idle."""
+def starts(strategy: Sequence[int], mesh: Mesh) -> list[int]:
+    """The devices that an operator may begin at: by which one takes part along each mesh axis that
+    is idle."""
     found = [0]
-    for code, prime, stride in zip(codes, digits.primes, digits.strides, strict=True):
-        found = [first + i * stride for first in found for i in range(prime if code == IDLE else 1)]
+    for entry, prime, stride in zip(strategy, mesh.primes, mesh.strides, strict=True):
+        found = [
+            first + i * stride for first in found for i in range(prime if entry == IDLE else 1)
+        ]
     return found
 
 
-def view(
-    codes: Sequence[int], places: Sequence[int], digits: Digits, start: int = 0
-) -> MachineView:
+def view(strategy: Sequence[int], places: Sequence[int], mesh: Mesh, start: int = 0) -> MachineView:
     """The machine view of a strategy; equal ones are one object. ``places``: for each axis of the
-    operator's task grid, its place among the axes of the space, COPY for that of copies, or IDLE
-    for one that is not cut. ``start``: one of its ``starts``."""
+    operator's task grid, its place among the axes of the space, REPLICATE for that of copies, or
+    IDLE for one that is not cut. ``start``: one of its ``starts``."""
     shape: list[int] = []
     strides: list[int] = []
     for place in places:
-        own = [d for d, code in enumerate(codes) if place != IDLE and code == place]
-        shape.append(prod(digits.primes[d] for d in own))
-        strides.append(digits.strides[own[-1]] if own else 0)
+        own = [d for d, entry in enumerate(strategy) if place != IDLE and entry == place]
+        shape.append(prod(mesh.primes[d] for d in own))
+        strides.append(mesh.strides[own[-1]] if own else 0)
     return _view(start, tuple(shape), tuple(strides))
 
 

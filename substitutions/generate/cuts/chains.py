@@ -39,7 +39,7 @@ Degree = tuple[str, ...]
 """A product of symbols, sorted; empty for 1."""
 
 
-class Move(NamedTuple):
+class ParallelOp(NamedTuple):
     """A parallel operator. ``axis``: -1 for those that have none. ``haloed``: a partition that
     states a halo."""
 
@@ -59,7 +59,7 @@ class Move(NamedTuple):
         return -1 if self.name in ("combine", "batch", "reduce") else 1
 
 
-Word = tuple[Move, ...]
+Word = tuple[ParallelOp, ...]
 """Parallel operators, the one that is applied first in front."""
 Type = tuple[tuple[tuple[tuple[str, int], str], int], ...]
 
@@ -82,14 +82,14 @@ class Rewrite:
         for renamed in ({0: 0}, {0: 1}) if self.axes == frozenset((0,)) else ({0: 0, 1: 1},):
             for degrees in _matches(self.left, word, {**renamed, -1: -1}, {}):
                 yield tuple(
-                    Move(m.name, renamed.get(m.axis, -1), _image(m.degree, degrees), m.haloed)
+                    ParallelOp(m.name, renamed.get(m.axis, -1), _image(m.degree, degrees), m.haloed)
                     for m in self.right
                 )
 
 
 def _matches(
-    pattern: Sequence[Move],
-    word: Sequence[Move],
+    pattern: Sequence[ParallelOp],
+    word: Sequence[ParallelOp],
     axes: Mapping[int, int],
     degrees: dict[str, Degree],
 ) -> Iterator[dict[str, Degree]]:
@@ -124,7 +124,7 @@ def _image(degree: Degree, degrees: Mapping[str, Degree]) -> Degree:
     return tuple(sorted(symbol for s in degree for symbol in degrees[s]))
 
 
-def move_rules() -> Enumerated:
+def chain_rules() -> Enumerated:
     """The general rules between chains of parallel operators."""
     every = _classes([*_words(LONGEST, _plain_degrees()), *_words(2, _product_degrees())])
     rules = basis(every)
@@ -143,18 +143,18 @@ def _product_degrees() -> list[Degree]:
 
 def _words(longest: int, degrees: Sequence[Degree]) -> Iterator[Word]:
     for length in range(longest + 1):
-        yield from product(_moves(degrees), repeat=length)
+        yield from product(_parallel_ops(degrees), repeat=length)
 
 
-def _moves(degrees: Sequence[Degree]) -> list[Move]:
+def _parallel_ops(degrees: Sequence[Degree]) -> list[ParallelOp]:
     """Every parallel operator at some degrees; of degree 1, only the exchange of a halo."""
-    found: list[Move] = []
+    found: list[ParallelOp] = []
     for degree in degrees:
         for axis in AXES:
-            found.append(Move("partition", axis, degree, haloed=True))
+            found.append(ParallelOp("partition", axis, degree, haloed=True))
             names = ("partition", "combine", "pipeline", "batch") if degree else ()
-            found += [Move(name, axis, degree) for name in names]
-        found += [Move(name, -1, degree) for name in ("replicate", "reduce") if degree]
+            found += [ParallelOp(name, axis, degree) for name in names]
+        found += [ParallelOp(name, -1, degree) for name in ("replicate", "reduce") if degree]
     return found
 
 
@@ -164,9 +164,9 @@ def type_of(word: Word) -> Type | None:
     if halos is None:
         return None
     powers: dict[tuple[tuple[str, int], str], int] = defaultdict(int)
-    for move in word:
-        for symbol in move.degree:
-            powers[move.entry, symbol] += move.power
+    for op in word:
+        for symbol in op.degree:
+            powers[op.entry, symbol] += op.power
     halo = [((("halo", axis), ""), 1) for axis in halos]
     return tuple(sorted([*((p, n) for p, n in powers.items() if n), *halo]))
 
@@ -174,13 +174,13 @@ def type_of(word: Word) -> Type | None:
 def _halos(word: Word) -> set[int] | None:
     """The axes that have a halo after a chain; None if it cuts where there is one."""
     halos: set[int] = set()
-    for move in word:
-        if move.name == "partition" and move.axis in halos:
+    for op in word:
+        if op.name == "partition" and op.axis in halos:
             return None
-        if move.haloed:
-            halos.add(move.axis)
-        elif move.name == "combine":
-            halos.discard(move.axis)
+        if op.haloed:
+            halos.add(op.axis)
+        elif op.name == "combine":
+            halos.discard(op.axis)
     return halos
 
 
@@ -197,7 +197,7 @@ def _classes(words: Sequence[Word]) -> dict[Type, list[Word]]:
 def _order(word: Word) -> tuple[int, int, Word]:
     """Chains by stage, small ones first: of one symbol a degree, with exchanges of halos, with
     products, and those of three operators, which bring little that is new."""
-    degrees = [move.degree for move in word]
+    degrees = [op.degree for op in word]
     is_product = max(map(len, degrees), default=1) > 1
     stage = 3 if len(word) > 2 else 2 if is_product else int(() in degrees)
     return stage, len(word), word
@@ -229,14 +229,14 @@ def _size(pair: tuple[Word, Word]) -> tuple[object, ...]:
 
 
 def _symbols(word: Word) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(symbol for move in word for symbol in move.degree))
+    return tuple(dict.fromkeys(symbol for op in word for symbol in op.degree))
 
 
 def _is_wanted(pair: tuple[Word, Word]) -> bool:
     """Whether its symbols are new ones in turn, one side has all of them, and its only axis, if it
     has one, is the first."""
     word, least = pair
-    axes = {move.axis for move in word + least if move.axis >= 0}
+    axes = {op.axis for op in word + least if op.axis >= 0}
     orders = (_symbols(word + least), _symbols(least + word))
     return (
         axes != {1}
@@ -293,26 +293,26 @@ class Rewriter:
 
     def _image(self, part: Word) -> frozenset[Word]:
         if part not in self._images:
-            rules = self._rules[tuple(move.name for move in part)]
+            rules = self._rules[tuple(op.name for op in part)]
             self._images[part] = frozenset(i for rule in rules for i in rule.images(part))
         return self._images[part]
 
 
 def pair(left: Word, right: Word) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """The chains as graphs, with free axes before, between and after those that they use."""
-    axes = sorted({move.axis for move in left + right if move.axis >= 0})
+    axes = sorted({op.axis for op in left + right if op.axis >= 0})
     dims = {axis: 2 * i + 1 for i, axis in enumerate(axes)}
     x = tensor("x", 2 * len(axes) + 1)
     return (_applied(left, x, dims),), (_applied(right, x, dims),)
 
 
 def _applied(word: Word, x: Value, dims: Mapping[int, int]) -> Value:
-    for move in word:
-        operator = OPERATORS[move.name]
-        degree = product_of(map(Poly.of, move.degree))
-        attributes = {"dim": dims[move.axis]} if move.axis >= 0 else {}
-        if move.haloed:
-            suffix = "" if dims[move.axis] == 1 else "2"
+    for op in word:
+        operator = OPERATORS[op.name]
+        degree = product_of(map(Poly.of, op.degree))
+        attributes = {"dim": dims[op.axis]} if op.axis >= 0 else {}
+        if op.haloed:
+            suffix = "" if dims[op.axis] == 1 else "2"
             around = ("halo_before", "halo_after")
             halo = {n: Poly.of(s + suffix) for n, s in zip(operator.optional, around, strict=True)}
             x = apply(operator(**attributes, degree=degree, **halo), x)

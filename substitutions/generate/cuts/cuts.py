@@ -45,12 +45,9 @@ from substitutions.generate.algebra.enumerate import (
     labels,
     runs_of,
 )
-from substitutions.generate.cuts.chains import move_rules
 from substitutions.generate.cuts.derive import Column, Edges, Place, Relation, Steps, relations
 from substitutions.rules.candidate import Candidate, Enumerated
 from verifier.trusted.sizes.degrees import Basis, Monomial, entries, input_degrees, typings
-
-__all__ = ["cut_rules", "move_rules"]
 
 FAMILY = "cut"
 MOST_PLACES = 36

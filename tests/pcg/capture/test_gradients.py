@@ -262,7 +262,7 @@ HOOKS = {
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_hooks_on_the_way_back_are_one_line(name):
+def test_hooks_in_the_backward_pass_are_one_line(name):
     prepare, problem = HOOKS[name]
     with pytest.raises(InputError, match=problem):
         capture(Two(plain, prepare), (rows(),))

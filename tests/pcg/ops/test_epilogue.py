@@ -38,7 +38,7 @@ def test_one_kernel_computes_and_differentiates_as_two_do(shape, trained):
         torch.testing.assert_close(gradients(found, wanted), slopes)
 
 
-def test_what_it_keeps_for_the_way_back_is_operands_and_output():
+def test_what_it_saves_for_the_backward_pass_is_operands_and_output():
     x, w = (operand.requires_grad_() for operand in operands((4, 3)))
     held: list[Tensor] = []
 

@@ -14,7 +14,7 @@ from support.graphs.strategies import graphs, parts_of_leaves, placed, seeds
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node
 from pcg.placement.layout import grid, spread, tasks
-from pcg.placement.schedule import Compute, Load, Move, Schedule, Slot, schedule
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
 from pcg.readings.evaluate import Block, evaluate_output, evaluate_whole, meaning
@@ -39,14 +39,14 @@ def simulate(made: Schedule, parts: dict[str, Array], *, kernels: bool) -> Memor
                     device: v[(piece.partial, *place(slot.layout, device))]
                     for device, piece in slot.layout.pieces
                 }
-            case Move(source, target):
+            case Reshard(source, target):
                 memory[target] = run_move(step, memory[source])
             case Compute():
                 run_compute(step, memory, kernels=kernels)
     return memory
 
 
-def run_move(step: Move, held: dict[int, Array]) -> dict[int, Array]:
+def run_move(step: Reshard, held: dict[int, Array]) -> dict[int, Array]:
     source, target = step.source.layout, step.target.layout
     result = {device: np.zeros(extent(target, device)) for device in target.devices}
     for message in step.transfer.messages:
@@ -145,7 +145,7 @@ def kinds(made: Schedule) -> list[str]:
         match step:
             case Load(slot):
                 words.append(f"load {slot.value.node.name} {slot.layout.type}")
-            case Move(source):
+            case Reshard(source):
                 words.append(f"{step.transfer.kind} {source.value.node.name}")
             case Compute(node):
                 words.append(node.name)
@@ -191,7 +191,7 @@ def test_a_weight_stored_in_parts_is_gathered_in_every_step():
     assert kinds(made) == ["load x [4/2, 6]", "load w [6/2, 8]", "messages w", "matmul"]
     (layout,) = made.homes.values()
     assert layout.devices == (0, 1)
-    (move,) = (step for step in made.steps if isinstance(step, Move))
+    (move,) = (step for step in made.steps if isinstance(step, Reshard))
     assert move.transfer.elements == 6 * 8
 
 

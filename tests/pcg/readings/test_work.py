@@ -47,7 +47,7 @@ def test_a_product_with_its_activation_spares_a_pass_over_memory():
     assert fused.flops_forward == sum(w.flops_forward for w in apart)
     assert fused.kernels_forward == 1
     assert fused.bytes_forward == apart[0].bytes_forward
-    # On the way back it saves nothing: the gradient of the product alone is made first.
+    # In the backward pass it saves nothing: the gradient of the product alone is made first.
     assert fused.flops_backward == apart[0].flops_backward
     assert fused.bytes_backward == apart[0].bytes_backward
     back = fused.flops_slope, fused.bytes_slope, fused.kernels_slope

@@ -11,13 +11,13 @@ from pcg.errors import InputError, OperatorError
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.placement.layout import grid, spread
-from pcg.placement.schedule import Move, schedule
+from pcg.placement.schedule import Reshard, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.check import Placement, check_graph, check_placement
 from pcg.plan.text import parse_graph, parse_values
 from pcg.types.operator import Operator
 from pcg.types.tensor import Degrees, Halo, ParallelTensor
-from search.substitute.applications import Moves
+from search.substitute.applications import Rewrites
 from substitutions.rules.match import matches
 from substitutions.rules.rule import parse_rule
 
@@ -246,7 +246,7 @@ def test_a_weight_is_stored_without_halos():
     homes = {leaf.leaf.name: layout.type for leaf, layout in made.homes.items()}
     assert not homes["x"].degrees.halos
     assert node.inputs[0].type.degrees.halos
-    moves = [step for step in made.steps if isinstance(step, Move)]
+    moves = [step for step in made.steps if isinstance(step, Reshard)]
     assert [move.target.value.node.leaf.name for move in moves] == ["x"]
 
 
@@ -264,8 +264,8 @@ def test_rules_with_halos_are_not_applied_by_the_search():
     text = pool("12", "height=12, kernel_h=2, stride_h=1, top=1")
     graph = parse_graph(text)
     assert list(matches(RULE, graph))
-    assert not list(Moves([RULE], 2).applications(graph))
-    assert not Moves([RULE], 2).options(graph.leaves[0].value())[1:]
+    assert not list(Rewrites([RULE], 2).applications(graph))
+    assert not Rewrites([RULE], 2).options(graph.leaves[0].value())[1:]
 
 
 def test_a_rule_about_partitions_does_not_match_one_with_a_halo():

@@ -1,4 +1,4 @@
-"""Shorter number formats beside master weights, and stretches that are compiled."""
+"""Shorter number formats beside master weights, and segments that are compiled."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_mixed_precision_on_several_ranks():
     assert first == pytest.approx(alone("bf16"), rel=0.02)
 
 
-def test_compiled_stretches_compute_the_same(monkeypatch):
+def test_compiled_segments_compute_the_same(monkeypatch):
     """By a backend of torch's own that needs no C++ compiler."""
     seen: list[list[str]] = []
     whole = torch.compile
@@ -82,7 +82,7 @@ def test_compiled_stretches_compute_the_same(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", lambda f, **options: whole(f, backend=kept, **options))
     assert alone("float64", compiles=True) == pytest.approx(alone("float64"), rel=1e-12)
-    # The model is one stretch, and all of it one graph.
+    # The model is one segment, and all of it one graph.
     assert len(seen) == 1
     assert sum(op.startswith("call") for op in seen[0]) > 3
 

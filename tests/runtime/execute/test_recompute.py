@@ -1,4 +1,4 @@
-"""Activations that are computed again: the same values, in less memory."""
+"""Activations that are recomputed: the same values, in less memory."""
 
 from __future__ import annotations
 
@@ -88,5 +88,5 @@ def test_a_program_says_what_is_computed_again():
     plan = replace(make_plan(graph, graph, 1, {}), recompute=frozenset({tanh}))
     shown = str(Lowering(plan).program(0)).splitlines()
     assert [line for line in shown if "again" in line] == [
-        "  t2 = tanh(t1), and again on the way back  [2048, 32]"
+        "  t2 = tanh(t1), and again in the backward pass  [2048, 32]"
     ]

@@ -13,7 +13,7 @@ from pcg.plan.text import parse_graph
 from search.backtracking.backtrack import Space, backtrack
 from search.backtracking.mapping import Mapper
 from search.cost.cost import CostModel
-from search.substitute.applications import Keys, Moves
+from search.substitute.applications import Keys, Rewrites
 from substitutions.rules.store import Library, load_library
 
 
@@ -57,7 +57,7 @@ def closure(space: Space) -> list[Graph]:
 )
 def test_it_finds_the_best_of_the_closure(text: str, library: Library) -> None:
     graph = parse_graph(text)
-    space = Space(graph, Moves(library.concrete(graph), 4), Keys(), growth=0)
+    space = Space(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=0)
     price = Priced()
     best = min(price(graph) for graph in closure(space))
     assert backtrack(space, price, threshold=inf).seconds == best
@@ -69,7 +69,7 @@ def test_the_best_is_never_worse_than_the_start(library: Library) -> None:
     price = Priced()
     start = price(graph)
     found = backtrack(
-        Space(graph, Moves(library.concrete(graph), 4), Keys(), growth=1), price, budget=100
+        Space(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=1), price, budget=100
     )
     assert found.seconds <= start
     assert found.candidates >= 1
@@ -78,7 +78,7 @@ def test_the_best_is_never_worse_than_the_start(library: Library) -> None:
 def test_the_budget_is_kept_and_said(library: Library) -> None:
     graph = mlp(512, (512, 512, 512))
     price = Priced()
-    space = Space(graph, Moves(library.concrete(graph), 4), Keys(), growth=1)
+    space = Space(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=1)
     found = backtrack(space, price, budget=5, threshold=2.0)
     assert found.stop == "budget"
     late = backtrack(space, price, deadline=0.0)
@@ -87,7 +87,9 @@ def test_the_budget_is_kept_and_said(library: Library) -> None:
 
 def test_a_derivation_has_a_step_for_each_rule(library: Library) -> None:
     graph = mlp(512, (512, 512))
-    found = backtrack(Space(graph, Moves(library.concrete(graph), 4), Keys(), growth=0), Priced())
+    found = backtrack(
+        Space(graph, Rewrites(library.concrete(graph), 4), Keys(), growth=0), Priced()
+    )
     assert found.graph.digest != graph.digest
     names = {rule.name for rule in library.concrete(graph)}
     assert found.applied
@@ -97,12 +99,12 @@ def test_a_derivation_has_a_step_for_each_rule(library: Library) -> None:
 def test_a_seed_orders_graphs_of_equal_cost(library: Library) -> None:
     """Whatever the order, all of a small closure is looked at, and the best has one cost."""
     graph = parse_graph("x = input[8, 8]\nw = weight[8, 8]\nreturn sum_loss(matmul(x, w))")
-    moves, keys = Moves(library.concrete(graph), 2), Keys()
+    rewrites, keys = Rewrites(library.concrete(graph), 2), Keys()
     orders: list[list[int]] = []
     for seed in (None, None, 1, 1, 2):
         order: list[int] = []
         backtrack(
-            Space(graph, moves, keys, growth=0),
+            Space(graph, rewrites, keys, growth=0),
             lambda _: 1.0,
             observe=lambda candidate, _, order=order: order.append(keys.of(candidate)),
             seed=seed,

@@ -14,7 +14,7 @@ from pcg.plan.text import node_names, parse_graph
 from search.backtracking.backtrack import Found
 from search.backtracking.split import Part, Span, cuts, parts, renamed, rules_across, shape_key
 from search.backtracking.stitch import Leg, stitch
-from search.substitute.applications import Moves, Option
+from search.substitute.applications import Option, Rewrites
 from substitutions.rules.store import load_library
 
 
@@ -70,8 +70,8 @@ def test_parts_have_the_size_asked_for() -> None:
 def test_cuts_are_where_the_fewest_rules_cross() -> None:
     """A product and its ReLU may be fused, so that they are not cut apart."""
     graph = mlp(4, (4,) * 9)
-    moves = Moves(load_library().concrete(graph), 2)
-    spans = moves.spans(graph)
+    rewrites = Rewrites(load_library().concrete(graph), 2)
+    spans = rewrites.spans(graph)
     assert {"matmul", "relu"} in [{node.name for node in span} for span in spans]
 
     def across(given: Sequence[Span]) -> int:

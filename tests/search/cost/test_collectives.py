@@ -1,4 +1,4 @@
-"""Collectives by their formulas, and for all sets of digits at once as for one group."""
+"""Collectives by their formulas, and for all sets of mesh axes at once as for one group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pcg.machine import Hop, Link, load_machine
 from search.cost.collectives import BUCKET, all_reduce, bucketed, ring, seconds
-from search.mesh.space.axes import Digits
+from search.mesh.space.axes import Mesh
 
 hops = st.builds(
     Hop,
@@ -94,25 +94,23 @@ def test_on_192_gpus_latency_is_not_that_of_a_flat_ring():
 
 
 @pytest.mark.parametrize("machine", [("summit", 4), ("p3-16xlarge", 2), ("dgx-a100", 3)])
-def test_digits_know_the_same(machine):
+def test_a_mesh_knows_the_same(machine):
     target = load_machine(machine[0]).with_nodes(machine[1])
-    digits = Digits(target)
-    masks = np.arange(1 << len(digits))
+    mesh = Mesh(target)
+    masks = np.arange(1 << len(mesh))
     for volume in (0.0, 1e3, 1e9):
         volumes = np.full(masks.shape, volume)
-        shared = digits.gradient_seconds(masks, volumes)
+        shared = mesh.gradient_seconds(masks, volumes)
         for mask in masks:
             group = [
                 d
                 for d in range(target.devices)
                 if all(
                     mask >> i & 1 or d // stride % prime == 0
-                    for i, (stride, prime) in enumerate(
-                        zip(digits.strides, digits.primes, strict=True)
-                    )
+                    for i, (stride, prime) in enumerate(zip(mesh.strides, mesh.primes, strict=True))
                 )
             ]
             own = target.hops(group)
-            passed = float(seconds(digits.pairs(int(mask)).ring, volume))
+            passed = float(seconds(mesh.pairs(int(mask)).ring, volume))
             assert passed == pytest.approx(float(seconds(ring(own), volume)))
             assert shared[mask] == pytest.approx(float(bucketed(all_reduce(own), volume)))

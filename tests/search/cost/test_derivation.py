@@ -19,7 +19,7 @@ from search.mesh.plan.rewrites import Limits
 from search.mesh.plan.variants import Mode, variants
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import data_parallel
-from search.substitute.applications import Moves
+from search.substitute.applications import Rewrites
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library, load_library
 
@@ -63,12 +63,12 @@ def plan_of(model: Graph, graph: Graph, steps: Sequence[Application]) -> Plan:
 def test_a_walk_is_replayed(name: str, library: Library):
     """At random, by any usable rule anywhere: values shared, merged and unfolded on the way."""
     model = parse_graph(MODELS[name])
-    moves = Moves(library.concrete(model), 4)
+    rewrites = Rewrites(library.concrete(model), 4)
     for seed in range(3):
         random, graph = Random(seed), model
         scribe = Scribe.after(Derivation.start(model))
         for _ in range(4):
-            ways = [applied for _, applied in moves.applications(graph)]
+            ways = [applied for _, applied in rewrites.applications(graph)]
             graph = scribe.follow(graph, random.choice(ways))
         assert {v: scribe.ids[v] for n in graph.nodes for v in n.inputs}
         followed = replay(plan_of(model, graph, scribe.steps), library.rules)
@@ -79,9 +79,9 @@ def test_a_walk_is_replayed(name: str, library: Library):
 def test_how_a_tensor_crosses_is_replayed(library: Library):
     """A value and its cuts, joined again: what reads it reads the whole, its cuts do not."""
     model = parse_graph(MODELS["shared"])
-    moves = Moves(library.concrete(model), 4)
+    rewrites = Rewrites(library.concrete(model), 4)
     value = next(node for node in model.nodes if node.name == "matmul").value()
-    options = [option for option in moves.options(value) if option.applied]
+    options = [option for option in rewrites.options(value) if option.applied]
     assert any(len(option.applied) > 1 for option in options)
     for option in options:
         graph, scribe = model, Scribe.after(Derivation.start(model))

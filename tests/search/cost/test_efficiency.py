@@ -222,13 +222,13 @@ def test_strategies_are_priced_on_the_devices_that_they_use():
     machine = two_kinds()
     graph = parse_graph("x = input[24, 2400]\nw = weight[2400, 2400]\nreturn matmul(x, w)")
     engine = Engine(CostModel(machine), Cuts(load_library().concrete(graph)))
-    for codes in engine.space(graph.outputs[0].node).codes[::7]:
-        check_priced(engine, graph, tuple(int(code) for code in codes))
+    for strategy in engine.space(graph.outputs[0].node).strategies[::7]:
+        check_priced(engine, graph, tuple(int(entry) for entry in strategy))
 
 
-def check_priced(engine: Engine, graph: Graph, codes: tuple[int, ...]) -> None:
+def check_priced(engine: Engine, graph: Graph, strategy: tuple[int, ...]) -> None:
     node = graph.outputs[0].node
-    cut = engine.cut(Choice(graph, {node: codes}, 0.0))
+    cut = engine.cut(Choice(graph, {node: strategy}, 0.0))
     (inner,) = cut.views
     forward, backward = engine.cost.compute_seconds(inner, frozenset({1}), cut.views[inner])
     found = simulate(schedule(cut.graph, cut.views), engine.cost)
@@ -265,7 +265,7 @@ def megatron_layer(hidden: int, heads: int, sequence: int, batch: int, tensor: i
 def test_megatrons_22b_step_on_eight_a100():
     """Korthikanti et al. (arXiv 2205.05198, table 5): hidden 6144, 48 layers, 64 heads, sequence
     2048, batch 4, tensor parallelism over the eight devices of a node: 1.10 s a step where only
-    attention's scores are computed again.
+    attention's scores are recomputed.
 
     Ours is 25 % less: the curves come from what Calculon states for products and memory, while link
     bandwidths are the data sheet's, of which Calculon takes 60 %, and nothing waits for a launch.

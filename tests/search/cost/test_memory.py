@@ -16,7 +16,7 @@ from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
 from pcg.plan.training import Optimizer
 from search.cost.cost import CostModel
-from search.cost.liveness import kept_positions, lives, worth_remaking
+from search.cost.liveness import liveness, saved_positions, worth_recomputing
 from search.cost.memory import peak_memory
 from search.cost.simulate import recomputing, simulate
 
@@ -62,7 +62,7 @@ def test_a_linear_operator_holds_nothing():
     assert elements(f"{X}return {longer}") == 100 + 200 + LOSS
 
 
-def test_what_is_read_on_the_way_back_is_held():
+def test_what_is_read_in_the_backward_pass_is_held():
     # gelu reads its operand: each of three is held until then, with the gradients of two.
     chain = "gelu(gelu(gelu(matmul(x, w))))"
     assert elements(f"{X}return mean_loss({chain})") == 100 + 3 * 100 + 2 * 100 + LOSS
@@ -108,7 +108,7 @@ def norms(layers: int) -> Graph:
 def test_computing_again_takes_less_memory_and_more_time():
     steps = steps_of(norms(4))
     cost = CostModel(load_machine("dgx-a100").with_devices(1))
-    again = worth_remaking(steps)
+    again = worth_recomputing(steps)
     assert {node.name for node in again} == {"subtract", "rsqrt", "multiply", "relu"}
     before, after = (peak_memory(steps, 4, remade=nodes) for nodes in ((), again))
     assert after.activations < before.activations
@@ -119,9 +119,9 @@ def test_computing_again_takes_less_memory_and_more_time():
 
 def test_nothing_is_computed_again_where_that_saves_nothing():
     steps = steps_of(parse_graph(f"{X}return mean_loss(matmul(relu(matmul(x, w)), w))"))
-    assert not worth_remaking(steps)
+    assert not worth_recomputing(steps)
     steps = steps_of(parse_graph(f"{X}return mean_loss(matmul(x, w))"))
-    assert not worth_remaking(steps)
+    assert not worth_recomputing(steps)
 
 
 @each("seed", range(25))
@@ -131,16 +131,16 @@ def test_each_tensor_lives_until_its_last_use(seed: int):
     graph = random_graph(random, 4, random.randrange(1, 9))
     steps = steps_of(graph)
     every = frozenset(n for n in operators(graph) if n.name in ("relu", "gelu", "add", "multiply"))
-    for remade in (frozenset(), every, worth_remaking(steps)):
-        found = lives(steps, remade)
-        assert all(0 <= life.first <= life.last <= found.end for life in found.lives)
-        numbers = [i for made in found.again.values() for i in made]
+    for remade in (frozenset(), every, worth_recomputing(steps)):
+        found = liveness(steps, remade)
+        assert all(0 <= life.first <= life.last <= found.end for life in found.lifetimes)
+        numbers = [i for made in found.recomputed.values() for i in made]
         assert len(numbers) == len(set(numbers))
         assert {getattr(steps.steps[i], "node", None) for i in numbers} <= remade
         seen: set[int] = set()
-        for reader in sorted(found.again, reverse=True):
-            for i in found.again[reader]:
-                sources = [s for s in found.again[reader] if s < i]
+        for reader in sorted(found.recomputed, reverse=True):
+            for i in found.recomputed[reader]:
+                sources = [s for s in found.recomputed[reader] if s < i]
                 assert sources == sorted(sources)
                 seen.add(i)
         assert peak_memory(steps, 4, remade=remade).activations > 0
@@ -149,7 +149,7 @@ def test_each_tensor_lives_until_its_last_use(seed: int):
 def test_what_an_uncut_graph_keeps_is_what_its_schedule_holds():
     graph = norms(1)
     graph.check()
-    kept = kept_positions(graph)
+    kept = saved_positions(graph)
     names = sorted((n.name, sorted(r.operands), sorted(r.outputs)) for n, r in kept.items())
     # The product reads data and, since that needs no gradient, not its weight. Products read the
     # centred input, the root of the variance, which is repeated, and the normed; relu its operand.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pcg.graph.graph import Graph, Node
 from pcg.machine import load_machine
 from pcg.placement.layout import grid
-from pcg.placement.schedule import Move, schedule
+from pcg.placement.schedule import Reshard, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
 from search.cost.cost import NOTHING, CostModel, Duration, Exchanged, gradients
@@ -71,7 +71,7 @@ def test_disjoint_branches_run_at_the_same_time():
         for node in graph.nodes
         if not node.is_leaf
     }
-    (move,) = [step for step in steps.steps if isinstance(step, Move)]
+    (move,) = [step for step in steps.steps if isinstance(step, Reshard)]
     moved = cost.movement(move.transfer).longest
     rest = seconds["add"][0] + seconds["mean_loss"][0]
     branches = max(seconds["relu"][0], seconds["gelu"][0])
@@ -151,8 +151,8 @@ def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass(monkeypatc
     assert [sync.start for sync in syncs] == pytest.approx([e.end for e in back[-3:]])
     assert found.sync == pytest.approx(syncs[-1].seconds)
     assert apart.sync == pytest.approx(3 * syncs[0].seconds)
-    # On the way back nobody waits for the loss, unless there is but one stream.
-    (loss,) = [step.transfer for step in steps.steps if isinstance(step, Move)]
+    # In the backward pass nobody waits for the loss, unless there is but one stream.
+    (loss,) = [step.transfer for step in steps.steps if isinstance(step, Reshard)]
     summed = cost.movement(loss).longest
     assert found.forward == pytest.approx(apart.forward)
     assert found.backward + summed == pytest.approx(apart.backward)
@@ -190,7 +190,7 @@ def test_small_gradients_share_an_all_reduce():
         ([4, 25 << 20, 4, 1 << 20], [(3,), (2, 1), (0,)]),
     ],
 )
-def test_buffers_fill_in_the_order_of_the_way_back(blocks, expected):
+def test_buffers_fill_in_the_order_of_the_backward_pass(blocks, expected):
     steps = [Step(POOL[0], POOL[0], (), (number,)) for number in range(len(blocks))]
     assert _buffers(steps, [Exchanged(block, ((0, 1),)) for block in blocks]) == expected
 
@@ -205,10 +205,10 @@ def test_buffers_are_of_gradients_that_the_same_devices_add_up():
 def test_nothing_moves_back_where_the_loss_is_put_together():
     graph, cost = data_parallel(1), cost_of(2)
     steps = schedule(graph, views_at(graph, {}))
-    (joining,) = [i for i, step in enumerate(steps.steps) if isinstance(step, Move)]
+    (joining,) = [i for i, step in enumerate(steps.steps) if isinstance(step, Reshard)]
     assert gradients(steps).joining == joining
     *_, last = program(steps, cost).steps
-    assert last.moves
+    assert last.reshards
     assert last.forward.longest > 0
     assert last.backward is NOTHING
 

@@ -12,7 +12,7 @@ from pcg.plan.text import parse_graph
 from pcg.readings.evaluate import evaluate_shards, evaluate_whole, meaning
 from pcg.readings.ring import PrimeField
 from pcg.types.tensor import ParallelTensor
-from search.substitute.applications import Keys, Moves
+from search.substitute.applications import Keys, Rewrites
 from substitutions.rules.store import Library, load_library
 
 DEVICES = 6
@@ -24,15 +24,15 @@ def library() -> Library:
 
 
 @pytest.fixture(scope="module")
-def moves(library: Library) -> Moves:
-    return Moves(library.concrete(small_mlp()), DEVICES)
+def rewrites(library: Library) -> Rewrites:
+    return Rewrites(library.concrete(small_mlp()), DEVICES)
 
 
 def small_mlp() -> Graph:
     return mlp(6, (6, 12, 6))
 
 
-def test_every_application_keeps_the_meaning(moves: Moves) -> None:
+def test_every_application_keeps_the_meaning(rewrites: Rewrites) -> None:
     graph = small_mlp()
     ring = PrimeField()
     rng = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def test_every_application_keeps_the_meaning(moves: Moves) -> None:
     (expected,) = evaluate_whole(graph, leaves, ring)
     shards = {name: values[None] for name, values in leaves.items()}
     seen = 0
-    for changed, application in moves.applications(graph):
+    for changed, application in rewrites.applications(graph):
         assert changed.outputs[0].type == graph.outputs[0].type
         (found,) = evaluate_shards(changed, shards, ring)
         assert meaning(found, ring) == expected, application
@@ -48,10 +48,10 @@ def test_every_application_keeps_the_meaning(moves: Moves) -> None:
     assert seen > 20
 
 
-def test_degrees_are_the_divisors_of_the_device_count(moves: Moves) -> None:
+def test_degrees_are_the_divisors_of_the_device_count(rewrites: Rewrites) -> None:
     cut = {
         int(str(node.operator_call.values["degree"]))
-        for graph, _ in moves.applications(small_mlp())
+        for graph, _ in rewrites.applications(small_mlp())
         for node in graph.nodes
         if node.is_parallel
     }
@@ -59,7 +59,7 @@ def test_degrees_are_the_divisors_of_the_device_count(moves: Moves) -> None:
 
 
 def test_a_library_without_rules_makes_no_move() -> None:
-    empty = Moves((), DEVICES)
+    empty = Rewrites((), DEVICES)
     assert not list(empty.applications(small_mlp()))
     assert [o.parts for o in empty.options(small_mlp().outputs[0].node.inputs[0])] == [()]
 
@@ -68,17 +68,17 @@ def test_only_what_is_allowed_is_made(library: Library) -> None:
     def whole(node: Node) -> bool:
         return node.types[0] == ParallelTensor.whole(node.types[0].shape)
 
-    moves = Moves(library.concrete(small_mlp()), DEVICES, allow=whole)
-    for graph, _ in moves.applications(small_mlp()):
+    rewrites = Rewrites(library.concrete(small_mlp()), DEVICES, allow=whole)
+    for graph, _ in rewrites.applications(small_mlp()):
         for node in graph.nodes:
             assert node.is_leaf or node.is_parallel or whole(node)
 
 
-def test_options_cut_each_dimension_by_every_degree_that_fits(moves: Moves) -> None:
+def test_options_cut_each_dimension_by_every_degree_that_fits(rewrites: Rewrites) -> None:
     (value,) = (v for n in small_mlp().nodes if n.name == "relu" for v in n.inputs)
-    types = {str(option.type) for option in moves.options(value)}
+    types = {str(option.type) for option in rewrites.options(value)}
     assert {"[6, 12]", "[6/2, 12]", "[6/3, 12/2]", "[6, 12/6]", "[6/6, 12]"} <= types
-    for option in moves.options(value):
+    for option in rewrites.options(value):
         assert option.cut(value).type == option.type
         assert option.join(option.cut(value)).type == value.type
 
@@ -101,18 +101,18 @@ def test_how_a_weight_is_stored_counts() -> None:
     assert keys.of(plain) != keys.of(zero)
 
 
-def test_tidying_removes_what_cancels(moves: Moves) -> None:
+def test_tidying_removes_what_cancels(rewrites: Rewrites) -> None:
     graph = parse_graph(
         "x = input[4, 4]\n"
         "a = combine(relu(partition(x, dim=0, degree=2)), dim=0, degree=2)\n"
         "b = combine(relu(partition(a, dim=0, degree=2)), dim=0, degree=2)\n"
         "return b"
     )
-    tidy, applied = moves.tidied(graph)
+    tidy, applied = rewrites.tidied(graph)
     assert [n.name for n in tidy.nodes if not n.is_leaf] == ["partition", "relu", "relu", "combine"]
     assert len(applied) == 1
 
 
-def test_models_of_the_zoo_have_moves(moves: Moves) -> None:
+def test_models_of_the_zoo_have_rewrites(rewrites: Rewrites) -> None:
     graph = build_model("mlp-mnist", 6, DEVICES)
-    assert next(moves.applications(graph), None) is not None
+    assert next(rewrites.applications(graph), None) is not None

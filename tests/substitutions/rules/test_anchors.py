@@ -12,7 +12,7 @@ from pcg.graph.graph import Graph, apply
 from pcg.models.mlp import mlp
 from pcg.ops import OPERATORS
 from pcg.plan.text import parse_graph
-from search.substitute.applications import Moves
+from search.substitute.applications import Rewrites
 from substitutions.rules.anchors import Anchors, Root
 from substitutions.rules.match import anchor, matches_at
 from substitutions.rules.rule import Rule
@@ -45,14 +45,14 @@ def test_what_is_remembered_is_what_is_there(seed):
     random = Random(seed)
     graph = random_graph(random, devices=4, size=5)
     rules = rules_of(graph)
-    anchors, moves = Anchors(rules), Moves(load_library().concrete(graph), 4)
+    anchors, rewrites = Anchors(rules), Rewrites(load_library().concrete(graph), 4)
     seen = 0
     for _ in range(6):
         wanted = list(anew(rules, graph))
         found = [(n, r, m) for n in graph.nodes for r, m in anchors.matches(n, graph)]
         assert found == wanted
         seen += len(found)
-        graphs = [made for made, _ in moves.applications(graph)]
+        graphs = [made for made, _ in rewrites.applications(graph)]
         if not graphs:
             break
         graph = random.choice(graphs)

@@ -55,7 +55,7 @@ class Begun:
     @property
     def work(self) -> float:
         """Seconds of all devices added up."""
-        computed = [step for step in self.program.steps if not step.moves]
+        computed = [step for step in self.program.steps if not step.reshards]
         spent = [d for step in computed for d in (step.forward, step.backward)]
         spent += [update for _, update in self.program.weights]
         return sum(float(d.seconds.sum()) * d.groups.shape[1] for d in spent)
@@ -139,8 +139,8 @@ class _Waiting:
         return max([0.0, *ends, *found])
 
     def _rest(self, forward: Sequence[float]) -> tuple[list[float], list[float]]:
-        """When the operators that are not placed end, on the way back too, and when at the
-        earliest the way back of each step may begin for them."""
+        """When the operators that are not placed end, in the backward pass too, and when at the
+        earliest the backward pass of each step may begin for them."""
         ends: dict[Node, float] = {}
         sources = {node: [self._step(value) for value in node.inputs] for node in self.rest}
         for node, least in self.rest.items():

@@ -97,7 +97,7 @@ def _changes(
 
 @dataclass(frozen=True)
 class BackGather(AllGather):
-    """Its way back takes the parts in another order."""
+    """Its backward pass takes the parts in another order."""
 
     @property
     def adjoint(self) -> ReduceScatter:
@@ -106,7 +106,7 @@ class BackGather(AllGather):
 
 @dataclass(frozen=True)
 class BackSwap(AllToAll):
-    """Its way back takes the parts in another order."""
+    """Its backward pass takes the parts in another order."""
 
     @property
     def adjoint(self) -> AllToAll:
@@ -115,7 +115,7 @@ class BackSwap(AllToAll):
 
 @dataclass(frozen=True)
 class BackMessages(Exchange):
-    """Its way back takes what was kept for something else."""
+    """Its backward pass takes what was kept for something else."""
 
     @property
     def adjoint(self) -> Exchange:
@@ -232,7 +232,7 @@ def _runs(program: Program, own: Run, read: set[str]) -> Iterator[tuple[str, lis
     for name, size in list(own.task.sizes.items())[:1]:
         sizes = {**own.task.sizes, name: size * 2}
         yield "wrong size", [replace(own, task=replace(own.task, sizes=sizes))]
-    yield "computed again or not", [replace(own, again=not own.again)]
+    yield "recomputed or not", [replace(own, recomputed=not own.recomputed)]
 
 
 def _of_orders(program: Program) -> Iterator[tuple[str, str, Program]]:

@@ -1,4 +1,4 @@
-"""Random small models, cut and placed at random, with random operators computed again."""
+"""Random small models, cut and placed at random, with random operators recomputed."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Cutter:
         return ParallelTensor(shape, Degrees(tuple(dims), (1,) * len(shape), times, partials))
 
     def move(self, x: Value, wanted: ParallelTensor) -> Value:
-        x = self.in_parts(x)
+        x = self.fully_sharded(x)
         have, want = x.type.degrees, wanted.degrees
         if have.partials > want.partials:
             x = apply(op["reduce"](degree=have.partials // want.partials), x)
@@ -170,8 +170,8 @@ class Cutter:
         assert x.type == wanted
         return x
 
-    def in_parts(self, x: Value) -> Value:
-        """Now and then a weight that is stored in parts and gathered before use."""
+    def fully_sharded(self, x: Value) -> Value:
+        """Now and then a weight that is fully sharded and gathered before use."""
         if not x.node.is_leaf or x.node.leaf.kind == "input" or not self.draw(st.booleans()):
             return x
         degree = self.draw(st.sampled_from((2, 4)))

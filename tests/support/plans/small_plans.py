@@ -57,7 +57,7 @@ rows = partition(combine(a, dim=1, degree=4), dim=0, degree=4)
 y = matmul(rows, replicate(w2, degree=4))
 return reduce(mean_loss(scale(multiply(y, y), factor=0.5)), degree=4), combine(y, dim=0, degree=4)
 """,
-    "weights in parts": """
+    "fully sharded weights": """
 all1 = replicate(combine(partition(w1, dim=0, degree=4), dim=0, degree=4), degree=4)
 all2 = replicate(combine(partition(w2, dim=1, degree=4), dim=1, degree=4), degree=4)
 h = relu(matmul(partition(x, dim=0, degree=4), all1))

@@ -23,11 +23,11 @@ from substitutions.rules.store import load_library
 COLUMNS, ROWS, HEADS = "data 2 x model 2", "data 2 x reduction 2", "data 2 x head 2"
 
 
-def cut_by_hand(graph: Graph, digits: range = range(1, 2)) -> Cut | None:
+def cut_by_hand(graph: Graph, mesh_axes: range = range(1, 2)) -> Cut | None:
     """A graph on 2 x 2 devices."""
     machine = load_machine("dgx-a100").with_devices(4)
     engine = Engine(CostModel(machine), Cuts(load_library().concrete(graph)))
-    mask = ColumnsThenRows(graph, engine.space).along(digits)
+    mask = ColumnsThenRows(graph, engine.space).along(mesh_axes)
     return None if mask is None else engine.cut(engine.choose(graph, allowed=mask))
 
 
@@ -39,10 +39,10 @@ def words(cut: Cut | None, *names: str) -> list[str]:
     return [cut_text(node, cut.views[node], batch.get(node)) for node in nodes]
 
 
-@pytest.mark.parametrize("digits", [range(1), range(1, 2)])
-def test_every_second_product_leaves_partial_sums(digits):
+@pytest.mark.parametrize("mesh_axes", [range(1), range(1, 2)])
+def test_every_second_product_leaves_partial_sums(mesh_axes):
     graph = mlp(8, (8, 12, 8, 12, 8), prediction=True)
-    cut = cut_by_hand(graph, digits)
+    cut = cut_by_hand(graph, mesh_axes)
     assert words(cut, "matmul") == [COLUMNS, ROWS, COLUMNS, ROWS]
     assert words(cut, "relu") == [COLUMNS, "data 2 x copies 2", COLUMNS]
     assert cut is not None

@@ -70,10 +70,10 @@ def simulated(engine: Engine, choice: Choice, *, overlap: bool = True) -> float:
 def few_choices(engine: Engine, graph: Graph, random: Random, most: int) -> list[Choice]:
     """All choices of strategies of a graph; at random where there are too many."""
     nodes = [node for node in graph.nodes if not node.is_leaf]
-    rows = [[tuple(int(c) for c in row) for row in engine.space(node).codes] for node in nodes]
+    rows = [[tuple(int(c) for c in row) for row in engine.space(node).strategies] for node in nodes]
     every = list(product(*rows)) if np.prod([len(r) for r in rows]) <= most else None
     chosen = every or [tuple(random.choice(r) for r in rows) for _ in range(most)]
-    return [Choice(graph, dict(zip(nodes, codes, strict=True)), 0.0) for codes in chosen]
+    return [Choice(graph, dict(zip(nodes, strategies, strict=True)), 0.0) for strategies in chosen]
 
 
 MACHINES = [("summit", 2), ("summit", 3), ("dgx-a100", 4)]
@@ -190,14 +190,14 @@ def test_operators_that_were_cut_before_are_cut_alike(name):
     known: dict[object, CutNode] = {}
     random, cut = Random(0), 0
     for _ in range(30):
-        codes = {
-            node: tuple(random.choice(engine.space(node).codes.tolist()))
+        strategies = {
+            node: tuple(random.choice(engine.space(node).strategies.tolist()))
             for node in graph.nodes
             if not node.is_leaf
         }
-        choice = Choice(graph, codes, 0.0)
+        choice = Choice(graph, strategies, 0.0)
         assert engine.cut(choice, known=known) == engine.cut(choice)
-        cut += len(codes)
+        cut += len(strategies)
     assert len(known) < cut
 
 

@@ -57,7 +57,7 @@ def test_what_moves_around_branches_takes_from_what_they_promise(library):
         return sum(s.saved for s in sides(engine, spread, everything, exposed, around=around))
 
     assert promised(ALL, around=True) < promised(ALL, around=False)
-    hidden = Exposed(moves=0.0)
+    hidden = Exposed(resharding=0.0)
     assert promised(hidden, around=True) == pytest.approx(promised(hidden, around=False))
 
 

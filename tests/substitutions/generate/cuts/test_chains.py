@@ -11,7 +11,14 @@ import pytest
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph
-from substitutions.generate.cuts.chains import Move, Rewriter, Word, move_rules, pair, type_of
+from substitutions.generate.cuts.chains import (
+    ParallelOp,
+    Rewriter,
+    Word,
+    chain_rules,
+    pair,
+    type_of,
+)
 from verifier.decide import Verdict, decide
 from verifier.trusted.sizes.degrees import entries, typings
 from verifier.trusted.sizes.runs import free_runs, widened
@@ -21,7 +28,7 @@ K, K2 = ("k",), ("k2",)
 
 @cache
 def rules():
-    return move_rules()
+    return chain_rules()
 
 
 @cache
@@ -74,13 +81,13 @@ def test_all_are_proved_for_any_number_of_axes():
             assert decide(*widened(left, right, groups[-1], count)).verdict is Verdict.PROVED
 
 
-def a_move(random: Random, degrees: list[tuple[str, ...]]) -> Move:
+def an_op(random: Random, degrees: list[tuple[str, ...]]) -> ParallelOp:
     degree, axis = random.choice(degrees), random.choice((0, 1))
     names = ["partition", "combine", "pipeline", "batch", "replicate", "reduce", "halo"]
     name = random.choice(names)
     if name == "halo":
-        return Move("partition", axis, degree, haloed=True)
-    return Move(name, -1 if name in ("replicate", "reduce") else axis, degree)
+        return ParallelOp("partition", axis, degree, haloed=True)
+    return ParallelOp(name, -1 if name in ("replicate", "reduce") else axis, degree)
 
 
 def test_types_of_chains_are_those_of_the_verifier():
@@ -88,9 +95,9 @@ def test_types_of_chains_are_those_of_the_verifier():
     found: dict[object, set[object]] = defaultdict(set)
     untyped = 0
     for _ in range(600):
-        word = tuple(a_move(random, [K, K2, (*K, *K2)]) for _ in range(random.randrange(4)))
+        word = tuple(an_op(random, [K, K2, (*K, *K2)]) for _ in range(random.randrange(4)))
         # All at one rank, with both axes there.
-        both = pair((Move("partition", 0, K), Move("partition", 1, K)), word)[1]
+        both = pair((ParallelOp("partition", 0, K), ParallelOp("partition", 1, K)), word)[1]
         try:
             (typing,) = typings(Graph(both).nodes, both)
         except OperatorError:
@@ -108,13 +115,13 @@ def test_chains_of_three_follow_from_the_rules():
     """In both directions; every class of chains with the same type is connected."""
     rewriter = Rewriter([_words(c.left, c.right) for c in rules().candidates])
     names = ("partition", "combine", "pipeline", "replicate", "reduce")
-    moves = [
-        Move(name, -1 if name in ("replicate", "reduce") else 0, degree)
+    ops = [
+        ParallelOp(name, -1 if name in ("replicate", "reduce") else 0, degree)
         for name, degree in product(names, (K, K2))
     ]
     classes: dict[object, list[Word]] = defaultdict(list)
     for length in range(4):
-        for word in product(moves, repeat=length):
+        for word in product(ops, repeat=length):
             classes[type_of(word)].append(word)
     assert all(rewriter.joins(word, group[0]) for group in classes.values() for word in group)
 
@@ -125,14 +132,14 @@ def _words(left: str, right: str) -> tuple[Word, Word]:
 
 def _word(text: str) -> Word:
     """The chain that a text says, read from within."""
-    found: list[Move] = []
+    found: list[ParallelOp] = []
     while text != "x":
         name, rest = text.split("(", 1)
         end = _end_of_operand(rest)
         values = dict(item.split("=") for item in rest[end + 2 : -1].split(", "))
         axis = {"1": 0, "3": 1}[values["dim"]] if "dim" in values else -1
         degree = () if values["degree"] == "1" else tuple(values["degree"].split("*"))
-        found.append(Move(name, axis, degree, haloed="before" in values))
+        found.append(ParallelOp(name, axis, degree, haloed="before" in values))
         text = rest[:end]
     return tuple(reversed(found))
 
