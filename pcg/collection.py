@@ -1,4 +1,4 @@
-"""Work without searches for cycles of garbage."""
+"""Garbage collection switched off while a piece of work runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two sides have the same types wherever both have one.
+"""Agreement of types: whether two sides have the same types wherever both have one.
 
 A side may be typed in several ways, one for each choice of the operands that carry partials: of
 those of both sides, the pair that asks for least is looked for.

@@ -1,4 +1,4 @@
-"""What a certificate claims: both sides by its own definitions, and what is assumed of sizes.
+"""Claims of a certificate: both sides by its own definitions, and what is assumed of sizes.
 
 A certificate names things, and names prove nothing. A name that Unity's own operators have means
 what it means there; every other operator is what its equation says, computes on its own blocks, and

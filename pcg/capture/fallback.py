@@ -1,4 +1,4 @@
-"""What becomes of a call that no entry of the table fits: an opaque operator."""
+"""Opaque operators for calls that no entry of the table fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loss reads of its module without training it: frozen parameters, and buffers."""
+"""Frozen parameters and buffers: what a loss reads of its module without training it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module does to gradients while it is exported, of which the exported program is silent.
+"""Gradient hooks and functions of a module, noted during export, as the exported program has none.
 
 torch.export runs the module's ``forward`` and keeps what tensors become. A hook, or the backward of
 a ``torch.autograd.Function``, leaves no trace. So the few functions of torch by which a module can

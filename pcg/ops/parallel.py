@@ -1,4 +1,4 @@
-"""The operators that change how a tensor lies on devices, and never what it means."""
+"""Parallel operators: they change the type of a tensor, and never what it means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the pieces of a tensor lie: which device holds which block of which partial.
+"""Layouts: which device holds which block of which partial of a tensor.
 
 The layout of an operand or output follows from the operator's task grid and its machine view. The
 grid has an axis for each index that may be cut (in the order of the local typing), then one for

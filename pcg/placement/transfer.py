@@ -1,4 +1,4 @@
-"""Data movement between two layouts of a tensor: what a chain of parallel operators does.
+"""Transfers: the data movement between two layouts of a tensor, for a chain of parallel operators.
 
 Partition, combine, replicate and reduce change how a tensor lies and never what it means, so a
 chain of them between two operators is one linear map from pieces to pieces: the piece of a device

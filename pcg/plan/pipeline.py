@@ -1,4 +1,4 @@
-"""How a plan with slices in time runs: stages, micro-batches, and when weights are updated."""
+"""Pipelined execution of a plan: stages, micro-batches, and when weights are updated."""
 
 from __future__ import annotations
 

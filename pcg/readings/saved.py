@@ -1,4 +1,4 @@
-"""The memory reading of an equation: what back-propagation of an operator reads.
+"""Saved tensors, read off an equation: the operands and outputs that the backward pass reads.
 
 The derivative of a product by one factor reads the others, that of a sum or of anything linear
 reads nothing, and that of a function reads what the function reads. Where the derivative of a

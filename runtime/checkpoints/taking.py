@@ -1,4 +1,4 @@
-"""How a run takes a folder of checkpoints for itself."""
+"""Claiming a folder of checkpoints for one run."""
 
 from __future__ import annotations
 

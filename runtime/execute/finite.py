@@ -1,4 +1,4 @@
-"""What is not finite in a run: found without a wait of its own, said once, kept out of checkpoints.
+"""Detection of values that are not finite: told once, never waited for or checkpointed.
 
 Each rank takes the largest magnitude of its gradients, one pass over them, which is no number or
 infinite exactly where one of them is. Whether it is goes with the number that ranks add up in the

@@ -1,4 +1,4 @@
-"""Activations that are not kept for the backward pass, but computed again when it reads them.
+"""Recomputation: operators that save nothing and run again when the backward pass reads them.
 
 Autograd saves what back-propagation will read. An operator that the plan computes again saves
 nothing itself, and where others save a result of it, a note takes its place: of the operator and of

@@ -1,4 +1,4 @@
-"""Whether a tensor of a user's data is what an input of the model takes."""
+"""Checks that a tensor of a user's data fits an input of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps of a schedule work on slices in time, and where the slices of a tensor lie.
+"""Micro-batches in a schedule: which steps work on slices in time, and the layouts of slices.
 
 Slice j of a dimension of size s cut in t slices is its indices from j s/t on; within the slice the
 dimension is cut over devices. What reads no samples is done once a step, before the slices; what

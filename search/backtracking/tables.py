@@ -1,4 +1,4 @@
-"""What the machine mapping needs to know of operators, kept from one graph to the next.
+"""Tables of operators for the machine mapping, kept from one graph to the next.
 
 The search maps thousands of graphs that share most of their parts. Operators of the same call and
 types have the same views, layouts and costs, so all of these are numbered, and looked up by number.

@@ -1,4 +1,4 @@
-"""From when to when each tensor of a training step is held.
+"""Liveness: from when to when each tensor of a training step is held.
 
 A tensor is held from where it is made until its last use forward or, if back-propagation reads it
 (``pcg.readings.saved``), until its last use there. A view holds the tensor that it shows. What is

@@ -1,4 +1,4 @@
-"""What a micro-batch costs on one group of devices, for every strategy of every operator.
+"""Cost of a micro-batch on one group of devices, for every strategy of every operator.
 
 A slice of the batch in time does what one of as many devices does under data parallelism, so that
 its work is that of a task of the operator cut by the number of slices (``sliced_types``).

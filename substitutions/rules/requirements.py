@@ -1,4 +1,4 @@
-"""What a rule asks of sizes beyond its types: equations such as ``|x.0| = 1`` or ``s = |y.1|*k``.
+"""A rule's requirements on sizes beyond its types, such as ``|x.0| = 1`` or ``s = |y.1|*k``.
 
 A rule that is proved for some sizes only states them. They are texts, so that a file shows them as
 they are; each side is a sum of products of whole numbers, symbols and sizes of inputs.

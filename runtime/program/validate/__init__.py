@@ -1,4 +1,4 @@
-"""Whether the programs of all ranks do what their plan says: before they run, without a solver.
+"""Validation of all ranks' programs against their plan, before they run and without a solver.
 
 Problem. A plan is a graph with parallel types and machine views. What each process runs is a list
 of instructions on registers, with offsets, groups, peers, an order, a backward pass, and sums of

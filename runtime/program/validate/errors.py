@@ -1,4 +1,4 @@
-"""What a program that is not its plan's is refused with."""
+"""Errors with which a program is refused that differs from its plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each strategy of an operator costs by itself, for all strategies at once."""
+"""Cost of each strategy of an operator by itself, in one table."""
 
 from __future__ import annotations
 

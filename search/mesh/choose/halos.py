@@ -1,4 +1,4 @@
-"""What it costs to fetch halos, for all strategies of the operator that reads them at once."""
+"""Cost of fetching halos, for every strategy of the operator that reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search over strategies has found so far."""
+"""Incumbents: the best plans that a search over strategies has found so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that are fully sharded and combined where they are used.
+"""Fully sharded weights (ZeRO), combined where they are used.
 
 A tensor is the combine of its parts, by a rule of the library. Applied to a weight that all devices
 read, it leaves each of them a part to keep, with its gradient and the optimizer's states; a step
