@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -65,3 +66,35 @@ def test_rules_are_data_only():
 
 def test_machines_are_found_as_resources():
     assert files("pcg").joinpath("machines", "summit.toml").is_file()
+
+
+PACKAGES = ("pcg", "verifier", "substitutions", "search", "runtime", "unity")
+MAX_LINES, MAX_FILES = 400, 20
+
+
+def folders() -> dict[str, str]:
+    """The packages, outer ones first, each with the first sentence that it says of itself."""
+    found: dict[str, str] = {}
+    for top in PACKAGES:
+        for path in sorted((ROOT / top).rglob("__init__.py")):
+            said = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+            found[path.parent.relative_to(ROOT).as_posix()] = " ".join(
+                said.split("\n\n")[0].split()
+            )
+    return found
+
+
+def test_each_folder_is_listed_with_its_sentence():
+    listed = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    missing = [f"| `{name}/` | {said} |" for name, said in folders().items()]
+    assert not [row for row in missing if row not in listed]
+
+
+def test_files_and_folders_are_small():
+    sources = [p for top in (*PACKAGES, "tests", "docs") for p in (ROOT / top).rglob("*.py")]
+    long = {
+        str(p): n for p in sources if (n := len(p.read_text("utf-8").split("\n")) - 1) > MAX_LINES
+    }
+    assert not long
+    full = {p.parent for p in sources if len(list(p.parent.glob("*.py"))) > MAX_FILES}
+    assert not full

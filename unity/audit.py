@@ -26,7 +26,8 @@ from pcg.graph.opaque import Opaque, opaque_nodes
 from pcg.machine import load_machine, preset_names
 from pcg.models import MODELS
 from pcg.plan.naming import NamingFile, batch_of
-from pcg.plan.plan import Plan, PlanFile, altered_parts, plan_of
+from pcg.plan.plan import Plan, altered_parts, plan_of
+from pcg.plan.schema import PlanFile
 from runtime.program.lower import Lowering
 from runtime.program.validate import ProgramError, validate_lowered
 from substitutions.audit.errors import Finding

@@ -17,7 +17,8 @@ from rich.table import Table
 from pcg.errors import InputError
 from pcg.files import check_writable
 from pcg.machine import Machine, load_machine
-from pcg.plan.plan import MachineFile, load_plan
+from pcg.plan.plan import load_plan
+from pcg.plan.schema import MachineFile
 from search.cost.efficiency import Speed
 from search.pipeline.stage_timeline import PipelineRun
 from search.report.describe import pipeline_text

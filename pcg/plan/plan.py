@@ -12,160 +12,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
-
-from pydantic import Field
+from typing import Any, cast
 
 from pcg.errors import InputError
-from pcg.files import FileModel, Name, read_json, write_text_atomic
+from pcg.files import read_json, write_text_atomic
 from pcg.graph.graph import Graph, Leaf, Node
 from pcg.machine import Machine
 from pcg.placement.view import MachineView
 from pcg.plan.check import Placement, check_graph, check_placement
+from pcg.plan.derivation import Application, AppliedRule
 from pcg.plan.naming import NamingFile
 from pcg.plan.pipeline import PipelineFile, misfit
+from pcg.plan.schema import (
+    DecisionsFile,
+    EstimatesFile,
+    MachineFile,
+    ModelFile,
+    PlanFile,
+    RuleFile,
+    StepFile,
+    ViewFile,
+)
 from pcg.plan.statistics import RunningFile, groups_of, problems
 from pcg.plan.text import node_names, parse_graph, print_graph
 from pcg.plan.training import Optimizer
-
-Count = Annotated[int, Field(ge=1, le=1 << 20)]
-Device = Annotated[int, Field(ge=0, le=1 << 20)]
-Whole = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]
-"""Numbers beyond are none of sizes, degrees, elements or bytes."""
-Amount = Annotated[int, Field(ge=0, le=1 << 62)]
-Seconds = Annotated[float, Field(ge=0, le=1e36)]
-MAX_AXES = 64
-Lines = Annotated[tuple[str, ...], Field(strict=False, max_length=1 << 16)]
-"""Of a graph's text."""
-
-
-class ViewFile(FileModel):
-    start: Device
-    shape: tuple[Count, ...] = Field(strict=False, max_length=MAX_AXES)
-    strides: tuple[Device, ...] = Field(strict=False, max_length=MAX_AXES)
-
-
-class ModelFile(FileModel):
-    name: Name
-    graph: Lines
-    hash: Name
-
-
-class MachineFile(FileModel):
-    name: Name
-    kind: Literal["cpu", "gpu"]
-    devices: Count
-    hash: Name
-
-
-Symbol = Whole | float
-"""The value of a rule's symbol: a degree or size, or a real attribute."""
-
-
-class RuleFile(FileModel):
-    """A rule of the library in the form in which steps apply it."""
-
-    rule: Name
-    """Its name in the library."""
-    axes: tuple[Annotated[int, Field(ge=0, le=MAX_AXES)], ...] = Field(
-        strict=False, max_length=MAX_AXES
-    )
-    """How many axes stand in the place of each of its runs; none where it is taken as written."""
-    operators: tuple[Name, ...] = Field(strict=False, max_length=MAX_AXES)
-    """The operators in the place of its stand-ins."""
-    reversed: bool
-    """Whether it is read from right to left."""
-    text: str
-    """The form itself, so that a plan can be read without the library."""
-
-
-class StepFile(FileModel):
-    """One step of the derivation (``Application``)."""
-
-    rule: Name
-    at: tuple[Name, ...] = Field(strict=False)
-    inputs: tuple[Name, ...] = Field(strict=False)
-    symbols: dict[Name, Symbol]
-
-
-class DecisionsFile(FileModel):
-    graph: Lines
-    views: dict[Name, ViewFile]
-    rules: dict[Name, RuleFile]
-    derivation: tuple[StepFile, ...] = Field(strict=False)
-    optimizer: Optimizer = "sgd"
-    recompute: tuple[Name, ...] = Field(strict=False, default=())
-    """Operators whose results are not kept for the backward pass but computed again."""
-    pipeline: PipelineFile | None = None
-
-
-@dataclass(frozen=True)
-class AppliedRule:
-    """A rule of a library as a plan applies it (``RuleFile``). ``name``: that of the form."""
-
-    name: str
-    rule: str
-    axes: tuple[int, ...]
-    operators: tuple[str, ...]
-    reversed: bool
-    text: str
-
-
-@dataclass(frozen=True)
-class Application:
-    """One rule application of a derivation: a value is replaced wherever it is read.
-
-    Values are known by id. One of the model's graph has the name that it is printed with. Operator
-    ``j`` of the rule's right side (operands before users, from 0) as made by step ``i`` of the
-    derivation is ``"i.j"``, its further outputs ``"i.j.1"`` and so on.
-    """
-
-    applied: AppliedRule
-    at: tuple[str, ...]
-    """The values that the outputs of the rule's left side are, which are replaced."""
-    inputs: tuple[str, ...]
-    """The values that the rule's inputs are, in its order."""
-    symbols: tuple[tuple[str, Symbol], ...] = ()
-    """The values of all its symbols, those that were free to choose among them."""
-
-    @property
-    def rule(self) -> str:
-        """The name of the rule's form."""
-        return self.applied.name
-
-    @property
-    def text(self) -> str:
-        """The rule itself."""
-        return self.applied.text
-
-
-def made_id(step: int, operator: int, port: int) -> str:
-    """The id of a value that a step makes (``Application``)."""
-    return f"{step}.{operator}" + (f".{port}" if port else "")
-
-
-class EstimatesFile(FileModel):
-    step_seconds: Seconds
-    one_device_seconds: Seconds
-    communication_elements: Amount
-    peak_memory_bytes: Amount
-    """On the device that holds most."""
-
-
-class PlanFile(FileModel):
-    schema_version: Literal[4]
-    model: ModelFile
-    machine: MachineFile
-    library_hash: Name
-    decisions: DecisionsFile
-    estimates: EstimatesFile
-    hashes: dict[Name, Name]
-    """Of each part of the file as it was written, by its place (``altered_parts``)."""
-    naming: NamingFile | None = None
-    statistics: Annotated[tuple[RunningFile, ...] | None, Field(strict=False)] = None
-    norm_groups: Annotated[int, Field(ge=2, le=1 << 20)] | None = None
-    """In how many groups of samples the model's batch norms take their statistics; by default in
-    one, the whole batch."""
 
 
 @dataclass(frozen=True)

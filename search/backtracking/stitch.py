@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pcg.graph.graph import Graph, Node, Value, rebuild
-from pcg.plan.plan import Application
+from pcg.plan.derivation import Application
 from search.backtracking.backtrack import Found
 from search.backtracking.split import Part, crossing_leaf, renamed
 from search.cost.derivation import Derivation, Scribe

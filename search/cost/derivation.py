@@ -1,7 +1,7 @@
 """How a graph was arrived at, step by step, in a form that others can follow.
 
 A step names the values that it concerns by ids that stay what they are
-(``pcg.plan.plan.Application``), so that following it takes no longer than the rule is large.
+(``pcg.plan.derivation.Application``), so that following it takes no longer than the rule is large.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from pcg.graph.graph import Graph, Leaf, Node, Value, rebuild
 from pcg.language.poly import Poly
-from pcg.plan.plan import Application, AppliedRule, Symbol, made_id
+from pcg.plan.derivation import Application, AppliedRule, made_id
+from pcg.plan.schema import Symbol
 from pcg.plan.text import node_names
 from substitutions.rules.match import Match
 from substitutions.rules.rule import Rule

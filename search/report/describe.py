@@ -9,7 +9,8 @@ from pcg.graph.graph import Node
 from pcg.placement.layout import grid
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
-from pcg.plan.plan import Application, Plan
+from pcg.plan.derivation import Application
+from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from pcg.types.halo import typing_of
 from search.mesh.space.allow import Dimension, batch_axes, dimension_of, is_weight

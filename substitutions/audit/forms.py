@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pcg.errors import OperatorError
 from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
-from pcg.plan.plan import AppliedRule
+from pcg.plan.derivation import AppliedRule
 from substitutions.audit.errors import Refused
 from substitutions.rules.rule import Rule, attribute_symbols, open_call
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value
-from pcg.plan.plan import Application, Plan, Symbol, made_id
+from pcg.plan.derivation import Application, made_id
+from pcg.plan.plan import Plan
+from pcg.plan.schema import Symbol
 from pcg.plan.text import print_graph
 from pcg.types.operator import Call
 from substitutions.audit.errors import Finding, Refused

@@ -10,7 +10,8 @@ from pcg.errors import InputError
 from pcg.machine import Machine
 from pcg.models import capture_model
 from pcg.plan.naming import NamingFile
-from pcg.plan.plan import MachineFile, Plan, machine_record
+from pcg.plan.plan import Plan, machine_record
+from pcg.plan.schema import MachineFile
 from pcg.plan.statistics import RunningFile
 from pcg.plan.text import print_graph
 from substitutions.audit.errors import Finding

@@ -15,7 +15,8 @@ from typer.testing import CliRunner, Result
 from pcg.errors import InputError, NegativeAnswer
 from pcg.machine import load_machine
 from pcg.models import build_model, capture_model
-from pcg.plan.plan import PlanFile, part_hashes, save_plan
+from pcg.plan.plan import part_hashes, save_plan
+from pcg.plan.schema import PlanFile
 from pcg.plan.text import parse_graph
 from search.mesh.plan.families import PLANNERS
 from search.mesh.plan.planner import MeshPlanner

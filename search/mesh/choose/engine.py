@@ -11,7 +11,7 @@ import numpy as np
 
 from pcg.graph.graph import Graph, Node, Signature, Value
 from pcg.placement.view import MachineView
-from pcg.plan.plan import Application
+from pcg.plan.derivation import Application
 from pcg.readings.saved import Reads, gradient_parts
 from pcg.readings.work import gradient_nodes
 from pcg.types.halo import typing_of

@@ -10,7 +10,8 @@ from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.pipeline import PipelineFile
-from pcg.plan.plan import EstimatesFile, Plan, machine_record
+from pcg.plan.plan import Plan, machine_record
+from pcg.plan.schema import EstimatesFile
 from search.cost.cost import CostModel, communication_elements
 from search.cost.planned import Stop
 from search.cost.simulate import simulate

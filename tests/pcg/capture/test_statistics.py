@@ -12,7 +12,8 @@ from torch import nn
 from pcg.capture import capture
 from pcg.errors import InputError
 from pcg.files import read_json
-from pcg.plan.plan import PlanFile, altered_parts, load_plan, save_plan
+from pcg.plan.plan import altered_parts, load_plan, save_plan
+from pcg.plan.schema import PlanFile
 
 
 class Net(nn.Module):

@@ -16,19 +16,9 @@ from pcg.graph.graph import Graph, Node
 from pcg.machine import load_machine
 from pcg.placement.layout import grid
 from pcg.placement.view import MachineView
-from pcg.plan.plan import (
-    Application,
-    AppliedRule,
-    EstimatesFile,
-    MachineFile,
-    Plan,
-    PlanFile,
-    altered_parts,
-    load_plan,
-    machine_record,
-    made_id,
-    save_plan,
-)
+from pcg.plan.derivation import Application, AppliedRule, made_id
+from pcg.plan.plan import Plan, altered_parts, load_plan, machine_record, save_plan
+from pcg.plan.schema import EstimatesFile, MachineFile, PlanFile
 from pcg.plan.text import parse_graph
 
 MODEL = parse_graph("""

@@ -9,7 +9,9 @@ import pytest
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
-from pcg.plan.plan import Application, EstimatesFile, Plan, machine_record
+from pcg.plan.derivation import Application
+from pcg.plan.plan import Plan, machine_record
+from pcg.plan.schema import EstimatesFile
 from pcg.plan.text import parse_graph
 from search.backtracking.optimizer import Optimizer, Settings
 from search.cost.cost import CostModel

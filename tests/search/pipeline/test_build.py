@@ -11,7 +11,8 @@ from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value
 from pcg.machine import load_machine
 from pcg.models import build_model
-from pcg.plan.plan import EstimatesFile, Plan, machine_record
+from pcg.plan.plan import Plan, machine_record
+from pcg.plan.schema import EstimatesFile
 from pcg.plan.text import parse_graph
 from pcg.readings.evaluate import evaluate_shards, meaning
 from pcg.readings.ring import Reals

@@ -19,16 +19,10 @@ from support.cases import each
 from pcg.errors import InputError
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
-from pcg.plan.plan import (
-    Application,
-    AppliedRule,
-    Plan,
-    PlanFile,
-    altered_parts,
-    part_hashes,
-    save_plan,
-)
+from pcg.plan.derivation import Application, AppliedRule
+from pcg.plan.plan import Plan, altered_parts, part_hashes, save_plan
 from pcg.plan.plan import plan_of as read_plan
+from pcg.plan.schema import PlanFile
 from pcg.plan.text import parse_graph, print_graph
 from search.mesh.plan.planner import MeshPlanner
 from substitutions.audit.errors import Finding

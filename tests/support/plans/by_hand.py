@@ -8,7 +8,8 @@ from pcg.graph.graph import Graph, Node
 from pcg.machine import load_machine
 from pcg.placement.layout import covers, grid
 from pcg.placement.view import MachineView
-from pcg.plan.plan import EstimatesFile, Plan, machine_record
+from pcg.plan.plan import Plan, machine_record
+from pcg.plan.schema import EstimatesFile
 from pcg.plan.text import node_names
 
 Views = Mapping[str, MachineView | int]

@@ -11,7 +11,8 @@ import pytest
 from support.borders import files, refused
 
 from pcg.errors import InputError
-from pcg.plan.plan import PlanFile, load_plan, part_hashes
+from pcg.plan.plan import load_plan, part_hashes
+from pcg.plan.schema import PlanFile
 from pcg.plan.text import parse_graph
 from unity.audit import app
 

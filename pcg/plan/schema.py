@@ -1,0 +1,107 @@
+"""The plan file as pydantic models: what each entry may be, before anything of it is used."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pcg.files import FileModel, Name
+from pcg.plan.naming import NamingFile
+from pcg.plan.pipeline import PipelineFile
+from pcg.plan.statistics import RunningFile
+from pcg.plan.training import Optimizer
+
+Count = Annotated[int, Field(ge=1, le=1 << 20)]
+Device = Annotated[int, Field(ge=0, le=1 << 20)]
+Whole = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]
+"""Numbers beyond are none of sizes, degrees, elements or bytes."""
+Amount = Annotated[int, Field(ge=0, le=1 << 62)]
+Seconds = Annotated[float, Field(ge=0, le=1e36)]
+MAX_AXES = 64
+Lines = Annotated[tuple[str, ...], Field(strict=False, max_length=1 << 16)]
+"""Of a graph's text."""
+
+
+class ViewFile(FileModel):
+    start: Device
+    shape: tuple[Count, ...] = Field(strict=False, max_length=MAX_AXES)
+    strides: tuple[Device, ...] = Field(strict=False, max_length=MAX_AXES)
+
+
+class ModelFile(FileModel):
+    name: Name
+    graph: Lines
+    hash: Name
+
+
+class MachineFile(FileModel):
+    name: Name
+    kind: Literal["cpu", "gpu"]
+    devices: Count
+    hash: Name
+
+
+Symbol = Whole | float
+"""The value of a rule's symbol: a degree or size, or a real attribute."""
+
+
+class RuleFile(FileModel):
+    """A rule of the library in the form in which steps apply it."""
+
+    rule: Name
+    """Its name in the library."""
+    axes: tuple[Annotated[int, Field(ge=0, le=MAX_AXES)], ...] = Field(
+        strict=False, max_length=MAX_AXES
+    )
+    """How many axes stand in the place of each of its runs; none where it is taken as written."""
+    operators: tuple[Name, ...] = Field(strict=False, max_length=MAX_AXES)
+    """The operators in the place of its stand-ins."""
+    reversed: bool
+    """Whether it is read from right to left."""
+    text: str
+    """The form itself, so that a plan can be read without the library."""
+
+
+class StepFile(FileModel):
+    """One step of the derivation (``Application``)."""
+
+    rule: Name
+    at: tuple[Name, ...] = Field(strict=False)
+    inputs: tuple[Name, ...] = Field(strict=False)
+    symbols: dict[Name, Symbol]
+
+
+class DecisionsFile(FileModel):
+    graph: Lines
+    views: dict[Name, ViewFile]
+    rules: dict[Name, RuleFile]
+    derivation: tuple[StepFile, ...] = Field(strict=False)
+    optimizer: Optimizer = "sgd"
+    recompute: tuple[Name, ...] = Field(strict=False, default=())
+    """Operators whose results are not kept for the backward pass but computed again."""
+    pipeline: PipelineFile | None = None
+
+
+class EstimatesFile(FileModel):
+    step_seconds: Seconds
+    one_device_seconds: Seconds
+    communication_elements: Amount
+    peak_memory_bytes: Amount
+    """On the device that holds most."""
+
+
+class PlanFile(FileModel):
+    schema_version: Literal[4]
+    model: ModelFile
+    machine: MachineFile
+    library_hash: Name
+    decisions: DecisionsFile
+    estimates: EstimatesFile
+    hashes: dict[Name, Name]
+    """Of each part of the file as it was written, by its place (``altered_parts``)."""
+    naming: NamingFile | None = None
+    statistics: Annotated[tuple[RunningFile, ...] | None, Field(strict=False)] = None
+    norm_groups: Annotated[int, Field(ge=2, le=1 << 20)] | None = None
+    """In how many groups of samples the model's batch norms take their statistics; by default in
+    one, the whole batch."""
