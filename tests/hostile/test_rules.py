@@ -33,7 +33,8 @@ CONTROLS = [chr(i) for i in range(32) if chr(i) != "\n"] + ["\x7f", "\x9b", "\u2
 def unity(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
     """A command of Unity, as a user has it."""
     command = [sys.executable, "-m", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # What Python itself keeps of a user's file is nothing that Unity leaves behind.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
