@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pcg.graph.graph import Node
+from pcg.graph.graph import Leaf, Node
 from pcg.placement import schedule as steps
 from pcg.placement.layout import Layout, Piece, tasks
 from pcg.placement.schedule import Schedule, Slot
-from pcg.placement.transfer import Transfer, transfer
+from pcg.placement.transfer import transfer
 from pcg.plan.pipeline import turns
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
@@ -37,6 +37,7 @@ from runtime.program.slices import (
     global_region,
     is_sliced,
     one_slice,
+    regular_transfer,
     roles,
     sliced_exchange,
     sliced_task,
@@ -100,8 +101,8 @@ class Lowering:
             rank,
             self.ranks,
             self._part(parts.before, rank),
-            {self._name(s): _shape(s, rank) for s in self._slots if _holds(s, rank)} | taken,
-            frozenset(self._name(slot) for slot in self._active if _holds(slot, rank)),
+            {name: own[rank] for name, own in self._shapes if rank in own} | taken,
+            frozenset(name for name, held in self._active_names if rank in held),
             tuple(self._weights(rank)),
             self._name(self.loss) if counts else None,
             (
@@ -231,7 +232,7 @@ class Lowering:
     def _groups(self) -> tuple[Group, ...]:
         found: set[Group] = set()
         for step in self.schedule.steps:
-            if isinstance(step, steps.Reshard) and (regular := _regular(step)) is not None:
+            if isinstance(step, steps.Reshard) and (regular := regular_transfer(step)) is not None:
                 known = pattern(regular)
                 found.update(known[1] if known else ())
         for layout in self.schedule.homes.values():
@@ -253,15 +254,31 @@ class Lowering:
         order = (*parts.before, *parts.tail, *parts.sliced)
         return {number: place for place, number in enumerate(order)}
 
+    @cached_property
+    def _shapes(self) -> tuple[tuple[str, Mapping[int, tuple[int, ...]]], ...]:
+        """By register, the shape of each rank's piece of a slice."""
+        made: dict[Layout, Mapping[int, tuple[int, ...]]] = {}
+        for layout in dict.fromkeys(slot.layout for slot in self._slots):
+            own = one_slice(layout)
+            made[layout] = {r: tuple(b - a for a, b in own.regions[r]) for r in layout.by_device}
+        return tuple((self._name(slot), made[slot.layout]) for slot in self._slots)
+
+    @cached_property
+    def _active_names(self) -> tuple[tuple[str, Container[int]], ...]:
+        return tuple((self._name(slot), slot.layout.by_device) for slot in self._active)
+
+    @cached_property
+    def _homes(self) -> tuple[tuple[str, Leaf, Layout, int], ...]:
+        """By weight: its register, and where it is kept and first read."""
+        homes = [self.home(node) for node in sorted(self.schedule.homes, key=lambda n: n.leaf.name)]
+        first = self._first_uses
+        return tuple((self._name(s), s.value.node.leaf, s.layout, first.get(s, 0)) for s in homes)
+
     def _weights(self, rank: int) -> Iterable[Weight]:
-        for node in sorted(self.schedule.homes, key=lambda node: node.leaf.name):
-            layout = self.schedule.homes[node]
+        for name, leaf, layout, first in self._homes:
             piece = layout.by_device.get(rank)
             if piece is not None:
-                name = self._name(self.home(node))
-                group = layout.holders[piece]
-                first = self._first_uses.get(self.home(node), 0)
-                yield Weight(name, node.leaf, region_of(layout, rank), group, first)
+                yield Weight(name, leaf, region_of(layout, rank), layout.holders[piece], first)
 
     def _lower(self, number: int, step: steps.Step, rank: int, part: int) -> Iterable[Instruction]:
         match step:
@@ -283,7 +300,7 @@ class Lowering:
         self, number: int, step: steps.Reshard, rank: int, part: int
     ) -> Iterable[Instruction]:
         source, target = step.source, step.target
-        names, regular = (self._name(source), self._name(target)), _regular(step)
+        names, regular = (self._name(source), self._name(target)), regular_transfer(step)
         if regular is not None and pattern(regular) is not None:
             found = collective(regular, rank, *names, number)
             if found is not None:
@@ -370,19 +387,6 @@ def _with_loss_in_parts(schedule: Schedule) -> Schedule:
             return schedule
         return replace(schedule, steps=rest, outputs=(step.source, *others))
     return schedule
-
-
-def _regular(step: steps.Reshard) -> Transfer | None:
-    """A resharding as the transfer of a tensor, or of each of its slices; None where slices are
-    taken out of a whole or put into one."""
-    if is_sliced(step.source) != is_sliced(step.target):
-        return None
-    return transfer(one_slice(step.source.layout), one_slice(step.target.layout))
-
-
-def _shape(slot: Slot, rank: int) -> tuple[int, ...]:
-    """Of a rank's piece of a slice."""
-    return tuple(stop - start for start, stop in region_of(one_slice(slot.layout), rank))
 
 
 def _starts(layout: Layout, device: int, part: int) -> tuple[int, ...]:

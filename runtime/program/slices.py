@@ -19,7 +19,7 @@ from pcg.errors import InputError
 from pcg.graph.graph import Node, Value
 from pcg.placement.layout import Layout, Piece
 from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot, Step
-from pcg.placement.transfer import Region
+from pcg.placement.transfer import Region, Transfer, transfer
 from pcg.types.task import Task
 from pcg.types.tensor import ParallelTensor
 from runtime.program.communication import NOTHING, by_rank, inside
@@ -217,3 +217,11 @@ def tail_trains(schedule: Schedule, parts: Roles, active: frozenset[Slot]) -> bo
         late.update(ends(schedule.steps[number])[1])
     read = {slot for number in parts.tail for slot in ends(schedule.steps[number])[0]}
     return not active.isdisjoint(read - late)
+
+
+def regular_transfer(step: Reshard) -> Transfer | None:
+    """A resharding as the transfer of a tensor, or of each of its slices; None where slices are
+    taken out of a whole or put into one."""
+    if is_sliced(step.source) != is_sliced(step.target):
+        return None
+    return transfer(one_slice(step.source.layout), one_slice(step.target.layout))
