@@ -43,7 +43,7 @@ COMMANDS: tuple[tuple[Typer, tuple[str, ...]], ...] = (
     (unity.compare.app, (FILE,)),
     (unity.export.app, (FILE, "out")),
     (unity.generate.app, ("--explain", FILE)),
-    (unity.generate.app, ("--out", FILE)),
+    (unity.generate.app, ("--out", f"/dev/null/{FILE}")),
     (unity.profile.app, ("--out", FILE, FILE)),
 )
 

@@ -97,7 +97,7 @@ def test_another_machine_is_refused(made: Path, capsys: pytest.CaptureFixture[st
     plan = str(made / "plan.json")
     assert "was made for 4 devices of local" in refused(capsys, plan, "--machine", "summit")
     assert "no such machine" in refused(capsys, plan, "--machine", "nowhere")
-    assert "folder does not exist" in refused(capsys, plan, "--trace", "/nowhere/trace.json")
+    assert "cannot be made a folder" in refused(capsys, plan, "--trace", "/dev/null/trace.json")
 
 
 def test_a_plan_that_computes_again_what_it_lacks_is_refused(
