@@ -134,8 +134,8 @@ def _proved_one_holds(number: int, seed: int):
 def test_what_is_proved_holds():
     """And what is vacuous or ill-typed has no instance."""
     _proved_neighbours_hold(EXAMPLES)
-    assert counts[Verdict.PROVED] > 20
-    assert counts[Verdict.REFUTED] > 20
+    assert counts[Verdict.PROVED] > EXAMPLES // 10
+    assert counts[Verdict.REFUTED] > EXAMPLES // 10
     assert counts["instances"] > counts[Verdict.PROVED]
 
 
@@ -145,8 +145,8 @@ def test_what_is_proved_holds_without_replay(monkeypatch):
     # Without replay, types that differ are reported as vacuous, which this test would refuse.
     monkeypatch.setattr("verifier.decide._types_differ", lambda *sides: UNDECIDED)
     _proved_neighbours_hold(EXAMPLES)
-    assert counts[Verdict.PROVED] > 20
-    assert counts[Verdict.UNKNOWN] > 20
+    assert counts[Verdict.PROVED] > EXAMPLES // 10
+    assert counts[Verdict.UNKNOWN] > EXAMPLES // 10
     assert counts[Verdict.REFUTED] == 0
 
 
