@@ -102,6 +102,7 @@ def no_progress(phase: str, done: int, total: int) -> None:
     """Say nothing."""
 
 
+@uncollected()
 def generate(
     operators: Sequence[Operator] | None = None,
     *,
@@ -119,21 +120,8 @@ def generate(
     too. ``parallel``: without it, rules of the algebraic enumeration alone. ``budget``: for one
     candidate. Raises NegativeAnswer where an operator's parallel type is not proved.
     """
+    chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1
-    with uncollected():
-        chosen = list(computing() if operators is None else operators)
-        return _generated(chosen, max_ops, jobs, derived, parallel, progress, budget)
-
-
-def _generated(
-    chosen: Sequence[Operator],
-    max_ops: int,
-    jobs: int,
-    derived: bool,
-    parallel: bool,
-    progress: Progress,
-    budget: Budget,
-) -> Generated:
     clock = _Clock()
     around = [instance for operator in chosen for instance in instances(operator)]
     typings = sum(_watched(parallel_map(_typings, around, jobs), "typings", len(around), progress))
