@@ -46,7 +46,7 @@ class ScheduleChoice(StrEnum):
 
 @dataclass(frozen=True)
 class Arguments:
-    """The command line."""
+    """Train by PLAN, one process a device."""
 
     plan: Annotated[str, typer.Argument(help="Plan file, from unity optimize.")]
     steps: Annotated[int, typer.Option(min=1, help="Training steps, resumed ones included.")] = 5
