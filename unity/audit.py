@@ -62,7 +62,7 @@ class Options:
     hardware: Annotated[
         bool, typer.Option(" /--no-machine", help="Leave out whether the machine is the plan's.")
     ] = True
-    jobs: Annotated[int, typer.Option(min=1, max=2, help="Processes.")] = 2
+    jobs: Annotated[int, typer.Option(min=1, max=3, help="Processes.")] = 3
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
 
     @property

@@ -19,7 +19,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
 
-from pcg.budget import Budget
 from pcg.errors import InputError, NegativeAnswer, one_line
 from pcg.files import read_json
 from pcg.graph.opaque import Opaque, opaque_nodes
@@ -57,19 +56,19 @@ R = TypeVar("R")
 
 @dataclass
 class Audit:
-    """An audit as it goes on. ``done``: what was checked and what came of it, in words;
-    ``skipped``: what was not, because the user said so or because it follows from nothing;
-    ``unchecked``: what could not be, which nobody asked for; ``figures``: counts and seconds."""
+    """An audit, or a part of one, as it goes on. ``done``: what was checked and what came of it,
+    in words; ``skipped``: what was not, because the user said so or because it follows from
+    nothing; ``unchecked``: what could not be, which nobody asked for; ``figures``: counts and
+    seconds."""
 
-    plan: Plan
     findings: list[Finding] = field(default_factory=list[Finding])
     done: list[str] = field(default_factory=list[str])
     skipped: list[str] = field(default_factory=list[str])
     unchecked: list[str] = field(default_factory=list[str])
     figures: dict[str, float] = field(default_factory=dict[str, float])
 
-    def take(self, part: Examined) -> None:
-        """Add what came of a part of it."""
+    def take(self, part: Audit) -> None:
+        """Add what came of a part."""
         self.findings += part.findings
         self.done += part.done
         self.skipped += part.skipped
@@ -80,30 +79,31 @@ class Audit:
 def run(options: Options) -> None:
     """Audit a plan, and print what was checked and what came of it. Raises NegativeAnswer where
     the plan does not follow, or where a part could not be checked."""
-    start = perf_counter()
-    plan = options.plan
+    start, path, audit = perf_counter(), options.plan, Audit()
     if options.operators is not None:
         load_user_operators(options.operators)
-    _within(options.budget, _read, plan, plan)  # now it is known to take no more than that
+    list(_within(options, _read, [path]))  # now it is known to take no more than that
     with _capturing(options) as capture:
-        content = read_json(plan, PlanFile)
-        audit = Audit(plan_of(content, str(plan)))
-        _check_opaque(audit.plan, str(plan))
-        name = _model_name(audit, options.model) if options.capture else None
-        again = None if name is None else capture(audit.plan, name)
-        audit.take(_within(options.budget, _examined, (options, audit.plan), plan))
+        content = read_json(path, PlanFile)
+        plan = plan_of(content, str(path))
+        _check_opaque(plan, str(path))
+        name = _model_name(audit, plan, options.model) if options.capture else None
+        again = None if name is None else capture(plan, name)
+        parts = [Part(check, options, plan) for check in (_follow, _check_programs)]
+        for part in _within(options, Part.checked, parts):
+            audit.take(part)
         if name is not None and again is not None:
-            _check_model(audit, name, again(), options.rules)
-    audit.skipped += _left_out(options, audit.plan)
+            _check_model(audit, plan, name, again(), options.rules)
+    audit.skipped += _left_out(options, plan)
     problem = "is not as it was written, its hash is another"
     audit.findings += [Finding(part, problem) for part in altered_parts(content)]
     audit.figures["seconds"] = perf_counter() - start
-    (_print_json if options.as_json else _print)(audit, plan)
+    (_print_json if options.as_json else _print)(audit, plan, path)
     if audit.findings:
         count = len(audit.findings)
-        raise NegativeAnswer(f"{plan}: does not follow, {count} finding{'s' * (count > 1)}")
+        raise NegativeAnswer(f"{path}: does not follow, {count} finding{'s' * (count > 1)}")
     if audit.unchecked:
-        raise NegativeAnswer(f"{plan}: could not be checked whole: {'; '.join(audit.unchecked)}")
+        raise NegativeAnswer(f"{path}: could not be checked whole: {'; '.join(audit.unchecked)}")
 
 
 def _left_out(options: Options, plan: Plan) -> Iterator[str]:
@@ -121,49 +121,43 @@ def _left_out(options: Options, plan: Plan) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Examined:
-    """What came of that part."""
+class Part:
+    """A part of an audit that takes place within a budget of its own."""
 
-    findings: tuple[Finding, ...]
-    done: tuple[str, ...]
-    skipped: tuple[str, ...]
-    unchecked: tuple[str, ...]
-    figures: dict[str, float]
+    check: Callable[[Audit, Plan, Options], None]
+    options: Options
+    plan: Plan
+
+    def checked(self) -> Audit:
+        """What comes of it."""
+        audit = Audit()
+        self.check(audit, self.plan, self.options)
+        return audit
 
 
-def _within(budget: Budget, work: Callable[[T], R], given: T, plan: Path) -> R:
-    """A part of the audit in a process of its own, a fork of this one. Raises NegativeAnswer where
-    it does not end."""
-    (result,) = limited_map(work, [given], 1, budget)
-    if isinstance(result, Lost):
-        raise NegativeAnswer(f"{plan}: unknown: {result.spent}")
-    return result
+def _within(options: Options, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """``work`` of each item, in a process of its own, a fork of this one. Raises NegativeAnswer
+    where one does not end."""
+    for result in limited_map(work, items, options.jobs, options.budget, chunk=1):
+        if isinstance(result, Lost):
+            raise NegativeAnswer(f"{options.plan}: unknown: {result.spent}")
+        yield result
 
 
 def _read(plan: Path) -> None:
     plan_of(read_json(plan, PlanFile), str(plan))
 
 
-def _examined(asked: tuple[Options, Plan]) -> Examined:
-    """Check the derivation, the proofs, the machine and the programs."""
-    options, plan = asked
-    audit = Audit(plan)
-    used = _check_derivation(audit, options.rules)
+def _follow(audit: Audit, plan: Plan, options: Options) -> None:
+    """Check the derivation, the proofs and the machine."""
+    used = _check_derivation(audit, plan, options.rules)
     if options.proofs:
         # By default beside the library.
         rules = options.rules or default_path()
         certificates = options.certificates or rules.with_name(CERTIFICATES)
         _check_proofs(audit, used, certificates, options.solver or ["z3"])
     if options.hardware:
-        _check_machine(audit, options.machine)
-    _check_programs(audit)
-    return Examined(
-        tuple(audit.findings),
-        tuple(audit.done),
-        tuple(audit.skipped),
-        tuple(audit.unchecked),
-        dict(audit.figures),
-    )
+        _check_machine(audit, plan, options.machine)
 
 
 def _check_opaque(plan: Plan, where: str) -> None:
@@ -178,12 +172,12 @@ def _check_opaque(plan: Plan, where: str) -> None:
             raise InputError(f"{where}: model.graph", str(error)) from None
 
 
-def _check_derivation(audit: Audit, rules: Path | None) -> dict[str, Rule]:
+def _check_derivation(audit: Audit, plan: Plan, rules: Path | None) -> dict[str, Rule]:
     """Follow the derivation; the rules that it applies."""
-    library = _library(audit.plan, rules)
-    audit.findings += check_library(audit.plan, library, str(rules or default_path()))
+    library = _library(plan, rules)
+    audit.findings += check_library(plan, library, str(rules or default_path()))
     start = perf_counter()
-    followed = replay(audit.plan, library.rules)
+    followed = replay(plan, library.rules)
     audit.findings += followed.findings
     audit.figures |= {
         "steps": followed.steps,
@@ -220,21 +214,21 @@ def _check_proofs(
     )
 
 
-def _check_machine(audit: Audit, machine: str | None) -> None:
-    name = machine or audit.plan.machine.name
+def _check_machine(audit: Audit, plan: Plan, machine: str | None) -> None:
+    name = machine or plan.machine.name
     if machine is None and name not in preset_names():
         how = "--machine says which, --no-machine leaves it out"
         audit.unchecked.append(f"the machine, as {name} is no preset ({how})")
         return
-    audit.findings += check_machine(audit.plan, load_machine(name))
-    audit.done.append(f"the machine, {audit.plan.machine.devices} x {audit.plan.machine.name}")
+    audit.findings += check_machine(plan, load_machine(name))
+    audit.done.append(f"the machine, {plan.machine.devices} x {plan.machine.name}")
 
 
-def _check_programs(audit: Audit) -> None:
+def _check_programs(audit: Audit, plan: Plan, options: Options) -> None:
     """Lower the plan, and show that what each rank runs is what it says."""
     start = perf_counter()
     try:
-        lowering = Lowering(audit.plan)
+        lowering = Lowering(plan)
         validate_lowered(lowering)
     except ProgramError as error:
         audit.findings.append(Finding(error.at, error.problem))
@@ -248,28 +242,28 @@ def _check_programs(audit: Audit) -> None:
     audit.figures["programs_seconds"] = perf_counter() - start
 
 
-def _check_model(audit: Audit, name: str, again: Captured, rules: Path | None) -> None:
+def _check_model(audit: Audit, plan: Plan, name: str, again: Captured, rules: Path | None) -> None:
     """Check the graph that the plan begins with and, if it is that of the model, its names and of
     what running statistics are kept."""
-    other = list(check_model(audit.plan, name, again))
+    other = list(check_model(plan, name, again))
     audit.findings += other
-    groups = audit.plan.norm_groups
+    groups = plan.norm_groups
     norms = f", its batch norms in {groups} groups of samples" if groups > 1 else ""
     audit.done.append(f"the model, captured again from {name}{norms}")
-    if audit.plan.naming == NamingFile():
+    if plan.naming == NamingFile():
         audit.skipped.append("what its parameters are called, of which the plan says nothing")
     elif not other:
-        audit.findings += check_naming(audit.plan, name, again)
+        audit.findings += check_naming(plan, name, again)
         audit.done.append("what its parameters, inputs and buffers are called")
-        expected = located(again.statistics, audit.plan, _library(audit.plan, rules).rules)
-        audit.findings += check_statistics(audit.plan, name, expected)
+        expected = located(again.statistics, plan, _library(plan, rules).rules)
+        audit.findings += check_statistics(plan, name, expected)
         if expected:
             audit.done.append(f"of what {len(expected)} batch norms keep running statistics")
 
 
-def _model_name(audit: Audit, model: str | None) -> str | None:
+def _model_name(audit: Audit, plan: Plan, model: str | None) -> str | None:
     """The model to capture, if one is known. A file is only run if the caller names it."""
-    name = model or audit.plan.model_name
+    name = model or plan.model_name
     if model is None and name not in MODELS:
         how = "--model says which, --no-capture leaves it out"
         audit.unchecked.append(f"the model, as {name} is none of Unity's ({how})")
@@ -299,10 +293,10 @@ def _described(plan: Plan, name: str) -> tuple[str, int | None, int, int]:
     return name, batch, plan.machine.devices, plan.norm_groups
 
 
-def _print_json(audit: Audit, path: Path) -> None:
+def _print_json(audit: Audit, plan: Plan, path: Path) -> None:
     content = {
         "plan": str(path),
-        "model": audit.plan.model_name,
+        "model": plan.model_name,
         "sound": not audit.findings and not audit.unchecked,
         "findings": [{"where": f.where, "what": f.what} for f in audit.findings],
         "not_checked": audit.skipped,
@@ -312,13 +306,13 @@ def _print_json(audit: Audit, path: Path) -> None:
     say(json.dumps(content, indent=1))
 
 
-def _print(audit: Audit, path: Path) -> None:
+def _print(audit: Audit, plan: Plan, path: Path) -> None:
     lines = [f"{path}: {finding}" for finding in audit.findings]
     lines += [f"checked: {line}" for line in audit.done]
     lines += [f"not checked: {line}" for line in audit.skipped]
     lines += [f"could not be checked: {line}" for line in audit.unchecked]
     if not audit.findings and not audit.unchecked:
         seconds = audit.figures["seconds"]
-        lines.append(f"{path}: follows from {audit.plan.model_name}, {seconds:.1f} s")
+        lines.append(f"{path}: follows from {plan.model_name}, {seconds:.1f} s")
     for line in lines:  # what a plan holds may be anything
         say(one_line(line))
