@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcg.capture.call import AtenCall, Unsupported
 from pcg.capture.export import export, returned
-from pcg.capture.fallback import kept_whole
+from pcg.capture.fallback import by_its_function
 from pcg.capture.frozen import check_changed, frozen_parameters
 from pcg.capture.groups import check_samples, in_groups
 from pcg.capture.leaves import Leaves, Weight
@@ -159,14 +159,14 @@ class _Walk:
             try:
                 return _checked(node, dropped(self._call(node), node.name))
             except Unsupported:
-                return kept_whole(node, self.value, self.where)
+                return by_its_function(node, self.value, self.where)
         entry = TABLE.get(str(node.target))
         if entry is not None:
             try:
                 return _checked(node, self._in_groups(entry(self._call(node))))
             except (Unsupported, OperatorError):
                 pass
-        return kept_whole(node, self.value, self.where)
+        return by_its_function(node, self.value, self.where)
 
     def _in_groups(self, found: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
         """Batch norms with the statistics that the capture is to give them."""

@@ -1,13 +1,14 @@
-"""Opaque operators for calls that no entry of the table fits."""
+"""Operators for calls that no entry of the table fits: torch's own functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pcg.capture.shapes import spread
 from pcg.errors import InputError
-from pcg.graph.graph import Node, Value
-from pcg.graph.opaque import TensorType, opaque
+from pcg.graph.graph import Node, Value, apply
+from pcg.graph.opaque import MOST_OPERANDS, TensorType, elementwise, opaque
 from pcg.graph.torch_calls import ATTENTION, NAMESPACE
 from pcg.lazy import torch
 
@@ -18,10 +19,11 @@ PLACES = frozenset({"device", "layout", "pin_memory", "memory_format"})
 """Arguments that say where and how a tensor is stored, which is for the plan to say."""
 
 
-def kept_whole(
+def by_its_function(
     node: fx.Node, value: Callable[[fx.Node], Value], where: str
 ) -> Value | tuple[Value, ...]:
-    """The results of a call as one operator that is never cut. Raises InputError for one that draws
+    """The results of a call without an equation: of a function of single elements as one operator
+    that is cut as such, of any other as one that is never cut. Raises InputError for one that draws
     random numbers, since copies of a tensor have to be equal, or is none of torch's own."""
     target: Any = node.target
     if _draws(node):
@@ -32,9 +34,12 @@ def kept_whole(
     args = [_text(arg, operands, where) for arg in node.args]
     kwargs = node.kwargs.items()
     args += [f"{k}={_text(arg, operands, where)}" for k, arg in kwargs if k not in PLACES]
+    function = f"{target}({', '.join(args)})"
+    if torch.Tag.pointwise in target.tags and 1 <= len(operands) <= MOST_OPERANDS:
+        return _element_by_element(function, node, [(o, value(o)) for o in operands])
     try:
         call = opaque(
-            f"{target}({', '.join(args)})",
+            function,
             [_type(operand.meta["val"]) for operand in operands],
             [_type(result) for result in _results(node)],
         )
@@ -46,6 +51,18 @@ def kept_whole(
     if not isinstance(node.meta["val"], (tuple, list)):
         return made.value()
     return tuple(made.value(port) for port in range(len(call.outputs)))
+
+
+def _element_by_element(
+    function: str, node: fx.Node, operands: list[tuple[fx.Node, Value]]
+) -> Value:
+    """A function of single elements, its operands repeated to fill the shape of its result."""
+    result = node.meta["val"]
+    shape = tuple(result.shape)
+    formats = [_name(operand.meta["val"].dtype) for operand, _ in operands]
+    like = next((v for _, v in operands if v.type.shape == shape), None)
+    values = [spread(v, shape, like) for _, v in operands]
+    return apply(elementwise(function, formats, _name(result.dtype))(), *values)
 
 
 def _draws(node: fx.Node) -> bool:

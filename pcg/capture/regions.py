@@ -28,6 +28,8 @@ STOPS = "aten.detach.default"
 GRAD, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 OFF = "unity_gradients_off"
 """What marks a node that ran with gradients off."""
+VMAP = "torch._functorch.predispatch"
+"""Torch's module of the calls that a ``vmap`` leaves in a program."""
 PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -41,7 +43,7 @@ def open_regions(program: ExportedProgram, where: str) -> None:
     for node in list(graph.nodes):
         if _region(node):
             _open(program, node, where, is_off=False)
-    graph.eliminate_dead_code()
+    graph.eliminate_dead_code(_counts)
     live = with_history(graph, program.graph_signature.inputs_to_parameters)
     for node in graph.nodes:
         _check_changes(node, live, where)
@@ -49,6 +51,12 @@ def open_regions(program: ExportedProgram, where: str) -> None:
         if node.meta.get(OFF) and node in live:
             _stop(graph, node)
     program.graph_module.recompile()
+
+
+def _counts(node: fx.Node) -> bool:
+    """Whether a node counts although nothing reads it: it changes something, or begins or ends a
+    ``vmap``, which its batched tensors would be without."""
+    return node.is_impure() or getattr(node.target, "__module__", "") == VMAP
 
 
 def place_of(node: fx.Node, where: str) -> str:

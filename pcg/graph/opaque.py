@@ -1,14 +1,19 @@
-"""Opaque operators: torch functions without an index equation, kept whole.
+"""Torch functions without an index equation of their own: element-wise ones, and opaque ones.
 
-Nothing is known of what they compute, so nothing may be cut: no index of theirs is an axis and no
-partial sum passes. They are declared where they are used, in the graph's own text:
+They are declared where they are used, in the graph's own text:
 
+    elementwise hardtanh_default_1c0d... = aten.hardtanh.default(x0, 0.0, 6.0) : float32 -> float32
     opaque topk_default_3f2a... = aten.topk.default(x0, 2) : [8, 16] float32 -> [8, 2] float32, ...
 
 The name ends with the SHA-256 of the whole declaration.
 
-The equation of one tells shapes, and what it reads and writes (which its cost follows from). What
-it says about values is not meant: reference evaluation refuses it, and no rule knows its name.
+What torch marks as pointwise is a function of the elements of its operands at one place, so it is
+cut as any element-wise operator is, by the rules about all of them (``pcg.ops.stand_ins``). Its
+operands have the shape of its result. Of an opaque function nothing is known, so nothing may be
+cut: no index of its is an axis and no partial sum passes.
+
+The equation of either tells shapes, and what it reads and writes (which its cost follows from).
+What it says about values is not meant: reference evaluation refuses it, and no rule knows its name.
 """
 
 from __future__ import annotations
@@ -17,12 +22,20 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node
-from pcg.graph.torch_calls import Format, TorchCall, check_call, parse_call, try_call
+from pcg.graph.torch_calls import (
+    Format,
+    TorchCall,
+    check_call,
+    is_pointwise,
+    parse_call,
+    try_call,
+)
 from pcg.lazy import torch
 from pcg.types.operator import Kernel, Operator
 
@@ -31,9 +44,11 @@ if TYPE_CHECKING:
 
     from pcg.types.task import Task
 
+MOST_OPERANDS = 3
+"""Of an element-wise function: as many as those about which there are rules."""
 MAX_RANK = 64
 """Dimensions of a tensor of torch's."""
-DECLARATION = re.compile(r"opaque (\w+) = (.+)")
+DECLARATION = re.compile(r"(opaque|elementwise) (\w+) = (.+)")
 TENSOR = re.compile(r"\[([\d, ]*)\] (\w+)")
 
 
@@ -46,8 +61,8 @@ class TensorType(Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Opaque(Operator):
-    """A torch function of whole tensors. ``function`` calls it on ``x0``, ``x1``, ..."""
+class TorchFunction(Operator):
+    """A torch function of tensors. ``function`` calls it on ``x0``, ``x1``, ..."""
 
     function: str = ""
     reads: tuple[TensorType, ...] = ()
@@ -61,12 +76,42 @@ class Opaque(Operator):
     @property
     def declaration(self) -> str:
         """The line of a graph's text that declares it."""
-        reads, writes = (", ".join(map(str, types)) for types in (self.reads, self.writes))
-        return f"opaque {self.name} = {self.function} : {reads} -> {writes}"
+        reads, writes = (", ".join(map(self.printed, t)) for t in (self.reads, self.writes))
+        return f"{self.keyword} {self.name} = {self.function} : {reads} -> {writes}"
+
+    @property
+    def keyword(self) -> str:
+        """The word that its declaration begins with."""
+        raise NotImplementedError
+
+    def printed(self, tensor: TensorType) -> str:
+        """What its declaration says of an operand or a result."""
+        return str(tensor)
 
     def check_results(self) -> None:
         """Raise ValueError where the function returns something else than is declared."""
         try_call(parse_call(self.function), self.reads, self.writes)
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque(TorchFunction):
+    """A torch function of whole tensors, of which nothing may be cut."""
+
+    @property
+    def keyword(self) -> str:
+        return "opaque"
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise(TorchFunction):
+    """A torch function of the elements at one place, of tensors of one shape, whichever."""
+
+    @property
+    def keyword(self) -> str:
+        return "elementwise"
+
+    def printed(self, tensor: TensorType) -> str:
+        return tensor.dtype
 
 
 def opaque(function: str, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> Opaque:
@@ -78,9 +123,8 @@ def opaque(function: str, reads: Sequence[TensorType], writes: Sequence[TensorTy
     """
     call = parse_call(function)
     check_call(call, reads, writes)
-    spec = json.dumps([function, list(map(str, reads)), list(map(str, writes))])
     return Opaque(
-        f"{call.name}_{call.overload}_{sha256(spec.encode()).hexdigest()}",
+        _name(call, function, reads, writes),
         _equation(reads, writes),
         kernel=_kernel(call, tuple(reads), tuple(writes)),
         function=function,
@@ -89,22 +133,64 @@ def opaque(function: str, reads: Sequence[TensorType], writes: Sequence[TensorTy
     )
 
 
-def parse_opaque(line: str) -> Opaque | None:
+def elementwise(function: str, reads: Sequence[str], write: str) -> Elementwise:
+    """The operator of a function that torch marks as pointwise, such as
+    ``aten.hardtanh.default(x0, 0.0, 6.0)``, for operands and a result of these number formats.
+
+    Raises ValueError as ``opaque`` does, and for a function that is not pointwise or has more
+    operands than any stand-in.
+    """
+    call = parse_call(function)
+    types = tuple(TensorType((), dtype) for dtype in reads)
+    written = (TensorType((), write),)
+    check_call(call, types, written)
+    if not is_pointwise(call):
+        raise ValueError(f"{call.target} is not element by element")
+    if not 1 <= len(reads) <= MOST_OPERANDS:
+        raise ValueError(f"{len(reads)} operands, expected 1 to {MOST_OPERANDS}")
+    operands = ", ".join(f"x{i}[i...]" for i in range(len(reads)))
+    return Elementwise(
+        _name(call, function, types, written),
+        f"out[i...] = any{len(reads)}({operands})",
+        kernel=_elementwise_kernel(call, types, written),
+        function=function,
+        reads=types,
+        writes=written,
+    )
+
+
+def _name(
+    call: TorchCall, function: str, reads: Sequence[TensorType], writes: Sequence[TensorType]
+) -> str:
+    spec = json.dumps([function, list(map(str, reads)), list(map(str, writes))])
+    return f"{call.name}_{call.overload}_{sha256(spec.encode()).hexdigest()}"
+
+
+def parse_declaration(line: str) -> TorchFunction | None:
     """The operator that a line of a graph's text declares; None if the line is of another kind.
 
     Raises ValueError, saying what is wrong, for a declaration that cannot be read."""
     match = DECLARATION.fullmatch(line)
     if match is None:
         return None
-    name, rest = match.groups()
+    keyword, name, rest = match.groups()
     rest, arrow, writes = rest.rpartition("->")
     function, colon, reads = rest.rpartition(" : ")
     if not arrow or not colon:
-        raise ValueError("expected 'opaque NAME = CALL : OPERANDS -> RESULTS'")
-    found = opaque(function, _types(reads), _types(writes))
+        raise ValueError(f"expected '{keyword} NAME = CALL : OPERANDS -> RESULTS'")
+    if keyword == "opaque":
+        found: TorchFunction = opaque(function, _types(reads), _types(writes))
+    else:
+        found = elementwise(function, reads.strip().split(", "), writes.strip())
     if found.name != name:
         raise ValueError(f"{name[:40]} does not name this function, expected {found.name}")
     return found
+
+
+def torch_functions(graph: Graph) -> tuple[TorchFunction, ...]:
+    """The torch functions that a graph's text declares, each once."""
+    operators = (node.operator_call.operator for node in graph.nodes if not node.is_leaf)
+    return tuple(dict.fromkeys(o for o in operators if isinstance(o, TorchFunction)))
 
 
 def opaque_nodes(graph: Graph) -> tuple[Node, ...]:
@@ -115,7 +201,7 @@ def opaque_nodes(graph: Graph) -> tuple[Node, ...]:
 
 def refuse_opaque(operator: Operator) -> None:
     """Raise OperatorError for an operator whose equation does not tell its values."""
-    if isinstance(operator, Opaque):
+    if isinstance(operator, TorchFunction):
         raise OperatorError(operator.name, "*", None, "has no equation to evaluate")
 
 
@@ -157,25 +243,50 @@ def _kernel(
     """The torch function, on tensors that hold whole numbers as real ones."""
 
     def run(task: Task, *blocks: Tensor) -> tuple[Tensor, ...]:
-        given = [_as(block, read.dtype) for block, read in zip(blocks, reads, strict=True)]
-        try:
-            results = call.run(given)
-        except (RuntimeError, IndexError, TypeError) as error:
-            if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
-                raise
-            raise OperatorError(call.target, "*", None, f"does not run: {error}") from error
-        if [tuple(tensor.shape) for tensor in results] != [written.shape for written in writes]:
-            found = ", ".join(str(list(tensor.shape)) for tensor in results)
-            raise OperatorError(call.target, "*", None, f"returned tensors of shape {found}")
-        device = blocks[0].device if blocks else results[0].device
-        if any(t.layout != torch.strided or t.device != device for t in results):
-            raise OperatorError(call.target, "*", None, "returned a tensor that lies elsewhere")
-        if any(tensor.is_complex() for tensor in results):
-            raise OperatorError(call.target, "*", None, "returned complex numbers")
+        results = _ran(call, reads, blocks, [written.shape for written in writes])
         number = blocks[0].dtype if blocks else torch.get_default_dtype()
         return tuple(tensor.to(number) for tensor in results)
 
     return run
+
+
+def _elementwise_kernel(
+    call: TorchCall, reads: tuple[TensorType, ...], writes: tuple[TensorType, ...]
+) -> Kernel:
+    """The same for blocks of any one shape. The result has the format of the operands; of several,
+    the one that holds all of them."""
+
+    def run(task: Task, *blocks: Tensor) -> Tensor:
+        (result,) = _ran(call, reads, blocks, [tuple(blocks[0].shape)])
+        return result.to(reduce(torch.promote_types, (block.dtype for block in blocks)))
+
+    return run
+
+
+def _ran(
+    call: TorchCall,
+    reads: Sequence[TensorType],
+    blocks: Sequence[Tensor],
+    shapes: Sequence[tuple[int, ...]],
+) -> tuple[Tensor, ...]:
+    """What a call returns. Raises OperatorError where it fails, or returns something else than real
+    numbers of these shapes where the operands are."""
+    given = [_as(block, read.dtype) for block, read in zip(blocks, reads, strict=True)]
+    try:
+        results = call.run(given)
+    except (RuntimeError, IndexError, TypeError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+            raise
+        raise OperatorError(call.target, "*", None, f"does not run: {error}") from error
+    if [tuple(tensor.shape) for tensor in results] != list(shapes):
+        found = ", ".join(str(list(tensor.shape)) for tensor in results)
+        raise OperatorError(call.target, "*", None, f"returned tensors of shape {found}")
+    device = blocks[0].device if blocks else results[0].device
+    if any(t.layout != torch.strided or t.device != device for t in results):
+        raise OperatorError(call.target, "*", None, "returned a tensor that lies elsewhere")
+    if any(tensor.is_complex() for tensor in results):
+        raise OperatorError(call.target, "*", None, "returned complex numbers")
+    return results
 
 
 def _as(block: Tensor, dtype: str) -> Tensor:

@@ -134,6 +134,12 @@ def draws(call: TorchCall) -> bool:
     return torch.Tag.nondeterministic_seeded in function.tags
 
 
+def is_pointwise(call: TorchCall) -> bool:
+    """Whether each element of its result is a function of the elements at that place, as torch
+    marks it. Raises ValueError where there is no such function."""
+    return torch.Tag.pointwise in _resolved(call).tags
+
+
 def _resolved(call: TorchCall) -> Any:
     """Torch's function. No name leads anywhere but into its table of functions."""
     plain = re.compile(r"[A-Za-z]\w*|_[a-z]\w*")

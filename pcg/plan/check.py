@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value
-from pcg.graph.opaque import Opaque
+from pcg.graph.opaque import TorchFunction
 from pcg.language.expr import Access, Add, Apply, Expr, Guard, IndexValue, Mul, children, walk
 from pcg.language.poly import Poly
 from pcg.placement.layout import covers, grid
@@ -215,7 +215,7 @@ def _integers(graph: Graph) -> Iterator[Finding]:
         if node.inputs and whole.issuperset(node.inputs) and _moves(node.operator_call, ranks):
             whole |= {node.value(port) for port in range(len(node.types))}
             continue
-        if isinstance(node.operator_call.operator, Opaque):
+        if isinstance(node.operator_call.operator, TorchFunction):
             continue  # its kernel knows which of its operands are integers
         for operand, value in enumerate(node.inputs):
             name = node.operator_call.operator.operand_names[operand]

@@ -8,8 +8,8 @@
 
 Calls may be nested, and ``.1`` picks an output: ``split(t0, axis=1, at=256).1``. In a rule, inputs
 are known by rank (``x = tensor[_, _]``) and attributes may be symbols (``degree=k``). A halo stands
-behind its dimension, ``[8, 3, 64/2(1,1), 64]``. Lines that begin with ``opaque`` declare operators
-without an equation (``pcg.graph.opaque``).
+behind its dimension, ``[8, 3, 64/2(1,1), 64]``. Lines that begin with ``opaque`` or
+``elementwise`` declare torch functions without an equation (``pcg.graph.opaque``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from math import isfinite
 
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Graph, Leaf, LeafKind, Node, Value, tensor
-from pcg.graph.opaque import MAX_RANK, Opaque, opaque_nodes, parse_opaque
+from pcg.graph.opaque import MAX_RANK, TorchFunction, parse_declaration, torch_functions
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
@@ -45,14 +45,13 @@ DIMENSION = re.compile(
 )
 MAX_DEPTH = 200
 MAX_LINE = 1 << 14
-"""Characters of a line that declares no opaque operator."""
+"""Characters of a line that declares no torch function."""
 
 
 def print_graph(graph: Graph) -> str:
     """The graph as text, one node a line, operands before users."""
     names = node_names(graph)
-    operators = [node.operator_call.operator for node in opaque_nodes(graph)]
-    lines = [o.declaration for o in dict.fromkeys(operators) if isinstance(o, Opaque)]
+    lines = [function.declaration for function in torch_functions(graph)]
     lines += [_line(node, names) for node in graph.nodes]
     returned = ", ".join(_reference(value, names) for value in graph.outputs)
     return "\n".join([*lines, f"return {returned}"]) + "\n"
@@ -111,7 +110,7 @@ def parse_graph(
         here = f"{where}: line {number}"
         if not line:
             continue
-        if (declared := _opaque(line, here)) is not None:
+        if (declared := _declared(line, here)) is not None:
             operators = {**operators, declared.name: declared}
             continue
         if len(line) > MAX_LINE:
@@ -123,9 +122,9 @@ def parse_graph(
     raise InputError(where, "expected a last line 'return VALUE, ...'")
 
 
-def _opaque(line: str, here: str) -> Opaque | None:
+def _declared(line: str, here: str) -> TorchFunction | None:
     try:
-        return parse_opaque(line)
+        return parse_declaration(line)
     except ValueError as error:
         raise InputError(here, str(error)) from error
 

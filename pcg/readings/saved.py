@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pcg.graph.graph import Graph, Node, Value
-from pcg.graph.opaque import Opaque
+from pcg.graph.opaque import Opaque, TorchFunction
 from pcg.language.expr import (
     Access,
     Add,
@@ -50,7 +50,7 @@ def back_reads(node: Node, needs: frozenset[int]) -> tuple[Reads, ...]:
     """What back-propagation of an operator reads, for the operands in ``needs``; where there are
     two ways, any of them will do."""
     call = node.operator_call
-    if isinstance(call.operator, Opaque):
+    if isinstance(call.operator, TorchFunction):
         every = Reads(frozenset(range(len(node.inputs))), frozenset(range(len(node.types))))
         return (every,)
     if call.operator.parallel is not None:
@@ -161,7 +161,7 @@ def differentiated(node: Node) -> frozenset[int]:
     """The operands whose values an operator's outputs depend on: others it reads for their shape
     alone, and no gradient goes back to them."""
     call = node.operator_call
-    if isinstance(call.operator, Opaque) or call.operator.parallel is not None:
+    if isinstance(call.operator, TorchFunction) or call.operator.parallel is not None:
         return frozenset(range(len(node.inputs)))
     # Types are known however deep a graph is; ranks would be asked of all that is below.
     return _differentiated(call, tuple(value.type.rank for value in node.inputs))
@@ -190,7 +190,7 @@ def view_of(node: Node, port: int) -> int | None:
     """The operand of which an output is a view: all its elements are elements of the operand, as
     in a transpose, a slice or a repetition; None where elements are computed."""
     call = node.operator_call
-    if call.operator.parallel is not None or isinstance(call.operator, Opaque):
+    if call.operator.parallel is not None or isinstance(call.operator, TorchFunction):
         return None
     return _view_of(call, tuple(value.type.shape for value in node.inputs), port)
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pcg.errors import OperatorError
+from pcg.graph.opaque import torch_functions
 from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
 from pcg.plan.derivation import AppliedRule
+from pcg.plan.plan import Plan
+from pcg.types.operator import Operator
 from substitutions.audit.errors import Refused
 from substitutions.rules.rule import Rule, attribute_symbols, open_call
 
 
-def concrete(applied: AppliedRule, library: Mapping[str, Rule]) -> Rule:
-    """The form of a library's rule that a plan names. Raises Refused where there is none, or where
-    the plan says something else of it."""
+def concrete(
+    applied: AppliedRule, library: Mapping[str, Rule], operators: Mapping[str, Operator]
+) -> Rule:
+    """The form of a library's rule that a plan names. ``operators``: those that may be put in the
+    place of stand-ins. Raises Refused where there is none, or where the plan says something else
+    of it."""
     general = library.get(applied.rule)
     if general is None:
         raise Refused(f"the library has no rule {applied.rule}")
-    rule = _with_operators(_with_axes(general, applied.axes), applied.operators)
+    rule = _with_operators(_with_axes(general, applied.axes), applied.operators, operators)
     if applied.reversed:
         rule = rule.reversed
     if rule.name != applied.name:
@@ -40,13 +46,18 @@ def _with_axes(rule: Rule, axes: tuple[int, ...]) -> Rule:
     return found
 
 
-def _with_operators(rule: Rule, operators: tuple[str, ...]) -> Rule:
-    for name in operators:
-        if name not in OPERATORS:
+def operators_of(plan: Plan) -> Mapping[str, Operator]:
+    """The operators that a plan may name: known ones, and those that its model declares."""
+    return OPERATORS | {function.name: function for function in torch_functions(plan.model)}
+
+
+def _with_operators(rule: Rule, names: tuple[str, ...], known: Mapping[str, Operator]) -> Rule:
+    for name in names:
+        if name not in known:
             raise Refused(f"unknown operator {name}")
         taken = attribute_symbols((*rule.left, *rule.right))
         try:
-            rule = rule.with_operator(open_call(OPERATORS[name], taken))
+            rule = rule.with_operator(open_call(known[name], taken))
         except (ValueError, OperatorError, EquationError) as error:
             raise Refused(str(error)) from None
     if rule.stand_ins:

@@ -12,7 +12,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.statistics import RunningFile, named_values
 from pcg.plan.text import node_names
 from substitutions.audit.errors import Refused
-from substitutions.audit.forms import concrete
+from substitutions.audit.forms import concrete, operators_of
 from substitutions.audit.replay import Follower
 from substitutions.audit.values import Values
 from substitutions.rules.rule import Rule
@@ -56,11 +56,12 @@ def _images(plan: Plan, values: Sequence[Value], library: Sequence[Rule]) -> tup
     followed whether or not anything reads it in the end."""
     by_name = {rule.name: rule for rule in library}
     forms: dict[str, Rule] = {}
+    operators = operators_of(plan)
     followed = Follower(Values(Graph((*plan.model.outputs, *values))))
     try:
         for number, step in enumerate(plan.derivation):
             if step.rule not in forms:
-                forms[step.rule] = concrete(step.applied, by_name)
+                forms[step.rule] = concrete(step.applied, by_name, operators)
             followed.step(number, step, forms[step.rule])
     except Refused:
         # An audit says why; here the values are just not found.

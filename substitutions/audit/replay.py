@@ -13,7 +13,7 @@ from pcg.plan.schema import Symbol
 from pcg.plan.text import print_graph
 from pcg.types.operator import Call
 from substitutions.audit.errors import Finding, Refused
-from substitutions.audit.forms import concrete
+from substitutions.audit.forms import concrete, operators_of
 from substitutions.audit.place import Place, evaluated, numbers
 from substitutions.audit.values import Item, Port, Values, draft
 from substitutions.rules.requirements import not_natural
@@ -36,9 +36,10 @@ def replay(plan: Plan, library: Sequence[Rule]) -> Replay:
     it."""
     by_name = {rule.name: rule for rule in library}
     forms: dict[str, Rule] = {}
+    operators = operators_of(plan)
     for applied in {step.applied.name: step.applied for step in plan.derivation}.values():
         try:
-            forms[applied.name] = concrete(applied, by_name)
+            forms[applied.name] = concrete(applied, by_name, operators)
         except Refused as error:
             where = f"decisions.rules.{applied.name}"
             return Replay((Finding(where, str(error)),), {}, 0, 0)

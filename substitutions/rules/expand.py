@@ -34,8 +34,12 @@ def expand(rules: Iterable[Rule], graph: Graph, usable: Usable = any_direction) 
     more.
     """
     most = max((rank for node in graph.nodes for rank in node.ranks), default=0)
-    names = frozenset(node.name for node in graph.nodes if not node.is_leaf)
-    return Expander(tuple(rules)).concrete(most, names, usable)
+    return Expander(tuple(rules)).concrete(most, operators_of(graph), usable)
+
+
+def operators_of(graph: Graph) -> frozenset[Operator]:
+    """The operators of a graph."""
+    return frozenset(node.operator_call.operator for node in graph.nodes if not node.is_leaf)
 
 
 class Expander:
@@ -44,18 +48,23 @@ class Expander:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(_Expandable(rule) for rule in rules)
         self._ranked: dict[int, dict[int, tuple[Rule, ...]]] = {}
-        self._known: dict[tuple[int, frozenset[str], Usable], tuple[Rule, ...]] = {}
+        self._known: dict[tuple[int, frozenset[Operator], Usable], tuple[Rule, ...]] = {}
 
-    def concrete(self, most: int, names: frozenset[str], usable: Usable) -> tuple[Rule, ...]:
-        """The rules for tensors of at most so many axes and operators of these names."""
-        key = (most, names, usable)
+    def concrete(
+        self, most: int, operators: frozenset[Operator], usable: Usable
+    ) -> tuple[Rule, ...]:
+        """The rules for tensors of at most so many axes and these operators."""
+        key = (most, operators, usable)
         if key not in self._known:
-            self._known[key] = tuple(self._concrete(most, names, usable))
+            self._known[key] = tuple(self._concrete(most, operators, usable))
         return self._known[key]
 
-    def _concrete(self, most: int, names: frozenset[str], usable: Usable) -> Iterator[Rule]:
-        reached = self._reached(names, usable)
-        functions = _functions(reached)
+    def _concrete(
+        self, most: int, operators: frozenset[Operator], usable: Usable
+    ) -> Iterator[Rule]:
+        known = {**OPERATORS, **{operator.name: operator for operator in operators}}
+        reached = self._reached(frozenset(o.name for o in operators), known, usable)
+        functions = _functions(reached, known)
         seen: set[tuple[object, ...]] = set()
         for number, expandable in enumerate(self._rules):
             if not any(expandable.is_in_reach(way, reached, functions) for way in (0, 1)):
@@ -72,7 +81,9 @@ class Expander:
             known[number] = tuple(_at_ranks(self._rules[number].rule, most))
         return known[number]
 
-    def _reached(self, names: frozenset[str], usable: Usable) -> frozenset[str]:
+    def _reached(
+        self, names: frozenset[str], known: Mapping[str, Operator], usable: Usable
+    ) -> frozenset[str]:
         reached = names | {o.name for o in OPERATORS.values() if o.parallel is not None}
         pending = [
             (expandable, way)
@@ -81,7 +92,7 @@ class Expander:
             if not expandable.starts_anywhere(way) and usable(expandable.directions[way])
         ]
         while True:
-            functions = _functions(reached)
+            functions = _functions(reached, known)
             ready = [(e, way) for e, way in pending if e.is_in_reach(way, reached, functions)]
             more = frozenset(name for e, way in ready for name in e.named[1 - way])
             if more <= reached:
@@ -125,13 +136,13 @@ class _Expandable:
         return self.named[asked] <= reached and all(functions[name] for name in wanted)
 
 
-def _functions(names: frozenset[str]) -> dict[str, list[Operator]]:
+def _functions(names: frozenset[str], known: Mapping[str, Operator]) -> dict[str, list[Operator]]:
     """The element-wise operators among some, by the stand-in that covers them."""
     found: dict[str, list[Operator]] = {name: [] for name in STAND_INS}
-    for name in sorted(names & OPERATORS.keys()):
-        covering = stand_in(OPERATORS[name])
+    for name in sorted(names & known.keys()):
+        covering = stand_in(known[name])
         if covering is not None:
-            found[covering.name].append(OPERATORS[name])
+            found[covering.name].append(known[name])
     return found
 
 

@@ -31,7 +31,7 @@ from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.plan.text import print_value
-from substitutions.rules.expand import Expander, Usable, any_direction
+from substitutions.rules.expand import Expander, Usable, any_direction, operators_of
 from substitutions.rules.origins import Kind
 from substitutions.rules.rule import Family, Rule, parse_rule, side_text
 from substitutions.rules.uses import Direction, Way, directions
@@ -128,8 +128,7 @@ class Library:
         """The rules at the ranks and for the operators of a graph (``substitutions.rules.expand``);
         the same tuple for graphs that ask for the same. ``usable``: the directions that count."""
         most = max((rank for node in graph.nodes for rank in node.ranks), default=0)
-        names = frozenset(node.name for node in graph.nodes if not node.is_leaf)
-        return self._expander.concrete(most, names, usable)
+        return self._expander.concrete(most, operators_of(graph), usable)
 
     @cached_property
     def _expander(self) -> Expander:

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from pcg.errors import InputError, NegativeAnswer, one_line
 from pcg.files import read_json
-from pcg.graph.opaque import Opaque, opaque_nodes
+from pcg.graph.opaque import torch_functions
 from pcg.machine import load_machine, preset_names
 from pcg.models import MODELS
 from pcg.plan.naming import NamingFile, batch_of
@@ -163,11 +163,9 @@ def _follow(audit: Audit, plan: Plan, options: Options) -> None:
 def _check_opaque(plan: Plan, where: str) -> None:
     """That functions without an equation return what the model's graph says. Those of the plan's
     graph are found to be the same."""
-    for node in opaque_nodes(plan.model):
-        operator = node.operator_call.operator
+    for function in torch_functions(plan.model):
         try:
-            if isinstance(operator, Opaque):
-                operator.check_results()
+            function.check_results()
         except ValueError as error:
             raise InputError(f"{where}: model.graph", str(error)) from None
 
