@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.call import AtenCall, Unsupported
-from pcg.capture.export import export, returned
+from pcg.capture.export import examples, export, returned
 from pcg.capture.fallback import by_its_function
 from pcg.capture.frozen import check_changed, frozen_parameters
 from pcg.capture.groups import check_samples, in_groups
@@ -89,7 +89,7 @@ def capture(
         raise InputError(where, "returns something that is no tensor, expected the loss")
     live = ancestors(outputs)
     frozen = frozen_parameters(module, program, outputs[0])
-    leaves = Leaves(module, signature, live, frozen, where)
+    leaves = Leaves(module, signature, live, frozen, examples(program), where)
     trained = signature.inputs_to_parameters.keys() - {node.name for node in frozen}
     walk = _Walk(leaves, where, {}, with_history(program.graph, trained), norm_groups)
     for node in program.graph.nodes:

@@ -6,6 +6,7 @@ import operator
 import warnings
 from collections.abc import Collection
 from contextlib import redirect_stderr
+from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
 
 if TYPE_CHECKING:
-    from torch import fx
+    from torch import Tensor, fx
     from torch.export import ExportedProgram
     from torch.nn import Module
 
@@ -84,6 +85,22 @@ def returned(program: ExportedProgram) -> list[fx.Node]:
     """What a program returns, and the buffers that it changes."""
     (last,) = (node for node in program.graph.nodes if node.op == "output")
     return [node for node in last.args[0] if isinstance(node, torch.fx.Node)]
+
+
+def examples(program: ExportedProgram) -> dict[str, Tensor]:
+    """By the name of a placeholder: what the program was exported with, where that is a tensor."""
+    signature = program.graph_signature
+    given = tree_leaves(program.example_inputs)
+    named = zip(signature.user_inputs, given, strict=False)
+    held = {**program.state_dict, **program.constants}
+    buffers = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    tensors = [*named, *((name, held.get(origin)) for name, origin in buffers.items())]
+    return {str(n): t.detach() for n, t in tensors if isinstance(t, torch.Tensor)}
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """What nested lists and dictionaries hold, in the order in which torch flattens them."""
+    return import_module("torch.utils._pytree").tree_leaves(tree)
 
 
 def _first_line(error: Exception) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture.shapes import spread
+from pcg.capture.shapes import of_torch, spread
 from pcg.errors import InputError
-from pcg.graph.graph import Node, Value, apply
-from pcg.graph.opaque import MOST_OPERANDS, TensorType, elementwise, opaque
+from pcg.graph.graph import Node, Value
+from pcg.graph.opaque import MOST_OPERANDS, TensorType, opaque
 from pcg.graph.torch_calls import ATTENTION, NAMESPACE
 from pcg.lazy import torch
 
@@ -62,7 +62,7 @@ def _element_by_element(
     formats = [_name(operand.meta["val"].dtype) for operand, _ in operands]
     like = next((v for _, v in operands if v.type.shape == shape), None)
     values = [spread(v, shape, like) for _, v in operands]
-    return apply(elementwise(function, formats, _name(result.dtype))(), *values)
+    return of_torch(function, _name(result.dtype), *zip(values, formats, strict=True))
 
 
 def _draws(node: fx.Node) -> bool:

@@ -7,12 +7,13 @@ from math import prod, sqrt
 
 from pcg.capture.call import AtenCall, Entry, Unsupported
 from pcg.capture.pointwise import scaled
-from pcg.capture.shapes import broadcast, narrowed, reshaped, shape_of, spread, swapped
+from pcg.capture.shapes import broadcast, narrowed, of_torch, reshaped, shape_of, spread, swapped
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, attention, layers, norms, reductions
 from pcg.ops.constants import ones1, position_ids
-from pcg.ops.elementwise import rsqrt, shift
+from pcg.ops.elementwise import divide, rsqrt, shift
 from pcg.ops.layout import expand_vector, permute
+from pcg.readings.whole import may_be
 from pcg.types.operator import Call
 
 EVERY = {0: "none", 1: "mean", 2: "sum"}
@@ -169,18 +170,26 @@ def _common(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 def _cross_entropy(call: AtenCall) -> Value:
     """Of classes given by number, over any further axes."""
     logits, target = call.value("self"), call.value("target")
-    call.expect(weight=None, ignore_index=IGNORED, label_smoothing=0.0)
+    call.expect(weight=None, label_smoothing=0.0)
     if target.rank != logits.rank - 1 or logits.rank < 2:
         raise Unsupported("target")
     if logits.rank > 2:
         logits = permute(logits, (0, *range(2, logits.rank), 1))
     rows, classes = prod(shape_of(target)), shape_of(logits)[-1]
-    mean = apply(
-        reductions.cross_entropy(), reshaped(logits, (rows, classes)), reshaped(target, (rows,))
-    )
+    logits, target = reshaped(logits, (rows, classes)), reshaped(target, (rows,))
+    ignored = call.integer("ignore_index")
+    counted = None
+    if may_be(target, ignored):
+        counted = of_torch(f"aten.ne.Scalar(x0, {ignored})", "bool", (target, "int64"))
+        if ignored != IGNORED:  # the operator takes what is no class for what is left out
+            fill = f"aten.where.ScalarOther(x0, x1, {IGNORED})"
+            target = of_torch(fill, "int64", (counted, "bool"), (target, "int64"))
+    mean = apply(reductions.cross_entropy(), logits, target)
     match EVERY[call.integer("reduction")]:
         case "mean":
-            return mean
+            if counted is None:
+                return mean
+            return apply(divide(), scaled(mean, float(rows)), apply(layers.sum_loss(), counted))
         case "sum":
             return scaled(mean, float(rows))
         case _:

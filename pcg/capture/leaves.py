@@ -24,7 +24,12 @@ INDEXED: Mapping[str, tuple[int, int, int]] = {
 }
 """Operators that read integers as indices: which argument these are, and which dimension of which
 other argument they number."""
-SAME_ELEMENTS = MOVES.keys() | {"aten.clone.default"}
+SAME_ELEMENTS = MOVES.keys() | {
+    *("aten.clone.default", "aten.copy.default", "aten.constant_pad_nd.default"),
+    *("aten.masked_fill.Scalar", "aten.where.self"),
+    *("aten.slice_scatter.default", "aten.select_scatter.default"),
+}
+"""Operators whose results hold elements of their operands, and perhaps a constant."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,15 @@ class Leaves:
         signature: ExportGraphSignature,
         live: set[fx.Node],
         frozen: set[fx.Node],
+        examples: Mapping[str, Tensor],
         where: str,
     ) -> None:
         """``frozen``: parameters that the loss reads and no update changes, as they are or as they
-        are read; to the graph these are buffers."""
+        are read; to the graph these are buffers. ``examples``: by the names of placeholders, what
+        the module was exported with."""
         self._where = where
         self._live = live
+        self._examples = examples
         self._bounds = _bounds(live)
         self._shared = _shared(module)
         self._parameters = {name: first for first, names in self._shared.items() for name in names}
@@ -95,7 +103,8 @@ class Leaves:
             self.buffers[name] = origin
         else:
             self.inputs[node.name] = name
-        return leaf("input", name, tuple(tensor.shape), below=self._below(node, tensor))
+        least, below = self._range(node, tensor)
+        return leaf("input", name, tuple(tensor.shape), below=below, least=least)
 
     def _parameter(self, node: fx.Node, qualified: str) -> Value:
         if qualified not in self._made:
@@ -112,15 +121,18 @@ class Leaves:
         users = [user for user in node.users if user in self._live]
         return all(_transposes(user, node) for user in users)
 
-    def _below(self, node: fx.Node, tensor: Tensor) -> int | None:
+    def _range(self, node: fx.Node, tensor: Tensor) -> tuple[int, int | None]:
+        """From where its integers begin, and what they stay below: by what they are read as, and
+        by the example where that does not tell."""
         if tensor.dtype == torch.bool:
-            return 2
+            return 0, 2
         if tensor.is_floating_point():
-            return None
-        if node not in self._bounds:
-            problem = "integers that are neither ids of an embedding nor labels of a loss"
-            raise InputError(self._where, f"input {node.name}: {problem}")
-        return self._bounds[node]
+            return 0, None
+        example = self._examples.get(node.name)
+        if example is None or example.is_meta or not example.numel():
+            return 0, self._bounds.get(node, 2)
+        least = min(0, int(example.min()))
+        return least, self._bounds.get(node, max(2, int(example.max()) + 1))
 
     def _fresh(self, name: str) -> str:
         """A name that graphs can print, and that no other leaf has."""

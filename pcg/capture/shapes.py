@@ -7,6 +7,7 @@ from math import prod
 
 from pcg.capture.call import Shape
 from pcg.graph.graph import Value, apply
+from pcg.graph.opaque import elementwise
 from pcg.ops.algebra import scale
 from pcg.ops.elementwise import shift
 from pcg.ops.groups import times_scalar
@@ -17,6 +18,13 @@ from pcg.ops.reductions import sum_axis
 
 def shape_of(value: Value) -> Shape:
     return value.type.shape
+
+
+def of_torch(function: str, result: str, *operands: tuple[Value, str]) -> Value:
+    """A function of torch's of single elements, of tensors of one shape with their number formats.
+    ``result``: the format of its result."""
+    operator = elementwise(function, [number for _, number in operands], result)
+    return apply(operator(), *(value for value, _ in operands))
 
 
 def swapped(value: Value, dim0: int, dim1: int) -> Value:

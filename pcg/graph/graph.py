@@ -29,12 +29,19 @@ class Leaf:
     rank: int
     type: ParallelTensor | None = None
     below: int | None = None
-    """For integer inputs such as token ids: every element is in [0, below)."""
+    """For integer inputs such as token ids: every element is in [least, below)."""
+    least: int = 0
+    """0, or less where negative numbers are among them, such as that of labels to be ignored."""
 
     def __str__(self) -> str:
         shape = f"rank {self.rank}" if self.type is None else str(self.type)
-        below = f" below {self.below}" if self.below is not None else ""
-        return f"{self.kind} {self.name} {shape}{below}"
+        return f"{self.kind} {self.name} {shape}{self.bounds}"
+
+    @property
+    def bounds(self) -> str:
+        """What is said of its integers: ``" from -100 below 96"``, or nothing."""
+        least = f" from {self.least}" if self.least else ""
+        return least + (f" below {self.below}" if self.below is not None else "")
 
 
 @dataclass(frozen=True)
@@ -258,9 +265,11 @@ def rebuild(outputs: tuple[Value, ...], values: Mapping[Value, Value]) -> tuple[
     return tuple(image(value) for value in outputs)
 
 
-def leaf(kind: LeafKind, name: str, shape: tuple[int, ...], *, below: int | None = None) -> Value:
+def leaf(
+    kind: LeafKind, name: str, shape: tuple[int, ...], *, below: int | None = None, least: int = 0
+) -> Value:
     """A whole input or weight."""
-    return Value(Node(Leaf(kind, name, len(shape), ParallelTensor.whole(shape), below)))
+    return Value(Node(Leaf(kind, name, len(shape), ParallelTensor.whole(shape), below, least)))
 
 
 def tensor(name: str, rank: int) -> Value:

@@ -59,6 +59,11 @@ class TensorType(Format):
     def __str__(self) -> str:
         return f"{list(self.shape)} {self.dtype}"
 
+    @property
+    def is_real(self) -> bool:
+        """Whether its numbers may be other than whole ones."""
+        return "float" in self.dtype
+
 
 @dataclass(frozen=True, eq=False)
 class TorchFunction(Operator):

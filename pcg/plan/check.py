@@ -13,14 +13,15 @@ from math import isfinite, prod
 from typing import Generic, TypeVar
 
 from pcg.errors import OperatorError
-from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.graph import Graph, Node
 from pcg.graph.opaque import TorchFunction
-from pcg.language.expr import Access, Add, Apply, Expr, Guard, IndexValue, Mul, children, walk
+from pcg.language.expr import Access, Apply, IndexValue, children, walk
 from pcg.language.poly import Poly
 from pcg.placement.layout import covers, grid
 from pcg.placement.schedule import PLACING
 from pcg.placement.view import MachineView
 from pcg.plan.text import node_names
+from pcg.readings.whole import whole_values
 from pcg.types.halo import states_halo
 from pcg.types.operator import PARALLEL_ATTRIBUTES, Call
 from pcg.types.tensor import ParallelTensor
@@ -141,6 +142,8 @@ def _leaf_types(graph: Graph) -> Iterator[Finding]:
             yield node, f"rank {leaf.rank}, but its type has {leaf.type.rank}"
         if leaf.below is not None and (leaf.kind != "input" or leaf.below < 1):
             yield node, f"below {leaf.below}, expected 1 or more and on an input"
+        if leaf.least > 0 or (leaf.least < 0 and leaf.below is None):
+            yield node, f"from {leaf.least}, expected a negative integer and a bound above"
         if what := _type_fault(leaf.type):
             yield node, what
 
@@ -204,25 +207,16 @@ def _types(graph: Graph) -> Iterator[Finding]:
 
 
 def _integers(graph: Graph) -> Iterator[Finding]:
-    whole: set[Value] = set()
-    for node in graph.nodes:
-        if node.is_leaf:
-            if node.leaf.below is not None:
-                whole.add(node.value())
-            continue
-        ranks = tuple(value.type.rank for value in node.inputs)
-        indices = index_operands(node.operator_call, ranks)
-        if node.inputs and whole.issuperset(node.inputs) and _moves(node.operator_call, ranks):
-            whole |= {node.value(port) for port in range(len(node.types))}
-            continue
-        if isinstance(node.operator_call.operator, TorchFunction):
+    whole = whole_values(graph)
+    for node in _calls(graph):
+        call = node.operator_call
+        if isinstance(call.operator, TorchFunction):
             continue  # its kernel knows which of its operands are integers
-        for operand, value in enumerate(node.inputs):
-            name = node.operator_call.operator.operand_names[operand]
-            if operand in indices and value not in whole:
+        ranks = tuple(value.type.rank for value in node.inputs)
+        for operand in sorted(index_operands(call, ranks)):
+            if node.inputs[operand] not in whole:
+                name = call.operator.operand_names[operand]
                 yield node, f"{node.name}: operand {name} is an index, expected integers below some"
-            if operand not in indices and value in whole:
-                yield node, f"{node.name}: operand {name} is no index, but is fed integers"
 
 
 def index_operands(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
@@ -238,25 +232,6 @@ def index_operands(call: Call, ranks: tuple[int, ...]) -> frozenset[int]:
                 (used if indexes else other).add(child.operand)
     other |= {body.operand for body in bodies if isinstance(body, Access)}
     return frozenset(used - other)
-
-
-def _moves(call: Call, ranks: tuple[int, ...]) -> bool:
-    """Whether an operator's elements are elements of its operands, moved but not changed."""
-    return all(_moved(output.body) for output in call.instance(ranks).outputs)
-
-
-def _moved(value: Expr) -> bool:
-    match value:
-        case Access():
-            return True
-        case Add(parts):
-            # The cases of an ``if``; a sum of two elements has no guards.
-            return all(isinstance(part, Mul) and _moved(part) for part in parts)
-        case Mul(parts):
-            rest = [part for part in parts if not isinstance(part, Guard)]
-            return len(rest) == 1 < len(parts) and _moved(rest[0])
-        case _:
-            return False
 
 
 def _loss(graph: Graph) -> Iterator[Finding]:
@@ -334,7 +309,7 @@ GRAPH_CHECKS: tuple[Check[Graph], ...] = (
     Check("attributes", "attributes are those of the operator, and are numbers", _attributes),
     Check("degrees", "the six parallel operators have degrees from 2 on, or move a halo", _degrees),
     Check("types", "every operator has a type", _types),
-    Check("integers", "indices are integers, and integers are nothing but indices", _integers),
+    Check("integers", "indices are whole numbers", _integers),
 )
 TRAINING_CHECKS: tuple[Check[Graph], ...] = (
     Check("loss", "the first output is a scalar that depends on a weight", _loss),

@@ -273,8 +273,8 @@ def _same_leaves(graph: Graph, model: Graph, where: str) -> None:
             raise InputError(f"{where}: decisions.graph", problem)
 
 
-def _identity(leaf: Leaf) -> tuple[str, str, tuple[int, ...], int | None]:
-    return leaf.kind, leaf.name, _shape(leaf), leaf.below
+def _identity(leaf: Leaf) -> tuple[str, str, tuple[int, ...], int | None, int]:
+    return leaf.kind, leaf.name, _shape(leaf), leaf.below, leaf.least
 
 
 def _shape(leaf: Leaf) -> tuple[int, ...]:

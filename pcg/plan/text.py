@@ -85,8 +85,7 @@ def _line(node: Node, names: Mapping[Node, tuple[str, ...]]) -> str:
 def _leaf_text(leaf: Leaf) -> str:
     if leaf.type is None:
         return f"{leaf.kind}[{', '.join('_' * leaf.rank)}]"
-    below = f" below {leaf.below}" if leaf.below is not None else ""
-    return f"{leaf.kind}{leaf.type}{below}"
+    return f"{leaf.kind}{leaf.type}{leaf.bounds}"
 
 
 def print_value(value: Value) -> str:
@@ -179,15 +178,19 @@ def _parse_leaf(kind: str, name: str, dims: str, rest: str, here: str) -> Leaf:
         return Leaf("tensor", name, len(entries))
     tensor_type = _parse_dimensions(entries, here)
     options = re.fullmatch(
-        rf"(?:copies=({NUMBER}))?\s*(?:partials=({NUMBER}))?\s*(?:below ({NUMBER}))?", rest
+        rf"(?:copies=({NUMBER}))?\s*(?:partials=({NUMBER}))?"
+        rf"\s*(?:from -({NUMBER}))?\s*(?:below ({NUMBER}))?",
+        rest,
     )
     if not options:
-        raise InputError(here, f"expected copies=, partials= or below, got {rest!r}")
-    copies, partials, below = (None if group is None else int(group) for group in options.groups())
-    if 0 in (copies, partials, below):
+        raise InputError(here, f"expected copies=, partials=, from or below, got {rest!r}")
+    given = (None if group is None else int(group) for group in options.groups())
+    copies, partials, under, below = given
+    if 0 in (copies, partials, under, below):
         raise InputError(here, f"expected 1 or more, got {rest!r}")
     own = replace(tensor_type.degrees, copies=copies or 1, partials=partials or 1)
-    return Leaf(leaf_kind, name, len(entries), replace(tensor_type, degrees=own), below)
+    tensor_type = replace(tensor_type, degrees=own)
+    return Leaf(leaf_kind, name, len(entries), tensor_type, below, -(under or 0))
 
 
 def _parse_dimensions(entries: list[str], here: str) -> ParallelTensor:

@@ -37,21 +37,22 @@ def fitting(leaf: Leaf, value: Tensor, shape: tuple[int, ...], where: str) -> Te
         whole = (value == value.trunc()) & value.isfinite()
         if not bool(whole.all()):
             at, found = _first(~whole, value)
-            expected = f"expected whole numbers from 0 to {leaf.below - 1}"
+            expected = f"expected whole numbers from {leaf.least} to {leaf.below - 1}"
             raise InputError(where, f"{expected}, got {_name(value.dtype)} {found:g}{at}")
     # Not compared as what it is: unsigned bytes know no bound above 255.
     numbers = value.to(torch.int64)
-    outside = (numbers < 0) | (numbers >= leaf.below)
+    outside = (numbers < leaf.least) | (numbers >= leaf.below)
     if bool(outside.any()):
         at, found = _first(outside, numbers)
-        expected = f"expected integers from 0 to {leaf.below - 1}"
+        expected = f"expected integers from {leaf.least} to {leaf.below - 1}"
         raise InputError(where, f"{expected}, got {int(found)}{at}")
     return numbers
 
 
 def exact_in(leaf: Leaf, dtype: torch.dtype) -> bool:
     """Whether a format holds all integers that an input may have."""
-    return leaf.below is None or leaf.below - 1 <= 2 ** _DIGITS.get(dtype, 53)
+    largest = 2 ** _DIGITS.get(dtype, 53)
+    return leaf.below is None or (leaf.below - 1 <= largest and -leaf.least <= largest)
 
 
 _DIGITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}

@@ -62,7 +62,7 @@ def _leaves(graph: Graph) -> dict[str, Leaf]:
 
 
 def _identity(leaf: Leaf) -> tuple[object, ...]:
-    return leaf.kind, leaf.type.shape if leaf.type else None, leaf.below
+    return leaf.kind, leaf.type.shape if leaf.type else None, leaf.below, leaf.least
 
 
 def check_devices(slots: Iterable[Slot], ranks: int, where: str) -> None:

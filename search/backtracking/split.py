@@ -153,6 +153,6 @@ def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
     values: dict[Value, Value] = {}
     for node in graph.leaves:
         leaf = node.leaf
-        new = Leaf(leaf.kind, names[leaf.name], leaf.rank, leaf.type, leaf.below)
+        new = Leaf(leaf.kind, names[leaf.name], leaf.rank, leaf.type, leaf.below, leaf.least)
         values[node.value()] = Value(Node(new))
     return graph.replace(values)

@@ -1,0 +1,109 @@
+"""Which values of a graph are whole numbers, whatever its inputs are.
+
+Problem: what chooses rows of a table, an id, has to be a whole number, and models compute with ids:
+they shift labels, count positions, and fill what is to be ignored.
+Method: one pass over the graph. A value is whole if its equation makes sums, products, maxima and
+choices of whole numbers, or if it is the result of a torch function of integers.
+It is linear in the graph, and sound; it does not know of a quotient that happens to be whole.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from pcg.graph.graph import Graph, Value
+from pcg.graph.opaque import TorchFunction
+from pcg.language.expr import (
+    Access,
+    Add,
+    Apply,
+    Const,
+    Expr,
+    Guard,
+    IndexValue,
+    Max,
+    Mul,
+    Real,
+    Sum,
+)
+from pcg.types.operator import Call
+
+
+def whole_values(graph: Graph) -> frozenset[Value]:
+    """The values of a graph that are whole numbers."""
+    whole: set[Value] = set()
+    for node in graph.nodes:
+        if node.is_leaf:
+            if node.leaf.below is not None:
+                whole.add(node.value())
+            continue
+        operands = frozenset(i for i, value in enumerate(node.inputs) if value in whole)
+        ranks = tuple(value.type.rank for value in node.inputs)
+        ports = _whole_outputs(node.operator_call, ranks, operands)
+        whole |= {node.value(port) for port in ports}
+    return frozenset(whole)
+
+
+@lru_cache(maxsize=4096)
+def _whole_outputs(call: Call, ranks: tuple[int, ...], operands: frozenset[int]) -> tuple[int, ...]:
+    """The outputs of a call that are whole where these operands are."""
+    operator = call.operator
+    if isinstance(operator, TorchFunction):
+        return tuple(i for i, type_ in enumerate(operator.writes) if not type_.is_real)
+    reals = {name for name in operator.reals if not _is_integer(call.values[name])}
+    bodies = [output.body for output in call.instance(ranks).outputs]
+    return tuple(i for i, body in enumerate(bodies) if _is_whole(body, operands, reals))
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+
+
+def _is_whole(value: Expr, operands: frozenset[int], fractions: set[str]) -> bool:
+    match value:
+        case Access():
+            return value.operand in operands
+        case Const():
+            return value.value.denominator == 1
+        case Real():
+            return value.name not in fractions
+        case Add(parts) | Mul(parts):
+            return all(_is_whole(part, operands, fractions) for part in parts)
+        case Sum() | Max():
+            return _is_whole(value.body, operands, fractions)
+        case Apply():
+            return value.function == "eq"
+        case IndexValue() | Guard():
+            return True
+
+
+def may_be(value: Value, number: int) -> bool:
+    """Whether a value may hold a number: not where its elements are elements of inputs alone, none
+    of which may."""
+    node = value.node
+    if node.is_leaf:
+        return node.leaf.below is None or node.leaf.least <= number < node.leaf.below
+    ranks = tuple(operand.type.rank for operand in node.inputs)
+    if not node.inputs or not moves(node.operator_call, ranks):
+        return True
+    return any(may_be(operand, number) for operand in node.inputs)
+
+
+@lru_cache(maxsize=4096)
+def moves(call: Call, ranks: tuple[int, ...]) -> bool:
+    """Whether an operator's elements are elements of its operands, moved but not changed."""
+    return all(_moved(output.body) for output in call.instance(ranks).outputs)
+
+
+def _moved(value: Expr) -> bool:
+    match value:
+        case Access():
+            return True
+        case Add(parts):
+            # The cases of an ``if``; a sum of two elements has no guards.
+            return all(isinstance(part, Mul) and _moved(part) for part in parts)
+        case Mul(parts):
+            rest = [part for part in parts if not isinstance(part, Guard)]
+            return len(rest) == 1 < len(parts) and _moved(rest[0])
+        case _:
+            return False
