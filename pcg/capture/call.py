@@ -28,6 +28,9 @@ class AtenCall:
     """The arguments that are tensors of truth values. To an equation these are the numbers 0 and 1,
     which is not all that torch makes of them."""
 
+    formats: Mapping[str, str]
+    """By argument, the number format of one that is a tensor; that of the result by ``""``."""
+
     def value(self, name: str) -> Value:
         """An argument that is a tensor. Raises Unsupported where it is none."""
         found = self.arguments[name]

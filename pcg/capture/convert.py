@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.call import AtenCall, Unsupported
+from pcg.capture.constants import constants
 from pcg.capture.export import examples, export, returned
 from pcg.capture.fallback import by_its_function
 from pcg.capture.frozen import check_changed, frozen_parameters
@@ -91,9 +92,10 @@ def capture(
     frozen = frozen_parameters(module, program, outputs[0])
     leaves = Leaves(module, signature, live, frozen, examples(program), where)
     trained = signature.inputs_to_parameters.keys() - {node.name for node in frozen}
-    walk = _Walk(leaves, where, {}, with_history(program.graph, trained), norm_groups)
+    known: dict[fx.Node, Known] = dict(constants(program))
+    walk = _Walk(leaves, where, known, with_history(program.graph, trained), norm_groups)
     for node in program.graph.nodes:
-        if node in live:
+        if node in live - known.keys():
             walk.visit(node)
     graph = Graph(tuple(walk.value(node) for node in outputs))
     for problem in check_graph(graph, training=True):
@@ -188,7 +190,7 @@ class _Walk:
         given = _given(node)
         arguments = {name: self._argument(value) for name, value in given.items()}
         choices = frozenset(name for name, value in given.items() if _is_choice(value))
-        return AtenCall(str(node.target), arguments, _shapes(node), choices)
+        return AtenCall(str(node.target), arguments, _shapes(node), choices, _formats(node))
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -205,6 +207,17 @@ def _given(node: fx.Node) -> dict[str, Any]:
     given = {argument.name: argument.default_value for argument in schema}
     given |= {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
     return given | dict(node.kwargs)
+
+
+def _formats(node: fx.Node) -> Mapping[str, str]:
+    """The number formats of a call's tensors by argument, and of its result by an empty name."""
+    given = {"": node, **_given(node)}
+    tensors = {name: value.meta["val"] for name, value in given.items() if hasattr(value, "meta")}
+    return {
+        name: str(tensor.dtype).removeprefix("torch.")
+        for name, tensor in tensors.items()
+        if isinstance(tensor, torch.Tensor)
+    }
 
 
 def _is_choice(value: Any) -> bool:

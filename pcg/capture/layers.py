@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from math import prod, sqrt
 
 from pcg.capture.call import AtenCall, Entry, Unsupported
+from pcg.capture.constants import is_causal
 from pcg.capture.pointwise import scaled
 from pcg.capture.shapes import broadcast, narrowed, of_torch, reshaped, shape_of, spread, swapped
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, attention, layers, norms, reductions
 from pcg.ops.constants import ones1, position_ids
 from pcg.ops.elementwise import divide, rsqrt, shift
-from pcg.ops.layout import expand_vector, permute
+from pcg.ops.layout import expand, expand_vector, permute
 from pcg.readings.whole import may_be
 from pcg.types.operator import Call
 
 EVERY = {0: "none", 1: "mean", 2: "sum"}
 """Torch's numbers for what a loss does with its elements."""
+LEFT_OUT = 1e30
 IGNORED = -100
 """The label that torch leaves out of a loss unless told otherwise; labels are never negative."""
 
@@ -97,10 +99,23 @@ def _normed_by_statistics(call: AtenCall) -> Value:
 
 
 def _embedding(call: AtenCall) -> Value:
-    call.expect(padding_idx=-1, scale_grad_by_freq=False, sparse=False)
+    call.expect(scale_grad_by_freq=False, sparse=False)
     ids, table = call.value("indices"), call.value("weight")
+    padding = call.integer("padding_idx")
+    if padding != -1:
+        return _padded_rows(ids, table, padding)
     rows = _first_rows(ids, table)
     return apply(layers.embedding(), ids, table) if rows is None else rows
+
+
+def _padded_rows(ids: Value, table: Value, padding: int) -> Value:
+    """The rows of a table, of which one gets no gradient."""
+    rows = apply(layers.embedding(), ids, table)
+    kept = of_torch(f"aten.ne.Scalar(x0, {padding})", "bool", (ids, "int64"))
+    kept, real = spread(reshaped(kept, (*shape_of(ids), 1)), shape_of(rows), rows), "float32"
+    stopped = of_torch("aten.detach.default(x0)", real, (rows, real))
+    choice = "aten.where.self(x0, x1, x2)"
+    return of_torch(choice, real, (kept, "bool"), (rows, real), (stopped, real))
 
 
 def _first_rows(ids: Value, table: Value) -> Value | None:
@@ -126,20 +141,33 @@ def _count(call: AtenCall) -> Value:
 
 def _attention(call: AtenCall) -> Value:
     q, k, v = (call.value(name) for name in ("query", "key", "value"))
-    call.expect(dropout_p=0.0, enable_gqa=False)
+    call.expect(dropout_p=0.0)
+    if call.arguments["enable_gqa"]:
+        k, v = (_for_groups(x, shape_of(q)) for x in (k, v))
     if not shape_of(q)[:-2] == shape_of(k)[:-2] == shape_of(v)[:-2]:
         raise Unsupported("ranks")
     if call.arguments["scale"] is not None:
         q = scaled(q, call.number("scale") * sqrt(shape_of(q)[-1]))  # the operator divides by it
-    if "attn_mask" in call.choices:
-        raise Unsupported("attn_mask")  # it chooses scores, and is not added to them
     mask = call.maybe("attn_mask")
+    if mask is not None and "attn_mask" in call.choices:
+        if is_causal(mask, shape_of(q)[-2], shape_of(k)[-2]):
+            return apply(attention.causal_attention(), q, k, v)
+        # A choice of scores: what is left out gets a score that no other can make up for.
+        mask = scaled(apply(shift(offset=-1.0), mask), LEFT_OUT)
     if call.arguments["is_causal"]:
         return apply(attention.causal_attention(), q, k, v)
     if mask is None:
         return apply(attention.attention(), q, k, v)
     scores = (*shape_of(q)[:-1], shape_of(k)[-2])
     return apply(attention.masked_attention(), q, k, v, spread(mask, scores))
+
+
+def _for_groups(x: Value, queries: tuple[int, ...]) -> Value:
+    """Keys or values repeated for all heads of queries that share them."""
+    *batch, heads, length, size = shape_of(x)
+    times = queries[-3] // heads
+    wide = apply(expand(axis=len(batch) + 1, size=times), x)
+    return reshaped(wide, (*batch, heads * times, length, size))
 
 
 def _every(call: AtenCall, elements: Value) -> Value:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from pcg.capture.call import AtenCall, Entry, Unsupported
+from pcg.capture.pointwise import scaled
 from pcg.capture.shapes import narrowed, reshaped, shape_of, spread, swapped
 from pcg.graph.graph import Value, apply
+from pcg.ops.constants import ones1
 from pcg.ops.layers import mean_loss, sum_loss
 from pcg.ops.layout import concat, permute
 from pcg.ops.reductions import max_axis, mean_axis, sum_axis
@@ -64,6 +66,30 @@ def _stack(call: AtenCall) -> Value:
     shape = list(shape_of(values[0]))
     shape.insert(axis, 1)
     return joined([reshaped(value, shape) for value in values], axis)
+
+
+def _pad(call: AtenCall) -> Value:
+    """A constant before and after the elements of dimensions, or fewer of these; from the last
+    dimension on."""
+    x = call.value("self")
+    pads = call.integers("pad")
+    for place, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
+        axis = x.rank - 1 - place
+        start, size = max(0, -before), shape_of(x)[axis]
+        x = narrowed(x, axis, start, size - start - max(0, -after))
+        shape, number = shape_of(x), call.number("value")
+        first, last = (_filled(shape, axis, side, number) for side in (before, after))
+        x = joined([part for part in (first, x, last) if part is not None], axis)
+    return x
+
+
+def _filled(shape: Sequence[int], axis: int, size: int, number: float) -> Value | None:
+    """A number as often as a shape has elements, with another size along an axis."""
+    if size <= 0:
+        return None
+    sizes = (*shape[:axis], size, *shape[axis + 1 :])
+    value = apply(sum_axis(axis=0), apply(ones1(size0=1)))
+    return spread(scaled(value, number), sizes)
 
 
 def _slice(call: AtenCall) -> Value:
@@ -146,6 +172,7 @@ _SUM = _reduce(sum_axis, sum_loss)
 
 ENTRIES: Mapping[str, Entry] = {
     **MOVES,
+    "aten.constant_pad_nd.default": _pad,
     "aten.mean.default": _MEAN,
     "aten.mean.dim": _MEAN,
     "aten.sum.default": _SUM,

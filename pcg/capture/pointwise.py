@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import pi, sqrt
 
-from pcg.capture.call import AtenCall, Entry
+from pcg.capture.call import AtenCall, Entry, Unsupported
 from pcg.capture.shapes import broadcast
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, elementwise
@@ -89,6 +89,14 @@ def _same(call: AtenCall) -> Value:
     return call.value("self")
 
 
+def _cast(call: AtenCall) -> Value:
+    """To a format that holds all numbers of the operand's."""
+    old, new = call.formats["self"], call.formats[""]
+    if old == new or old == "bool" or ("float" in new and "float" not in old):
+        return call.value("self")
+    raise Unsupported(new)
+
+
 ENTRIES: Mapping[str, Entry] = {
     "aten.relu.default": _unary(algebra.relu),
     "aten.neg.default": _unary(elementwise.negate),
@@ -111,4 +119,6 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.pow.Tensor_Scalar": _power,
     "aten.clamp.default": _clamp,
     "aten.clone.default": _same,
+    "aten.alias.default": _same,
+    "aten._to_copy.default": _cast,
 }

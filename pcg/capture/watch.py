@@ -71,6 +71,8 @@ def watched(module: Module, where: str) -> Generator[Watch]:
         mode: Any = torch.inference_mode
         stack.enter_context(patch.object(mode, "__enter__", _turn_off))
         stack.enter_context(patch.object(mode, "__exit__", _turn_back))
+        stack.enter_context(patch.object(torch.autocast, "__init__", _autocast_of(torch.autocast)))
+        stack.enter_context(patch.object(torch, "tensor", _number_of(torch.tensor)))
         stack.callback(module.register_forward_hook(check_trained).remove)
         yield watch
 
@@ -106,6 +108,27 @@ def _checkpointed(function: Callable[..., Any], preserve: bool, *args: Any) -> A
         return function(*args)
     with torch.no_grad():
         return function(*args)
+
+
+def _autocast_of(cls: Any) -> Callable[..., None]:
+    """Autocast knows no tensors without elements, on which a module is captured as on a CPU."""
+    begin = cls.__init__
+
+    def __init__(mode: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        begin(mode, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
+
+    return __init__
+
+
+def _number_of(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A tensor of one number keeps the number, also where all others are without elements."""
+
+    def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(data, (bool, int, float)) and "meta" in str(kwargs.get("device")):
+            kwargs = {**kwargs, "device": "cpu"}
+        return make(data, *args, **kwargs)
+
+    return tensor
 
 
 def _turn_off(mode: Any) -> None:

@@ -27,6 +27,8 @@ FORMATS = frozenset(
     }
 )
 """Number formats of operands and results, by torch's names."""
+IDENTITIES = frozenset({"aten.detach.default"})
+"""Pointwise functions that torch does not mark so, as they return the memory of their operand."""
 ATTENTION = "aten.scaled_dot_product_attention.default"
 """Torch says that it draws random numbers; without dropout it does not."""
 MAX_TEXT = 1 << 16
@@ -137,7 +139,7 @@ def draws(call: TorchCall) -> bool:
 def is_pointwise(call: TorchCall) -> bool:
     """Whether each element of its result is a function of the elements at that place, as torch
     marks it. Raises ValueError where there is no such function."""
-    return torch.Tag.pointwise in _resolved(call).tags
+    return call.target in IDENTITIES or torch.Tag.pointwise in _resolved(call).tags
 
 
 def _resolved(call: TorchCall) -> Any:

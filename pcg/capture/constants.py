@@ -1,0 +1,189 @@
+"""Constants of a program, as operators without operands.
+
+Problem: models compute masks and positions from nothing but sizes, by whatever operators come to
+mind; kept as they are, each device would compute all of it, and attention would not be known to be
+causal. Method: what depends on no input and no parameter is computed once, and the tensor is told
+by what it is: dimensions along which it repeats, then one number, numbers that grow by a constant
+step, or two numbers divided by one or two diagonals of a matrix. Others stay what they are.
+Exact: the operators that are made give the same numbers. Linear in the elements of a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pcg.capture.pointwise import scaled
+from pcg.capture.shapes import narrowed
+from pcg.graph.graph import Value, apply
+from pcg.lazy import torch
+from pcg.ops import algebra
+from pcg.ops.constants import lower_triangle, ones1, position_ids
+from pcg.ops.elementwise import shift
+from pcg.ops.layout import expand
+from pcg.ops.reductions import sum_axis
+
+if TYPE_CHECKING:
+    from torch import Tensor, fx
+    from torch.export import ExportedProgram
+
+MOST_ELEMENTS = 1 << 28
+"""Of a tensor that is computed: 2 GiB of 64-bit numbers."""
+
+
+def constants(program: ExportedProgram) -> Mapping[fx.Node, Value]:
+    """What the program's other nodes read of those that depend on nothing but constants."""
+    graph, computed = program.graph, _held(program)
+    fixed = {*computed, *_calculable(graph, computed)}
+    made: dict[fx.Node, Value] = {}
+    for node in graph.nodes:
+        if node not in fixed or fixed.issuperset(node.users):
+            continue
+        tensor = _computed(node, computed)
+        value = _value(tensor) if isinstance(tensor, torch.Tensor) else None
+        if value is not None:
+            made[node] = value
+    return made
+
+
+def _held(program: ExportedProgram) -> dict[fx.Node, Any]:
+    """Constants that the module's code makes, such as ``torch.tensor(1.0)``, by placeholder."""
+    names = program.graph_signature.inputs_to_lifted_tensor_constants
+    return {
+        node: value.detach()
+        for node in program.graph.nodes
+        if node.op == "placeholder"
+        and isinstance(value := program.constants.get(names.get(node.name, "")), torch.Tensor)
+        and not value.is_meta
+    }
+
+
+def _calculable(graph: fx.Graph, held: Iterable[fx.Node]) -> Iterator[fx.Node]:
+    """Calls that depend on no input, draw nothing and change nothing."""
+    fixed = set(held)
+    for node in graph.nodes:
+        if node.op != "call_function" or not fixed.issuperset(node.all_input_nodes):
+            continue
+        tags = getattr(node.target, "tags", ())
+        value = node.meta.get("val")
+        results = value if isinstance(value, (list, tuple)) else [value]
+        sizes = [part.numel() for part in results if isinstance(part, torch.Tensor)]
+        if node.is_impure() or torch.Tag.nondeterministic_seeded in tags or not sizes:
+            continue
+        if max(sizes) <= MOST_ELEMENTS:
+            fixed.add(node)
+            yield node
+
+
+def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    """A node's value, and with it those of all that it depends on."""
+    pending = [node]
+    while pending:
+        last = pending[-1]
+        missing = [source for source in last.all_input_nodes if source not in known]
+        if missing:
+            pending += missing
+            continue
+        args, kwargs = torch.fx.map_arg((last.args, last.kwargs), known.__getitem__)
+        here = {"device": "cpu"} if "device" in kwargs else {}
+        target: Any = last.target
+        known[last] = target(*args, **{**kwargs, **here})
+        pending.pop()
+    return known[node]
+
+
+def _value(tensor: Tensor) -> Value | None:
+    """Operators that make a tensor; None where it is of no kind that is known."""
+    shape = tuple(tensor.shape)
+    if not tensor.numel() or tensor.is_complex():
+        return None
+    core = tensor.double()
+    for dim in range(tensor.dim()):
+        first = core.narrow(dim, 0, 1)
+        if bool((core == first).all()):
+            core = first
+    sizes = [size for size in core.shape if size != 1]
+    made = _core(core.reshape(sizes))
+    if made is None:
+        return None
+    for axis, size in enumerate(shape):
+        if core.shape[axis] == 1:
+            made = apply(expand(axis=axis, size=size), made)
+    return made
+
+
+def _core(tensor: Tensor) -> Value | None:
+    """The same for a tensor that repeats along no dimension."""
+    if not bool(tensor.isfinite().all()):
+        return None
+    match tensor.dim():
+        case 0:
+            return _full(float(tensor))
+        case 1:
+            return _progression(tensor)
+        case 2:
+            return _diagonals(tensor)
+        case _:
+            return None
+
+
+def _full(number: float) -> Value:
+    one = apply(sum_axis(axis=0), apply(ones1(size0=1)))
+    return scaled(one, number)
+
+
+def _progression(tensor: Tensor) -> Value | None:
+    first, step = float(tensor[0]), float(tensor[1] - tensor[0])
+    count = torch.arange(len(tensor), dtype=torch.float64)
+    if not bool((tensor == first + step * count).all()):
+        return None
+    return _moved(scaled(apply(position_ids(size=len(tensor))), step), first)
+
+
+def _moved(value: Value, offset: float) -> Value:
+    return apply(shift(offset=offset), value) if offset else value
+
+
+def _diagonals(tensor: Tensor) -> Value | None:
+    """A matrix of two numbers: one on and below a diagonal, or between two, the other elsewhere."""
+    low, high = float(tensor.min()), float(tensor.max())
+    rows, columns = tensor.shape
+    for inner, outer in ((high, low), (low, high)):
+        is_inner = tensor == inner
+        if not bool((is_inner | (tensor == outer)).all()):
+            return None
+        bounds = _band(is_inner)
+        if bounds is None:
+            continue
+        first, last = bounds
+        band = _below(rows, columns, last)
+        if first > 1 - rows:
+            band = apply(algebra.add(), band, scaled(_below(rows, columns, first - 1), -1.0))
+        return _moved(scaled(band, inner - outer), outer)
+    return None
+
+
+def _band(inside: Tensor) -> tuple[int, int] | None:
+    """The diagonals, first and last, between which a matrix is true; None if it is no such one."""
+    rows, columns = inside.shape
+    diagonal = torch.arange(columns) - torch.arange(rows).unsqueeze(1)
+    here = diagonal[inside]
+    first, last = int(here.min()), int(here.max())
+    if not torch.equal(inside, (diagonal >= first) & (diagonal <= last)):
+        return None
+    return first, last
+
+
+def _below(rows: int, columns: int, last: int) -> Value:
+    """Ones up to a diagonal: where column - row <= last."""
+    if last >= 0:
+        return narrowed(apply(lower_triangle(rows=rows + last, columns=columns)), 0, last, rows)
+    wide = apply(lower_triangle(rows=rows, columns=columns - last))
+    return narrowed(wide, 1, -last, columns)
+
+
+def is_causal(mask: Value, queries: int, keys: int) -> bool:
+    """Whether a mask lets each query see the keys up to its own place, and no others."""
+    while mask.node.name == "expand" and mask.rank > 2:
+        mask = mask.node.inputs[0]
+    return queries == keys and mask.node.call == lower_triangle(rows=queries, columns=keys)
