@@ -72,7 +72,9 @@ def watched(module: Module, where: str) -> Generator[Watch]:
         stack.enter_context(patch.object(mode, "__enter__", _turn_off))
         stack.enter_context(patch.object(mode, "__exit__", _turn_back))
         stack.enter_context(patch.object(torch.autocast, "__init__", _autocast_of(torch.autocast)))
-        stack.enter_context(patch.object(torch, "tensor", _number_of(torch.tensor)))
+        stack.enter_context(
+            patch.object(import_module("torch"), "tensor", _number_of(torch.tensor))
+        )
         stack.callback(module.register_forward_hook(check_trained).remove)
         yield watch
 
