@@ -4,7 +4,8 @@ Problem: models compute masks and positions from nothing but sizes, by whatever 
 mind; kept as they are, each device would compute all of it, and attention would not be known to be
 causal. Method: what depends on no input and no parameter is computed once, and the tensor is told
 by what it is: dimensions along which it repeats, then one number, numbers that grow by a constant
-step, or two numbers divided by one or two diagonals of a matrix. Others stay what they are.
+step, or two numbers divided by one or two diagonals of a matrix; a few are listed. Others stay
+what they are.
 Exact: the operators that are made give the same numbers. Linear in the elements of a tensor.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.pointwise import scaled
-from pcg.capture.shapes import narrowed
+from pcg.capture.shapes import joined, narrowed, reshaped
 from pcg.graph.graph import Value, apply
 from pcg.lazy import torch
 from pcg.ops import algebra
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 MOST_ELEMENTS = 1 << 28
 """Of a tensor that is computed: 2 GiB of 64-bit numbers."""
+MOST_LISTED = 64
+"""Numbers of a tensor that has no other description."""
 
 
 def constants(program: ExportedProgram) -> Mapping[fx.Node, Value]:
@@ -120,11 +123,19 @@ def _core(tensor: Tensor) -> Value | None:
         case 0:
             return _full(float(tensor))
         case 1:
-            return _progression(tensor)
+            made = _progression(tensor)
         case 2:
-            return _diagonals(tensor)
+            made = _diagonals(tensor)
         case _:
-            return None
+            made = None
+    return _listed(tensor) if made is None and tensor.numel() <= MOST_LISTED else made
+
+
+def _listed(tensor: Tensor) -> Value:
+    """Each number by itself."""
+    ones = apply(ones1(size0=1))
+    numbers = [scaled(ones, float(number)) for number in tensor.flatten()]
+    return reshaped(joined(numbers, 0), tuple(tensor.shape))
 
 
 def _full(number: float) -> Value:

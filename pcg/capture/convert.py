@@ -88,14 +88,14 @@ def capture(
     outputs = [node for node in returned(program) if node.name in signature.user_outputs]
     if not outputs or len(outputs) < len(signature.user_outputs):
         raise InputError(where, "returns something that is no tensor, expected the loss")
-    live = ancestors(outputs)
+    fixed = constants(program)
+    live = ancestors(outputs, lambda node: node not in fixed)
     frozen = frozen_parameters(module, program, outputs[0])
     leaves = Leaves(module, signature, live, frozen, examples(program), where)
     trained = signature.inputs_to_parameters.keys() - {node.name for node in frozen}
-    known: dict[fx.Node, Known] = dict(constants(program))
-    walk = _Walk(leaves, where, known, with_history(program.graph, trained), norm_groups)
+    walk = _Walk(leaves, where, dict(fixed), with_history(program.graph, trained), norm_groups)
     for node in program.graph.nodes:
-        if node in live - known.keys():
+        if node in live:
             walk.visit(node)
     graph = Graph(tuple(walk.value(node) for node in outputs))
     for problem in check_graph(graph, training=True):

@@ -210,8 +210,9 @@ def _cross_entropy(call: AtenCall) -> Value:
     if may_be(target, ignored):
         counted = of_torch(f"aten.ne.Scalar(x0, {ignored})", "bool", (target, "int64"))
         if ignored != IGNORED:  # the operator takes what is no class for what is left out
-            fill = f"aten.where.ScalarOther(x0, x1, {IGNORED})"
-            target = of_torch(fill, "int64", (counted, "bool"), (target, "int64"))
+            left_out = of_torch(f"aten.eq.Scalar(x0, {ignored})", "bool", (target, "int64"))
+            fill = f"aten.masked_fill.Scalar(x0, x1, {IGNORED})"
+            target = of_torch(fill, "int64", (target, "int64"), (left_out, "bool"))
     mean = apply(reductions.cross_entropy(), logits, target)
     match EVERY[call.integer("reduction")]:
         case "mean":

@@ -78,8 +78,8 @@ class Leaves:
         self._buffer_of = {
             **{n: self._parameters[p] for n, p in given.items() if n in frozen_names},
             **signature.inputs_to_buffers,
-            **signature.inputs_to_lifted_tensor_constants,
         }
+        self._constants = signature.inputs_to_lifted_tensor_constants
         self._made: dict[str, tuple[Value, Weight]] = {}
         self._names: set[str] = {"return"}
         self.buffers: dict[str, str] = {}
@@ -97,6 +97,9 @@ class Leaves:
         tensor = node.meta["val"]
         if not isinstance(tensor, torch.Tensor):
             raise InputError(self._where, f"input {node.name}: expected a tensor")
+        if node.name in self._constants:
+            problem = f"a constant of {tensor.numel():,} numbers, which is no buffer of the module"
+            raise InputError(self._where, f"{problem}: register_buffer would make it one")
         origin = self._buffer_of.get(node.name)
         name = self._fresh(origin or node.name)
         if origin is not None:

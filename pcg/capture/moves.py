@@ -7,11 +7,11 @@ from itertools import accumulate
 
 from pcg.capture.call import AtenCall, Entry, Unsupported
 from pcg.capture.pointwise import scaled
-from pcg.capture.shapes import narrowed, reshaped, shape_of, spread, swapped
+from pcg.capture.shapes import joined, narrowed, reshaped, shape_of, spread, swapped
 from pcg.graph.graph import Value, apply
 from pcg.ops.constants import ones1
 from pcg.ops.layers import mean_loss, sum_loss
-from pcg.ops.layout import concat, permute
+from pcg.ops.layout import permute
 from pcg.ops.reductions import max_axis, mean_axis, sum_axis
 from pcg.types.operator import Call
 
@@ -50,14 +50,6 @@ def _concat(call: AtenCall) -> Value:
     values = call.values("tensors")
     axis = call.axis("dim", values[0].rank)
     return joined(values, axis)
-
-
-def joined(values: list[Value], axis: int) -> Value:
-    """Tensors one after the other along an axis."""
-    found = values[0]
-    for value in values[1:]:
-        found = apply(concat(axis=axis), found, value)
-    return found
 
 
 def _stack(call: AtenCall) -> Value:

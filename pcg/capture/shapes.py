@@ -11,7 +11,7 @@ from pcg.graph.opaque import elementwise
 from pcg.ops.algebra import scale
 from pcg.ops.elementwise import shift
 from pcg.ops.groups import times_scalar
-from pcg.ops.layout import expand, expand_as, expand_vector, flatten, transpose, unflatten
+from pcg.ops.layout import concat, expand, expand_as, expand_vector, flatten, transpose, unflatten
 from pcg.ops.layout import slice as narrow
 from pcg.ops.reductions import sum_axis
 
@@ -41,6 +41,14 @@ def narrowed(value: Value, axis: int, start: int, size: int) -> Value:
     if (start, size) == (0, shape_of(value)[axis]):
         return value
     return apply(narrow(axis=axis, start=start, size=size), value)
+
+
+def joined(values: list[Value], axis: int) -> Value:
+    """Tensors one after the other along an axis."""
+    found = values[0]
+    for value in values[1:]:
+        found = apply(concat(axis=axis), found, value)
+    return found
 
 
 def reshaped(value: Value, shape: Sequence[int]) -> Value:

@@ -218,7 +218,8 @@ def _whole(value: Any) -> bool:
 
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
-    "Tensor": lambda value: isinstance(value, torch.Tensor),
+    # Of a number torch makes a tensor.
+    "Tensor": lambda value: isinstance(value, (torch.Tensor, float, bool)) or _whole(value),
     "int": _whole,
     "float": lambda value: isinstance(value, float) or _whole(value),
     "bool": lambda value: isinstance(value, bool),

@@ -16,7 +16,7 @@ from support.borders import refused
 from support.plans.forged_plans import Content, both, must_refuse, sign
 
 from pcg.errors import OperatorError
-from pcg.graph.opaque import TensorType, opaque, parse_opaque
+from pcg.graph.opaque import TensorType, opaque, parse_declaration
 from pcg.graph.torch_calls import (
     ATTENTION,
     FORMATS,
@@ -196,7 +196,7 @@ def test_a_call_that_does_not_return_what_it_says(plan_path, name):
     content = json.loads(plan_path.read_text())
     _, declaration = declared(function, reads, writes)
     shapes = [read.partition("]")[0] + "]" for read in reads]
-    made = parse_opaque(declaration)
+    made = parse_declaration(declaration)
     assert made is not None
     given = ", ".join(f"x{i}" for i in range(len(reads)))
     lines = [declaration, "x = input[8, 6]", "w1 = weight[6, 6]"]
@@ -219,7 +219,7 @@ def test_a_call_that_does_not_return_what_it_says(plan_path, name):
 def test_what_is_called_has_one_name_only():
     """Its SHA-256, of the call and of what it reads and writes."""
     name, line = declared("aten.relu.default(x0)", [X], [Y])
-    found = parse_opaque(line)
+    found = parse_declaration(line)
     assert found is not None
     assert found.name == name
     others = [
@@ -229,9 +229,9 @@ def test_what_is_called_has_one_name_only():
     ]
     assert len({name, *(other for other, _ in others)}) == 4
     with pytest.raises(ValueError, match="does not name this function"):
-        parse_opaque(line.replace("8, 6] float32 ->", "8, 6] float64 ->"))
+        parse_declaration(line.replace("8, 6] float32 ->", "8, 6] float64 ->"))
     with pytest.raises(ValueError, match="does not name this function"):
-        parse_opaque(f"opaque relu = {line.partition('= ')[2]}")
+        parse_declaration(f"opaque relu = {line.partition('= ')[2]}")
 
 
 def functions() -> Iterator[TorchCall]:

@@ -149,7 +149,7 @@ def test_names_avoid_those_of_leaves():
         ("x = input[" + "9" * 5000 + "]", 1, "expected SIZE or SIZE/DEGREE"),
         ("x = input[4] copies=0", 1, "expected 1 or more, got 'copies=0'"),
         ("x = input[4] below 0", 1, "expected 1 or more, got 'below 0'"),
-        ("x = input[4] on=2", 1, "expected copies=, partials= or below, got 'on=2'"),
+        ("x = input[4] on=2", 1, "expected copies=, partials=, from or below, got 'on=2'"),
     ],
 )  # fmt: skip
 def test_parse_errors(text: str, line: int | None, problem: str):

@@ -1,0 +1,60 @@
+"""Constants of a program: what they are told by gives the same numbers."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pcg.capture import capture
+from runtime.train.check import evaluate
+
+SIZES = st.integers(1, 6)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    """Numbers, progressions, bands of a matrix, lists; repeated along further dimensions."""
+    low, high = draw(st.integers(-3, 3)), draw(st.integers(-3, 3))
+    rows, columns = draw(SIZES), draw(SIZES)
+    kind = draw(st.sampled_from(["number", "progression", "band", "outside", "list"]))
+    if kind == "number":
+        core = torch.tensor(float(low))
+    elif kind == "progression":
+        core = low + high * torch.arange(rows, dtype=torch.float64)
+    elif kind == "list":
+        core = torch.tensor(draw(st.lists(st.integers(-9, 9), min_size=1, max_size=6)))
+    else:
+        first, last = sorted((draw(st.integers(-6, 6)), draw(st.integers(-6, 6))))
+        diagonal = torch.arange(columns) - torch.arange(rows).unsqueeze(1)
+        inside = (diagonal >= first) & (diagonal <= last)
+        core = torch.where(inside if kind == "band" else ~inside, low, high)
+    for _ in range(draw(st.integers(0, 2))):
+        axis = draw(st.integers(0, core.dim()))
+        core = core.unsqueeze(axis).repeat_interleave(draw(SIZES), axis)
+    return core.double()
+
+
+class Times(nn.Module):
+    def __init__(self, constants: list[Tensor]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.constants = [one.tolist() for one in constants]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        made = (torch.tensor(one, dtype=torch.float64) for one in self.constants)
+        return (self.weight * x, *(one * self.weight for one in made))
+
+
+@given(st.lists(tensors(), min_size=1, max_size=4))
+def test_operators_give_the_same_numbers(constants: list[Tensor]) -> None:
+    module = Times(constants)
+    made = capture(module, (torch.ones((), dtype=torch.float64),))
+    assert made.opaque == ()
+    assert made.buffers == {}
+    leaves = {w.leaf: module.weight for w in made.weights}
+    leaves |= {name: torch.ones((), dtype=torch.float64) for name in made.inputs if name}
+    _, *found = evaluate(made.graph, leaves)
+    for one, expected in zip(found, constants, strict=True):
+        torch.testing.assert_close(one, expected, rtol=0, atol=0)
