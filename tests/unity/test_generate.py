@@ -41,7 +41,7 @@ def _generated_once(made: dict[object, Generated], monkeypatch: pytest.MonkeyPat
             made[asked] = generate(chosen, jobs=jobs, progress=progress, **given)
         return made[asked]
 
-    monkeypatch.setattr("unity.generate.generate", once)
+    monkeypatch.setattr("unity.commands.generate.generate", once)
 
 
 @pytest.mark.usefixtures("_generated_once")

@@ -18,7 +18,8 @@ from runtime.program.lower import Lowering
 from search.cost.progress import Status
 from substitutions.rules.store import default_path
 from unity.__main__ import main
-from unity.optimize import app, progress_line
+from unity.commands.optimize import progress_line
+from unity.optimize import app
 from unity.simulate import app as simulator
 from unity.support.origin import check_origin
 

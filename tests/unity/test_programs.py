@@ -32,7 +32,7 @@ def mistaken(monkeypatch):
 
 def test_no_process_starts(tmp_path, capsys, monkeypatch, mistaken):
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr("unity.run.launch", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr("unity.commands.run.launch", lambda *_, **__: pytest.fail("started"))
     path = write_plan(tmp_path, 2)
     status, line = refused(capsys, path)
     assert status == 1

@@ -94,7 +94,7 @@ def test_a_terminal_gets_the_styles_of_ours_only(monkeypatch: pytest.MonkeyPatch
 def test_commands_print_in_no_other_way():
     """All commands: what is printed by ``say`` or on a ``PlainConsole`` has been seen above."""
     wrong: list[str] = []
-    for path in sorted(UNITY.glob("*.py")):
+    for path in sorted(UNITY.rglob("*.py")):
         if path.name == "cli.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):

@@ -3,14 +3,14 @@
 A command module, such as `unity/optimize.py`, runs both as `python -m unity.optimize` and as
 `unity optimize`:
 
-    from unity.support.cli import new_app, run_app
-
-    app = new_app()
-
-    @app.command()
-    def optimize(model: str, machine: Annotated[str, typer.Option()] = "local") -> None:
+    @dataclass(frozen=True)
+    class Options:
         \"\"\"Find the fastest plan for MODEL.\"\"\"
-        ...  # raise InputError or NegativeAnswer; return when done
+
+        model: str
+        machine: Annotated[str, typer.Option(help="...")] = "local"
+
+    app = app_of(Options, "unity.commands.optimize")  # whose run(options) does the work
 
     if __name__ == "__main__":
         run_app(app, "optimize")
@@ -20,9 +20,11 @@ Exit status: 0 done, 1 a negative answer, 2 unusable input or usage, 130 interru
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from inspect import signature
 from io import TextIOWrapper
 from typing import Any, NoReturn, TypeVar, cast
@@ -63,6 +65,11 @@ def say(text: str, *, error: bool = False) -> None:
     print(printable(text), file=sys.stderr if error else sys.stdout, flush=True)
 
 
+def say_json(content: Any) -> None:
+    """Print a result as JSON, over several lines."""
+    say(json.dumps(content, indent=1))
+
+
 def new_app() -> typer.Typer:
     """Return an empty typer application with the settings that all commands share."""
     # Plain help and errors: boxes would break an error message over several lines.
@@ -71,14 +78,26 @@ def new_app() -> typer.Typer:
 
 def command_of(options: type[T], act: Callable[[T], None]) -> Callable[..., None]:
     """A command for typer whose parameters are the fields of a dataclass, declared as those of a
-    command are, and which hands them on together."""
+    command are, and which hands them on together. Its help is the docstring of the dataclass."""
 
     def command(**given: Any) -> None:
         act(options(**given))
 
-    command.__name__, command.__doc__ = act.__name__, act.__doc__
+    command.__doc__ = options.__doc__
     setattr(command, "__signature__", signature(options, eval_str=True))  # noqa: B010 for pyright
     return command
+
+
+def app_of(options: type[T], module: str, *, epilog: str | None = None) -> typer.Typer:
+    """An application of one command, which takes `options` and hands them to the function `run` of
+    a module. The module is imported only then: help and mistakes need none of what it needs."""
+
+    def act(given: T) -> None:
+        import_module(module).run(given)
+
+    app = new_app()
+    app.command(epilog=epilog)(command_of(options, act))
+    return app
 
 
 def run_command(main: Callable[[], int | None]) -> NoReturn:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from math import gcd
 
 from pcg.errors import InputError
-from search.mesh.space.allow import Dimension
+from search.choices import Dimension
 
 MOST_DEVICES = 1 << 16
 """Devices that plans are made for; a machine may have more."""

@@ -8,8 +8,6 @@ from pcg.machine import Machine
 from pcg.plan.profile import load_profile
 from search.cost.efficiency import Measured, Speed, standard
 
-PROFILE_HELP = "Measurements of the machine, which replace the efficiency curves."
-
 
 def measured(machine: Machine, profile: Path | None) -> tuple[Machine, Speed | None]:
     """The machine with the links of a profile, and how fast its devices are by that; as given and
