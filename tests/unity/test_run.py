@@ -328,10 +328,3 @@ def test_options_that_make_no_sense(tmp_path, capsys, arguments, problem):
     status, line = refused(capsys, write_plan(tmp_path, 2), *arguments)
     assert status == 2
     assert line.startswith(f"unity: error: {problem}")
-
-
-def test_help_needs_no_torch():
-    status, out, timings = finished("-X", "importtime", "-m", "unity.run", "--help")
-    assert status == 0
-    assert "--check" in out
-    assert not any(line.split("|")[-1].strip() == "torch" for line in timings.splitlines())

@@ -145,7 +145,8 @@ def _question(options: Options) -> Question:
         machine = machine.with_devices(options.devices)
     dimensions = _dimensions(options.allow)
     check_devices(machine.name, machine.devices)
-    check_batch(options.batch, machine.devices, dimensions)
+    advice = ", or leave `data` out of --allow"
+    check_batch(options.batch, machine.devices, dimensions, advice=advice)
     return Question(machine, *measured(machine, options.profile), kept_by, dimensions)
 
 

@@ -21,13 +21,17 @@ def check_devices(where: str, devices: int) -> None:
 
 
 def check_batch(
-    batch: int | None, devices: int, dimensions: Collection[Dimension] | None = None
+    batch: int | None,
+    devices: int,
+    dimensions: Collection[Dimension] | None = None,
+    *,
+    advice: str = "",
 ) -> None:
-    """Refuse a batch that cannot be cut for any number of the devices, where it may be cut."""
+    """Refuse a batch that cannot be cut for any number of the devices, where it may be cut.
+    ``advice``: what else than another batch would do."""
     if batch is None or (dimensions is not None and Dimension.DATA not in dimensions):
         return
     if devices > 1 and batch > 0 and gcd(batch, devices) == 1:
         factor = next(n for n in range(2, devices + 1) if devices % n == 0)
         problem = f"{batch} shares no factor with {devices} devices"
-        hint = f"expected a multiple such as of {factor}, or --allow without `data`"
-        raise InputError("batch", f"{problem}: {hint}")
+        raise InputError("batch", f"{problem}: choose a multiple of {factor}{advice}")

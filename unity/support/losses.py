@@ -62,8 +62,8 @@ def kept_bytes(content: bytes, beginning: Beginning) -> int:
 
 def _is_repeated(line: bytes, beginning: Beginning) -> bool:
     try:
-        found = json.loads(line)
-        number, run = int(found["number"]), found.get("run")
+        entry = json.loads(line)
+        number, run = int(entry["number"]), entry.get("run")
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
     return number >= beginning.first and (beginning.goes_on or run == beginning.run)

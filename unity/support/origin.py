@@ -43,15 +43,15 @@ def check_graph_of(plan: Plan, where: str, model: str) -> None:
 
 
 def machine_of(
-    wanted: MachineFile, where: str, found: Machine, nodes: int | None = None
+    wanted: MachineFile, where: str, machine: Machine, nodes: int | None = None
 ) -> Machine:
     """A machine as large as the one that a plan names. Raises InputError where it is another."""
     if nodes is None:
-        nodes = -(-wanted.devices // found.devices_per_node)
-    found = found.with_nodes(nodes)
-    if found.devices > wanted.devices:
-        found = found.with_devices(wanted.devices)
-    if found.hash() != wanted.hash:
+        nodes = -(-wanted.devices // machine.devices_per_node)
+    machine = machine.with_nodes(nodes)
+    if machine.devices > wanted.devices:
+        machine = machine.with_devices(wanted.devices)
+    if machine.hash() != wanted.hash:
         problem = f"was made for {wanted.devices} devices of {wanted.name} as it was then,"
-        raise InputError(where, f"{problem} which {found.devices} of {found.name} are not")
-    return found
+        raise InputError(where, f"{problem} which {machine.devices} of {machine.name} are not")
+    return machine

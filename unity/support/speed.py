@@ -17,5 +17,5 @@ def measured(machine: Machine, profile: Path | None) -> tuple[Machine, Speed | N
     """
     if profile is None:
         return machine, None
-    found, target = load_profile(profile, machine)
-    return target, Measured(found, target.device, standard())
+    measurements, target = load_profile(profile, machine)
+    return target, Measured(measurements, target.device, standard())

@@ -118,22 +118,6 @@ def test_console_unknown_command(capsys: pytest.CaptureFixture[str]):
     )
 
 
-def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-
-def test_help_loads_nothing_heavy():
-    code = (
-        "import sys, unity.__main__ as m\n"
-        "try: m.main(['--help'])\n"
-        "finally: assert not {'torch', 'z3', 'numpy', 'networkx'} & set(sys.modules)\n"
-    )
-    done = run_python(code)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_reader_that_leaves_is_no_fault():
     read, write = os.pipe()
     os.close(read)
