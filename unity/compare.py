@@ -24,7 +24,9 @@ class Options:
 
     models: Annotated[list[str], typer.Argument(help="Models, as `unity optimize` takes them.")]
     machine: Machine = "summit"
-    gpus: Annotated[str, typer.Option(help="Numbers of devices.")] = "6,12,24,48,96,192"
+    gpus: Annotated[str, typer.Option(help="Numbers of devices, such as 6,12.")] = (
+        "6,12,24,48,96,192"
+    )
     planner: Annotated[
         str, typer.Option("--planners", help=f"Some of {', '.join(PLANNER_NAMES)}.")
     ] = "data-parallel,expert,megatron,joint"

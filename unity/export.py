@@ -29,8 +29,8 @@ class Options:
     model: Annotated[
         str | None,
         typer.Option(
-            help="A name of the zoo, or FILE.py:FUNCTION: make the module, and add what its state"
-            " dict has beside trained weights, such as buffers, with the values that it has there."
+            help="A name of the zoo, or FILE.py:FUNCTION. The module is made, and what its state"
+            " dict has beside trained weights, such as buffers, is added with its initial values."
         ),
     ] = None
     as_json: AsJson = False

@@ -30,7 +30,8 @@ class Options:
         ),
     ] = None
     only: Annotated[
-        list[str] | None, typer.Option(help="Only this operator, and others so named.")
+        list[str] | None,
+        typer.Option(help="Operator that rules have to be about; may be repeated."),
     ] = None
     operators: Operators = None
     max_ops: Annotated[
@@ -38,28 +39,29 @@ class Options:
     ] = MAX_OPS
     derived: Annotated[
         bool,
-        typer.Option("--derived", help="Keep rules that follow from smaller ones in one step too."),
+        typer.Option("--derived", help="Keep rules too that follow from smaller ones in one step."),
     ] = False
     certificates: Annotated[
-        bool, typer.Option("--certificates", help="Write what each proof rests on, too.")
+        bool,
+        typer.Option("--certificates", help="Write what each proof rests on, for unity recheck."),
     ] = False
     parallel: Annotated[
         bool,
-        typer.Option("--parallel/--algebra", help="Rules about cuts too, or algebraic ones alone."),
+        typer.Option("--parallel/--algebra", help="All rules, or algebraic rules alone."),
     ] = True
     jobs: Jobs = None
     seconds: Annotated[
-        int, typer.Option(min=1, help="Processor time for one candidate; then it is unknown.")
+        int, typer.Option(min=1, help="Processor time for one candidate; with more it is unknown.")
     ] = BUDGET.seconds
     memory: Memory = BUDGET.memory
     explain: Annotated[
         str | None,
         typer.Option(
-            help="Show how a rule, FILE:NAME, or each of a FILE follows from the library."
+            help="Show how a rule, FILE:NAME, or each rule of a FILE follows from the library."
         ),
     ] = None
     show_rejected: Annotated[
-        bool, typer.Option("--rejected", help="List the candidates that were not proved.")
+        bool, typer.Option("--rejected", help="List the candidates that are not proved.")
     ] = False
     as_json: AsJson = False
 

@@ -41,11 +41,11 @@ class Options:
     model: Annotated[str, typer.Argument(help=MODEL_HELP)]
     machine: Machine = "local"
     nodes: Annotated[
-        int | None, typer.Option(help="Nodes of the machine; by default as its file says.")
+        int | None, typer.Option(help="Number of nodes; by default that of the machine file.")
     ] = None
-    devices: Annotated[int | None, typer.Option(help="Use only so many devices of the nodes.")] = (
-        None
-    )
+    devices: Annotated[
+        int | None, typer.Option(help="Number of devices; by default all of the nodes.")
+    ] = None
     batch: Batch = None
     out: Annotated[Path, typer.Option("-o", "--out", help="Plan file to write.")] = Path(
         "plan.json"
@@ -58,37 +58,40 @@ class Options:
     ] = None
     planner: Annotated[
         str,
-        typer.Option(help=f"What plans may be made of: one of {', '.join(PLANNER_NAMES)}."),
+        typer.Option(help=f"Family of plans: one of {', '.join(PLANNER_NAMES)}."),
     ] = "joint"
     mode: Annotated[
-        Mode, typer.Option(help="Algebraic rewrites: judged with the cuts, before them, or none.")
+        Mode,
+        typer.Option(help="When algebraic rewrites are judged: with the cuts, before, or never."),
     ] = Mode.JOINT
     allow: Annotated[
         str | None,
-        typer.Option(help=f"What may be cut, such as data,model; any of {', '.join(Dimension)}."),
+        typer.Option(
+            help=f"Cuts that a plan may use, such as data,model; of {', '.join(Dimension)}."
+        ),
     ] = None
     engine: Annotated[
         Engine,
-        typer.Option(help="How to search: all operators' strategies together, or as in the paper."),
+        typer.Option(help="strategies: all operators together; backtracking: the paper's method."),
     ] = Engine.STRATEGIES
     budget: SearchSeconds = 600.0
     threshold: Annotated[
         float,
-        typer.Option(min=1.0, help="Backtracking: how much worse than the best a step may be."),
+        typer.Option(
+            min=1.0, help="Backtracking: a step may be so many times as slow as the best."
+        ),
     ] = 1.05
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Backtracking: draws the order of graphs of equal cost; by default as they are"
-            " found. Strategies and pipelines draw nothing. The same options give the same file,"
+            help="Backtracking: draws the order of graphs of equal cost; without it they keep"
+            " theirs. Strategies and pipelines draw nothing. The same options give the same file,"
             " unless --budget ends the search."
         ),
     ] = None
     optimizer: Annotated[
         str | None,
-        typer.Option(
-            help="sgd, momentum or adam; by default the model's own in the zoo, else sgd."
-        ),
+        typer.Option(help="sgd, momentum or adam; by default that of the zoo's model, else sgd."),
     ] = None
     batch_norm: Annotated[
         str | None,
@@ -98,7 +101,7 @@ class Options:
     ] = None
     compare: Annotated[
         bool,
-        typer.Option(help="A FILE.py:FUNCTION: compare its graph with the module, which is run."),
+        typer.Option(help="Run the module of a FILE.py:FUNCTION, and compare its graph with it."),
     ] = True
     trace: Timeline = None
     as_json: AsJson = False

@@ -23,15 +23,17 @@ class Options:
 
     machine: Machine = "local"
     nodes: Annotated[
-        int, typer.Option(min=1, help="Measure between so many nodes too, under torchrun on each.")
+        int, typer.Option(min=1, help="Number of nodes to measure between, under torchrun on each.")
     ] = 1
     devices: Annotated[
         int | None,
-        typer.Option(help="Measure with so many at work; by default those of a node that are here"),
+        typer.Option(help="Number of devices at work; by default those of a node that are here."),
     ] = None
     precision: Annotated[
         list[str] | None,
-        typer.Option(help="Number formats: float32, float64, bf16, fp16; by default all that pay."),
+        typer.Option(
+            help="float32, float64, bf16 or fp16; may be repeated. By default all that pay."
+        ),
     ] = None
     out: Annotated[Path, typer.Option("-o", "--out", help="Profile to write.")] = Path(
         "profile.json"

@@ -39,7 +39,8 @@ class Options:
     ] = None
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2
     seconds: Annotated[
-        int, typer.Option(min=1, help="Processor time for one certificate; then it is unknown.")
+        int,
+        typer.Option(min=1, help="Processor time for one certificate; with more it is unknown."),
     ] = BUDGET.seconds
     memory: Memory = BUDGET.memory
     as_json: AsJsonLines = False

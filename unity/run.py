@@ -61,43 +61,45 @@ class Options:
         ),
     ] = None
     optimizer: Annotated[
-        OptimizerChoice | None, typer.Option(help="By default the one that the plan counts with.")
+        OptimizerChoice | None, typer.Option(help="Optimizer; by default that of the plan.")
     ] = None
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01
     momentum: Annotated[
-        float | None, typer.Option(help="Of sgd; by default 0.9 for `momentum`, else 0.")
+        float | None, typer.Option(help="Momentum of sgd; by default 0.9 for `momentum`, else 0.")
     ] = None
-    dampening: Annotated[float, typer.Option(help="Of sgd with momentum.")] = 0.0
+    dampening: Annotated[float, typer.Option(help="Dampening of sgd's momentum.")] = 0.0
     nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's momentum.")] = False
     weight_decay: Annotated[
-        float | None, typer.Option(help="By default 0.01 for adamw, else 0.")
+        float | None, typer.Option(help="Weight decay; by default 0.01 for adamw, else 0.")
     ] = None
-    beta1: Annotated[float, typer.Option(help="Of adam and adamw.")] = 0.9
-    beta2: Annotated[float, typer.Option(help="Of adam and adamw.")] = 0.999
-    epsilon: Annotated[float, typer.Option(help="Of adam and adamw.")] = 1e-8
-    clip: Annotated[
-        float | None, typer.Option(help="The largest norm of all gradients together.")
-    ] = None
+    beta1: Annotated[float, typer.Option(help="Adam's decay of the first moment.")] = 0.9
+    beta2: Annotated[float, typer.Option(help="Adam's decay of the second moment.")] = 0.999
+    epsilon: Annotated[float, typer.Option(help="Adam's epsilon.")] = 1e-8
+    clip: Annotated[float | None, typer.Option(help="Largest norm of all gradients together.")] = (
+        None
+    )
     accumulate: Annotated[
-        int, typer.Option(help="Batches a step, the mean of whose gradients is used.")
+        int, typer.Option(help="Batches in a step; the mean of their gradients is used.")
     ] = 1
     schedule: Annotated[
         ScheduleChoice,
-        typer.Option(help="Of the learning rate: down to --floor, or by --gamma every so often."),
+        typer.Option(help="Schedule of the rate: down to --floor, or by --gamma in steps."),
     ] = ScheduleChoice.constant
-    warmup: Annotated[int, typer.Option(help="Steps in which the rate grows to its size.")] = 0
+    warmup: Annotated[int, typer.Option(help="Steps in which the rate grows to --lr.")] = 0
     decay_steps: Annotated[
         int | None,
-        typer.Option(help="Steps of a schedule after the warm-up; by default up to --steps."),
+        typer.Option(help="Steps of the schedule after the warm-up; by default all that are left."),
     ] = None
-    gamma: Annotated[float, typer.Option(help="What each drop of `step` leaves.")] = 0.1
-    floor: Annotated[float, typer.Option(help="The part of the rate that is left at last.")] = 0.0
+    gamma: Annotated[
+        float, typer.Option(help="Part of the rate that each drop of `step` leaves.")
+    ] = 0.1
+    floor: Annotated[float, typer.Option(help="Part of the rate that is left in the end.")] = 0.0
     init: Annotated[
         str | None,
-        typer.Option(help="Weights to begin with, a state dict of the module; else its own."),
+        typer.Option(help="State dict of the module to begin with; by default its own."),
     ] = None
     checkpoint: Annotated[
-        str | None, typer.Option(help="A folder for checkpoints, on a disk that all nodes share.")
+        str | None, typer.Option(help="Folder for checkpoints, on a disk that all nodes share.")
     ] = None
     every: Annotated[int, typer.Option(min=1, help="Steps from checkpoint to checkpoint.")] = 100
     keep: Annotated[int, typer.Option(min=1, help="How many checkpoints stay.")] = 3
@@ -108,26 +110,28 @@ class Options:
         bool,
         typer.Option(
             "--stop-non-finite",
-            help="End at the first loss or gradient that is not finite, with status 3; without it"
-            " a warning says so, no checkpoint is written until it has changed, and a run that"
-            " ends so has status 3 too.",
+            help="End with status 3 at the first loss or gradient that is not finite. Without it a"
+            " run warns, and writes no checkpoint until all are finite again; a run that ends"
+            " before they are has status 3 too.",
         ),
     ] = False
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="How often to start again when a process has died.")
+        int, typer.Option(min=0, help="Number of new starts when a process has died.")
     ] = 0
     check: Annotated[
         bool, typer.Option("--check", help="Compare with one process, in float64.")
     ] = False
     precision: Annotated[
         Precision | None,
-        typer.Option(help="Default: float32. bf16 and fp16 compute in these and keep float32."),
+        typer.Option(help="Default: float32. bf16 and fp16 keep float32 weights."),
     ] = None
     compile: Annotated[
         bool,
-        typer.Option("--compile", help="Put what is between communications through torch.compile."),
+        typer.Option("--compile", help="Compile what is between communications, by torch.compile."),
     ] = False
-    seed: Annotated[int, typer.Option(help="Fixes weights, synthetic data and its order.")] = 0
+    seed: Annotated[
+        int, typer.Option(help="Seed of weights, synthetic data and the order of data.")
+    ] = 0
     timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds that a communication may take.")
     ] = 120.0
@@ -135,14 +139,14 @@ class Options:
     model: Annotated[
         str | None,
         typer.Option(
-            help="What the plan has to be of, whose initial values are taken: a model's name or"
-            " FILE.py:FUNCTION, which is run. By default the name that the plan gives, where that"
-            " is one of Unity's; compared with the plan if given or with --check."
+            help="Model of the plan, whose initial values are taken: a name, or FILE.py:FUNCTION,"
+            " which is run. By default the one that the plan names, if that is in the zoo. The"
+            " plan is compared with it if it is given, or with --check."
         ),
     ] = None
     machine: Annotated[
         str | None,
-        typer.Option(help="What the plan's machine has to be; by default the preset it names."),
+        typer.Option(help="Machine of the plan; by default the preset that it names."),
     ] = None
     rules: Rules = None
     trace: Timeline = None

@@ -23,14 +23,17 @@ class Options:
     plan: Annotated[Path, typer.Argument(help="A plan that `unity optimize` wrote.")]
     machine: Annotated[
         str | None,
-        typer.Option(help="The machine's file; by default the preset that the plan names."),
+        typer.Option(
+            help="Machine of the plan, a preset or a file; by default the preset that it names."
+        ),
     ] = None
     nodes: Annotated[
-        int | None, typer.Option(help="Its nodes; by default as many as the plan's devices take.")
+        int | None,
+        typer.Option(help="Number of nodes; by default as many as the plan's devices take."),
     ] = None
     trace: Timeline = None
     devices: Annotated[
-        str | None, typer.Option(help="Devices of the timeline, such as 0-7,12; by default a few.")
+        str | None, typer.Option(help="Devices in the timeline, such as 0-7,12; by default a few.")
     ] = None
     profile: Profile = None
     operators: Operators = None

@@ -38,7 +38,7 @@ class Options:
         Path | None, typer.Option(help="Folder for programs that show the counterexamples.")
     ] = None
     seconds: Annotated[
-        int, typer.Option(min=1, help="Processor time for one rule; then it is unknown.")
+        int, typer.Option(min=1, help="Processor time for one rule; with more it is unknown.")
     ] = BUDGET.seconds
     memory: Memory = BUDGET.memory
     as_json: AsJsonLines = False

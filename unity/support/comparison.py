@@ -91,34 +91,24 @@ class Question:
 
     def _entry(self, model: str, graph: Graph, target: Machine, planner: str) -> Entry:
         start = perf_counter()
-        batch, groups = samples(graph), max(groups_of(graph), default=1)
+        batch, kept_by = samples(graph), default_optimizer(model)
+        estimates, problem = None, None
         try:
-            kept_by = default_optimizer(model)
             asked = planner_of(planner, target, self.library, self.seconds, kept_by, self.speed)
             estimates = asked.plan(model, graph).plan.estimates
-        except NegativeAnswer as problem:
-            return Entry(
-                model=model,
-                planner=planner,
-                devices=target.devices,
-                batch=batch,
-                step_seconds=None,
-                samples_per_second=None,
-                memory_bytes=None,
-                search_seconds=perf_counter() - start,
-                norm_groups=groups,
-                problem=str(problem),
-            )
+        except NegativeAnswer as error:
+            problem = str(error)
         return Entry(
             model=model,
             planner=planner,
             devices=target.devices,
             batch=batch,
-            step_seconds=estimates.step_seconds,
-            samples_per_second=batch / estimates.step_seconds,
-            memory_bytes=estimates.peak_memory_bytes,
+            step_seconds=estimates and estimates.step_seconds,
+            samples_per_second=estimates and batch / estimates.step_seconds,
+            memory_bytes=estimates and estimates.peak_memory_bytes,
             search_seconds=perf_counter() - start,
-            norm_groups=groups,
+            norm_groups=max(groups_of(graph), default=1),
+            problem=problem,
         )
 
     def save(self, entries: Sequence[Entry], path: Path) -> None:
