@@ -31,8 +31,7 @@ class Options:
         typer.Argument(help="A folder of verify --certificates or of a library, or a .jsonl.xz."),
     ]
     solver: Annotated[
-        list[str] | None,
-        typer.Option(help="One of z3, cvc5; may be repeated. By default all."),
+        list[str] | None, typer.Option(help="z3 or cvc5; may be repeated. By default both.")
     ] = None
     library: Annotated[
         Path | None, typer.Option(help="Rules of which each has to have a certificate.")

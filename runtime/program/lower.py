@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,7 +14,6 @@ from pcg.placement.transfer import transfer
 from pcg.plan.pipeline import turns
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
-from pcg.types.operator import Call
 from pcg.types.task import Task
 from pcg.types.tensor import ParallelTensor
 from runtime.program.communication import collective, exchange, pattern, region_of
@@ -34,7 +33,7 @@ from runtime.program.slices import (
     Roles,
     ends,
     explicit,
-    global_region,
+    global_regions,
     is_sliced,
     one_slice,
     regular_transfer,
@@ -43,10 +42,10 @@ from runtime.program.slices import (
     sliced_task,
     tail_trains,
 )
-from runtime.program.watch import Watch, running, watches
+from runtime.program.watch import Lowered, Watch, running, watches
 
-_Called = tuple[Call, tuple[str, ...], tuple[str, ...]]
-"""A call, and the registers that it reads and makes."""
+Instructions = tuple[Instruction, ...]
+
 _Placed = tuple[Task, tuple[tuple[int, ...], ...]]
 """A task, and where its operands start."""
 
@@ -61,9 +60,6 @@ class Lowering:
     plan: Plan
     where: str = "plan"
     schedule: Schedule = field(init=False)
-    _called: dict[int, _Called] = field(
-        init=False, repr=False, default_factory=dict[int, "_Called"]
-    )
     _placed: dict[object, Mapping[int, _Placed]] = field(
         init=False, repr=False, default_factory=dict[object, "Mapping[int, _Placed]"]
     )
@@ -86,11 +82,24 @@ class Lowering:
 
     def program(self, rank: int) -> Program:
         """The program of one rank."""
-        parts = self._roles
+        (program,) = self.programs([rank])
+        return program
+
+    def programs(self, ranks: Sequence[int] | None = None) -> list[Program]:
+        """The programs of some ranks, of all by default. What they have in common is worked out
+        once, and each step is lowered for all of them before the next."""
+        chosen = range(self.ranks) if ranks is None else ranks
+        before = self._part(self._roles.before, chosen)
+        pipelined = self._pipelined(chosen) if self._roles.sliced else {}
+        return [self._program(rank, before[rank], pipelined.get(rank)) for rank in chosen]
+
+    def _program(
+        self, rank: int, instructions: Instructions, pipelined: Pipelined | None
+    ) -> Program:
         held = self.loss.layout.by_device.get(rank)
         counts = held is not None and self.loss.layout.holders[held][0] == rank
         kept = tuple(running(self.plan, self._watches, rank, self._names))
-        pieces = [found.piece for found in kept if found.piece is not None]
+        pieces = [record.piece for record in kept if record.piece is not None]
         taken = {
             name: (stop - start,)
             for piece in pieces
@@ -100,7 +109,7 @@ class Lowering:
         return Program(
             rank,
             self.ranks,
-            self._part(parts.before, rank),
+            instructions,
             {name: own[rank] for name, own in self._shapes if rank in own} | taken,
             frozenset(name for name, held in self._active_names if rank in held),
             tuple(self._weights(rank)),
@@ -110,34 +119,42 @@ class Lowering:
                 *taken,
             ),
             self._groups,
-            self._pipelined(rank) if parts.sliced else None,
+            pipelined,
             kept,
         )
 
-    def _part(self, numbers: Iterable[int], rank: int, part: int = 0) -> tuple[Instruction, ...]:
-        """Some steps of the schedule, as one rank takes them with a slice."""
-        found: list[Instruction] = []
+    def _part(
+        self, numbers: Iterable[int], ranks: Sequence[int], part: int = 0
+    ) -> Mapping[int, Instructions]:
+        """Some steps of the schedule, as each of some ranks takes them with a slice."""
+        parts: dict[int, list[Instruction]] = {rank: [] for rank in ranks}
         for number in numbers:
-            lowered = self._lower(self._places[number], self.schedule.steps[number], rank, part)
+            lowered = self._lower(self._places[number], self.schedule.steps[number], ranks, part)
             for watch in self._watched.get(number, ()):
-                lowered = watch.added(lowered, rank, self._name(watch.slot))
-            found += lowered
-        return tuple(found)
+                lowered = watch.added(lowered, ranks, self._name(watch.slot))
+            for rank, instruction in lowered:
+                parts[rank].append(instruction)
+        return {rank: tuple(own) for rank, own in parts.items()}
 
-    def _pipelined(self, rank: int) -> Pipelined:
+    def _pipelined(self, ranks: Sequence[int]) -> Mapping[int, Pipelined]:
         given, parts = self.plan.pipeline, self._roles
         assert given is not None, "checked in the beginning"
-        stage = rank // (self.ranks // given.stages)
-        return Pipelined(
-            tuple(self._part(parts.sliced, rank, part) for part in range(given.micro_batches)),
-            tuple(turns(stage, given.stages, given.micro_batches)),
-            tuple(sorted(self._name(slot) for slot in parts.joined if _holds(slot, rank))),
-            self._part(parts.tail, rank),
-            tail_trains(self.schedule, parts, self._active),
-            given.schedule == "2bw",
-            given.stages,
-            given.schedule == "2bw" and self._stages_are_apart,
-        )
+        slices = [self._part(parts.sliced, ranks, part) for part in range(given.micro_batches)]
+        tail = self._part(parts.tail, ranks)
+        per_stage = self.ranks // given.stages
+        return {
+            rank: Pipelined(
+                tuple(own[rank] for own in slices),
+                tuple(turns(rank // per_stage, given.stages, given.micro_batches)),
+                tuple(sorted(self._name(slot) for slot in parts.joined if _holds(slot, rank))),
+                tail[rank],
+                tail_trains(self.schedule, parts, self._active),
+                given.schedule == "2bw",
+                given.stages,
+                given.schedule == "2bw" and self._stages_are_apart,
+            )
+            for rank in ranks
+        }
 
     def collect(self, slot: Slot, copy: int, rank: int) -> Exchange:
         """What a rank does to bring a tensor to rank 0, whole, from one copy of each piece."""
@@ -280,86 +297,79 @@ class Lowering:
             if piece is not None:
                 yield Weight(name, leaf, region_of(layout, rank), layout.holders[piece], first)
 
-    def _lower(self, number: int, step: steps.Step, rank: int, part: int) -> Iterable[Instruction]:
+    def _lower(self, number: int, step: steps.Step, ranks: Sequence[int], part: int) -> Lowered:
         match step:
             case steps.Load(slot):
-                if _holds(slot, rank):
-                    region = global_region(slot.layout, rank, part)
-                    yield Load(self._name(slot), slot.value.node.leaf, region)
+                name, leaf = self._name(slot), slot.value.node.leaf
+                regions = global_regions(slot.layout, part)
+                for rank in _holders(slot, ranks):
+                    yield rank, Load(name, leaf, regions[rank])
             case steps.Reshard():
-                yield from self._reshard(number, step, rank, part)
+                yield from self._reshard(number, step, ranks, part)
             case steps.Compute() if step.node.operator_call.operator.parallel == "join":
                 (result,) = step.results
                 for operand in step.operands:
-                    if _holds(operand, rank):
-                        yield Alias(self._name(operand), self._name(result), number)
+                    for rank in _holders(operand, ranks):
+                        yield rank, Alias(self._name(operand), self._name(result), number)
             case steps.Compute():
-                yield from self._run(number, step, rank, part)
+                yield from self._run(number, step, ranks, part)
 
     def _reshard(
-        self, number: int, step: steps.Reshard, rank: int, part: int
-    ) -> Iterable[Instruction]:
+        self, number: int, step: steps.Reshard, ranks: Sequence[int], part: int
+    ) -> Lowered:
         source, target = step.source, step.target
         names, regular = (self._name(source), self._name(target)), regular_transfer(step)
         if regular is not None and pattern(regular) is not None:
-            found = collective(regular, rank, *names, number)
-            if found is not None:
-                yield found
+            for rank in ranks:
+                if (own := collective(regular, rank, *names, number)) is not None:
+                    yield rank, own
             return
-        held = _holds(source, rank), _holds(target, rank)
-        if any(held):
-            made = (
-                exchange(regular, rank, *names)
-                if regular is not None
-                else sliced_exchange(source, target, rank, part)
-            )
-            yield replace(
-                made,
-                source=names[0] if held[0] else None,
-                target=names[1] if held[1] else None,
-                active=target in self._active,
-                position=number,
-            )
+        for rank in ranks:
+            held = _holds(source, rank), _holds(target, rank)
+            if any(held):
+                made = (
+                    exchange(regular, rank, *names)
+                    if regular is not None
+                    else sliced_exchange(source, target, rank, part)
+                )
+                yield (
+                    rank,
+                    replace(
+                        made,
+                        source=names[0] if held[0] else None,
+                        target=names[1] if held[1] else None,
+                        active=target in self._active,
+                        position=number,
+                    ),
+                )
 
-    def _run(self, number: int, step: steps.Compute, rank: int, part: int) -> Iterable[Instruction]:
-        own = self._tasks(step, part).get(rank)
-        if own is not None:
-            call, operands, results = self._calls(step)
-            recomputed = step.node in self.plan.recompute
-            yield Run(call, *own, operands, results, recomputed, number)
-
-    def _calls(self, step: steps.Compute) -> _Called:
-        """What all ranks that take part in a step have in common."""
-        found = self._called.get(id(step))
-        if found is None:
-            found = self._called[id(step)] = (
-                concrete(step.node.operator_call, self.where),
-                tuple(self._name(slot) for slot in step.operands),
-                tuple(self._name(slot) for slot in step.results),
-            )
-        return found
+    def _run(self, number: int, step: steps.Compute, ranks: Sequence[int], part: int) -> Lowered:
+        placed = self._tasks(step, part)
+        call = concrete(step.node.operator_call, self.where)
+        operands = tuple(self._name(slot) for slot in step.operands)
+        results = tuple(self._name(slot) for slot in step.results)
+        recomputed = step.node in self.plan.recompute
+        for rank in ranks:
+            own = placed.get(rank)
+            if own is not None:
+                yield rank, Run(call, *own, operands, results, recomputed, number)
 
     def _tasks(self, step: steps.Compute, part: int) -> Mapping[int, _Placed]:
         """Each device's task with the global index of each operand's first element: the same for
         steps that do the same in the same places."""
-        once = id(step), part
-        found = self._placed.get(once)
-        if found is not None:
-            return found
         layouts = tuple(slot.layout for slot in step.operands)
         key = step.node.signature, step.view, layouts, part
-        found = self._placed.get(key)
-        if found is None:
+        placed = self._placed.get(key)
+        if placed is None:
             values = concrete(step.node.operator_call, self.where).values
-            found = self._placed[key] = {
+            placed = self._placed[key] = {
                 device: (
                     replace(sliced_task(step.node, task, part), attributes=values),
                     tuple(_starts(layout, device, part) for layout in layouts),
                 )
                 for device, task in tasks(step.node, step.view)
             }
-        self._placed[once] = found
-        return found
+        return placed
 
 
 def one_copy(layout: Layout, copy: int) -> Layout:
@@ -390,7 +400,11 @@ def _with_loss_in_parts(schedule: Schedule) -> Schedule:
 
 
 def _starts(layout: Layout, device: int, part: int) -> tuple[int, ...]:
-    return tuple(start for start, _ in global_region(layout, device, part))
+    return tuple(start for start, _ in global_regions(layout, part)[device])
+
+
+def _holders(slot: Slot, ranks: Iterable[int]) -> Iterable[int]:
+    return (rank for rank in ranks if _holds(slot, rank))
 
 
 def _holds(slot: Slot, rank: int) -> bool:

@@ -122,10 +122,15 @@ def first_index(layout: Layout, number: int) -> tuple[int, ...]:
     )
 
 
-def global_region(layout: Layout, device: int, number: int) -> Region:
-    """The global indices of a device's piece of a slice."""
-    part, firsts = one_slice(layout).regions[device], first_index(layout, number)
-    return tuple((start + f, stop + f) for (start, stop), f in zip(part, firsts, strict=True))
+@lru_cache(maxsize=4096)
+def global_regions(layout: Layout, number: int) -> Mapping[int, Region]:
+    """By device, the global indices of its piece of a slice."""
+    firsts = first_index(layout, number)
+    moved = {
+        part: tuple((start + f, stop + f) for (start, stop), f in zip(part, firsts, strict=True))
+        for part in set(one_slice(layout).regions.values())
+    }
+    return {device: moved[part] for device, part in one_slice(layout).regions.items()}
 
 
 def sliced_task(node: Node, task: Task, number: int) -> Task:
@@ -154,8 +159,8 @@ def _exchanges(source: Layout, target: Layout, number: int) -> Mapping[int, Exch
         (
             sender,
             receiver,
-            inside(region, global_region(source, sender, number)),
-            inside(region, global_region(target, receiver, number)),
+            inside(region, global_regions(source, number)[sender]),
+            inside(region, global_regions(target, number)[receiver]),
         )
         for sender, receiver, region in _messages(source, target, number)
     )
@@ -166,11 +171,11 @@ def _messages(source: Layout, target: Layout, number: int) -> Iterable[tuple[int
     group = source.type.degrees.partials // target.type.degrees.partials
     own = one_slice(source)
     for receiver, piece in target.pieces:
-        wanted = global_region(target, receiver, number)
+        wanted = global_regions(target, number)[receiver]
         for j, block in product(range(group), product(*map(range, own.type.degrees.dims))):
             holders = own.holders[Piece(piece.partial * group + j, block)]
             sender = receiver if receiver in holders else holders[receiver % len(holders)]
-            region = _common(wanted, global_region(source, sender, number))
+            region = _common(wanted, global_regions(source, number)[sender])
             if region is not None:
                 yield sender, receiver, region
 

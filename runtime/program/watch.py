@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pcg.ops.norms import batch_norm, ghost_batch_norm
@@ -15,6 +15,9 @@ from runtime.program.communication import region_of
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
 from runtime.program.program import Instruction, Piece, Run, Running
 from runtime.program.slices import ends
+
+Lowered = Iterator[tuple[int, Instruction]]
+"""What ranks do in a step: each with one thing that it does, in the order in which it does them."""
 
 
 @dataclass(frozen=True)
@@ -50,25 +53,27 @@ class Watch:
         end = self.slot.layout.type.shape[0] // self.groups
         return max(0, min(last, end) - first)
 
-    def added(self, lowered: Iterable[Instruction], rank: int, name: str) -> Iterator[Instruction]:
-        """What a rank does in the step, and the statistics of its part. ``name``: of the slot."""
-        piece = self.piece(rank, name)
-        if piece is None:
-            yield from lowered
-            return
-        for instruction in lowered:
-            if self.is_normed and isinstance(instruction, Run):
+    def added(self, lowered: Lowered, ranks: Sequence[int], name: str) -> Lowered:
+        """What ranks do in the step, and the statistics of their parts. ``name``: of the slot."""
+        pieces = {rank: self.piece(rank, name) for rank in ranks}
+        for rank, instruction in lowered:
+            piece = pieces[rank]
+            if piece is not None and self.is_normed and isinstance(instruction, Run):
                 results = (*instruction.results, *piece.registers)
                 kept = NORM if self.groups == 1 else GROUP_NORM
                 call = kept(**instruction.call.values)
-                yield replace(instruction, call=call, results=results)
+                yield rank, replace(instruction, call=call, results=results)
             else:
-                yield instruction
-        if not self.is_normed:
-            starts = (tuple(start for start, _ in region_of(self.slot.layout, rank)),)
-            call = STATISTICS() if self.groups == 1 else FIRST_STATISTICS(rows=self._rows(rank))
-            task = Task(call.values, {}, {})
-            yield Run(call, task, starts, (name,), piece.registers, position=self.number)
+                yield rank, instruction
+        for rank, piece in pieces.items():
+            if piece is not None and not self.is_normed:
+                yield rank, self._statistics(rank, piece, name)
+
+    def _statistics(self, rank: int, piece: Piece, name: str) -> Run:
+        starts = (tuple(start for start, _ in region_of(self.slot.layout, rank)),)
+        call = STATISTICS() if self.groups == 1 else FIRST_STATISTICS(rows=self._rows(rank))
+        task = Task(call.values, {}, {})
+        return Run(call, task, starts, (name,), piece.registers, position=self.number)
 
 
 def watches(plan: Plan, schedule: Schedule) -> Mapping[str, Watch]:

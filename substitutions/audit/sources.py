@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 from pcg.errors import InputError
 from pcg.machine import Machine
-from pcg.models import capture_model
 from pcg.plan.naming import NamingFile
 from pcg.plan.plan import Plan, machine_record
 from pcg.plan.schema import MachineFile
 from pcg.plan.statistics import RunningFile
 from pcg.plan.text import print_graph
+from substitutions.audit.captured import Captured
 from substitutions.audit.errors import Finding
 from substitutions.rules.store import Library
 
@@ -39,28 +38,6 @@ def check_machine(plan: Plan, machine: Machine) -> Iterator[Finding]:
         here, there = getattr(plan.machine, name), getattr(found, name)
         if here != there:
             yield Finding(f"machine.{name}", f"{here}, expected {there}")
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A model as it is captured, in a form that can be sent between processes."""
-
-    digest: str
-    lines: tuple[str, ...]
-    naming: NamingFile
-    """What its leaves are called in the module."""
-    statistics: tuple[RunningFile, ...] = ()
-    """The running statistics that the module keeps."""
-    norm_groups: int = 1
-    """In how many groups of samples its batch norms take their statistics."""
-
-
-def captured(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> Captured:
-    """A model's graph at a global batch, and its leaves' names. Raises InputError where there is no
-    such model, or it has no such groups."""
-    found = capture_model(name, batch, devices, norm_groups)
-    lines = tuple(print_graph(found.graph).splitlines())
-    return Captured(found.graph.digest, lines, found.naming, found.statistics, found.norm_groups)
 
 
 def check_model(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:

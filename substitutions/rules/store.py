@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -162,24 +162,49 @@ def load_library(path: str | Path | None = None) -> Library:
     return _library(where, read_text(where, "a rule library"), operators_hash())
 
 
+def load_rules(names: Collection[str], path: str | Path | None = None) -> Library:
+    """Of a library those rules that have some names, as far as it has them. Nothing is said of its
+    other rules, which is a small part of the work. Raises InputError as ``load_library`` does."""
+    where = Path(path) if path is not None else default_path()
+    content = _content(where, read_text(where, "a rule library"), operators_hash())
+    return Library(_rules(where, content, names), library_hash(content))
+
+
 @lru_cache(maxsize=2)
 def _library(where: Path, text: str, operators: str) -> Library:
     """The library in a file with that text. What its rules come to for the graphs of a process is
     worked out once, which takes longer than to read it."""
+    content = _content(where, text, operators)
+    names = {entry.name for entry in content.rules}
+    return Library(_rules(where, content, names), library_hash(content))
+
+
+@lru_cache(maxsize=2)
+def _content(where: Path, text: str, operators: str) -> LibraryFile:
+    """What a file with that text says. Raises InputError where that is not of these operators, or
+    two rules have one name."""
     content = parse_json(text, str(where), LibraryFile)
     if content.operators != operators:
         problem = "made from other operator definitions, run 'python -m unity.generate'"
         raise InputError(str(where), problem)
-    rules: dict[str, Rule] = {}
+    taken: set[str] = set()
     for i, entry in enumerate(content.rules):
-        if entry.name in rules:
+        if entry.name in taken:
             problem = f"the name {entry.name} is taken by another rule of the library"
             raise InputError(f"{where}: rules[{i}]", problem)
-        try:
-            rules[entry.name] = parse_entry(entry)
-        except InputError as error:
-            raise InputError(f"{where}: rules[{i}]", str(error)) from error
-    return Library(tuple(rules.values()), library_hash(content))
+        taken.add(entry.name)
+    return content
+
+
+def _rules(where: Path, content: LibraryFile, names: Collection[str]) -> tuple[Rule, ...]:
+    rules: list[Rule] = []
+    for i, entry in enumerate(content.rules):
+        if entry.name in names:
+            try:
+                rules.append(parse_entry(entry))
+            except InputError as error:
+                raise InputError(f"{where}: rules[{i}]", str(error)) from error
+    return tuple(rules)
 
 
 def is_library(wanted: str, path: str | Path | None = None) -> bool:

@@ -10,19 +10,13 @@ from support.plans.forged_plans import GRAPH, MODEL
 
 from pcg.plan.plan import save_plan
 from pcg.plan.text import parse_graph
-from substitutions.rules.store import load_library
-
-
-@pytest.fixture(scope="session")
-def _library():
-    return load_library()
+from substitutions.rules.store import load_rules
 
 
 @pytest.fixture
-def plan_path(tmp_path, monkeypatch, _library) -> Path:
-    """A plan that is good, in the current folder, and a library that no audit reads again, which
-    takes a second or two."""
-    monkeypatch.setattr("unity.audit.load_library", lambda path=None: _library)
+def plan_path(tmp_path, monkeypatch) -> Path:
+    """A plan that is good, in the current folder."""
+    load_rules(())  # kept from then on, also for the forks that audit
     monkeypatch.chdir(tmp_path)
     model, graph = parse_graph(MODEL), parse_graph(GRAPH)
     save_plan(make_plan(model, graph, 2, {}), tmp_path / "plan.json")

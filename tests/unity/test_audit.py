@@ -43,13 +43,6 @@ def library() -> Library:
     return load_library()
 
 
-@pytest.fixture(autouse=True)
-def read_once(monkeypatch: pytest.MonkeyPatch, library: Library) -> None:
-    """Read the library that comes with Unity once for all tests."""
-    given = {None: library}
-    monkeypatch.setattr("unity.audit.load_library", lambda p=None: given.get(p) or load_library(p))
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory, library: Library) -> Path:
     """A plan of a model of the zoo for two devices."""

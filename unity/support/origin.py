@@ -9,7 +9,8 @@ from pcg.machine import Machine, load_machine, preset_names
 from pcg.plan.naming import batch_of
 from pcg.plan.plan import Plan
 from pcg.plan.schema import MachineFile
-from substitutions.audit.sources import captured, check_model
+from substitutions.audit.captured import captured
+from substitutions.audit.sources import check_model
 from substitutions.rules.store import is_library
 
 

@@ -96,8 +96,7 @@ def each_followed(
 def validate_lowered(lowering: Lowering, itemsize: int = FLOAT32) -> None:
     """The same for the programs that a plan is lowered to."""
     with uncollected():
-        programs = [lowering.program(rank) for rank in range(lowering.ranks)]
-        validate(lowering.plan, programs, lowering.where, itemsize)
+        validate(lowering.plan, lowering.programs(), lowering.where, itemsize)
 
 
 __all__ = ["ProgramError", "each_followed", "validate", "validate_lowered"]
