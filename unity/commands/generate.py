@@ -65,7 +65,9 @@ def _check(options: Options) -> None:
     }
     for option, given in another.items():
         if given and options.out is None:
-            raise InputError(option, "makes another library, expected --out FOLDER for it")
+            raise InputError(
+                option, "means another library than the installed one, expected --out FOLDER"
+            )
 
 
 def _generated(options: Options) -> Generated:

@@ -35,7 +35,7 @@ def check_alone(options: Options) -> None:
         problem = f"{options.precision}, expected float64, in which --check compares"
         raise InputError("--precision", problem)
     if options.check and options.init is not None:
-        raise InputError("--check", "not with --init, expected weights that are drawn")
+        raise InputError("--check", "does not go with --init, expected weights that are drawn")
     if not -(1 << 63) <= options.seed < 1 << 64:
         raise InputError("--seed", f"{options.seed}, expected a whole number of 64 bits")
     if options.trace is not None:
@@ -103,7 +103,7 @@ def _optimizer(options: Options, of_plan: Optimizer) -> tuple[OptimizerName, flo
     if name == "momentum":
         return "sgd", 0.9 if options.momentum is None else options.momentum
     if options.momentum is not None and name != "sgd":
-        raise InputError("--momentum", f"not for --optimizer {name}")
+        raise InputError("--momentum", f"does not go with --optimizer {name}")
     return name, options.momentum or 0.0
 
 
@@ -115,5 +115,5 @@ def _checkpoints(options: Options) -> Checkpoints | None:
         ("--max-restarts", options.max_restarts > 0),
     ):
         if is_given:
-            raise InputError(option, "expected --checkpoint FOLDER with it")
+            raise InputError(option, "needs --checkpoint FOLDER")
     return None

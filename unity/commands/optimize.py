@@ -103,14 +103,16 @@ def _check(options: Options) -> None:
     planner, engine = options.planner, options.engine
     check_name(planner)
     if engine is Engine.BACKTRACKING and planner != "joint":
-        raise InputError("--planner", f"expected joint with --engine {engine}, got {planner}")
+        raise InputError(
+            "--planner", f"{planner} does not go with --engine {engine}, expected joint"
+        )
     refused = {"mode", "allow"} if planner in PIPELINES else {"mode"}
     for option in _given(options):
         if option in refused and planner != "joint":
-            raise InputError(f"--{option}", f"not for --planner {planner}")
+            raise InputError(f"--{option}", f"does not go with --planner {planner}")
         for own, others in ENGINE_OPTIONS.items():
             if option in others and engine is not own:
-                raise InputError(f"--{option}", f"expected --engine {own} with it")
+                raise InputError(f"--{option}", f"needs --engine {own}")
 
 
 def _given(options: Options) -> Collection[str]:

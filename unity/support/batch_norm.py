@@ -1,4 +1,4 @@
-"""``--batch-norm``: over which samples batch norms take their statistics.
+"""The option ``--batch-norm``: over which samples batch norms take their statistics.
 
 ``whole``: over the whole batch, as a module does on one device, and SyncBatchNorm on many.
 ``local``: over each of as many groups of samples as there are devices, as DistributedDataParallel

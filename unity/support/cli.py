@@ -1,4 +1,4 @@
-"""What all commands share: how they are declared and how they end.
+"""How all commands are declared, print and end.
 
 A command module, such as `unity/optimize.py`, runs both as `python -m unity.optimize` and as
 `unity optimize`:

@@ -1,4 +1,4 @@
-"""What planners predict for one model after another, as a file that is complete at any time."""
+"""A comparison of planners on models, entry by entry, and its file, complete at any time."""
 
 from __future__ import annotations
 

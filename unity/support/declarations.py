@@ -1,4 +1,4 @@
-"""Operators from a user's file, checked: each declaration has to say one thing.
+"""Reads operators from a user's file, and checks that each declaration says one thing.
 
 An equation is checked when its operator is made. What is stated beside it is checked here: that a
 kernel computes the equation, and that a commutative operator is.

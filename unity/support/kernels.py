@@ -1,4 +1,4 @@
-"""Kernels of a user's operators against their equations, at random small shapes.
+"""Compares kernels of a user's operators with their equations, at random small shapes.
 
 Values and gradients are compared in float64, on whole operands and, as the runtime gives a kernel
 nothing else, on the half of each index that may be cut.

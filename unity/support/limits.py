@@ -1,5 +1,4 @@
-"""What commands that plan refuse before they begin: what no search could use, or would take too
-long."""
+"""Refuses, before a search begins, what it could not use or what would take it too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of `--losses`: a line of JSON for each step, each step once.
+"""Writes the file of `--losses`: a line of JSON for each step, each step once.
 
 A run that goes on from a checkpoint takes steps again that were logged after it, and a killed one
 may leave a part of a line. So before the first step the file is cut back to where the run goes on:

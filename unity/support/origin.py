@@ -1,4 +1,4 @@
-"""Whether a plan was made for what is here: its machine, its rule library, and its model."""
+"""Checks that a plan was made for what is here: its machine, its rule library, and its model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_origin(
     if machine is not None or name in preset_names():
         machine_of(plan.machine, where, load_machine(name))
     if plan.derivation and not is_library(plan.library_hash, rules):
-        problem = f"was made with the rule library {plan.library_hash}, which is not the one here"
+        problem = f"was made with another rule library than the one here, {plan.library_hash}"
         raise InputError(where, problem)
 
 
@@ -53,6 +53,6 @@ def machine_of(
     if machine.devices > wanted.devices:
         machine = machine.with_devices(wanted.devices)
     if machine.hash() != wanted.hash:
-        problem = f"was made for {wanted.devices} devices of {wanted.name} as it was then,"
-        raise InputError(where, f"{problem} which {machine.devices} of {machine.name} are not")
+        here = f"{machine.devices} devices of {machine.name} as it is here"
+        raise InputError(where, f"was made for another machine than {here}")
     return machine

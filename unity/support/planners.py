@@ -1,4 +1,4 @@
-"""Planners by name, for the commands that take one."""
+"""Makes planners by name, for the commands that take one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `unity run` prints of a run."""
+"""Prints a run: its steps, times and check, as tables or JSON."""
 
 from __future__ import annotations
 

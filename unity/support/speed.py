@@ -1,4 +1,4 @@
-"""The option ``--profile`` of commands that plan."""
+"""Reads the profile of ``--profile``, for commands that price plans."""
 
 from __future__ import annotations
 
