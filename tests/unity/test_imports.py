@@ -79,6 +79,13 @@ def test_commands_load_no_torch():
     assert "torch" not in names
 
 
+def test_workers_of_a_run_load_no_prover_and_no_rules():
+    """There is one for each device, and each is waited for."""
+    names = loaded("import unity.run, unity.commands.train")
+    assert "z3" not in names
+    assert not any(name.startswith(("verifier", "substitutions", "search.")) for name in names)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_work_of_a_command_takes_its_options(command: str):
     options = import_module(f"unity.{command}").Options

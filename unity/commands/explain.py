@@ -6,7 +6,6 @@ then explained, case by case of its sizes where there are several.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from substitutions.explain.explain import Attempt, Derivation, Explainer, named
 from substitutions.rules.rule import Rule, side_text
 from substitutions.rules.sources import Statement, read_source
 from substitutions.rules.workers import parallel_map
-from unity.support.cli import say
+from unity.support.cli import say, say_json
 from verifier.decide import Decision, Verdict
 
 RulesFor = Callable[[Graph], Sequence[Rule]]
@@ -54,7 +53,7 @@ def explain_file(given: str, rules_for: RulesFor, jobs: int = 1, *, as_json: boo
     for explanation in explained:
         tally.update([explanation.steps] if explanation.verdict is Verdict.PROVED else [])
         if as_json:
-            say(json.dumps(_record(file, explanation)))
+            say_json(_record(file, explanation), indent=None)
         else:
             say("\n".join((_heading(explanation), *explanation.lines)))
     if not as_json and len(statements) > 1:

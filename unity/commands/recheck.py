@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from substitutions.rules.certificates import label_problem, uncertified
 from substitutions.rules.limited import Lost, limited_map
 from substitutions.rules.store import CERTIFICATES, RULES, LibraryFile
 from unity.recheck import Options
-from unity.support.cli import say
+from unity.support.cli import say, say_json
 from unity.support.processes import tracked
 from verifier.bundle import read_bundle
 from verifier.certificate import CertificateFile
@@ -49,7 +48,10 @@ def run(options: Options) -> None:
         raise NegativeAnswer(f"{given.where}: holds no certificates, nothing is proved")
     results = list(_results(given, solvers, options))
     for (place, _), result in zip(given.files, results, strict=True):
-        say(json.dumps(_record(place, result)) if options.as_json else _line(place, result))
+        if options.as_json:
+            say_json(_record(place, result), indent=None)
+        else:
+            say(_line(place, result))
     if not options.as_json:
         _print_counts(given.where, results, solvers)
     _require_all(str(given.where), results)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from pcg.files import make_folder, write_text_atomic
 from substitutions.rules.limited import Lost, limited_map
 from substitutions.rules.sources import Outcome, Source, Statement, read_source
 from substitutions.rules.store import default_path
-from unity.support.cli import PlainConsole, say
+from unity.support.cli import PlainConsole, say, say_json
 from unity.support.declarations import load_user_operators
 from unity.support.processes import cores, tracked
 from unity.verify import Options
@@ -68,7 +67,7 @@ def run(options: Options) -> None:
         tally[item.file][result.verdict] += 1
         program = _write_program(options.snippets, item, result)
         if options.as_json:
-            say(json.dumps(_record(item, result)))
+            say_json(_record(item, result), indent=None)
         elif result.verdict is not Verdict.PROVED or result.conditions or result.degrees:
             say(_block(item, result, program))
     if not options.as_json:

@@ -65,9 +65,9 @@ def say(text: str, *, error: bool = False) -> None:
     print(printable(text), file=sys.stderr if error else sys.stdout, flush=True)
 
 
-def say_json(content: Any) -> None:
-    """Print a result as JSON, over several lines."""
-    say(json.dumps(content, indent=1))
+def say_json(content: Any, *, indent: int | None = 1) -> None:
+    """Print a result as JSON, over several lines; on one where `indent` is None."""
+    say(json.dumps(content, indent=indent))
 
 
 def new_app() -> typer.Typer:
