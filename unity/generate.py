@@ -15,7 +15,7 @@ import typer
 
 from substitutions.generate.limits import BUDGET, MAX_OPS
 from unity.support.cli import app_of, run_app
-from unity.support.options import AsJson, Jobs, Memory, Operators
+from unity.support.options import AsJson, Jobs, Memory, Operators, Seconds
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,7 @@ class Options:
         typer.Option("--parallel/--algebra", help="All rules, or algebraic rules alone."),
     ] = True
     jobs: Jobs = None
-    seconds: Annotated[
-        int, typer.Option(min=1, help="Processor time for one candidate; with more it is unknown.")
-    ] = BUDGET.seconds
+    seconds: Seconds = BUDGET.seconds
     memory: Memory = BUDGET.memory
     explain: Annotated[
         str | None,

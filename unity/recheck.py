@@ -16,7 +16,7 @@ import typer
 
 from pcg.budget import Budget
 from unity.support.cli import app_of, run_app
-from unity.support.options import AsJsonLines, Memory
+from unity.support.options import AsJsonLines, Memory, Seconds
 
 BUDGET = Budget(seconds=4)
 """For one certificate: ours take well under a second."""
@@ -37,10 +37,7 @@ class Options:
         Path | None, typer.Option(help="Rules of which each has to have a certificate.")
     ] = None
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2
-    seconds: Annotated[
-        int,
-        typer.Option(min=1, help="Processor time for one certificate; with more it is unknown."),
-    ] = BUDGET.seconds
+    seconds: Seconds = BUDGET.seconds
     memory: Memory = BUDGET.memory
     as_json: AsJsonLines = False
 

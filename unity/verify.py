@@ -15,7 +15,7 @@ import typer
 
 from pcg.budget import Budget
 from unity.support.cli import app_of, run_app
-from unity.support.options import AsJsonLines, Jobs, Memory, Operators
+from unity.support.options import AsJsonLines, Jobs, Memory, Operators, Seconds
 
 BUDGET = Budget(seconds=3)
 """For one rule: ours take well under a second, and most a few milliseconds."""
@@ -37,9 +37,7 @@ class Options:
     snippets: Annotated[
         Path | None, typer.Option(help="Folder for programs that show the counterexamples.")
     ] = None
-    seconds: Annotated[
-        int, typer.Option(min=1, help="Processor time for one rule; with more it is unknown.")
-    ] = BUDGET.seconds
+    seconds: Seconds = BUDGET.seconds
     memory: Memory = BUDGET.memory
     as_json: AsJsonLines = False
 

@@ -24,6 +24,12 @@ Timeline = Annotated[
     Path | None, typer.Option(help="Write the timeline of a step for Perfetto or Chrome's viewer.")
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; by default all cores.")]
+Seconds = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Processor time for one rule or certificate; with more it is unknown."
+    ),
+]
 Memory = Annotated[int, typer.Option(min=64, help="Memory for the same, in MiB.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 AsJsonLines = Annotated[
