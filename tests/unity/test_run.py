@@ -257,7 +257,7 @@ def test_a_plan_of_another_rule_library_or_machine(tmp_path, capsys):
     assert refused(capsys, path) == (2, f"unity: error: {path}: {expected}")
     other = plan.machine.model_copy(update={"hash": "0"})
     save_plan(replace(plan, machine=other), path)
-    expected = "was made for another machine than 4 devices of local as it is here"
+    expected = "was made for 4 devices of local, not for 4 of local as it is here"
     assert refused(capsys, path) == (2, f"unity: error: {path}: {expected}")
 
 

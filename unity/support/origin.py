@@ -53,6 +53,7 @@ def machine_of(
     if machine.devices > wanted.devices:
         machine = machine.with_devices(wanted.devices)
     if machine.hash() != wanted.hash:
-        here = f"{machine.devices} devices of {machine.name} as it is here"
-        raise InputError(where, f"was made for another machine than {here}")
+        here = f"{machine.devices} of {machine.name} as it is here"
+        problem = f"was made for {wanted.devices} devices of {wanted.name}, not for {here}"
+        raise InputError(where, problem)
     return machine
