@@ -11,8 +11,9 @@ from pcg.files import make_folder
 from pcg.machine import load_machine
 from substitutions.rules.store import load_library
 from unity.compare import Options
-from unity.support.cli import PlainConsole, say
+from unity.support.cli import say
 from unity.support.comparison import Entry, Question, numbers, over_others, planners
+from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
 from unity.support.plot import can_plot, plot
 from unity.support.speed import measured

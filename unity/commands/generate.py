@@ -23,7 +23,8 @@ from substitutions.rules.certificates import write_certificates
 from substitutions.rules.store import CERTIFICATES, RULES, default_path, load_library, save_library
 from unity.commands.explain import explain_file
 from unity.generate import Options
-from unity.support.cli import PlainConsole, say_json
+from unity.support.cli import say_json
+from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
 from unity.support.processes import cores
 

@@ -36,7 +36,8 @@ from substitutions.audit.locate import of_module
 from substitutions.rules.store import Library, load_library
 from unity.optimize import Options
 from unity.support.batch_norm import groups_text, norm_groups
-from unity.support.cli import PlainConsole, say, say_json
+from unity.support.cli import say, say_json
+from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
 from unity.support.limits import check_batch, check_devices
 from unity.support.planners import check_name, planner_of

@@ -16,7 +16,8 @@ from pcg.machine import DType, Machine, load_machine
 from pcg.plan.profile import LinkSeries, OperatorSeries, Point, Profile, link_rate
 from runtime.world.launch import launch
 from unity.profile import Options
-from unity.support.cli import PlainConsole, say_json
+from unity.support.cli import say_json
+from unity.support.console import PlainConsole
 
 if TYPE_CHECKING:
     from runtime.train.measure import Measured, Timing

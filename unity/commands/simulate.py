@@ -16,7 +16,8 @@ from search.pipeline.stage_timeline import PipelineRun
 from search.report.describe import pipeline_text
 from search.report.trace import Simulated, representatives, simulate_plan, stage_span, write_trace
 from unity.simulate import Options
-from unity.support.cli import PlainConsole, say_json
+from unity.support.cli import say_json
+from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
 from unity.support.origin import machine_of
 from unity.support.speed import measured

@@ -15,7 +15,8 @@ from pcg.plan.naming import batch_of
 from pcg.plan.plan import Plan, load_plan
 from runtime.job.job import Begins, NotFinite, Observer, Report, Step
 from unity.commands.job import Job
-from unity.support.cli import PlainConsole, say
+from unity.support.cli import say
+from unity.support.console import PlainConsole
 from unity.support.losses import losses_file
 from unity.support.report import print_json, print_report, write_trace
 

@@ -19,7 +19,8 @@ from pcg.files import make_folder, write_text_atomic
 from substitutions.rules.limited import Lost, limited_map
 from substitutions.rules.sources import Outcome, Source, Statement, read_source
 from substitutions.rules.store import default_path
-from unity.support.cli import PlainConsole, say, say_json
+from unity.support.cli import say, say_json
+from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
 from unity.support.processes import cores, tracked
 from unity.verify import Options

@@ -23,15 +23,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import signature
 from io import TextIOWrapper
 from typing import Any, NoReturn, TypeVar, cast
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
 
 from pcg.errors import InputError, UnityError, one_line, printable
 
@@ -42,22 +40,6 @@ Misuse = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, by the shells' convention: 128 + SIGINT."""
-
-
-class PlainConsole(Console):
-    """A console that shows text as it is: none of it is markup, and what no terminal should have
-    is escaped (`printable`). All commands print with it, or with `say`."""
-
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, markup=False, emoji=False)
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterator[Segment]:
-        """Segments of text, whose styles become control characters later; nothing else may."""
-        for segment in super().render(renderable, options):
-            text, style, control = segment
-            yield segment if control else Segment(printable(text), style)
 
 
 def say(text: str, *, error: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from rich.progress import Progress
 
-from unity.support.cli import PlainConsole
+from unity.support.console import PlainConsole
 
 T = TypeVar("T")
 

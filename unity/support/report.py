@@ -14,7 +14,8 @@ from pcg.plan.plan import Plan
 from pcg.plan.timeline import event, names, write_timeline
 from runtime.job.job import TOLERANCE, Comparison, Report, Step
 from unity.support.batch_norm import groups_text
-from unity.support.cli import PlainConsole, say_json
+from unity.support.cli import say_json
+from unity.support.console import PlainConsole
 
 MAX_ROWS = 20
 """Longer tables are thinned out."""
