@@ -17,18 +17,7 @@ from search.pipeline.planner import PIPELINES
 from unity.__main__ import COMMANDS
 from verifier.solvers import SOLVERS
 
-HEAVY = {
-    "cvc5",
-    "highspy",
-    "jinja2",
-    "matplotlib",
-    "networkx",
-    "numpy",
-    "pydantic",
-    "rich",
-    "torch",
-    "z3",
-}
+HEAVY = {"cvc5", "highspy", "matplotlib", "networkx", "numpy", "pydantic", "rich", "torch", "z3"}
 """Packages that take long to load."""
 
 LIGHT = {

@@ -27,13 +27,11 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import signature
 from io import TextIOWrapper
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 import typer
 
 from pcg.errors import InputError, UnityError, one_line, printable
-
-T = TypeVar("T")
 
 Misuse = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 """What typer raises for any mistake in options and arguments; it names only a kind of that."""
@@ -52,33 +50,22 @@ def say_json(content: Any, *, indent: int | None = 1) -> None:
     say(json.dumps(content, indent=indent))
 
 
-def new_app() -> typer.Typer:
-    """Return an empty typer application with the settings that all commands share."""
-    # Plain help and errors: boxes would break an error message over several lines.
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+def app_of(options: type[Any], module: str, *, epilog: str | None = None) -> typer.Typer:
+    """An application of one command, which hands its options to the function `run` of a module.
 
-
-def command_of(options: type[T], act: Callable[[T], None]) -> Callable[..., None]:
-    """A command for typer whose parameters are the fields of a dataclass, declared as those of a
-    command are, and which hands them on together. Its help is the docstring of the dataclass."""
+    `options`: a dataclass, whose fields are declared as parameters of a command are, and whose
+    docstring is the help. The module is imported only when the command runs: help and mistakes
+    need none of what it needs.
+    """
 
     def command(**given: Any) -> None:
-        act(options(**given))
+        import_module(module).run(options(**given))
 
     command.__doc__ = options.__doc__
     setattr(command, "__signature__", signature(options, eval_str=True))  # noqa: B010 for pyright
-    return command
-
-
-def app_of(options: type[T], module: str, *, epilog: str | None = None) -> typer.Typer:
-    """An application of one command, which takes `options` and hands them to the function `run` of
-    a module. The module is imported only then: help and mistakes need none of what it needs."""
-
-    def act(given: T) -> None:
-        import_module(module).run(given)
-
-    app = new_app()
-    app.command(epilog=epilog)(command_of(options, act))
+    # Plain help and errors: boxes would break an error message over several lines.
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(epilog=epilog)(command)
     return app
 
 
