@@ -23,12 +23,6 @@ class Job:
     settings: Settings
 
 
-def job_of(options: Options, plan: Plan) -> Job:
-    """What is asked of the processes that train by a plan. Raises InputError for what makes no
-    sense."""
-    return Job(options, settings_of(options, plan.optimizer, plan.model_name))
-
-
 def check_alone(options: Options) -> None:
     """Raises InputError for options that make no sense with any plan."""
     if options.check and options.precision not in (None, Precision.float64):
@@ -50,26 +44,25 @@ def model_of(options: Options, named: str) -> str | None:
     return named if named in MODELS else None
 
 
-def settings_of(options: Options, of_plan: Optimizer, named: str = "") -> Settings:
-    """What each process is asked to do. ``of_plan``: the optimizer that the plan counts with;
-    ``named``: the model that it names, whose module is made where it is one of Unity's.
-
-    Raises InputError for what makes no sense."""
-    number = "float64" if options.check else (options.precision or Precision.float32).value
-    return Settings(
+def job_of(options: Options, plan: Plan) -> Job:
+    """What is asked of the processes that train by a plan. The module of a model of the zoo is made
+    where the plan names it. Raises InputError for what makes no sense."""
+    named = plan.model_name if plan.model_name in MODELS else None
+    settings = Settings(
         steps=options.steps,
-        recipe=_recipe(options, of_plan),
-        dtype=number,
+        recipe=_recipe(options, plan.optimizer),
+        dtype="float64" if options.check else (options.precision or Precision.float32).value,
         seed=options.seed,
         check=options.check,
         data=options.data,
         checkpoints=_checkpoints(options),
         initial=options.init,
-        model=named if options.model is None and named in MODELS else options.model,
+        model=named if options.model is None else options.model,
         timeline=options.trace is not None,
         compiles=options.compile,
         stops_not_finite=options.stop_non_finite,
     )
+    return Job(options, settings)
 
 
 def _recipe(options: Options, of_plan: Optimizer) -> Recipe:
