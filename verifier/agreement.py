@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pcg.graph.graph import Graph, Value
+from pcg.graph.graph import Graph
+from pcg.graph.pairs import Outputs
 from verifier.sides import REMEMBERED, Written, side_typings
 from verifier.trusted.sizes.degrees import Monomial, Typing, typings
 from verifier.trusted.sizes.types import differences, residual
@@ -30,9 +31,7 @@ WHOLE = Agreement((0, 0), ())
 """Of tensors that are neither cut nor copied."""
 
 
-def typed_sides(
-    left: tuple[Value, ...], right: tuple[Value, ...]
-) -> tuple[Mapping[int, Typing], Mapping[int, Typing]]:
+def typed_sides(left: Outputs, right: Outputs) -> tuple[Mapping[int, Typing], Mapping[int, Typing]]:
     """The typings of both sides that some degrees satisfy, by number.
 
     Raises OperatorError or ValueError where a side has no type, and Undecided.
@@ -62,7 +61,7 @@ def agree(
     return None
 
 
-def agree_alike(side: tuple[Value, ...]) -> tuple[Agreement, Mapping[str, int]] | None:
+def agree_alike(side: Outputs) -> tuple[Agreement, Mapping[str, int]] | None:
     """The same for two sides that are written alike: the first typing that some degrees satisfy,
     without a look at the others, of which there may be very many."""
     for number, typing in enumerate(typings(Graph(side).nodes, side)):

@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 from pcg.errors import InputError
 from pcg.files import FileModel, validation_problem, write_text_atomic
 from pcg.graph.graph import Graph, Value
+from pcg.graph.pairs import GraphPair, both
 from pcg.language.poly import Poly
 from pcg.plan.text import print_graph
 from pcg.types.operator import Operator
@@ -211,20 +212,20 @@ def certify(
     return Certificate(file, {script_name(c): script_text(c) for c in conditions})
 
 
-def operators_of(pair: tuple[tuple[Value, ...], tuple[Value, ...]]) -> list[Operator]:
+def operators_of(pair: GraphPair) -> list[Operator]:
     """The operators of both sides, by name."""
-    nodes = Graph((*pair[0], *pair[1])).nodes
+    nodes = both(pair).nodes
     found = {n.name: n.operator_call.operator for n in nodes if not n.is_leaf}
     return [found[name] for name in sorted(found)]
 
 
 def _theorems(
-    pair: tuple[tuple[Value, ...], tuple[Value, ...]],
+    pair: GraphPair,
 ) -> tuple[list[TheoremFile], list[str]]:
     """The theorems that the types of both sides rest on, and their conditions."""
     found: dict[tuple[object, ...], TheoremFile] = {}
     conditions: list[str] = []
-    for node in Graph((*pair[0], *pair[1])).nodes:
+    for node in both(pair).nodes:
         if node.is_leaf or node.operator_call.operator.parallel is not None:
             continue
         call, own, typing = node.operator_call, ranks(node), local_typing(node)

@@ -15,7 +15,8 @@ from functools import partial
 from itertools import chain
 
 from pcg.errors import OperatorError
-from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.graph import Node, Value
+from pcg.graph.pairs import Outputs, both
 from pcg.language.poly import Poly
 from verifier.agreement import WHOLE, Agreement, agree, agree_alike, typed_sides, witness
 from verifier.concrete import Origin
@@ -128,12 +129,12 @@ def decide(
 
 
 def _sizes(
-    left: tuple[Value, ...], right: tuple[Value, ...], equal: Sequence[SizeEquation]
+    left: Outputs, right: Outputs, equal: Sequence[SizeEquation]
 ) -> tuple[Sizes, tuple[str, ...]]:
     """Solve for the sizes; what the right side asks beyond the left becomes a condition."""
     if len(left) != len(right):
         raise _Stop(Decision(Verdict.ILL_TYPED, f"{len(left)} outputs against {len(right)}"))
-    leaves = {node.leaf for node in Graph((*left, *right)).leaves}
+    leaves = {node.leaf for node in both((left, right)).leaves}
     if len(leaves) > len({leaf.name for leaf in leaves}):
         raise _Stop(Decision(Verdict.ILL_TYPED, "an input has two ranks"))
     for side, outputs in (("left", left), ("right", right)):
@@ -170,9 +171,7 @@ def _satisfiable(sizes: Sizes) -> bool:
     return smt.check(smt.script(known)) != "unsat"
 
 
-def _agreement(
-    left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes
-) -> tuple[Agreement, Mapping[str, int]]:
+def _agreement(left: Outputs, right: Outputs, sizes: Sizes) -> tuple[Agreement, Mapping[str, int]]:
     """The most general typings on which both sides have the same types, and degrees for them."""
     alike = all(is_same(a, b) for a, b in zip(left, right, strict=True))
     try:
@@ -193,8 +192,8 @@ def _agreement(
 
 
 def _types_differ(
-    left: tuple[Value, ...],
-    right: tuple[Value, ...],
+    left: Outputs,
+    right: Outputs,
     sizes: Sizes,
     lefts: Mapping[int, Typing],
     rights: Mapping[int, Typing],
@@ -211,8 +210,8 @@ def _types_differ(
 
 
 def _value(
-    left: tuple[Value, ...],
-    right: tuple[Value, ...],
+    left: Outputs,
+    right: Outputs,
     sizes: Sizes,
     degrees: Mapping[str, int],
     *,
@@ -232,7 +231,7 @@ def _value(
         raise _Refuted("the values differ", first, found)
     try:
         if not whole:
-            _check_typings(Graph((*left, *right)).nodes)
+            _check_typings(both((left, right)).nodes)
         return _prove(left, right, sizes), first.origin
     except (Unproved, TooLarge) as error:
         search = partial(_refuted, error, first, concrete, brief=brief)
@@ -260,6 +259,6 @@ def _check_typings(nodes: Sequence[Node]) -> None:
             raise Unproved(f"the parallel type of {node.name}: {reason}")
 
 
-def _prove(left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes) -> Proof:
+def _prove(left: Outputs, right: Outputs, sizes: Sizes) -> Proof:
     steps = Searching()
     return Proof(obligations(left, right, sizes, steps, smt.check), tuple(steps.taken))

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import islice, product
 from math import lcm, prod
 
-from pcg.graph.graph import Graph, Leaf, Value
+from pcg.graph.graph import Graph, Leaf
+from pcg.graph.pairs import Outputs, both, symbolic_attributes
 from pcg.language.poly import Poly
-from pcg.types.operator import Call
-from verifier.concrete import Origin, Pair, degree_choices, fixed_sizes, real_symbols
+from verifier.concrete import GraphPair, Origin, degree_choices, fixed_sizes, real_symbols
 from verifier.trusted import smt
 from verifier.trusted.errors import Unsolvable
 from verifier.trusted.sizes.sizes import Sizes, input_size
@@ -58,8 +58,8 @@ class Instance:
 
 
 def instances(
-    left: tuple[Value, ...],
-    right: tuple[Value, ...],
+    left: Outputs,
+    right: Outputs,
     sizes: Sizes,
     degrees: Mapping[str, int],
     fixed: Mapping[str, int] | None = None,
@@ -83,7 +83,7 @@ def instances(
     yield from given
 
 
-def sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
+def sized(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
     """The pair at small sizes and the given degrees, where it has types."""
     free = free_symbols(pair, sizes)
     reals = real_symbols(pair)
@@ -138,8 +138,8 @@ def _solved(
 
 
 def _instance(
-    left: tuple[Value, ...],
-    right: tuple[Value, ...],
+    left: Outputs,
+    right: Outputs,
     sizes: Sizes,
     values: Mapping[str, int],
     degrees: Mapping[str, int],
@@ -155,26 +155,22 @@ def instantiate(origin: Origin) -> Instance | None:
     return Instance(*sides, origin.symbols, origin) if sides is not None else None
 
 
-def size_attributes(pair: Pair) -> Iterator[Poly]:
+def size_attributes(pair: GraphPair) -> Iterator[Poly]:
     """The sizes among the attributes of both sides."""
-    for node in Graph((*pair[0], *pair[1])).nodes:
-        if isinstance(node.call, Call):
-            for name in node.call.operator.sizes:
-                value = node.call.values[name]
-                if isinstance(value, Poly):
-                    yield value
+    found = symbolic_attributes((*pair[0], *pair[1]))
+    return (value for call, name, value in found if name in call.operator.sizes)
 
 
-def free_symbols(pair: Pair, sizes: Sizes) -> list[str]:
+def free_symbols(pair: GraphPair, sizes: Sizes) -> list[str]:
     """The symbols of sizes and of whole attributes that do not follow from others."""
     known = (*sizes.positive, *sizes.naturals, *size_attributes(pair))
     return sorted({s for size in known for s in sizes.resolve(size).symbols})
 
 
-def cuts_of(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
+def cuts_of(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
     """Of what the free symbols in the sizes of inputs have to be multiples."""
     cuts: dict[str, int] = {}
-    for leaf in {node.leaf for node in Graph((*pair[0], *pair[1])).leaves}:
+    for leaf in {node.leaf for node in both(pair).leaves}:
         for dim in range(leaf.rank):
             cut = prod(degrees.get(f"{leaf.name}.{kind}{dim}", 1) for kind in "dt")
             for symbol in sizes.resolve(Poly.of(input_size(leaf.name, dim))).symbols:

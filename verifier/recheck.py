@@ -25,7 +25,7 @@ from verifier.certificate import (
     script_name,
     script_text,
 )
-from verifier.claim import Claim, Pair, Rejected, claim_of, exchanged
+from verifier.claim import Claim, GraphPair, Rejected, claim_of, exchanged
 from verifier.concrete import Origin, real_symbols
 from verifier.counterexample import Counterexample
 from verifier.instances import free_symbols
@@ -143,7 +143,7 @@ class Rechecker:
                     self.theorems[key] = found
                 yield from self.theorems[key]
 
-    def _check_exchanged(self, pair: Pair) -> None:
+    def _check_exchanged(self, pair: GraphPair) -> None:
         """That the order of operands is none of an operator that says so. A certificate has no
         proof of that, so the way is found here; solvers judge each condition on it."""
         name = pair[0][0].node.name

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations, count, cycle, islice
 from math import lcm, prod
 
-from pcg.graph.graph import Graph, Value
+from pcg.graph.pairs import GraphPair, both
 from pcg.language.poly import Poly
 from verifier.concrete import Origin, numbers, real_symbols
 from verifier.counterexample import Counterexample, replay
@@ -26,7 +26,6 @@ from verifier.trusted.sizes.sizes import Sizes
 from verifier.trusted.sizes.types import differences
 from verifier.witness import value_of
 
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 MAX_TASKS = 16
 """How many blocks, copies and partials an input may have, where that is for us to choose."""
 MAX_NUMBERS = 1 << 21
@@ -38,7 +37,7 @@ ALONE = 6
 
 
 def refutation(
-    pair: Pair, sizes: Sizes, types: tuple[Typing, Typing] | None, degrees: Mapping[str, int]
+    pair: GraphPair, sizes: Sizes, types: tuple[Typing, Typing] | None, degrees: Mapping[str, int]
 ) -> Counterexample | str | None:
     """How both sides differ at one of the shapes; None if at none of them. Where there is no shape
     to try, that is said. ``degrees``: some at which both sides are typed alike."""
@@ -52,7 +51,7 @@ def refutation(
 
 
 def shapes(
-    pair: Pair, sizes: Sizes, types: tuple[Typing, Typing] | None, degrees: Mapping[str, int]
+    pair: GraphPair, sizes: Sizes, types: tuple[Typing, Typing] | None, degrees: Mapping[str, int]
 ) -> Iterator[Instance]:
     """The shapes at which a claim is replayed."""
     for number, found in ((2, _different), (3, _least)):
@@ -60,7 +59,7 @@ def shapes(
         yield from islice(filter(_is_small, islice(found(pair, sizes, own), TRIES)), 1)
 
 
-def _different(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
+def _different(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
     """The pair at pairwise different sizes, as small as what cuts them allows."""
     free, cuts = free_symbols(pair, sizes), _multiples(pair, sizes, degrees)
     values = {s: number * cuts.get(s, 1) for s, number in zip(free, count(2), strict=False)}
@@ -70,7 +69,7 @@ def _different(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator
     return chain(_typed(pair, sizes, values, degrees, sign=-1), sized(pair, sizes, degrees))
 
 
-def _least(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
+def _least(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
     """The pair at sizes of 1, but for what cuts them, and with as many attributes of 0 as fit."""
     free, cuts = free_symbols(pair, sizes), _multiples(pair, sizes, degrees)
     attributes = [s for s in free if not s.startswith("|")]
@@ -83,7 +82,7 @@ def _least(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Ins
 
 
 def _typed(
-    pair: Pair,
+    pair: GraphPair,
     sizes: Sizes,
     values: Mapping[str, int],
     degrees: Mapping[str, int],
@@ -98,11 +97,11 @@ def _typed(
         yield found
 
 
-def _multiples(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
+def _multiples(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
     """Of what the free symbols of sizes had best be multiples: of what cuts the inputs, and of what
     both sides cut further."""
     cuts = cuts_of(pair, sizes, degrees)
-    for node in Graph((*pair[0], *pair[1])).nodes:
+    for node in both(pair).nodes:
         if node.is_leaf or node.operator_call.operator.parallel not in ("partition", "pipeline"):
             continue
         degree = node.operator_call.values["degree"]

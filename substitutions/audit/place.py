@@ -7,7 +7,7 @@ sizes of the inputs, and has to be what it is in the graph.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isclose, prod
+from math import isclose
 
 from pcg.graph.graph import Leaf, Value
 from pcg.language.poly import Poly
@@ -38,7 +38,7 @@ def evaluated(value: Attribute, known: Mapping[str, Symbol]) -> Symbol:
     if missing := sorted(value.symbols - known.keys()):
         raise Refused(f"symbol {missing[0]} has no value")
     try:
-        return sum(c * prod(known[symbol] for symbol in monomial) for monomial, c in value.terms)
+        return value.at(known)
     except OverflowError:
         raise Refused(f"{value} is too large") from None
 

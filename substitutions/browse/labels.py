@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from pcg.graph.graph import Node, Value
+from pcg.graph.pairs import Outputs
 from substitutions.rules.rule import Rule
 
 _NAME = re.compile(r"\w+")
@@ -51,7 +52,7 @@ class _Reader:
         self._text, self._at = text, 0
         self.found: dict[Node, Label] = {}
 
-    def values(self, values: tuple[Value, ...]) -> None:
+    def values(self, values: Outputs) -> None:
         for number, value in enumerate(values):
             if number:
                 self.expect(", ")

@@ -12,6 +12,7 @@ from itertools import count
 from math import ceil
 
 from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.pairs import Outputs
 from pcg.ops.stand_ins import STAND_INS
 from substitutions.browse.labels import Label
 from substitutions.browse.layout import Layout, Wire, layout
@@ -69,9 +70,7 @@ class Picture:
         return [ceil(self.layout.width), self.layout.depth, boxes, wires]
 
 
-def picture(
-    side: tuple[Value, ...], labels: Mapping[Node, Label], inputs: Sequence[str]
-) -> Picture:
+def picture(side: Outputs, labels: Mapping[Node, Label], inputs: Sequence[str]) -> Picture:
     """The picture of a side, whose nodes are labelled; ``inputs``: those of the rule, in order."""
     nodes = Graph(side).nodes
     number = {node: i for i, node in enumerate(nodes)}

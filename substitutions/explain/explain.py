@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.graph.pairs import Outputs, calls, ports, remade
 from pcg.language.poly import Poly
 from pcg.types.operator import Call
 from pcg.types.operator import Value as Attribute
@@ -118,8 +119,7 @@ class Explainer:
 
 
 def _is_parallel(values: Sequence[Value]) -> bool:
-    nodes = Graph(tuple(values)).nodes
-    return any(isinstance(n.call, Call) and n.call.operator.parallel is not None for n in nodes)
+    return any(call.operator.parallel is not None for call in calls(tuple(values)))
 
 
 class _Book:
@@ -168,7 +168,7 @@ class _Rewriter:
     def next(self, graph: Graph, *, grow: bool) -> Iterator[tuple[Direction, Graph]]:
         """The graphs after one step that does, or does not, grow."""
         for node in graph.nodes:
-            for value in (node.value(port) for port in range(len(node.types))):
+            for value in ports(node):
                 for direction, image in self._images(value, grow=grow):
                     yield direction, graph.replace({value: image})
         for direction in filter(self._allowed, self.book.several(grow=grow)):
@@ -300,20 +300,19 @@ def skeleton(graph: Graph) -> tuple[str, ...]:
 
 def named(graph: Graph, names: Names) -> tuple[Value, ...]:
     """The outputs over inputs without types, with names for the numbers in sizes, for readers."""
-    new: dict[Node, Node] = {}
-    for node in graph.nodes:
+
+    def make(node: Node, inputs: Outputs) -> Node:
         if isinstance(node.call, Leaf):
-            new[node] = Node(Leaf("tensor", node.call.name, node.call.rank))
-            continue
+            return Node(Leaf("tensor", node.call.name, node.call.rank))
         operator = node.call.operator
         kinds = dict.fromkeys((*operator.sizes, *operator.reals), names.numbers)
         kinds["degree"] = names.degrees
         attributes = tuple(
             (name, _named(value, kinds.get(name, {}))) for name, value in node.call.attributes
         )
-        inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
-        new[node] = Node(Call(operator, attributes), inputs)
-    return tuple(Value(new[v.node], v.port) for v in graph.outputs)
+        return Node(Call(operator, attributes), inputs)
+
+    return remade(graph.outputs, make)
 
 
 def _named(value: Attribute, names: Mapping[int | float, str]) -> Attribute:

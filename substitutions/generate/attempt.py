@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, islice
 
-from pcg.graph.graph import Value
+from pcg.graph.pairs import GraphPair
 from substitutions.generate.cuts.retype import TYPES_DIFFER, retyped
 from substitutions.rules.candidate import Candidate
 from substitutions.rules.general import General, canonical, general
@@ -16,8 +16,6 @@ from substitutions.rules.store import ProofFile, RuleFile, rule_file, stated_nam
 from substitutions.rules.symbols import settled, variants
 from verifier.decide import Decision, Verdict, decide
 from verifier.trusted.sizes.runs import free_runs
-
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 
 def first_form(candidate: Candidate) -> General:
@@ -35,7 +33,7 @@ def forms_of(candidate: Candidate) -> Iterator[General]:
         yield canonical(General(*pair, free_runs(*pair)))
 
 
-def _form(pair: Pair) -> General:
+def _form(pair: GraphPair) -> General:
     """The most general form, with what its symbols are equal to put in."""
     form = settled(general(*pair).pair)
     return canonical(General(*form, free_runs(*form)))

@@ -23,7 +23,6 @@ from typing import TypeVar
 from pcg.budget import Budget
 from pcg.collection import uncollected
 from pcg.errors import NegativeAnswer
-from pcg.graph.graph import Value
 from pcg.ops.stand_ins import STAND_INS
 from pcg.types.operator import Operator
 from substitutions.generate.algebra.algebra import algebra
@@ -52,7 +51,6 @@ BUDGET = Budget(seconds=60)
 """For one candidate, which is tried in several forms."""
 NARROW = "proved, left out"
 """Of candidates that hold only where products of sizes are equal (``attempt``)."""
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 Progress = Callable[[str, int, int], None]
 """Told the phase, how much of it is done, and how much there is."""

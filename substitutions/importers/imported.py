@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pcg.graph.graph import Value
+from pcg.graph.pairs import Outputs
 from substitutions.importers.operators import Source
 from verifier.trusted.sizes.sizes import SizeEquation
 
@@ -32,8 +32,8 @@ class UnsupportedError(Exception):
 class Case:
     """A pair of graphs over the same inputs with paired outputs."""
 
-    left: tuple[Value, ...]
-    right: tuple[Value, ...]
+    left: Outputs
+    right: Outputs
     equal: tuple[SizeEquation, ...]
     """What is known of the sizes of inputs from the start."""
     assumed: str = ""

@@ -14,17 +14,15 @@ from functools import cached_property, lru_cache
 from itertools import permutations, product
 
 from pcg.errors import OperatorError
-from pcg.graph.graph import Graph, Value
+from pcg.graph.graph import Value
+from pcg.graph.pairs import GraphPair, Outputs, both
 from pcg.language.template import EquationError
 from pcg.ops.stand_ins import STAND_INS
 from substitutions.rules.canonical import canonical_pair
 from substitutions.rules.gaps import inserted
 from substitutions.rules.rule import attribute_symbols, input_ranks, side_text
 from substitutions.rules.unify import unifiers
-from verifier.trusted.sizes.runs import Group, all_widened, free_runs
-
-Side = tuple[Value, ...]
-Pair = tuple[Side, Side]
+from verifier.trusted.sizes.runs import Group, free_runs, widened
 
 
 @dataclass(frozen=True)
@@ -32,13 +30,13 @@ class General:
     """A pair of graphs and the axes that may be any number of axes. ``requires``: equations of
     sizes for which alone it holds."""
 
-    left: Side
-    right: Side
+    left: Outputs
+    right: Outputs
     runs: tuple[Group, ...] = ()
     requires: tuple[str, ...] = ()
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> GraphPair:
         return self.left, self.right
 
     @property
@@ -65,7 +63,7 @@ class General:
         return left, right
 
 
-def general(left: Side, right: Side) -> General:
+def general(left: Outputs, right: Outputs) -> General:
     """The most general form that is found: axes that may be absent are left out, then one axis is
     inserted wherever one may be. A pair that is no instance of what comes out stays as it is."""
     pair = (left, right)
@@ -78,13 +76,13 @@ def general(left: Side, right: Side) -> General:
 
 
 @lru_cache(maxsize=1 << 12)
-def _widest(left: Side, right: Side) -> General:
+def _widest(left: Outputs, right: Outputs) -> General:
     """The form with an axis wherever one may be inserted."""
     pair = inserted((left, right))
     return General(*pair, free_runs(*pair))
 
 
-def _narrowed(pair: Pair) -> Pair:
+def _narrowed(pair: GraphPair) -> GraphPair:
     """The pair without the axes that may be absent."""
     groups = free_runs(*pair)
     if not groups:
@@ -98,30 +96,30 @@ def _narrowed(pair: Pair) -> Pair:
     return pair
 
 
-def _checked(pair: Pair, counts: Mapping[Group, int]) -> Pair | None:
+def _checked(pair: GraphPair, counts: Mapping[Group, int]) -> GraphPair | None:
     """The pair with so many axes; None where an operator has no such instance."""
     try:
-        found = all_widened(*pair, counts)
-        _ = [node.ranks for node in Graph((*found[0], *found[1])).nodes]
+        found = widened(*pair, counts)
+        _ = [node.ranks for node in both(found).nodes]
     except (OperatorError, EquationError):
         return None
     return found
 
 
-def at_counts(form: General, counts: tuple[int, ...]) -> Pair | None:
+def at_counts(form: General, counts: tuple[int, ...]) -> GraphPair | None:
     """The pair with so many axes in the place of each run; None where an operator has no such."""
     return _at_counts(form.left, form.right, form.runs, counts)
 
 
 @lru_cache(maxsize=1 << 16)
 def _at_counts(
-    left: Side, right: Side, runs: tuple[Group, ...], counts: tuple[int, ...]
-) -> Pair | None:
+    left: Outputs, right: Outputs, runs: tuple[Group, ...], counts: tuple[int, ...]
+) -> GraphPair | None:
     changed = {g: n for g, n in zip(runs, counts, strict=True) if n != 1}
     return _checked((left, right), changed) if changed else (left, right)
 
 
-def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[Pair]:
+def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[GraphPair]:
     """The form at all numbers of axes that give its inputs some ranks."""
     missing = {name: ranks.get(name, rank) - rank for name, rank in input_ranks(form.both)}
     own = [Counter(name for name, _ in group) for group in form.runs]
@@ -186,7 +184,7 @@ def _directions(special: General, form: General) -> list[int]:
     ]
 
 
-def _says(form: General, pair: Pair, directions: Sequence[int]) -> bool:
+def _says(form: General, pair: GraphPair, directions: Sequence[int]) -> bool:
     """Whether a pair, in a direction and with its outputs in some order, is ``form`` with its parts
     replaced."""
     return any(
@@ -196,11 +194,11 @@ def _says(form: General, pair: Pair, directions: Sequence[int]) -> bool:
     )
 
 
-def _at(side: Side, places: Sequence[int]) -> Side:
+def _at(side: Outputs, places: Sequence[int]) -> Outputs:
     return tuple(side[place] for place in places)
 
 
-def _says_directed(form: General, given: Pair) -> bool:
+def _says_directed(form: General, given: GraphPair) -> bool:
     if not form.runs:
         return next(unifiers(form.pair, given), None) is not None
     # Without ranks and positions first: few get past it, and it tells the ranks.
@@ -233,7 +231,7 @@ def _generality(form: General) -> tuple[int, int, int, int, str]:
     return total, named, -inputs - len(form.runs), -symbols, form.text
 
 
-def _operators(side: Side) -> Counter[str]:
+def _operators(side: Outputs) -> Counter[str]:
     """The operators of a side, each as often as its value is used."""
     found: Counter[str] = Counter()
     pending = list(side)
@@ -255,7 +253,7 @@ def _roots(form: General) -> _Roots:
     return len(form.left), frozenset(_side_roots(side) for side in form.pair)
 
 
-def _side_roots(side: Side) -> tuple[str, ...]:
+def _side_roots(side: Outputs) -> tuple[str, ...]:
     names = (ANY if v.node.is_leaf or v.node.name in STAND_INS else v.node.name for v in side)
     return tuple(sorted(names))
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from pcg.disjoint import DisjointSets
 from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.graph.pairs import GraphPair, Outputs, both, ports, symbolic_attributes
 from pcg.language.poly import Poly
 from pcg.ops.stand_ins import STAND_INS
-from pcg.types.operator import Call
 from pcg.types.operator import Value as Attribute
 from verifier.trusted.sizes.runs import Group, Place
 
@@ -26,27 +27,27 @@ FUNCTION_NAMES = "fgh"
 _SIZE = re.compile(r"\|(\w+)\.(\d+)\|")
 
 
-def statement(left: Sequence[Value], right: Sequence[Value], runs: Sequence[Group]) -> str:
+def statement(pair: GraphPair, runs: Sequence[Group]) -> str:
     """Both sides with their axes named."""
-    sides = (tuple(left), tuple(right))
-    axes = _SameAxes(sides)
-    words = _Words(axes, _axis_names(sides, runs, axes), _functions(sides))
-    return " = ".join(words.side(side) for side in sides)
+    axes = _SameAxes(pair)
+    words = _Words(axes, _axis_names(pair, runs, axes), _functions(pair))
+    return " = ".join(words.side(side) for side in pair)
 
 
 class _SameAxes:
     """Which dimensions have to be of one size, and what their positions in equations suggest."""
 
-    def __init__(self, sides: tuple[tuple[Value, ...], tuple[Value, ...]]) -> None:
-        self._parent: dict[Place, Place] = {}
+    def __init__(self, pair: GraphPair) -> None:
+        same = DisjointSets[Place]()
+        self.root, self._join = same.root, same.join
         self.hints: dict[Place, str] = {}
         self.leaves: dict[str, Node] = {}
-        for node in Graph((*sides[0], *sides[1])).nodes:
+        for node in both(pair).nodes:
             if isinstance(node.call, Leaf):
                 self.leaves[node.call.name] = node
             else:
                 self._visit(node)
-        for a, b in zip(*sides, strict=True):
+        for a, b in zip(*pair, strict=True):
             for dim in range(a.rank):
                 self._join((a, dim), (b, dim))
 
@@ -55,22 +56,12 @@ class _SameAxes:
         template = node.operator_call.operator.template
         known: dict[str, Place] = {}
         named = {n for part in template.placing for d in part.dims if not d.run for n in d.names}
-        for value, dims in zip(_values_of(node), _dimensions(node), strict=True):
+        for value, dims in zip((*node.inputs, *ports(node)), _dimensions(node), strict=True):
             for dim, names in enumerate(dims):
                 if len(names) == 1:
                     self._join((value, dim), known.setdefault(names[0], (value, dim)))
                     if names[0] in named:
                         self.hints.setdefault((value, dim), names[0])
-
-    def root(self, place: Place) -> Place:
-        while (parent := self._parent.get(place, place)) != place:
-            place = parent
-        return place
-
-    def _join(self, a: Place, b: Place) -> None:
-        a, b = self.root(a), self.root(b)
-        if a != b:
-            self._parent[a] = b
 
     def suggested(self) -> dict[Place, str]:
         """For each axis the first name that an equation has for it."""
@@ -80,11 +71,6 @@ class _SameAxes:
         return found
 
 
-def _values_of(node: Node) -> tuple[Value, ...]:
-    """The operands of a node, then its outputs."""
-    return (*node.inputs, *(node.value(port) for port in range(len(node.ranks))))
-
-
 def _dimensions(node: Node) -> Iterator[tuple[tuple[str, ...], ...]]:
     """The index names in each dimension of the operands of a node, then of its outputs."""
     equation = node.operator_call.instance(tuple(value.rank for value in node.inputs))
@@ -92,20 +78,17 @@ def _dimensions(node: Node) -> Iterator[tuple[tuple[str, ...], ...]]:
         yield tuple(dim.names for dim in part.dims)
 
 
-def _axis_names(
-    sides: tuple[tuple[Value, ...], tuple[Value, ...]], runs: Sequence[Group], axes: _SameAxes
-) -> dict[Place, str]:
+def _axis_names(pair: GraphPair, runs: Sequence[Group], axes: _SameAxes) -> dict[Place, str]:
     """A name for each axis: of inputs in order of use, then of results."""
-    taken = {*axes.leaves, *_symbols(sides)}
+    taken = {*axes.leaves, *_symbols(pair)}
     suggested = axes.suggested()
     found: dict[Place, str] = {}
     for group in runs:
         name, dim = group[0]
         root = axes.root((axes.leaves[name].value(), dim))
         found.setdefault(root, _fresh(RUN_NAMES, taken) + "...")
-    for node in Graph((*sides[0], *sides[1])).nodes:
-        values = [node.value(port) for port in range(len(node.ranks))]
-        for place in ((value, dim) for value in values for dim in range(value.rank)):
+    for node in both(pair).nodes:
+        for place in ((value, dim) for value in ports(node) for dim in range(value.rank)):
             root = axes.root(place)
             hint = suggested.get(root, "")
             if root not in found:
@@ -126,20 +109,15 @@ def _fresh(names: str, taken: set[str]) -> str:
         number += 1
 
 
-def _symbols(sides: tuple[tuple[Value, ...], tuple[Value, ...]]) -> set[str]:
-    values = (
-        value
-        for node in Graph((*sides[0], *sides[1])).nodes
-        if isinstance(node.call, Call)
-        for _, value in node.call.attributes
-    )
-    return {s for value in values if isinstance(value, Poly) for s in value.symbols}
+def _symbols(pair: GraphPair) -> set[str]:
+    found = symbolic_attributes((*pair[0], *pair[1]))
+    return {symbol for _, _, value in found for symbol in value.symbols}
 
 
-def _functions(sides: tuple[tuple[Value, ...], tuple[Value, ...]]) -> dict[str, str]:
+def _functions(pair: GraphPair) -> dict[str, str]:
     """A letter for each stand-in."""
-    nodes = Graph((*sides[0], *sides[1])).nodes
-    taken = {node.leaf.name for node in nodes if node.is_leaf} | _symbols(sides)
+    nodes = both(pair).nodes
+    taken = {node.leaf.name for node in nodes if node.is_leaf} | _symbols(pair)
     used = [name for name in STAND_INS if any(node.name == name for node in nodes)]
     return {name: _fresh(FUNCTION_NAMES, taken) for name in used}
 
@@ -156,11 +134,11 @@ class _Words:
             for dim in range(node.leaf.rank)
         }
 
-    def side(self, values: tuple[Value, ...]) -> str:
+    def side(self, values: Outputs) -> str:
         spoken = self._spoken_of(values)
         return ", ".join(self._value(value, spoken) for value in values)
 
-    def _spoken_of(self, values: tuple[Value, ...]) -> frozenset[Place]:
+    def _spoken_of(self, values: Outputs) -> frozenset[Place]:
         """The axes of results, and of no input, that attributes name."""
         nodes = (node for node in Graph(values).nodes if not node.is_leaf)
         places = (place for node in nodes for place in _positions(node).values())
@@ -212,7 +190,8 @@ def _positions(node: Node) -> dict[str, Place]:
     """The attributes that say where an axis is, with the dimension that they speak of."""
     call = node.operator_call
     found: dict[str, Place] = {}
-    for value, declared in zip(_values_of(node), call.operator.template.placing, strict=True):
+    values, placing = (*node.inputs, *ports(node)), call.operator.template.placing
+    for value, declared in zip(values, placing, strict=True):
         for dim in declared.dims:
             if dim.position is not None:
                 found.setdefault(dim.position, (value, call.integer(dim.position)))

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Leaf, Node, Value
+from pcg.graph.pairs import GraphPair
 from pcg.language.poly import Poly
 from pcg.ops.stand_ins import STAND_INS, stand_in
 from pcg.types.operator import Call, Operator
@@ -20,8 +21,6 @@ from pcg.types.operator import Value as Attribute
 from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.sizes import Sizes, input_size, pair_sizes
 
-Side = tuple[Value, ...]
-Pair = tuple[Side, Side]
 OPEN = "?"
 """A symbol of the general pair that no attribute is by itself."""
 
@@ -37,7 +36,7 @@ class Binding:
     asked: tuple[tuple[Poly, Attribute], ...] = ()
 
 
-def unifiers(form: Pair, special: Pair, *, loose: bool = False) -> Iterator[Binding]:
+def unifiers(form: GraphPair, special: GraphPair, *, loose: bool = False) -> Iterator[Binding]:
     """The ways in which ``special`` is ``form`` with its parts replaced, its outputs in order.
     ``loose``: ranks and the positions of axes may differ, and ``asked`` is not looked at."""
     pairs = [pair for a, b in zip(form, special, strict=True) for pair in zip(a, b, strict=True)]
@@ -132,7 +131,7 @@ def _plain(value: Attribute) -> Attribute:
     return value if constant is None else constant
 
 
-def _fits(binding: Binding, special: Pair) -> bool:
+def _fits(binding: Binding, special: GraphPair) -> bool:
     """Whether what is asked of attributes holds, by what the shapes of the special pair say of
     sizes; a symbol that is left open is chosen so that it does."""
     sizes = _sizes(special)
@@ -175,7 +174,7 @@ def _solved(left: Poly) -> Poly | None:
 
 
 @lru_cache(maxsize=256)
-def _sizes(pair: Pair) -> Sizes | None:
+def _sizes(pair: GraphPair) -> Sizes | None:
     """The sizes of a pair, as far as they are solved for; None where there are none."""
     try:
         return pair_sizes(*pair, ())[0]

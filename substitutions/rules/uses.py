@@ -18,6 +18,7 @@ from typing import Literal
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, topological
+from pcg.graph.pairs import Outputs
 from substitutions.rules.origins import Kind, kind_of
 from substitutions.rules.rule import Rule, variables
 from verifier.agreement import Agreement, agree, typed_sides
@@ -168,7 +169,7 @@ def _partial_values(rule: Rule) -> Iterator[Value]:
             pending += reversed(value.node.inputs)
 
 
-def _values(side: tuple[Value, ...]) -> frozenset[Value]:
+def _values(side: Outputs) -> frozenset[Value]:
     nodes = Graph(side).nodes
     return frozenset((*side, *(value for node in nodes for value in node.inputs)))
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from pcg.graph.graph import Graph, Value
+from pcg.graph.graph import Graph
+from pcg.graph.pairs import Outputs
 from pcg.readings.ring import PrimeField
-from substitutions.generate.algebra.pairs import Pair, Placed, Search
+from substitutions.generate.algebra.pairs import GraphPair, Placed, Search
 from substitutions.generate.algebra.table import Table
 from substitutions.generate.algebra.terms import INPUTS
 from substitutions.generate.algebra.worlds import World
@@ -60,7 +61,7 @@ def _renames(general: Sequence[str], special: Sequence[str]) -> bool:
     return all(image.setdefault(a, b) == b for a, b in zip(general, special, strict=True))
 
 
-def _candidates(search: Search) -> Iterator[tuple[Candidate, Pair]]:
+def _candidates(search: Search) -> Iterator[tuple[Candidate, GraphPair]]:
     for group in search.groups():
         least, *others = group
         for member in others:
@@ -75,7 +76,7 @@ def _candidates(search: Search) -> Iterator[tuple[Candidate, Pair]]:
         yield Candidate.of(pair, "algebra"), pair
 
 
-def _candidate(search: Search, left: Placed, right: Placed) -> tuple[Candidate, Pair]:
+def _candidate(search: Search, left: Placed, right: Placed) -> tuple[Candidate, GraphPair]:
     pair = search.pair(left, right)
     return replace(Candidate.of(pair, "algebra"), ones=search.ones(left, right)), pair
 
@@ -98,7 +99,7 @@ def _reads(candidate: Candidate) -> int:
     )
 
 
-def _binds(pair: Pair) -> bool:
+def _binds(pair: GraphPair) -> bool:
     """Whether one side has all inputs, of which there are some, and the other none of its own; and
     no side has an output twice."""
     left, right = (_names(side) for side in pair)
@@ -107,5 +108,5 @@ def _binds(pair: Pair) -> bool:
     return apart and different and (left <= right or right <= left)
 
 
-def _names(side: tuple[Value, ...]) -> frozenset[str]:
+def _names(side: Outputs) -> frozenset[str]:
     return frozenset(node.leaf.name for node in Graph(side).leaves)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph.graph import Node, Value, tensor
+from pcg.graph.pairs import GraphPair
 from substitutions.generate.algebra.confirm import Confirmation
 from substitutions.generate.algebra.reduction import Reduction
 from substitutions.generate.algebra.table import Found, Large, Table
@@ -26,8 +27,6 @@ from substitutions.generate.algebra.terms import Names, Part, Term
 from substitutions.rules.workers import parallel_map
 
 NAMES = ("x", "y", "z", "w", "u", "v")
-Side = tuple[Value, ...]
-Pair = tuple[Side, Side]
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ class Search:
                 found.append((key, number, Placed(term, names, self.size)))
         return found
 
-    def several(self) -> Iterator[Pair]:
+    def several(self) -> Iterator[GraphPair]:
         """Operators with several outputs, each of which is less by itself: what they compute
         against the least terms of the same classes."""
         for term in list(self.table.index):
@@ -174,7 +173,7 @@ class Search:
         if self.large:
             yield from self._large_several()
 
-    def _several(self, term: Term, known: Callable[[Term], Part | None]) -> Iterator[Pair]:
+    def _several(self, term: Term, known: Callable[[Term], Part | None]) -> Iterator[GraphPair]:
         step, parts = term
         if self.table.steps[step].port:
             return
@@ -195,7 +194,7 @@ class Search:
         right = tuple(self._apply(t[0], parts, text) for t in terms)
         yield tuple(self._operand(part, text) for part in found), right
 
-    def _large_several(self) -> Iterator[Pair]:
+    def _large_several(self) -> Iterator[GraphPair]:
         """The same for the terms of the greatest size, whose classes are known by their keys."""
         rows: dict[Term, Part] = {}
         wanted = [large for large in self.large if self.table.siblings(large.batch.step)]
@@ -212,7 +211,7 @@ class Search:
         for term in rows:
             yield from self._several(term, rows.get)
 
-    def mirrored(self) -> Iterator[Pair]:
+    def mirrored(self) -> Iterator[GraphPair]:
         """Each irreducible term against itself with its variables changed in ways that leave its
         value as it is, but not the term: x + (y + z) against y + (x + z)."""
         for number, members in enumerate(self.table.found):
@@ -235,7 +234,7 @@ class Search:
 
     # -- graphs -------------------------------------------------------------------------------
 
-    def pair(self, left: Placed, right: Placed) -> Pair:
+    def pair(self, left: Placed, right: Placed) -> GraphPair:
         """Two terms of one class as graphs over the same inputs."""
         return (self._value(left),), (self._value(right),)
 

@@ -20,6 +20,7 @@ from itertools import combinations, product
 from typing import NamedTuple
 
 from pcg.graph.graph import Value, apply, tensor
+from pcg.graph.pairs import GraphPair
 from pcg.language.poly import Poly
 from pcg.language.poly import product as product_of
 from pcg.ops import OPERATORS
@@ -298,7 +299,7 @@ class Rewriter:
         return self._images[part]
 
 
-def pair(left: Word, right: Word) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+def pair(left: Word, right: Word) -> GraphPair:
     """The chains as graphs, with free axes before, between and after those that they use."""
     axes = sorted({op.axis for op in left + right if op.axis >= 0})
     dims = {axis: 2 * i + 1 for i, axis in enumerate(axes)}

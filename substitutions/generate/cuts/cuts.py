@@ -33,6 +33,7 @@ from random import Random
 import numpy as np
 
 from pcg.graph.graph import Graph, Node, Value, tensor
+from pcg.graph.pairs import GraphPair
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import stand_in
@@ -206,7 +207,7 @@ class Layout:
                 found[frozenset(pair)] = pair
         return list(found.values())
 
-    def written(self, found: Found) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    def written(self, found: Found) -> GraphPair:
         """The pair of graphs at the ranks of the rule."""
         before = labels(self.operator, dict(self.lengths))
         used: dict[str, list[int]] = {run: [] for run, _ in self.lengths}

@@ -21,6 +21,7 @@ from itertools import product
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, apply, tensor
+from pcg.graph.pairs import Outputs
 from pcg.language.equation import Equation, Output, run_names
 from pcg.language.expr import Max, Sum, walk
 from pcg.language.poly import Poly
@@ -44,8 +45,8 @@ BLOCKS = ("k", "n")
 class Decomposed:
     """An operator, ``left``, and a graph of others that computes the same."""
 
-    left: tuple[Value, ...]
-    right: tuple[Value, ...]
+    left: Outputs
+    right: Outputs
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from random import Random
 import numpy as np
 
 from pcg.errors import OperatorError
-from pcg.graph.graph import Graph, Value
+from pcg.graph.graph import Graph
+from pcg.graph.pairs import Outputs
 from pcg.language.poly import Poly
 from pcg.readings.evaluate import evaluate_shards, meaning
 from pcg.readings.ring import PrimeField, Reals
@@ -23,7 +24,6 @@ from verifier.trusted.sizes.sizes import SizeEquation, Sizes, input_size
 from verifier.trusted.sizes.types import differences
 from verifier.witness import solve
 
-Side = tuple[Value, ...]
 DEGREES = (2, 2, 3)
 SIZES = (2, 3, 1, 4, 5, 7)
 OFFSETS = (1, 1, 2)
@@ -34,8 +34,8 @@ FIELD = PrimeField(generic=True)
 
 
 def random_instance(
-    left: Side,
-    right: Side,
+    left: Outputs,
+    right: Outputs,
     random: Random,
     tries: int = 5,
     equal: Sequence[SizeEquation] = (),
@@ -86,7 +86,7 @@ def _degrees(a: Typing, b: Typing, random: Random, pins: int) -> dict[str, int] 
 
 
 def _sized(
-    left: Side, right: Side, sizes: Sizes, degrees: dict[str, int], random: Random
+    left: Outputs, right: Outputs, sizes: Sizes, degrees: dict[str, int], random: Random
 ) -> Instance | None:
     symbols = sorted({s for size in sizes.positive for s in sizes.resolve(size).symbols})
     # Strides, offsets and the like: no size of a tensor depends on them.

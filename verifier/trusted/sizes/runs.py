@@ -14,7 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.disjoint import DisjointSets
+from pcg.graph.graph import Leaf, Node, Value
+from pcg.graph.pairs import (
+    GraphPair,
+    Outputs,
+    both,
+    ports,
+    remade_pair,
+    symbolic_attributes,
+    with_polynomials,
+)
 from pcg.language.poly import Poly
 from pcg.language.template import Declared
 from pcg.types.operator import Call, Operator, run_lengths
@@ -26,7 +36,6 @@ Group = tuple[tuple[str, int], ...]
 """Dimensions of inputs that are the same axis."""
 Axis = tuple[str, int]
 """An index of a run: which run, and where in it."""
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 
 def free_runs(left: Sequence[Value], right: Sequence[Value]) -> tuple[Group, ...]:
@@ -35,42 +44,21 @@ def free_runs(left: Sequence[Value], right: Sequence[Value]) -> tuple[Group, ...
     return tuple(group for group, _ in axes.free())
 
 
-def widened(left: Sequence[Value], right: Sequence[Value], group: Group, count: int) -> Pair:
-    """The pair with ``count`` axes in the place of one that may stand for any number."""
-    return all_widened(left, right, {group: count})
-
-
-def all_widened(left: Sequence[Value], right: Sequence[Value], counts: Mapping[Group, int]) -> Pair:
+def widened(
+    left: Sequence[Value], right: Sequence[Value], counts: Mapping[Group, int]
+) -> GraphPair:
     """The pair with so many axes in the place of each of several that may be any number."""
-    pair = (tuple(left), tuple(right))
-    axes = _axes(pair)
+    axes = _axes((tuple(left), tuple(right)))
     more = {root: counts[group] - 1 for group, root in axes.free() if group in counts}
     sizes = axes.moved_sizes(more)
-    new: dict[Node, Node] = {}
-    for node in axes.nodes:
+
+    def make(node: Node, inputs: Outputs) -> Node:
         if isinstance(node.call, Leaf):
             rank = node.call.rank + axes.added(node.value(), node.call.rank, more)
-            new[node] = Node(Leaf(node.call.kind, node.call.name, rank))
-            continue
-        inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
-        new[node] = Node(with_sizes(axes.shifted(node, more), sizes), inputs)
-    sides = [tuple(Value(new[v.node], v.port) for v in side) for side in pair]
-    return sides[0], sides[1]
+            return Node(Leaf(node.call.kind, node.call.name, rank))
+        return Node(with_polynomials(axes.shifted(node, more), sizes), inputs)
 
-
-def sizes_in(call: Call) -> frozenset[str]:
-    """The symbols in its attributes."""
-    values = (value for _, value in call.attributes if isinstance(value, Poly))
-    return frozenset(symbol for value in values for symbol in value.symbols)
-
-
-def with_sizes(call: Call, sizes: Mapping[str, Poly]) -> Call:
-    """The call with symbols of sizes replaced where attributes have them."""
-    attributes = tuple(
-        (name, value.substitute(sizes) if isinstance(value, Poly) else value)
-        for name, value in call.attributes
-    )
-    return Call(call.operator, attributes)
+    return remade_pair(axes.pair, make)
 
 
 @cache
@@ -181,25 +169,27 @@ _Key = tuple[int, int, int]
 
 
 class _Axes:
-    """Dimensions that are the same axis (union and find), and those that are no part of a run."""
+    """Dimensions that are the same axis, and those that are no part of a run."""
 
-    def __init__(self, pair: Pair) -> None:
-        self.nodes = Graph((*pair[0], *pair[1])).nodes
-        self._numbers = {node: number for number, node in enumerate(self.nodes)}
-        self._parent: dict[_Key, _Key] = {}
+    def __init__(self, pair: GraphPair) -> None:
+        self.pair = pair
+        nodes = both(pair).nodes
+        self._numbers = {node: number for number, node in enumerate(nodes)}
+        self._same = DisjointSets[_Key]()
         self._fixed: set[_Key] = set()
         self._leaves: list[tuple[Leaf, list[_Key]]] = []
         self._mentioned: set[str] = set()
         """The sizes of inputs that attributes speak of: they are those of one dimension."""
-        for node in self.nodes:
+        for node in nodes:
             if isinstance(node.call, Leaf):
                 self._leaves.append((node.call, self._keys(node.value(), node.call.rank)))
             else:
                 self._visit(node)
-                self._mentioned |= sizes_in(node.call)
+        for _, _, value in symbolic_attributes((*pair[0], *pair[1])):
+            self._mentioned |= value.symbols
         for a, b in zip(*pair, strict=True):
             for here, there in zip(self._keys(a, a.rank), self._keys(b, a.rank), strict=True):
-                self._join(here, there)
+                self._same.join(here, there)
 
     def _keys(self, value: Value, rank: int) -> list[_Key]:
         number = self._numbers[value.node]
@@ -207,39 +197,29 @@ class _Axes:
 
     def _visit(self, node: Node) -> None:
         known: dict[Axis, _Key] = {}
-        for value, part in _placed(node):
+        for value, part in zip((*node.inputs, *ports(node)), _parts(node), strict=True):
             for key, axis in zip(self._keys(value, len(part.axes)), part.axes, strict=True):
                 if axis is None:
                     self._fixed.add(key)
                 else:
-                    self._join(key, known.setdefault(axis, key))
-
-    def _root(self, key: _Key) -> _Key:
-        while (parent := self._parent.get(key, key)) != key:
-            key = parent
-        return key
-
-    def _join(self, a: _Key, b: _Key) -> None:
-        a, b = self._root(a), self._root(b)
-        if a != b:
-            self._parent[a] = b
+                    self._same.join(key, known.setdefault(axis, key))
 
     def free(self) -> Iterator[tuple[Group, _Key]]:
         """The axes of inputs that are in runs only, with what stands for each."""
-        fixed = {self._root(key) for key in self._fixed}
+        fixed = {self._same.root(key) for key in self._fixed}
         groups: dict[_Key, list[tuple[str, int]]] = {}
         for leaf, keys in self._leaves:
             for dim, key in enumerate(keys):
-                groups.setdefault(self._root(key), []).append((leaf.name, dim))
+                groups.setdefault(self._same.root(key), []).append((leaf.name, dim))
                 if input_size(leaf.name, dim) in self._mentioned:
-                    fixed.add(self._root(key))
+                    fixed.add(self._same.root(key))
         for root, group in groups.items():
             if root not in fixed:
                 yield tuple(group), root
 
     def added(self, value: Value, before: int, more: Mapping[_Key, int]) -> int:
         """How many axes there are more among the first dimensions of a value."""
-        return sum(more.get(self._root(key), 0) for key in self._keys(value, before))
+        return sum(more.get(self._same.root(key), 0) for key in self._keys(value, before))
 
     def moved_sizes(self, more: Mapping[_Key, int]) -> dict[str, Poly]:
         """The sizes of the inputs' dimensions, by where these are with ``more`` axes for some."""
@@ -250,25 +230,18 @@ class _Axes:
                 if added:
                     old, new = (input_size(leaf.name, d) for d in (dim, dim + added))
                     found[old] = Poly.of(new)
-                added += more.get(self._root(key), 0)
+                added += more.get(self._same.root(key), 0)
         return found
 
     def shifted(self, node: Node, more: Mapping[_Key, int]) -> Call:
         """The call with its positions moved by the axes that come before them."""
         attributes = dict(node.operator_call.attributes)
-        for value, part in _placed(node):
+        for value, part in zip((*node.inputs, *ports(node)), _parts(node), strict=True):
             for name, dim in part.positions:
                 attributes[name] = dim + self.added(value, dim, more)
         return Call(node.operator_call.operator, tuple(attributes.items()))
 
 
 @lru_cache(maxsize=1 << 10)
-def _axes(pair: Pair) -> _Axes:
+def _axes(pair: GraphPair) -> _Axes:
     return _Axes(pair)
-
-
-def _placed(node: Node) -> Iterator[tuple[Value, _Part]]:
-    """The operands and outputs of a node, each with what the operator says of it."""
-    parts = _parts(node)
-    outputs = (node.value(port) for port in range(len(parts) - len(node.inputs)))
-    return zip((*node.inputs, *outputs), parts, strict=True)

@@ -78,7 +78,7 @@ def test_all_are_proved_for_any_number_of_axes():
         groups = free_runs(left, right)
         assert groups == tuple((("x", dim),) for dim in range(0, rank, 2))
         for count in (0, 2):
-            assert decide(*widened(left, right, groups[-1], count)).verdict is Verdict.PROVED
+            assert decide(*widened(left, right, {groups[-1]: count})).verdict is Verdict.PROVED
 
 
 def an_op(random: Random, degrees: list[tuple[str, ...]]) -> ParallelOp:

@@ -257,7 +257,7 @@ def test_rules_are_proved_for_any_number_of_free_axes(name):
         assert decide(left, right).verdict is Verdict.PROVED
         for group in free_runs(left, right)[:2] if not candidate.steps else ():
             for count in (0, 2):
-                assert decide(*widened(left, right, group, count)).verdict is Verdict.PROVED
+                assert decide(*widened(left, right, {group: count})).verdict is Verdict.PROVED
 
 
 @pytest.mark.parametrize("name", ["pointwise", "matmul", "softmax", "transpose"])

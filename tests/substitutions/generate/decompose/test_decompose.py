@@ -253,7 +253,7 @@ def as_rule(pair: Decomposed, *, drop: Iterable[Place] = (), double: Iterable[Pl
     left, right = pair.left, pair.right
     for place, count in (*((p, 0) for p in drop), *((p, 2) for p in double)):
         group = next(group for group in free_runs(left, right) if place in group)
-        left, right = widened(left, right, group, count)
+        left, right = widened(left, right, {group: count})
     decision = decide(left, right)
     assert decision.verdict is Verdict.PROVED
     return Rule(side_text(left), input_ranks((*left, *right)), left, right)
