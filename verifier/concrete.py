@@ -215,13 +215,13 @@ def degree_choices(
         # Few of the inputs' own: with every dimension cut there would be thousands of tasks.
         for chosen in ((), own[:2], own[-2:]):
             found = system.pinned([*wishes, *zip(chosen, numbers, strict=False)])
-            if found is None or dict(found) in seen or _tasks(found) > MAX_TASKS:
+            if found is None or dict(found) in seen or tasks(found) > MAX_TASKS:
                 continue
             seen.append(dict(found))
             yield found
 
 
-def _tasks(degrees: Mapping[str, int]) -> int:
+def tasks(degrees: Mapping[str, int]) -> int:
     """The most pieces that an input has."""
     names = {s.split(".")[0] for s in degrees if "." in s}
     pieces = (prod(v for s, v in degrees.items() if s.startswith(f"{n}.")) for n in names)

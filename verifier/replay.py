@@ -12,19 +12,19 @@ Exact: no. It can only refute; that it does not is no proof.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain, combinations, count, cycle, islice
-from math import lcm, prod
+from math import lcm
 
 from pcg.graph.pairs import GraphPair, both
 from pcg.language.poly import Poly
-from verifier.concrete import Origin, numbers, real_symbols
+from verifier.concrete import Origin, numbers, real_symbols, tasks
 from verifier.counterexample import Counterexample, replay
 from verifier.instances import OFFSETS, Instance, cuts_of, free_symbols, instantiate, sized
-from verifier.trusted.sizes.degrees import Basis, Monomial, Typing
+from verifier.trusted.sizes.degrees import Basis, Typing
 from verifier.trusted.sizes.sizes import Sizes
 from verifier.trusted.sizes.types import differences
-from verifier.witness import value_of
+from verifier.witness import complete, value_of
 
 MAX_TASKS = 16
 """How many blocks, copies and partials an input may have, where that is for us to choose."""
@@ -128,31 +128,15 @@ def _degrees(types: tuple[Typing, Typing], number: int) -> Mapping[str, int] | N
     for cut in ((own[:1] if number == 2 else own[-1:]), []):
         values = {s: 2 + (number + i) % 2 for i, s in enumerate(operators)}
         values |= {s: 5 - number if s in cut else 1 for s in own}
-        found = _complete(values, solved, symbols)
+        found = complete(values, solved, symbols)
         if found and _tasks(found) <= MAX_TASKS and all(value_of(w, found) for w in whole):
             return found
     return None
 
 
-def _complete(
-    values: Mapping[str, int], solved: Mapping[str, Monomial], symbols: Sequence[str]
-) -> Mapping[str, int] | None:
-    """The values of all symbols, by those of the free ones; None where one is no degree."""
-    full = dict(values)
-    for symbol in symbols:
-        if symbol in solved:
-            value = value_of(solved[symbol], values)
-            if value is None or value < (1 if "." in symbol else 2):
-                return None
-            full[symbol] = value
-    return full
-
-
 def _tasks(degrees: Mapping[str, int]) -> int:
     """The most pieces that an input has, or that an operator makes of one."""
-    names = {s.split(".")[0] for s in degrees if "." in s}
-    pieces = [prod(v for s, v in degrees.items() if s.startswith(f"{n}.")) for n in names]
-    return max((1, *pieces)) * max((1, *(v for s, v in degrees.items() if "." not in s)))
+    return tasks(degrees) * max((1, *(v for s, v in degrees.items() if "." not in s)))
 
 
 def _is_small(instance: Instance) -> bool:

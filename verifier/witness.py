@@ -48,7 +48,7 @@ def _solve(
     tries = [dict.fromkeys(free, 1) | {s: PREFERRED for s in free if "." not in s}]
     tries[0] |= {s: PREFERRED for s in free if _divides(s, needed)}
     for values in tries:
-        full = _complete(values, solved, unknown)
+        full = complete(values, solved, unknown)
         if full is not None and all(value_of(w, full) for w in whole):
             return tuple(sorted(full.items()))
     return _by_z3(basis, whole, unknown)
@@ -62,9 +62,10 @@ def _has_divisor(monomial: Monomial) -> bool:
     return any(e < 0 for _, e in monomial.powers)
 
 
-def _complete(
+def complete(
     values: Mapping[str, int], solved: Mapping[str, Monomial], unknown: Sequence[str]
 ) -> dict[str, int] | None:
+    """The values of all symbols, by those of the free ones; None where one is no degree."""
     full = dict(values)
     for symbol in unknown:
         if symbol in solved:

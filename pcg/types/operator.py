@@ -73,7 +73,7 @@ class Operator:
             lengths = {run: start + step * i for i, run in enumerate(runs)}
             equation = self._expand(tuple(lengths.items()))
             ranks = tuple(len(operand.dims) for operand in equation.operands)
-            positions = _positions(self.template, lengths)
+            positions = positions_at(self.template, lengths)
             if run_lengths(self, ranks, positions) != lengths:
                 raise EquationError(f"ranks do not tell how long {', '.join(runs)} are")
 
@@ -244,7 +244,7 @@ class Call:
         return f"{name}({inner})"
 
 
-def _positions(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
+def positions_at(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
     """Where the indices marked ``@`` stand when runs have the given lengths."""
     found: dict[str, int] = {}
     for part in template.placing:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pcg.graph.graph import Value, apply, tensor
+from pcg.graph.graph import apply, tensor
 from pcg.language.poly import ONE, Poly
-from pcg.ops import algebra, groups, layout
+from pcg.ops import algebra, groups
 from substitutions.importers import operators
-from substitutions.importers.concats import Concat, Step, changed, common, pieces
+from substitutions.importers.concats import Step, changed
 from substitutions.importers.imported import Case, IllTypedError, Imported
 from substitutions.importers.schema import ForeignOperator, ForeignRule, ForeignSide
 from substitutions.importers.sizes import (
@@ -22,6 +22,16 @@ from substitutions.importers.sizes import (
     equations,
     readable,
     relation,
+)
+from substitutions.importers.tensors import (
+    Axis,
+    Made,
+    Tensor,
+    concatenated,
+    elementwise,
+    match,
+    same_axis,
+    split,
 )
 from verifier.trusted.sizes.sizes import SizeEquation, input_size
 
@@ -32,26 +42,6 @@ DEGREE = "|D|"
 """Stands for the degree of every parallel operator where that is left open."""
 
 RANK = 3
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A dimension of a tensor."""
-
-    size: Poly
-    degree: Poly
-    concat: Concat | None = None
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A value whose dimensions are R, S and C."""
-
-    value: Value
-    axes: tuple[Axis, ...]
-
-    def with_axis(self, value: Value, dim: int, axis: Axis) -> Tensor:
-        return Tensor(value, (*self.axes[:dim], axis, *self.axes[dim + 1 :]))
 
 
 def input_name(op: int) -> str:
@@ -75,7 +65,7 @@ def import_rule(rule: ForeignRule, *, symbolic: bool) -> Imported:
     left = importer.side("left", rule.left)
     after_left = _relations(known)
     right = importer.side("right", rule.right)
-    _match(known, left, right)
+    match(known, left, right)
     if unbound := rule.right.inputs - rule.left.inputs:
         raise IllTypedError(f"input {max(unbound)} stands on the right side only")
     found = _relations(known)
@@ -114,25 +104,14 @@ def _size_equations(known: Known, inputs: frozenset[int]) -> tuple[SizeEquation,
     return (*own, *equations(known, sorted(known.sizes.solved)))
 
 
-def _match(known: Known, left: Sequence[Tensor], right: Sequence[Tensor]) -> None:
-    """Demand that paired outputs have equal types. Raises IllTypedError."""
-    for number, (a, b) in enumerate(zip(left, right, strict=True)):
-        for dim, (x, y) in enumerate(zip(a.axes, b.axes, strict=True)):
-            what = f"output {number}, dimension {dim}"
-            if x.degree != y.degree:
-                pair = f"{readable(x.degree)} on the left, {readable(y.degree)} on the right"
-                raise IllTypedError(f"{what}: degree {pair}")
-            known.equal(x.size, y.size, f"{what}: size")
-
-
 @dataclass(frozen=True)
 class _Importer:
     known: Known
     symbolic: bool
 
-    def side(self, name: str, side: ForeignSide) -> tuple[Tensor, ...]:
+    def side(self, name: str, side: ForeignSide) -> Made:
         """The tensors of a side that are mapped; all its operators are typed."""
-        made: dict[int, tuple[Tensor, ...]] = {}
+        made: dict[int, Made] = {}
         for number in side.order:
             operator = side.operators[number]
             inputs = [made[r.op][r.port] if r.op >= 0 else _input(r.op) for r in operator.inputs]
@@ -146,17 +125,14 @@ class _Importer:
     def degree(self, operator: ForeignOperator) -> Poly:
         return Poly.of(DEGREE if self.symbolic else operator.parameters[operators.DEGREE])
 
-    def _check_divides(self, axis: Axis) -> None:
-        self.known.divide(axis.size, axis.degree, "size")
-
-    def partition(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def partition(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
         (x,) = inputs
         dim = operator.parameters[operators.PARALLEL_DIM]
         axis = replace(x.axes[dim], degree=x.axes[dim].degree * self.degree(operator))
-        self._check_divides(axis)
+        self.known.divide(axis.size, axis.degree, "size")
         return (x.with_axis(x.value, dim, axis),)
 
-    def combine(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def combine(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
         (x,) = inputs
         dim = operator.parameters[operators.PARALLEL_DIM]
         degree = x.axes[dim].degree.over(self.degree(operator))
@@ -165,69 +141,46 @@ class _Importer:
             raise IllTypedError(f"dimension {dim}: degree {pair}")
         return (x.with_axis(x.value, dim, replace(x.axes[dim], degree=degree)),)
 
-    def replicate(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def replicate(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
         (x,) = inputs
         dim, degree = operator.parameters[operators.PARALLEL_DIM], self.degree(operator)
         old = x.axes[dim]
-        axis = Axis(old.size * degree, old.degree * degree, changed(old.concat, Step(degree)))
+        concat = changed(old.concat, Step(degree))
+        axis = Axis(old.size * degree, concat, old.degree * degree)
         value = apply(groups.repeat_each(axis=dim, times=degree), x.value)
         return (x.with_axis(value, dim, axis),)
 
-    def reduce(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def reduce(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
         (x,) = inputs
         dim, degree = operator.parameters[operators.PARALLEL_DIM], self.degree(operator)
         old = x.axes[dim]
         size = self.known.divide(old.size, degree, f"size of dimension {dim}")
         left = self._reduced(old.degree, degree)
-        axis = Axis(size, left, changed(old.concat, Step(degree, divides=True)))
+        axis = Axis(size, changed(old.concat, Step(degree, divides=True)), left)
         value = apply(groups.sum_groups(axis=dim, times=degree), x.value)
         return (x.with_axis(value, dim, axis),)
 
-    def linear(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def linear(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
         x, w = inputs
         self._check_slices("x", x.axes[0], "w", w.axes[1])
         self._check_slices("w", w.axes[0], "x", x.axes[1])
-        self._same(x.axes[2], w.axes[2], "channels of x and w")
+        same_axis(self.known, x.axes[2], w.axes[2], "channels of x and w")
         shares = x.axes[2].degree
         value = apply(groups.sliced_linear(shares=shares), x.value, w.value)
         if operator.parameters[operators.ACTIVATION]:
             value = apply(algebra.relu(), value)
-        return (Tensor(value, (Axis(shares, shares), x.axes[1], w.axes[1])),)
+        return (Tensor(value, (Axis(shares, degree=shares), x.axes[1], w.axes[1])),)
 
-    def concat(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        dim = self._axis(operator)
-        x = inputs[0]
-        for y in inputs[1:]:
-            size = x.axes[dim].size + y.axes[dim].size
-            value = apply(layout.concat(axis=dim), x.value, y.value)
-            x = self._alike(x, y, dim).with_axis(value, dim, replace(x.axes[dim], size=size))
-        parts = Concat(tuple((t.axes[dim].size, t.axes[dim].concat) for t in inputs))
-        return (x.with_axis(x.value, dim, replace(x.axes[dim], concat=parts)),)
+    def concat(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+        return concatenated(self.known, self._axis(operator), inputs)
 
-    def split(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        (x,) = inputs
-        dim = self._axis(operator)
-        axis = x.axes[dim]
-        parts = pieces(self.known, axis.concat, operator.outputs)
-        rest, found = x.value, list[Tensor]()
-        for size, concat in parts:
-            piece = Axis(size, axis.degree, concat)
-            self._check_divides(piece)
-            value = rest
-            if len(found) < len(parts) - 1:
-                both = apply(layout.split(axis=dim, at=size), rest)
-                value, rest = both, both.node.value(1)
-            found.append(x.with_axis(value, dim, piece))
-        return tuple(found)
+    def split(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+        return split(self.known, self._axis(operator), inputs[0], operator.outputs)
 
-    def elementwise(
-        self, operator: ForeignOperator, inputs: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
-        x, y = inputs
-        call = algebra.add() if operator.name == "OP_EW_ADD" else algebra.multiply()
-        return (replace(self._alike(x, y), value=apply(call, x.value, y.value)),)
+    def elementwise(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+        return elementwise(self.known, operator, inputs)
 
-    def relu(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def relu(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
         (x,) = inputs
         return (replace(x, value=apply(algebra.relu(), x.value)),)
 
@@ -237,21 +190,6 @@ class _Importer:
         if rank != RANK or axis >= RANK:
             raise IllTypedError(f"dimension {axis} of rank {rank}, but all ranks are {RANK}")
         return axis
-
-    def _alike(self, x: Tensor, y: Tensor, free: int | None = None) -> Tensor:
-        """``x``, whose sizes and degrees are those of ``y``, but for the size of ``free``."""
-        axes: list[Axis] = []
-        for dim, (a, b) in enumerate(zip(x.axes, y.axes, strict=True)):
-            self._same(a, b, f"dimension {dim}", size=dim != free)
-            axes.append(replace(a, concat=common(self.known, a.concat, b.concat)))
-        return Tensor(x.value, tuple(axes))
-
-    def _same(self, a: Axis, b: Axis, what: str, *, size: bool = True) -> None:
-        if a.degree != b.degree:
-            pair = f"degree {readable(a.degree)} against {readable(b.degree)}"
-            raise IllTypedError(f"{what}: {pair}")
-        if size:
-            self.known.equal(a.size, b.size, f"{what}: size")
 
     def _check_slices(self, name: str, slices: Axis, other: str, cut: Axis) -> None:
         """Each shard of one operand uses a slice of the other's R."""
@@ -270,11 +208,11 @@ class _Importer:
 
 
 def _input(op: int) -> Tensor:
-    axes = tuple(Axis(size, ONE) for size in input_shape(op))
+    axes = tuple(Axis(size) for size in input_shape(op))
     return Tensor(tensor(input_name(op), RANK), axes)
 
 
-_Reader = Callable[[_Importer, ForeignOperator, Sequence[Tensor]], tuple[Tensor, ...]]
+_Reader = Callable[[_Importer, ForeignOperator, Sequence[Tensor]], Made]
 
 _READERS: Mapping[str, _Reader] = {
     "OP_PARTITION": _Importer.partition,

@@ -23,6 +23,7 @@ from substitutions.importers.ranks import ranks_of
 from substitutions.importers.schema import ForeignRule
 from substitutions.importers.sizes import Known, equations
 from substitutions.importers.taso_operators import Demanded, Importer
+from substitutions.importers.tensors import match
 from substitutions.importers.windows import CasesNeeded
 from verifier.trusted.sizes.sizes import SizeEquation
 
@@ -91,7 +92,7 @@ def _import_case(
         left = importer.side("left", rule.left)
         before = frozenset(importer.known.asked)
         right = importer.side("right", rule.right)
-        importer.match(left, right)
+        match(importer.known, left, right)
         if unbound := rule.right.inputs - rule.left.inputs:
             raise IllTypedError(f"input {max(unbound)} stands on the right side only")
         if importer.fresh <= settled.keys():

@@ -12,8 +12,7 @@ from pcg.graph.graph import apply
 from pcg.language.poly import ONE, Poly
 from pcg.ops import algebra, constants, elementwise, groups, layout, windows
 from pcg.types.operator import Call
-from substitutions.importers import operators
-from substitutions.importers.concats import Concat, common, pieces
+from substitutions.importers import operators, tensors
 from substitutions.importers.imported import (
     IllTypedError,
 )
@@ -33,7 +32,6 @@ from substitutions.importers.tensors import (
     permutation,
     placed,
     slid,
-    with_axis,
 )
 from substitutions.importers.windows import CasesNeeded, Windows, centred, quotient
 from substitutions.importers.windows import windows as find_windows
@@ -107,15 +105,6 @@ class Importer:
     def _input(self, op: int) -> Tensor:
         return input_tensor(op, self.ranks.of[op])
 
-    def match(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> None:
-        """Paired outputs have equal shapes. Raises IllTypedError."""
-        for number, (a, b) in enumerate(zip(left, right, strict=True)):
-            if a.rank != b.rank:
-                problem = f"rank {a.rank} on the left, {b.rank} on the right"
-                raise IllTypedError(f"output {number}: {problem}")
-            for dim, (x, y) in enumerate(zip(a.axes, b.axes, strict=True)):
-                self.known.equal(x.size, y.size, f"output {number}, dimension {dim}: size")
-
     def settle(self, inputs: frozenset[int]) -> Mapping[str, Poly]:
         """The unstated sizes of constants in terms of those of inputs, where they follow."""
         own = [
@@ -146,9 +135,7 @@ class Importer:
         return (Tensor(value, (x.axes[0], w.axes[1])),)
 
     def elementwise(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
-        x, y = inputs
-        call = algebra.add() if operator.name == "OP_EW_ADD" else algebra.multiply()
-        return (replace(self._alike(x, y), value=apply(call, x.value, y.value)),)
+        return tensors.elementwise(self.known, operator, inputs)
 
     def function(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
         (x,) = inputs
@@ -161,27 +148,11 @@ class Importer:
         return (replace(x, value=apply(groups.times_scalar(), x.value, s.value)),)
 
     def concat(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
-        dim = axis_of(operator, inputs)
-        x = inputs[0]
-        for y in inputs[1:]:
-            value = apply(layout.concat(axis=dim), x.value, y.value)
-            joined = Axis(x.axes[dim].size + y.axes[dim].size)
-            x = with_axis(replace(self._alike(x, y, dim), value=value), dim, joined)
-        parts = Concat(tuple((t.axes[dim].size, t.axes[dim].concat) for t in inputs))
-        return (with_axis(x, dim, Axis(x.axes[dim].size, parts)),)
+        return tensors.concatenated(self.known, axis_of(operator, inputs), inputs)
 
     def split(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
-        (x,) = inputs
         dim = axis_of(operator, inputs)
-        parts = pieces(self.known, x.axes[dim].concat, operator.outputs)
-        rest, found = x.value, list[Tensor]()
-        for size, concat in parts:
-            value = rest
-            if len(found) < len(parts) - 1:
-                value = apply(layout.split(axis=dim, at=self.known.resolve(size)), rest)
-                rest = value.node.value(1)
-            found.append(with_axis(replace(x, value=value), dim, Axis(size, concat)))
-        return tuple(found)
+        return tensors.split(self.known, dim, inputs[0], operator.outputs)
 
     def transpose(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
         (x,) = inputs
@@ -290,17 +261,6 @@ class Importer:
             for axis, size, stride in zip(x.axes[2:], kernel, operators.STRIDES, strict=True)
         )
         return rows, columns
-
-    def _alike(self, x: Tensor, y: Tensor, free: int | None = None) -> Tensor:
-        """``x``, whose sizes are those of ``y``, but for that of ``free``."""
-        if x.rank != y.rank:
-            raise IllTypedError(f"ranks {x.rank} and {y.rank}")
-        axes: list[Axis] = []
-        for dim, (a, b) in enumerate(zip(x.axes, y.axes, strict=True)):
-            if dim != free:
-                self.known.equal(a.size, b.size, f"dimension {dim}: size")
-            axes.append(replace(a, concat=common(self.known, a.concat, b.concat)))
-        return Tensor(x.value, tuple(axes))
 
 
 _FUNCTIONS: Mapping[str, Call] = {

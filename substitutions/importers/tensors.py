@@ -1,45 +1,54 @@
-"""Tensors of TASO's rules while they are imported, and the parameters of its operators."""
+"""Tensors of other systems' rules while they are imported, and the operators that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pcg.graph.graph import Value, apply, tensor
-from pcg.language.poly import Poly
-from pcg.ops import algebra, elementwise
+from pcg.language.poly import ONE, Poly
+from pcg.ops import algebra, layout
+from pcg.ops.elementwise import sigmoid, tanh
 from pcg.types.operator import Call
 from substitutions.importers import operators
-from substitutions.importers.concats import Concat
+from substitutions.importers.concats import Concat, common, pieces
 from substitutions.importers.imported import IllTypedError
 from substitutions.importers.schema import ForeignOperator
+from substitutions.importers.sizes import Known, readable
 from substitutions.importers.windows import SAME, Windows
 from verifier.trusted.sizes.sizes import input_size
 
 ACTIVATIONS: Mapping[int, Call] = {
-    1: elementwise.sigmoid(),
+    1: sigmoid(),
     2: algebra.relu(),
-    3: elementwise.tanh(),
+    3: tanh(),
 }
 """By the values of PM_ACTI; 0 is none."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A dimension: its size, and the last concat along it."""
+    """A dimension: its size, the last concat along it, and its degree (of FlexFlow's)."""
 
     size: Poly
     concat: Concat | None = None
+    degree: Poly = ONE
 
 
 @dataclass(frozen=True)
 class Tensor:
+    """A value, with what is known of its dimensions."""
+
     value: Value
     axes: tuple[Axis, ...]
 
     @property
     def rank(self) -> int:
         return len(self.axes)
+
+    def with_axis(self, value: Value, dim: int, axis: Axis) -> Tensor:
+        """Another value, of which one dimension is another."""
+        return Tensor(value, (*self.axes[:dim], axis, *self.axes[dim + 1 :]))
 
 
 Made = tuple[Tensor, ...]
@@ -63,8 +72,71 @@ def constant(call: Call, *sizes: Poly) -> Tensor:
     return Tensor(apply(call), tuple(Axis(size) for size in sizes))
 
 
-def with_axis(x: Tensor, dim: int, axis: Axis) -> Tensor:
-    return Tensor(x.value, (*x.axes[:dim], axis, *x.axes[dim + 1 :]))
+def match(known: Known, left: Sequence[Tensor], right: Sequence[Tensor]) -> None:
+    """Demand that paired outputs have equal types. Raises IllTypedError."""
+    for number, (a, b) in enumerate(zip(left, right, strict=True)):
+        if a.rank != b.rank:
+            problem = f"rank {a.rank} on the left, {b.rank} on the right"
+            raise IllTypedError(f"output {number}: {problem}")
+        for dim, (x, y) in enumerate(zip(a.axes, b.axes, strict=True)):
+            what = f"output {number}, dimension {dim}"
+            if x.degree != y.degree:
+                pair = f"{readable(x.degree)} on the left, {readable(y.degree)} on the right"
+                raise IllTypedError(f"{what}: degree {pair}")
+            known.equal(x.size, y.size, f"{what}: size")
+
+
+def same_axis(known: Known, a: Axis, b: Axis, what: str, *, size: bool = True) -> None:
+    """Demand that degrees and, with ``size``, sizes are equal. Raises IllTypedError."""
+    if a.degree != b.degree:
+        pair = f"degree {readable(a.degree)} against {readable(b.degree)}"
+        raise IllTypedError(f"{what}: {pair}")
+    if size:
+        known.equal(a.size, b.size, f"{what}: size")
+
+
+def alike(known: Known, x: Tensor, y: Tensor, free: int | None = None) -> Tensor:
+    """``x``, whose ranks, degrees and sizes are those of ``y``, but for the size of ``free``."""
+    if x.rank != y.rank:
+        raise IllTypedError(f"ranks {x.rank} and {y.rank}")
+    axes: list[Axis] = []
+    for dim, (a, b) in enumerate(zip(x.axes, y.axes, strict=True)):
+        same_axis(known, a, b, f"dimension {dim}", size=dim != free)
+        axes.append(replace(a, concat=common(known, a.concat, b.concat)))
+    return Tensor(x.value, tuple(axes))
+
+
+def elementwise(known: Known, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    """A sum or product of two tensors, element by element."""
+    x, y = inputs
+    call = algebra.add() if operator.name == "OP_EW_ADD" else algebra.multiply()
+    return (replace(alike(known, x, y), value=apply(call, x.value, y.value)),)
+
+
+def concatenated(known: Known, dim: int, inputs: Sequence[Tensor]) -> Made:
+    """Tensors joined along a dimension."""
+    x = inputs[0]
+    for y in inputs[1:]:
+        size = x.axes[dim].size + y.axes[dim].size
+        value = apply(layout.concat(axis=dim), x.value, y.value)
+        x = alike(known, x, y, dim).with_axis(value, dim, replace(x.axes[dim], size=size))
+    parts = Concat(tuple((t.axes[dim].size, t.axes[dim].concat) for t in inputs))
+    return (x.with_axis(x.value, dim, replace(x.axes[dim], concat=parts)),)
+
+
+def split(known: Known, dim: int, x: Tensor, count: int) -> Made:
+    """The pieces of the last concat along a dimension, each a multiple of the degree."""
+    parts = pieces(known, x.axes[dim].concat, count)
+    rest, found = x.value, list[Tensor]()
+    for size, concat in parts:
+        piece = replace(x.axes[dim], size=size, concat=concat)
+        known.divide(size, piece.degree, "size")
+        value = rest
+        if len(found) < len(parts) - 1:
+            value = apply(layout.split(axis=dim, at=known.resolve(size)), rest)
+            rest = value.node.value(1)
+        found.append(x.with_axis(value, dim, piece))
+    return tuple(found)
 
 
 def activated(operator: ForeignOperator, value: Value) -> Value:

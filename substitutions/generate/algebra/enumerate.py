@@ -15,8 +15,7 @@ from pcg.errors import OperatorError
 from pcg.language.language import EquationError
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
-from pcg.types.operator import Call, Operator
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Call, Operator, positions_at
 
 NAMES = ("x", "y", "z", "w", "u", "v", "s", "t")
 MAX_RANK = 3
@@ -72,24 +71,20 @@ def runs_of(operator: Operator) -> list[str]:
 
 def instance(operator: Operator, lengths: Mapping[str, int]) -> Instance | None:
     """The operator with so many axes in each run; None if it has no meaning there."""
-    positions: dict[str, Attribute] = {}
-    for part in operator.template.placing:
-        at = 0
-        for dim in part.dims:
-            if dim.position is not None:
-                positions[dim.position] = at
-            at += lengths[dim.names[0]] if dim.run else 1
-    edges = [len(part) for part in labels(operator, lengths)]
-    ranks, outputs = tuple(edges[: operator.arity]), tuple(edges[operator.arity :])
-    symbols: dict[str, Attribute] = {
-        name: Poly.of(name) for name in (*operator.sizes, *operator.reals)
-    }
-    call = operator(**positions, **symbols)
+    edges = edge_ranks(operator, lengths)
+    ranks, outputs = edges[: operator.arity], edges[operator.arity :]
+    symbols = {name: Poly.of(name) for name in (*operator.sizes, *operator.reals)}
+    call = operator(**positions_at(operator.template, lengths), **symbols)
     try:
         call.instance(ranks)
     except (OperatorError, EquationError):
         return None
     return Instance(call, ranks, outputs)
+
+
+def edge_ranks(operator: Operator, lengths: Mapping[str, int]) -> tuple[int, ...]:
+    """The ranks of operands, then of outputs, with so many axes in each run."""
+    return tuple(len(part) for part in labels(operator, lengths))
 
 
 def labels(operator: Operator, lengths: Mapping[str, int]) -> tuple[tuple[Label, ...], ...]:

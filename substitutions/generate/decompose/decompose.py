@@ -26,8 +26,9 @@ from pcg.language.equation import Equation, Output, run_names
 from pcg.language.expr import Max, Sum, walk
 from pcg.language.poly import Poly
 from pcg.ops.layout import flatten, unflatten
-from pcg.types.operator import Call, Operator
+from pcg.types.operator import Call, Operator, positions_at
 from pcg.types.operator import Value as Attribute
+from substitutions.generate.algebra.enumerate import edge_ranks
 from substitutions.generate.decompose.compiler import Compiler, binders
 from substitutions.generate.decompose.named_axes import Named
 from substitutions.generate.decompose.product_form import NotCompiled
@@ -113,16 +114,8 @@ def _instance(
     operator: Operator, lengths: Mapping[str, int]
 ) -> tuple[Equation, tuple[int, ...], dict[str, int]]:
     """The equation for runs of given lengths, with the ranks of its operands and its positions."""
-    ranks: list[int] = []
-    positions: dict[str, int] = {}
-    for part in operator.template.placing:
-        at = 0
-        for dim in part.dims:
-            if dim.position is not None:
-                positions[dim.position] = at
-            at += lengths[dim.names[0]] if dim.run else 1
-        ranks.append(at)
-    operands = tuple(ranks[: operator.arity])
+    operands = edge_ranks(operator, lengths)[: operator.arity]
+    positions = positions_at(operator.template, lengths)
     given = tuple(positions[name] for name in operator.template.positions)
     return operator.instance(operands, given), operands, positions
 

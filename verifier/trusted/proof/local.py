@@ -35,7 +35,7 @@ from pcg.language.normal import (
 )
 from pcg.language.poly import Poly, Variable, product
 from pcg.types.local import Axis, LocalTyping, Reach, Window
-from pcg.types.operator import Call, Operator
+from pcg.types.operator import Call
 from verifier.trusted import smt
 from verifier.trusted.errors import Unproved
 from verifier.trusted.proof.prove import Proof, Prover
@@ -62,27 +62,23 @@ def prove_typing(
 ) -> tuple[TypingProof, ...]:
     """Prove the typing of an operator at some ranks (by default the derived one): without
     partials, and for each set of operands that may carry them."""
-    return _prove_all(call.operator, ranks, call.positions, typing or call.typing(ranks))
+    # Attributes that are no positions have no part in it.
+    placed = tuple(zip(call.operator.template.positions, call.positions, strict=True))
+    return _prove_all(Call(call.operator, placed), ranks, typing or call.typing(ranks))
 
 
 @lru_cache(maxsize=4096)
-def _prove_all(
-    operator: Operator, ranks: tuple[int, ...], positions: tuple[int, ...], typing: LocalTyping
-) -> tuple[TypingProof, ...]:
+def _prove_all(call: Call, ranks: tuple[int, ...], typing: LocalTyping) -> tuple[TypingProof, ...]:
     options = (frozenset[int](), *typing.carriers)
-    return tuple(_prove(operator, ranks, positions, typing, carriers) for carriers in options)
+    return tuple(_prove(call, ranks, typing, carriers) for carriers in options)
 
 
 def _prove(
-    operator: Operator,
-    ranks: tuple[int, ...],
-    positions: tuple[int, ...],
-    typing: LocalTyping,
-    carriers: frozenset[int],
+    call: Call, ranks: tuple[int, ...], typing: LocalTyping, carriers: frozenset[int]
 ) -> TypingProof:
     steps = Searching()
     try:
-        found = _obligations(operator, ranks, positions, typing, carriers, steps, smt.check)
+        found = typing_obligations(call, ranks, typing, carriers, steps, smt.check)
     except Unproved as error:
         return TypingProof(carriers, None, str(error))
     return TypingProof(carriers, Proof(found, tuple(steps.taken)))
@@ -98,22 +94,10 @@ def typing_obligations(
 ) -> tuple[str, ...]:
     """What has to have no solution for a typing to hold when the operands in ``carriers`` carry
     partials, as SMT-LIB 2 scripts. Raises Unproved."""
-    return _obligations(call.operator, ranks, call.positions, typing, carriers, steps, judge)
-
-
-def _obligations(
-    operator: Operator,
-    ranks: tuple[int, ...],
-    positions: tuple[int, ...],
-    typing: LocalTyping,
-    carriers: frozenset[int],
-    steps: Steps,
-    judge: smt.Judge,
-) -> tuple[str, ...]:
-    equation = operator.instance(ranks, positions)
+    equation = call.instance(ranks)
     found: list[str] = []
     for port in range(len(equation.outputs)):
-        form = local_form(operator, ranks, positions, port)
+        form = local_form(call.operator, ranks, call.positions, port)
         cut = _Cut(equation, typing, carriers)
         left, right = cut.whole(form, port), cut.tasks(form, port)
         prover = cut.prover(found, steps, judge)

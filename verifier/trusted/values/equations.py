@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from pcg.language.equation import Dimension, Equation, size_of
-from pcg.language.normal import Argument, Element, Function, NormalForm, Normalizer, Term
+from pcg.language.normal import Argument, Element, NormalForm, Normalizer, Term, with_arguments
 from pcg.language.poly import Poly
 from pcg.types.operator import Operator
 
@@ -51,12 +51,7 @@ class _Inside:
     def _term(self, term: Term, ranges: Mapping[str, Poly], known: frozenset[Poly]) -> Term:
         ranges = {**ranges, **dict(term.binders)}
         known = known.union(term.guards, (size - 1 - Poly.of(v) for v, size in ranges.items()))
-        factors = tuple(
-            Function(f.name, tuple(self._argument(arg, ranges, known) for arg in f.args))
-            if isinstance(f, Function)
-            else f
-            for f in term.factors
-        )
+        factors = with_arguments(term.factors, lambda a: self._argument(a, ranges, known))
         read = (f for f in term.factors if isinstance(f, Element))
         missing = (g for element in read for g in self._conditions(element, ranges))
         new = dict.fromkeys(g for g in missing if g not in known)

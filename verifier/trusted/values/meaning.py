@@ -26,6 +26,7 @@ from pcg.language.normal import (
     Term,
     factor_symbols,
     substitute_factor,
+    with_arguments,
 )
 from pcg.language.poly import ONE, Poly, Variable, product
 from pcg.types.operator import Call
@@ -258,12 +259,7 @@ class _Definitions:
             if division.quotient not in scope and self._is_bound(division.index, scope):
                 here.append(division)
                 scope = scope.union((division.quotient, division.rest))
-        factors = tuple(
-            Function(f.name, tuple(self._argument(a, scope) for a in f.args))
-            if isinstance(f, Function)
-            else f
-            for f in term.factors
-        )
+        factors = with_arguments(term.factors, lambda a: self._argument(a, scope))
         return replace(term, factors=factors, divisions=tuple(here))
 
     def _argument(self, argument: Argument, scope: frozenset[str]) -> Argument:

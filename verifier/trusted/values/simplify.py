@@ -41,12 +41,10 @@ from verifier.trusted.values.laws import (
     SUM_RANGE,
     Law,
 )
-from verifier.trusted.values.spans import single, single_argument, tightened, unrolled
+from verifier.trusted.values.spans import IsSize, single, single_argument, tightened, unrolled
 
 UNIT = Term(Fraction(1))
 ONE: NormalForm = (UNIT,)
-IsSize = Callable[[Poly], bool]
-"""Whether a polynomial is at least 1 for all sizes."""
 IsDigit = Callable[[Poly, Poly], bool]
 """Whether an index is known to be at least 0 and less than a size."""
 
