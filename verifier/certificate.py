@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from pcg.errors import InputError
 from pcg.files import FileModel, validation_problem, write_text_atomic
 from pcg.graph.graph import Graph, Value
-from pcg.graph.pairs import GraphPair, both
+from pcg.graph.pairs import GraphPair, both, calls
 from pcg.language.poly import Poly
 from pcg.plan.text import print_graph
 from pcg.types.operator import Operator
@@ -182,11 +182,8 @@ def certify(
     assert proof is not None
     assert evidence is not None
     pair = (tuple(left), tuple(right))
-    types, theorems, own = "", list[TheoremFile](), list[str]()
-    if not evidence.whole:
-        lefts, rights = typed_sides(*pair)
-        types = agreement_script(lefts[evidence.typings[0]], rights[evidence.typings[1]])
-        theorems, own = _theorems(pair)
+    types = "" if evidence.whole else _types(pair, evidence.typings)
+    theorems, own = ([], []) if evidence.whole else _theorems(pair)
     conditions = [*proof.obligations, *([types] if types else []), *own]
     try:
         file = CertificateFile(
@@ -212,10 +209,15 @@ def certify(
     return Certificate(file, {script_name(c): script_text(c) for c in conditions})
 
 
+def _types(pair: GraphPair, numbers: tuple[int, int]) -> str:
+    """The condition that both sides have the same types, under the typings of these numbers."""
+    lefts, rights = typed_sides(*pair)
+    return agreement_script(lefts[numbers[0]], rights[numbers[1]])
+
+
 def operators_of(pair: GraphPair) -> list[Operator]:
     """The operators of both sides, by name."""
-    nodes = both(pair).nodes
-    found = {n.name: n.operator_call.operator for n in nodes if not n.is_leaf}
+    found = {call.name: call.operator for call in calls((*pair[0], *pair[1]))}
     return [found[name] for name in sorted(found)]
 
 

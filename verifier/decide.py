@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Node, Value
-from pcg.graph.pairs import Outputs, both
+from pcg.graph.pairs import GraphPair, both
 from pcg.language.poly import Poly
 from verifier.agreement import WHOLE, Agreement, agree, agree_alike, typed_sides, witness
 from verifier.concrete import Origin
@@ -112,10 +112,10 @@ def decide(
     counterexample is made small."""
     pair = (tuple(left), tuple(right))
     try:
-        sizes, conditions = _sizes(*pair, equal)
-        agreement, degrees = (WHOLE, {}) if whole else _agreement(*pair, sizes)
+        sizes, conditions = _sizes(pair, equal)
+        agreement, degrees = (WHOLE, {}) if whole else _agreement(pair, sizes)
         conditions += agreement.conditions
-        proof, origin = _value(*pair, sizes, degrees, whole=whole, brief=brief)
+        proof, origin = _value(pair, sizes, degrees, whole=whole, brief=brief)
     except _Stop as stop:
         return stop.decision
     except _Refuted as refuted:
@@ -128,16 +128,15 @@ def decide(
     )
 
 
-def _sizes(
-    left: Outputs, right: Outputs, equal: Sequence[SizeEquation]
-) -> tuple[Sizes, tuple[str, ...]]:
+def _sizes(pair: GraphPair, equal: Sequence[SizeEquation]) -> tuple[Sizes, tuple[str, ...]]:
     """Solve for the sizes; what the right side asks beyond the left becomes a condition."""
-    if len(left) != len(right):
-        raise _Stop(Decision(Verdict.ILL_TYPED, f"{len(left)} outputs against {len(right)}"))
-    leaves = {node.leaf for node in both((left, right)).leaves}
+    if len(pair[0]) != len(pair[1]):
+        problem = f"{len(pair[0])} outputs against {len(pair[1])}"
+        raise _Stop(Decision(Verdict.ILL_TYPED, problem))
+    leaves = {node.leaf for node in both(pair).leaves}
     if len(leaves) > len({leaf.name for leaf in leaves}):
         raise _Stop(Decision(Verdict.ILL_TYPED, "an input has two ranks"))
-    for side, outputs in (("left", left), ("right", right)):
+    for side, outputs in zip(("left", "right"), pair, strict=True):
         try:
             alone = Sizes.where(equal)
             alone.visit_all(outputs)
@@ -145,10 +144,10 @@ def _sizes(
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: {error}")) from None
         if not _satisfiable(alone):
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no sizes fit"))
-    if ranks_differ := different_ranks(left, right):
+    if ranks_differ := different_ranks(*pair):
         raise _Stop(Decision(Verdict.ILL_TYPED, ranks_differ))
     try:
-        sizes, conditions = pair_sizes(left, right, equal, carry=True)
+        sizes, conditions = pair_sizes(*pair, equal, carry=True)
     except Unsolvable as error:
         raise _Stop(Decision(Verdict.VACUOUS, f"sizes: {error}")) from None
     if not _satisfiable(sizes):
@@ -171,13 +170,13 @@ def _satisfiable(sizes: Sizes) -> bool:
     return smt.check(smt.script(known)) != "unsat"
 
 
-def _agreement(left: Outputs, right: Outputs, sizes: Sizes) -> tuple[Agreement, Mapping[str, int]]:
+def _agreement(pair: GraphPair, sizes: Sizes) -> tuple[Agreement, Mapping[str, int]]:
     """The most general typings on which both sides have the same types, and degrees for them."""
-    alike = all(is_same(a, b) for a, b in zip(left, right, strict=True))
+    alike = all(is_same(a, b) for a, b in zip(*pair, strict=True))
     try:
-        if alike and (one := agree_alike(left)) is not None:
+        if alike and (one := agree_alike(pair[0])) is not None:
             return one
-        lefts, rights = typed_sides(left, right)
+        lefts, rights = typed_sides(*pair)
         found = agree(lefts, rights)
     except Undecided as error:
         raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None
@@ -187,43 +186,30 @@ def _agreement(left: Outputs, right: Outputs, sizes: Sizes) -> tuple[Agreement, 
         if not options:
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no degrees fit"))
     if found is None:
-        raise _Stop(_types_differ(left, right, sizes, lefts, rights))
+        raise _Stop(_types_differ(pair, sizes, lefts, rights))
     return found
 
 
 def _types_differ(
-    left: Outputs,
-    right: Outputs,
-    sizes: Sizes,
-    lefts: Mapping[int, Typing],
-    rights: Mapping[int, Typing],
+    pair: GraphPair, sizes: Sizes, lefts: Mapping[int, Typing], rights: Mapping[int, Typing]
 ) -> Decision:
-    for a in lefts.values():
-        for b in rights.values():
-            degrees = witness([a, b])
-            if degrees is None:
-                continue
-            for instance in instances(left, right, sizes, degrees):
-                if found := replay(instance):
-                    raise _Refuted("the types differ", instance, found)
+    for typings in product(lefts.values(), rights.values()):
+        degrees = witness(typings)
+        for instance in () if degrees is None else instances(*pair, sizes, degrees):
+            if found := replay(instance):
+                raise _Refuted("the types differ", instance, found)
     return Decision(Verdict.VACUOUS, "no degrees fit both sides")
 
 
 def _value(
-    left: Outputs,
-    right: Outputs,
-    sizes: Sizes,
-    degrees: Mapping[str, int],
-    *,
-    whole: bool,
-    brief: bool,
+    pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int], *, whole: bool, brief: bool
 ) -> tuple[Proof, Origin]:
     """Prove the outputs equal, or find inputs on which they are not.
 
     One replay comes first: it is cheap, and most false pairs end there. It also shows that there
     are sizes that the degrees divide: without any, a proof says nothing.
     """
-    concrete = instances(left, right, sizes, degrees)
+    concrete = instances(*pair, sizes, degrees)
     first = next(concrete, None)
     if first is None or first.origin is None:
         raise _Stop(Decision(Verdict.UNKNOWN, "no small sizes fit the degrees"))
@@ -231,8 +217,10 @@ def _value(
         raise _Refuted("the values differ", first, found)
     try:
         if not whole:
-            _check_typings(both((left, right)).nodes)
-        return _prove(left, right, sizes), first.origin
+            _check_typings(both(pair).nodes)
+        steps = Searching()
+        proved = obligations(*pair, sizes, steps, smt.check)
+        return Proof(proved, tuple(steps.taken)), first.origin
     except (Unproved, TooLarge) as error:
         search = partial(_refuted, error, first, concrete, brief=brief)
         unknown = Decision(Verdict.UNKNOWN, str(error), rest=search)
@@ -257,8 +245,3 @@ def _check_typings(nodes: Sequence[Node]) -> None:
     for node in nodes:
         if (reason := problem_of(node)) is not None:
             raise Unproved(f"the parallel type of {node.name}: {reason}")
-
-
-def _prove(left: Outputs, right: Outputs, sizes: Sizes) -> Proof:
-    steps = Searching()
-    return Proof(obligations(left, right, sizes, steps, smt.check), tuple(steps.taken))

@@ -102,7 +102,7 @@ def sized(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator
                 for i, s in enumerate(free)
             }
             values |= {s: OFFSETS[(i + number) % len(OFFSETS)] for i, s in enumerate(offsets)}
-            instance = _instance(*pair, sizes, values, degrees, signed)
+            instance = instantiate(Origin(pair, sizes, values, degrees, signed))
             if instance is not None:
                 yield instance
     # What is said of halos holds for few guesses.
@@ -113,8 +113,7 @@ def sized(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator
     for least, (factor, largest) in tries:
         multiples = {s: cut * factor for s, cut in cuts.items()}
         values = _solved(free, sizes, multiples, least, largest)
-        instance = _instance(*pair, sizes, values, degrees, reals) if values else None
-        if instance is not None:
+        if values and (instance := instantiate(Origin(pair, sizes, values, degrees, reals))):
             yield instance
 
 
@@ -135,18 +134,6 @@ def _solved(
     named = {smt.symbol_name(s): s for s in free}
     values = {named[name]: value for name, value in found.items() if name in named}
     return {s: values.get(s, 1) * cuts.get(s, 1) for s in free}
-
-
-def _instance(
-    left: Outputs,
-    right: Outputs,
-    sizes: Sizes,
-    values: Mapping[str, int],
-    degrees: Mapping[str, int],
-    reals: Mapping[str, float] | None = None,
-) -> Instance | None:
-    signed = real_symbols((left, right)) if reals is None else reals
-    return instantiate(Origin((left, right), sizes, values, degrees, signed))
 
 
 def instantiate(origin: Origin) -> Instance | None:

@@ -14,11 +14,6 @@ RESOURCES = 5_000_000
 every machine, however busy."""
 
 
-def ask_z3(script: str) -> smt.Outcome:
-    """Whether Z3 can satisfy a script."""
-    return smt.check(script)
-
-
 def ask_cvc5(script: str) -> smt.Outcome:
     """Whether cvc5 can satisfy a script; what it cannot read or has no memory for is unknown.
     Raises InputError where it is not installed."""
@@ -49,7 +44,7 @@ def _cvc5() -> Any:
         raise InputError("cvc5", problem) from None
 
 
-SOLVERS: Mapping[str, smt.Judge] = {"z3": ask_z3, "cvc5": ask_cvc5}
+SOLVERS: Mapping[str, smt.Judge] = {"z3": smt.check, "cvc5": ask_cvc5}
 
 
 def require(names: Sequence[str]) -> tuple[str, ...]:

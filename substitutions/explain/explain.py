@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from types import MappingProxyType
 
@@ -23,6 +23,7 @@ from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value
 from pcg.graph.pairs import Outputs, calls, ports, remade
 from pcg.language.poly import Poly
+from pcg.memo import Memo
 from pcg.types.operator import Call
 from pcg.types.operator import Value as Attribute
 from substitutions.explain.sizes import Names, TypedPair, typed_pairs
@@ -154,9 +155,9 @@ class _Rewriter:
     book: _Book
     pool: Pool
     operators: frozenset[str]
-    known: dict[tuple[Value, bool], tuple[tuple[Direction, Value], ...]] = field(
-        default_factory=dict[tuple[Value, bool], tuple[tuple[Direction, Value], ...]]
-    )
+
+    def __post_init__(self) -> None:
+        self._images = Memo(self._images_of)
 
     @staticmethod
     def around(book: _Book, pair: TypedPair) -> _Rewriter:
@@ -169,21 +170,19 @@ class _Rewriter:
         """The graphs after one step that does, or does not, grow."""
         for node in graph.nodes:
             for value in ports(node):
-                for direction, image in self._images(value, grow=grow):
+                for direction, image in self._images[value, grow]:
                     yield direction, graph.replace({value: image})
         for direction in filter(self._allowed, self.book.several(grow=grow)):
             for images in together(direction, graph, self.pool):
                 yield direction, graph.replace(images)
 
-    def _images(self, value: Value, *, grow: bool) -> tuple[tuple[Direction, Value], ...]:
-        key = (value, grow)
-        if key not in self.known:
-            self.known[key] = tuple(
-                (direction, image)
-                for direction in filter(self._allowed, self.book.at(value, grow=grow))
-                for image in at(direction, value, self.pool)
-            )
-        return self.known[key]
+    def _images_of(self, asked: tuple[Value, bool]) -> tuple[tuple[Direction, Value], ...]:
+        value, grow = asked
+        return tuple(
+            (direction, image)
+            for direction in filter(self._allowed, self.book.at(value, grow=grow))
+            for image in at(direction, value, self.pool)
+        )
 
     def _allowed(self, direction: Direction) -> bool:
         return not direction.grows or direction.makes <= self.operators

@@ -10,6 +10,7 @@ cases.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pcg.language.poly import Poly
 from substitutions.importers.imported import (
@@ -27,6 +28,9 @@ from substitutions.importers.tensors import match
 from substitutions.importers.windows import CasesNeeded
 from verifier.trusted.sizes.sizes import SizeEquation
 
+Assumed = tuple[SizeEquation, ...]
+"""What a case assumes of sizes."""
+
 
 def import_rule(
     rule: ForeignRule, *, ungrouped: tuple[str, ...] = (), same_outputs: bool = False
@@ -38,43 +42,57 @@ def import_rule(
 
     Raises IllTypedError where a side has no meaning in any case, and UnsupportedError.
     """
-    pending: list[tuple[SizeEquation, ...]] = [()]
-    made: list[Case] = []
-    conditions: dict[str, None] = {}
-    demanded: dict[str, SizeEquation] = {}
-    refused: IllTypedError | None = None
-    while pending:
-        assumed = pending.pop()
-        try:
-            case, asked, extra = _import_case(rule, assumed, Demanded(ungrouped, same_outputs))
-        except CasesNeeded as needed:
-            symbol = Poly.of(needed.symbol)
-            conditions |= dict.fromkeys([needed.bound] if needed.bound else [])
-            pending += [(*assumed, (symbol, option)) for option in reversed(needed.options)]
-            if len(pending) + len(made) > MAX_CASES:
-                raise UnsupportedError(f"more than {MAX_CASES} cases of sizes") from None
-        except IllTypedError as error:
-            refused = refused or error
-            if error.side != "left":
-                conditions[error.demand or f"not {_text(assumed)}"] = None
-        else:
-            made.append(case)
-            conditions |= dict.fromkeys((*extra, *asked))
-            demanded |= extra
-    if not made:
-        assert refused is not None
-        raise refused
+    cases = _Cases(rule, Demanded(ungrouped, same_outputs))
+    while cases.pending:
+        cases.import_next()
+    if not cases.made:
+        assert cases.refused is not None
+        raise cases.refused
     return Imported(
         rule.name,
         rule.source,
-        tuple(made),
-        conditions=tuple(conditions),
-        demanded=tuple(demanded.values()),
+        tuple(cases.made),
+        conditions=tuple(cases.conditions),
+        demanded=tuple(cases.asked.values()),
     )
 
 
+@dataclass
+class _Cases:
+    """The cases of sizes of a rule: those that wait, and what came of the others."""
+
+    rule: ForeignRule
+    demanded: Demanded
+    pending: list[Assumed] = field(default_factory=lambda: [()])
+    made: list[Case] = field(default_factory=list[Case])
+    conditions: dict[str, None] = field(default_factory=dict[str, None])
+    asked: dict[str, SizeEquation] = field(default_factory=dict[str, SizeEquation])
+    """What ``demanded`` asks of sizes, in words and as equations."""
+    refused: IllTypedError | None = None
+
+    def import_next(self) -> None:
+        """Import the rule in one case more, or find that it takes several."""
+        assumed = self.pending.pop()
+        try:
+            case, words, asked = _import_case(self.rule, assumed, self.demanded)
+        except CasesNeeded as needed:
+            symbol = Poly.of(needed.symbol)
+            self.conditions |= dict.fromkeys([needed.bound] if needed.bound else [])
+            self.pending += [(*assumed, (symbol, option)) for option in reversed(needed.options)]
+            if len(self.pending) + len(self.made) > MAX_CASES:
+                raise UnsupportedError(f"more than {MAX_CASES} cases of sizes") from None
+        except IllTypedError as error:
+            self.refused = self.refused or error
+            if error.side != "left":
+                self.conditions[error.demand or f"not {_text(assumed)}"] = None
+        else:
+            self.made.append(case)
+            self.conditions |= dict.fromkeys((*asked, *words))
+            self.asked |= asked
+
+
 def _import_case(
-    rule: ForeignRule, assumed: tuple[SizeEquation, ...], demanded: Demanded
+    rule: ForeignRule, assumed: Assumed, demanded: Demanded
 ) -> tuple[Case, tuple[str, ...], dict[str, SizeEquation]]:
     """The pair of graphs under assumptions, what the right side asks of sizes beyond the left, and
     what ``demanded`` does.
@@ -110,5 +128,5 @@ def _import_case(
     return case, asked, importer.demands
 
 
-def _text(assumed: tuple[SizeEquation, ...]) -> str:
+def _text(assumed: Assumed) -> str:
     return ", ".join(f"{a} = {b}" for a, b in assumed)

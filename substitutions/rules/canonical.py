@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, permutations, product
 
-from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.graph.graph import Leaf, Node, Value
 from pcg.graph.pairs import GraphPair, Outputs, both, remade_pair, with_polynomials
 from pcg.language.poly import Poly
 from pcg.types.operator import Call
 from pcg.types.operator import Value as Attribute
-from substitutions.rules.rule import variables
+from substitutions.rules.rule import operators_in, variables
 from verifier.trusted.sizes.sizes import input_size
 
 NAMES = ("x", "y", "z", "w", "u", "v", "s", "t")
@@ -45,10 +45,11 @@ def _readings(pair: GraphPair) -> Iterator[_Reading]:
     for orders in _orders(nodes):
         for left, right in directions:
             for places in outputs:
-                yield _Reading((_at(left, places), _at(right, places)), orders, leaves)
+                yield _Reading((reordered(left, places), reordered(right, places)), orders, leaves)
 
 
-def _at(side: Outputs, places: Sequence[int]) -> Outputs:
+def reordered(side: Outputs, places: Sequence[int]) -> Outputs:
+    """The outputs of a side in another order."""
     return tuple(side[place] for place in places)
 
 
@@ -57,14 +58,10 @@ def _directions(pair: GraphPair) -> list[GraphPair]:
     that is no difference."""
     left, right = pair
     inputs = variables((*left, *right))
-    said = [(variables(side) == inputs, _operators(side)) for side in pair]
+    said = [(variables(side) == inputs, operators_in(side)) for side in pair]
     if said[0] == said[1]:
         return [(left, right), (right, left)]
     return [(left, right) if said[0] > said[1] else (right, left)]
-
-
-def _operators(side: Outputs) -> int:
-    return sum(not node.is_leaf for node in Graph(side).nodes)
 
 
 def _orders(nodes: Sequence[Node]) -> Iterator[Orders]:

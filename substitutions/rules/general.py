@@ -18,7 +18,7 @@ from pcg.graph.graph import Value
 from pcg.graph.pairs import GraphPair, Outputs, both
 from pcg.language.template import EquationError
 from pcg.ops.stand_ins import STAND_INS
-from substitutions.rules.canonical import canonical_pair
+from substitutions.rules.canonical import canonical_pair, reordered
 from substitutions.rules.gaps import inserted
 from substitutions.rules.rule import attribute_symbols, input_ranks, side_text
 from substitutions.rules.unify import unifiers
@@ -188,14 +188,10 @@ def _says(form: General, pair: GraphPair, directions: Sequence[int]) -> bool:
     """Whether a pair, in a direction and with its outputs in some order, is ``form`` with its parts
     replaced."""
     return any(
-        _says_directed(form, (_at(left, order), _at(right, order)))
+        _says_directed(form, (reordered(left, order), reordered(right, order)))
         for left, right in (pair[::way] for way in directions)
         for order in permutations(range(len(left)))
     )
-
-
-def _at(side: Outputs, places: Sequence[int]) -> Outputs:
-    return tuple(side[place] for place in places)
 
 
 def _says_directed(form: General, given: GraphPair) -> bool:

@@ -127,9 +127,7 @@ class Library:
     def concrete(self, graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
         """The rules at the ranks and for the operators of a graph (``substitutions.rules.expand``);
         the same tuple for graphs that ask for the same. ``usable``: the directions that count."""
-        most = max((rank for node in graph.nodes for rank in node.ranks), default=0)
-        names = frozenset(node.name for node in graph.nodes if not node.is_leaf)
-        return self._expander.concrete(most, names, usable)
+        return self._expander.concrete(graph, usable)
 
     @cached_property
     def _expander(self) -> Expander:

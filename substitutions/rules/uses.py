@@ -113,25 +113,17 @@ def _direction(known: _Known, way: Way, origins: Sequence[Origin]) -> Direction:
     )
 
 
-def conditions(rule: Rule) -> tuple[str, ...]:
-    """What typing asks of the right side beyond the left; nothing where no types fit."""
-    return _conditions(_Known(rule))
-
-
 def _conditions(known: _Known) -> tuple[str, ...]:
+    """What typing asks of the right side beyond the left; nothing where no types fit."""
     if not known.fits or known.sizes is None:
         return ()
     _, asked = known.sizes
     return asked if known.agreed is None else asked + known.agreed[0].conditions
 
 
-def created(rule: Rule) -> tuple[Created, ...]:
+def _created(rule: Rule, origins: Sequence[Origin]) -> tuple[Created, ...]:
     """The values of the right side that the left does not have and that read fewer inputs than the
     whole; of these, the ones that are no part of another. Cuts and copies alone are none."""
-    return _created(rule, tuple(_origins(_Known(rule))))
-
-
-def _created(rule: Rule, origins: Sequence[Origin]) -> tuple[Created, ...]:
     found = tuple(_partial_values(rule))
     kinds: dict[Value, set[Kind]] = {value: set() for value in found}
     for origin in origins if found else ():

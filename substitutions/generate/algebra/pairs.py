@@ -74,18 +74,15 @@ class Search:
     @cached_property
     def distinct(self) -> int:
         """How many values there are."""
-        keys = self._all_keys()
-        return len(self.table.classes) + len(np.setdiff1d(keys, self._known_keys()))
-
-    def _all_keys(self) -> np.ndarray:
-        return np.unique(self._large_keys())
+        fresh = np.setdiff1d(self._large_keys(), self._known_keys())
+        return len(self.table.classes) + len(fresh)
 
     def _large_keys(self) -> np.ndarray:
         """Of the terms of the greatest size, of which there may be none."""
         return np.concatenate([np.zeros(0, np.uint64), *(large.keys for large in self.large)])
 
     def _known_keys(self) -> np.ndarray:
-        return np.array(self.table.known_keys(), np.uint64)
+        return np.array(list(self.table.numbers), np.uint64)
 
     def groups(self) -> Iterator[list[Placed]]:
         """The irreducible terms of each class that has several, least first."""
@@ -156,7 +153,7 @@ class Search:
             if not self._reduction.is_irreducible((step, parts)):
                 continue
             term, used = self._reduction.canonical(step, parts)
-            number = self.table.class_of(key)
+            number = self.table.numbers.get(key)
             if number is None:
                 names: Names | None = self.table.named(least, used)
             else:
@@ -203,8 +200,7 @@ class Search:
             for row in np.flatnonzero(np.isin(large.keys, known)):
                 parts = self.table.parts(large.batch, large.rows[row])
                 term, used = self._reduction.canonical(large.batch.step, parts)
-                number = self.table.class_of(int(large.keys[row]))
-                assert number is not None
+                number = self.table.numbers[int(large.keys[row])]
                 names = self.table.names_in(number, int(large.least[row]), used)
                 if names is not None:
                     rows[term] = (number, names)

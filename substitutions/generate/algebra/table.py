@@ -63,7 +63,8 @@ class Table:
         self.found: list[list[Found]] = []
         self.index: dict[Term, tuple[int, Names]] = {}
         self.terms = 0
-        self._keys: dict[int, int] = {}
+        self.numbers: dict[int, int] = {}
+        """The class that has a key."""
         self._least: list[tuple[int, ...]] = []
         self._hasher = Hasher(field, seed)
         self._evaluation = Evaluation(self.steps, self._hasher)
@@ -95,15 +96,9 @@ class Table:
         """The operands of one term of a batch."""
         return _parts(batch, row, self.classes)
 
-    def class_of(self, key: int) -> int | None:
-        return self._keys.get(key)
-
     def is_zero(self, key: int, step: int) -> bool:
         """Whether a term of a step is 0 everywhere."""
-        return key == self._hasher.zero(self.steps[step].shape)
-
-    def known_keys(self) -> list[int]:
-        return list(self._keys)
+        return key == self._hasher.zeros[self.steps[step].shape]
 
     def variable(self, shape: Shape) -> int | None:
         """The class of an input of a shape, if the world has such inputs."""
@@ -220,10 +215,10 @@ class Table:
             term, used = canonical(
                 batch.step, _parts(batch, row, self.classes), self.steps, self.classes
             )
-            if term in self.index or int(least_keys[i]) == self._hasher.zero(shape):
+            if term in self.index or int(least_keys[i]) == self._hasher.zeros[shape]:
                 continue
             self.terms += 1
-            number = self._keys.get(int(least_keys[i]))
+            number = self.numbers.get(int(least_keys[i]))
             if number is None:
                 order = _reordering(used)
                 if ignores_input(hashes[i][order], len(used)):
@@ -258,7 +253,7 @@ class Table:
         self._evaluation.append(new.shape, values)
         self.found.append([])
         (key,), (least,) = keys(hashes[None])
-        self._keys[int(key)] = number
+        self.numbers[int(key)] = number
         self._least.append(ORDERS[least][: len(new.variables)])
         self._sizes[new.size][new.shape, new.variables].append(number)
         return number

@@ -27,6 +27,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from pcg.memo import Memo
 from pcg.readings.ring import PrimeField
 from substitutions.generate.algebra.batched import Shape
 from substitutions.generate.algebra.worlds import Step
@@ -42,7 +43,6 @@ Part = tuple[int, Names]
 """A class, and the variables of the term that its own stand for."""
 Term = tuple[int, tuple[Part, ...]]
 """(step, operands)."""
-Key = int
 Values = NDArray[np.uint32]
 
 
@@ -123,26 +123,22 @@ class Hasher:
     def __init__(self, field: PrimeField, seed: int) -> None:
         self._field = field
         self._rng = np.random.default_rng(seed)
-        self._vectors: dict[Shape, NDArray[np.int64]] = {}
-        self._zeros: dict[Shape, int] = {}
+        self._vectors = Memo[Shape, NDArray[np.int64]](
+            lambda shape: self._rng.integers(1, field.prime, (2, prod(shape) + 1))
+        )
+        self.zeros = Memo(self._zero)
+        """The hash of a tensor of zeros, by its shape."""
 
     def hashes(self, values: NDArray[np.int64], shape: Shape) -> NDArray[np.uint64]:
         """Of values of shape (rows, elements), one hash a row; equal for equal shape and values."""
-        if shape not in self._vectors:
-            vectors = self._rng.integers(1, self._field.prime, (2, prod(shape) + 1))
-            self._vectors[shape] = vectors
         found: list[NDArray[np.uint64]] = []
         for vector in self._vectors[shape]:
             products = values * vector[:-1] % self._field.prime
             found.append(((products.sum(-1) + vector[-1]) % self._field.prime).astype(np.uint64))
         return found[0] << np.uint64(32) | found[1]
 
-    def zero(self, shape: Shape) -> int:
-        """The hash of a tensor of zeros."""
-        if shape not in self._zeros:
-            none = np.zeros((1, prod(shape)), np.int64)
-            self._zeros[shape] = int(self.hashes(none, shape)[0])
-        return self._zeros[shape]
+    def _zero(self, shape: Shape) -> int:
+        return int(self.hashes(np.zeros((1, prod(shape)), np.int64), shape)[0])
 
 
 def keys(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:

@@ -23,6 +23,7 @@ from pcg.graph.graph import Value, apply, tensor
 from pcg.graph.pairs import GraphPair
 from pcg.language.poly import Poly
 from pcg.language.poly import product as product_of
+from pcg.memo import Memo
 from pcg.ops import OPERATORS
 from substitutions.rules.candidate import Candidate, Enumerated
 
@@ -127,19 +128,13 @@ def _image(degree: Degree, degrees: Mapping[str, Degree]) -> Degree:
 
 def chain_rules() -> Enumerated:
     """The general rules between chains of parallel operators."""
-    every = _classes([*_words(LONGEST, _plain_degrees()), *_words(2, _product_degrees())])
+    plain = [(symbol,) for symbol in SYMBOLS]
+    products = [(), SYMBOLS[:1], SYMBOLS[1:2], SYMBOLS[:2]]
+    every = _classes([*_words(LONGEST, plain), *_words(2, products)])
     rules = basis(every)
     candidates = [Candidate.of(pair(*rule), FAMILY) for rule in rules]
     graphs = sum(map(len, every.values()))
     return Enumerated(graphs, len(every), tuple(candidates))
-
-
-def _plain_degrees() -> list[Degree]:
-    return [(symbol,) for symbol in SYMBOLS]
-
-
-def _product_degrees() -> list[Degree]:
-    return [(), SYMBOLS[:1], SYMBOLS[1:2], SYMBOLS[:2]]
 
 
 def _words(longest: int, degrees: Sequence[Degree]) -> Iterator[Word]:
@@ -252,14 +247,15 @@ class Rewriter:
 
     def __init__(self, known: Sequence[tuple[Word, Word]] = ()) -> None:
         self._rules: dict[tuple[str, ...], list[Rewrite]] = defaultdict(list)
-        self._images: dict[Word, frozenset[Word]] = {}
-        self._nexts: dict[Word, frozenset[Word]] = {}
+        self._images = Memo(self._image)
+        self.nexts = Memo(self._stepped)
+        """The chains that one step makes."""
         for left, right in known:
             self.learn(left, right)
 
     def learn(self, left: Word, right: Word) -> None:
         self._images.clear()
-        self._nexts.clear()
+        self.nexts.clear()
         for a, b in ((left, right), (right, left)):
             if {s for m in b for s in m.degree} <= {s for m in a for s in m.degree} and a:
                 self._rules[tuple(m.name for m in a)].append(Rewrite(a, b))
@@ -272,31 +268,25 @@ class Rewriter:
         last = [{first}, {second}]
         for _ in range(REACH):
             for side, other in ((0, 1), (1, 0)):
-                last[side] = {b for a in last[side] for b in self.nexts(a)} - reached[side]
+                last[side] = {b for a in last[side] for b in self.nexts[a]} - reached[side]
                 if not last[side].isdisjoint(reached[other]):
                     return True
                 reached[side].update(last[side])
         return False
 
-    def nexts(self, word: Word) -> frozenset[Word]:
-        """The chains that one step makes."""
-        if word not in self._nexts:
-            self._nexts[word] = frozenset(self._stepped(word))
-        return self._nexts[word]
-
-    def _stepped(self, word: Word) -> Iterator[Word]:
+    def _stepped(self, word: Word) -> frozenset[Word]:
+        made: set[Word] = set()
         for start in range(len(word)):
             for end in range(start + 1, min(start + 2, len(word)) + 1):
-                for image in self._image(word[start:end]):
-                    found = word[:start] + image + word[end:]
-                    if len(found) <= LONGEST + 1 and _halos(found) is not None:
-                        yield found
+                for image in self._images[word[start:end]]:
+                    chain = word[:start] + image + word[end:]
+                    if len(chain) <= LONGEST + 1 and _halos(chain) is not None:
+                        made.add(chain)
+        return frozenset(made)
 
     def _image(self, part: Word) -> frozenset[Word]:
-        if part not in self._images:
-            rules = self._rules[tuple(op.name for op in part)]
-            self._images[part] = frozenset(i for rule in rules for i in rule.images(part))
-        return self._images[part]
+        rules = self._rules[tuple(op.name for op in part)]
+        return frozenset(image for rule in rules for image in rule.images(part))
 
 
 def pair(left: Word, right: Word) -> GraphPair:

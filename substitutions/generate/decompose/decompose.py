@@ -21,7 +21,7 @@ from itertools import product
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, apply, tensor
-from pcg.graph.pairs import Outputs
+from pcg.graph.pairs import GraphPair
 from pcg.language.equation import Equation, Output, run_names
 from pcg.language.expr import Max, Sum, walk
 from pcg.language.poly import Poly
@@ -43,23 +43,15 @@ BLOCKS = ("k", "n")
 
 
 @dataclass(frozen=True)
-class Decomposed:
-    """An operator, ``left``, and a graph of others that computes the same."""
-
-    left: Outputs
-    right: Outputs
-
-
-@dataclass(frozen=True)
 class Decomposition:
-    """What is found for an operator: one pair for each number of axes that needs its own; or
-    else the reason why there is none."""
+    """An operator beside a graph of others that computes the same: one pair for each number of
+    axes that needs its own; or else the reason why there is none."""
 
-    pairs: tuple[Decomposed, ...] = ()
+    pairs: tuple[GraphPair, ...] = ()
     reason: str = ""
 
 
-def decompositions(operator: Operator) -> tuple[Decomposed, ...]:
+def decompositions(operator: Operator) -> tuple[GraphPair, ...]:
     """An operator with an inner reduction as graphs of primitive operators, and those that work
     by blocks as the blocks of an axis. Candidates: none is proved here."""
     return (*decompose(operator).pairs, *by_blocks(operator))
@@ -74,14 +66,14 @@ def decompose(operator: Operator) -> Decomposition:
         first = _compiled(operator, lengths)
     except NotCompiled as error:
         return Decomposition(reason=str(error))
-    if any(node.name == operator.name for node in Graph(first.right).nodes):
+    if any(node.name == operator.name for node in Graph(first[1]).nodes):
         return Decomposition(reason="it is a primitive operator")
     if _covers_every_run(operator, first):
         return Decomposition((first,))
     return Decomposition(tuple(_variants(operator)))
 
 
-def _variants(operator: Operator) -> Iterator[Decomposed]:
+def _variants(operator: Operator) -> Iterator[GraphPair]:
     """The decompositions at each number of axes that fits, where one does not stand for all."""
     for chosen in product(range(MAX_LENGTH + 1), repeat=len(operator.runs)):
         lengths = dict(zip(operator.runs, chosen, strict=True))
@@ -89,8 +81,8 @@ def _variants(operator: Operator) -> Iterator[Decomposed]:
             found = _compiled(operator, lengths)
         except (NotCompiled, OperatorError):
             continue  # such as a mean of nothing
-        rank = max(node.ranks[0] for node in Graph(found.left).nodes)
-        if rank <= MAX_RANK and not all(value.node.is_leaf for value in found.right):
+        rank = max(node.ranks[0] for node in Graph(found[0]).nodes)
+        if rank <= MAX_RANK and not all(value.node.is_leaf for value in found[1]):
             yield found
 
 
@@ -99,9 +91,9 @@ def _reduces(operator: Operator) -> bool:
     return any(isinstance(p, Sum | Max) for o in equation.outputs for p in walk(o.body))
 
 
-def _covers_every_run(operator: Operator, pair: Decomposed) -> bool:
+def _covers_every_run(operator: Operator, pair: GraphPair) -> bool:
     """Whether each axis of a run may be any number of axes on both sides."""
-    free = {place for group in free_runs(pair.left, pair.right) for place in group}
+    free = {place for group in free_runs(*pair) for place in group}
     return all(
         (declared.name, at) in free
         for declared in operator.template.operands
@@ -120,7 +112,7 @@ def _instance(
     return operator.instance(operands, given), operands, positions
 
 
-def _compiled(operator: Operator, lengths: Mapping[str, int]) -> Decomposed:
+def _compiled(operator: Operator, lengths: Mapping[str, int]) -> GraphPair:
     """The decomposition for runs of given lengths. Raises NotCompiled."""
     equation, ranks, positions = _instance(operator, lengths)
     inputs = [tensor(o.name, r) for o, r in zip(equation.operands, ranks, strict=True)]
@@ -130,7 +122,7 @@ def _compiled(operator: Operator, lengths: Mapping[str, int]) -> Decomposed:
     known = {**_sizes(equation), **symbols}
     runs = frozenset(name for run, length in lengths.items() for name in run_names(run, length))
     right = tuple(_output(equation, output, known, runs, inputs) for output in equation.outputs)
-    return Decomposed(tuple(node.value(port) for port in range(len(right))), right)
+    return (tuple(node.value(port) for port in range(len(right))), right)
 
 
 def _sizes(equation: Equation) -> dict[str, Poly]:
@@ -207,7 +199,7 @@ def _blocks() -> tuple[Poly, Poly]:
     return count, size
 
 
-def by_blocks(operator: Operator) -> tuple[Decomposed, ...]:
+def by_blocks(operator: Operator) -> tuple[GraphPair, ...]:
     """An operator that takes away one axis, or makes one of a given size, as the same operator
     twice: within the blocks of the axis, and over them."""
     dims = [part.dims for part in operator.template.placing]
@@ -223,13 +215,13 @@ def by_blocks(operator: Operator) -> tuple[Decomposed, ...]:
     if plain == [1, 0] and not operator.sizes:
         inner = apply(unflatten(axis=axis, outer=count, inner=size), x)
         right = apply(operator(axis=axis), apply(operator(axis=axis + 1), inner))
-        return (Decomposed((apply(operator(axis=axis), x),), (right,)),)
+        return (((apply(operator(axis=axis), x),), (right,)),)
     if plain == [0, 1] and len(operator.sizes) == 1:
         (name,) = operator.sizes
         right = apply(_sized(operator, axis, name, count), x)
         right = apply(_sized(operator, axis + 1, name, size), right)
         left = apply(_sized(operator, axis, name, count * size), x)
-        return (Decomposed((left,), (apply(flatten(axis=axis), right),)),)
+        return (((left,), (apply(flatten(axis=axis), right),)),)
     return ()
 
 
