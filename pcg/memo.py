@@ -10,16 +10,16 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 Asked = TypeVar("Asked", bound=Hashable)
-Answer = TypeVar("Answer")
+Told = TypeVar("Told")
 
 
-class Memo(dict[Asked, Answer]):
+class Memo(dict[Asked, Told]):
     """The answers of a function by what it was asked; ``memo[asked]`` asks it once."""
 
-    def __init__(self, answer: Callable[[Asked], Answer]) -> None:
+    def __init__(self, answer: Callable[[Asked], Told]) -> None:
         super().__init__()
         self._answer = answer
 
-    def __missing__(self, asked: Asked) -> Answer:
+    def __missing__(self, asked: Asked) -> Told:
         found = self[asked] = self._answer(asked)
         return found

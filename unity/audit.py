@@ -35,7 +35,7 @@ from substitutions.audit.locate import located
 from substitutions.audit.proofs import check_proofs
 from substitutions.audit.replay import replay
 from substitutions.audit.sources import (
-    Captured,
+    CapturedModel,
     captured,
     check_library,
     check_machine,
@@ -299,7 +299,7 @@ def _check_programs(found: Audit) -> None:
     found.figures["programs_seconds"] = perf_counter() - start
 
 
-def _check_model(found: Audit, name: str, again: Captured, rules: Path | None) -> None:
+def _check_model(found: Audit, name: str, again: CapturedModel, rules: Path | None) -> None:
     """Check the graph that the plan begins with and, if it is that of the model, its names and of
     what running statistics are kept."""
     other = list(check_model(found.plan, name, again))
@@ -337,7 +337,7 @@ def _model_name(found: Audit, model: str | None) -> str | None:
 
 
 @contextmanager
-def _capturing(plan: Plan, name: str | None, jobs: int) -> Generator[Callable[[], Captured]]:
+def _capturing(plan: Plan, name: str | None, jobs: int) -> Generator[Callable[[], CapturedModel]]:
     """Capture a model beside the rest, which it takes longer than; in this process, afterwards,
     where there is to be one only."""
     given = (

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pcg.graph.graph import Graph
 from pcg.graph.pairs import Outputs
 from verifier.sides import REMEMBERED, Written, side_typings
-from verifier.trusted.sizes.degrees import Monomial, Typing, typings
+from verifier.trusted.sizes.degrees import Powers, Typing, typings
 from verifier.trusted.sizes.types import differences, residual
 from verifier.witness import solve
 
@@ -71,7 +71,7 @@ def agree_alike(side: Outputs) -> tuple[Agreement, Mapping[str, int]] | None:
     return None
 
 
-def witness(found: Sequence[Typing], extra: Sequence[Monomial] = ()) -> Mapping[str, int] | None:
+def witness(found: Sequence[Typing], extra: Sequence[Powers] = ()) -> Mapping[str, int] | None:
     """Degrees that satisfy some typings, and for which what is in ``extra`` is 1."""
     equations = [e for typing in found for e in typing.equations] + list(extra)
     whole = [w for typing in found for w in typing.whole]

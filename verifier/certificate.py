@@ -29,21 +29,21 @@ from verifier.decide import Decision
 from verifier.grammar import (
     MAX_LIST,
     MAX_RANK,
-    Count,
-    Degree,
     DegreeName,
+    DegreeNumber,
+    EquationText,
     FreeName,
     GraphText,
     Hash,
-    Index,
-    Label,
-    Name,
+    Identifier,
+    ListIndex,
     PolyFile,
-    Rank,
-    Step,
+    RankNumber,
+    RuleLabel,
+    SizeNumber,
+    StepText,
     Text,
 )
-from verifier.grammar import Equation as EquationText
 from verifier.trusted.proof.local import prove_typing
 from verifier.trusted.sizes.degrees import local_typing, ranks
 from verifier.trusted.sizes.runs import Group
@@ -60,10 +60,10 @@ FOOTER = "\n(check-sat)\n"
 class OperatorFile(FileModel):
     """A definition; the equation says it all."""
 
-    name: Name
+    name: Identifier
     equation: EquationText
-    sizes: tuple[Name, ...] = Field(strict=False, max_length=MAX_RANK)
-    reals: tuple[Name, ...] = Field(strict=False, max_length=MAX_RANK)
+    sizes: tuple[Identifier, ...] = Field(strict=False, max_length=MAX_RANK)
+    reals: tuple[Identifier, ...] = Field(strict=False, max_length=MAX_RANK)
     commutative: bool
     parallel: Parallel | None
 
@@ -91,38 +91,38 @@ class OperatorFile(FileModel):
 
 
 Hashes = Annotated[tuple[Hash, ...], Field(strict=False, max_length=MAX_LIST)]
-Steps = Annotated[tuple[Step, ...], Field(strict=False, max_length=MAX_LIST)]
+StepTexts = Annotated[tuple[StepText, ...], Field(strict=False, max_length=MAX_LIST)]
 
 
 class TheoremFile(FileModel):
     """That tasks on their own blocks compute an operator: the parallel type of a node."""
 
-    operator: Name
-    ranks: tuple[Rank, ...] = Field(strict=False, max_length=MAX_RANK)
-    positions: tuple[Rank, ...] = Field(strict=False, max_length=MAX_RANK)
-    carriers: tuple[Rank, ...] = Field(strict=False, max_length=MAX_RANK)
-    windows: tuple[Name, ...] = Field(strict=False, default=(), max_length=MAX_RANK)
+    operator: Identifier
+    ranks: tuple[RankNumber, ...] = Field(strict=False, max_length=MAX_RANK)
+    positions: tuple[RankNumber, ...] = Field(strict=False, max_length=MAX_RANK)
+    carriers: tuple[RankNumber, ...] = Field(strict=False, max_length=MAX_RANK)
+    windows: tuple[Identifier, ...] = Field(strict=False, default=(), max_length=MAX_RANK)
     """The indices of windows that are cut, since operands have halos."""
-    steps: Steps
+    steps: StepTexts
     conditions: Hashes
 
 
 class WitnessFile(FileModel):
     """Sizes, degrees and real attributes at which both sides are typed alike."""
 
-    sizes: dict[FreeName, Count]
-    degrees: dict[DegreeName, Degree]
-    reals: dict[Name, float]
+    sizes: dict[FreeName, SizeNumber]
+    degrees: dict[DegreeName, DegreeNumber]
+    reals: dict[Identifier, float]
 
 
-Axes = Annotated[tuple[tuple[Name, Rank], ...], Field(max_length=MAX_LIST)]
+Axes = Annotated[tuple[tuple[Identifier, RankNumber], ...], Field(max_length=MAX_LIST)]
 
 
 class CertificateFile(FileModel):
     """All that a proof rests on."""
 
     schema_version: Literal[1]
-    rule: Label
+    rule: RuleLabel
     operators: tuple[OperatorFile, ...] = Field(strict=False, max_length=64)
     left: GraphText
     right: GraphText
@@ -132,11 +132,11 @@ class CertificateFile(FileModel):
     """What the right side asks beyond the left."""
     whole: bool
     """Whether it is about tensors that are neither cut nor copied; types then need no proof."""
-    typings: tuple[Index, Index] = Field(strict=False)
+    typings: tuple[ListIndex, ListIndex] = Field(strict=False)
     types: Hash | Literal[""]
     """The condition that both sides have the same types."""
     theorems: tuple[TheoremFile, ...] = Field(strict=False, max_length=MAX_LIST)
-    steps: Steps
+    steps: StepTexts
     conditions: Hashes
     witness: WitnessFile
     runs: tuple[Axes, ...] = Field(strict=False, default=(), max_length=256)

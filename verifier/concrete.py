@@ -23,7 +23,7 @@ from pcg.types.operator import Call
 from pcg.types.tensor import Degrees, ParallelTensor
 from verifier.sides import Written, side_typings
 from verifier.trusted.errors import Undecided
-from verifier.trusted.sizes.degrees import Monomial
+from verifier.trusted.sizes.degrees import Powers
 from verifier.trusted.sizes.sizes import Sizes, input_size
 from verifier.trusted.sizes.types import differences
 from verifier.witness import solve, value_of
@@ -157,8 +157,8 @@ def fixed_sizes(sizes: Sizes, fixed: Mapping[str, int]) -> Sizes:
 class DegreeSystem:
     """What degrees satisfy at which two sides are typed, in one way; alike, if they ever are."""
 
-    equations: tuple[Monomial, ...]
-    whole: tuple[Monomial, ...]
+    equations: tuple[Powers, ...]
+    whole: tuple[Powers, ...]
     symbols: frozenset[str]
 
     @staticmethod
@@ -184,7 +184,7 @@ class DegreeSystem:
 
     def solve(self, pins: Mapping[str, int]) -> Mapping[str, int] | None:
         """Degrees with the values given for some of them; None if there are none."""
-        pinned = [Monomial.of(s).over(Monomial.number(v)) for s, v in pins.items()]
+        pinned = [Powers.of(s).over(Powers.number(v)) for s, v in pins.items()]
         return solve([*self.equations, *pinned], self.whole, self.symbols)
 
     def pinned(self, wishes: Sequence[tuple[str, int]]) -> Mapping[str, int] | None:

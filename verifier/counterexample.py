@@ -37,7 +37,7 @@ Nested = float | tuple["Nested", ...]
 """An array as nested tuples, outermost dimension first."""
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """What a difference is in, the most telling first."""
 
     DEGREES = "degrees"
@@ -47,14 +47,14 @@ class Kind(StrEnum):
     """One side is a number and the other is none (``verifier.trusted.values.domain``)."""
 
 
-VALUES = (Kind.VALUE, Kind.UNDEFINED)
+VALUES = (DifferenceKind.VALUE, DifferenceKind.UNDEFINED)
 
 
 @dataclass(frozen=True)
 class Difference:
     """How two sides differ, in one line of words."""
 
-    kind: Kind
+    kind: DifferenceKind
     text: str
 
 
@@ -90,9 +90,9 @@ def replay(instance: Instance, seed: int = 0, *, once: bool = False) -> Countere
         found = difference(instance, inputs)
         if found is None:
             continue
-        if found.kind is Kind.UNDEFINED:
+        if found.kind is DifferenceKind.UNDEFINED:
             break
-        hidden = found.kind is Kind.VALUE and not _differs_in_field(instance, seed)
+        hidden = found.kind is DifferenceKind.VALUE and not _differs_in_field(instance, seed)
         return None if hidden else report(instance, inputs, found)
     else:
         if once:
@@ -106,7 +106,7 @@ def _undefined(instance: Instance, seed: int) -> Counterexample | None:
     drawn = random_leaves(instance, Reals(), np.random.default_rng(seed))
     inputs = {name: np.round(values * EXACT) / EXACT for name, values in drawn.items()}
     found = difference(instance, inputs)
-    if found is None or found.kind is not Kind.UNDEFINED:
+    if found is None or found.kind is not DifferenceKind.UNDEFINED:
         return None
     return report(instance, inputs, found)
 
@@ -154,11 +154,11 @@ def value_difference(
         differs = finite if overflows else finite | (np.isfinite(x) != np.isfinite(y))
         if not differs.any():
             continue
-        kind = Kind.VALUE if finite.any() else Kind.UNDEFINED
+        kind = DifferenceKind.VALUE if finite.any() else DifferenceKind.UNDEFINED
         at = tuple(int(i) for i in np.argwhere(finite if finite.any() else differs)[0])
         where = f"element {list(at)} of output {output}"
         found = Difference(kind, f"{where} is {x[at]} on the left, {y[at]} on the right")
-        if kind is Kind.VALUE:
+        if kind is DifferenceKind.VALUE:
             return found
         undefined = undefined or found
     return undefined
@@ -252,7 +252,9 @@ def type_difference(instance: Instance) -> Difference | None:
     pairs = zip(instance.left.outputs, instance.right.outputs, strict=True)
     for output, (a, b) in enumerate(pairs):
         if a.type != b.type:
-            kind = Kind.DEGREES if a.type.degrees != b.type.degrees else Kind.SHAPE
+            kind = (
+                DifferenceKind.DEGREES if a.type.degrees != b.type.degrees else DifferenceKind.SHAPE
+            )
             text = f"output {output} has type {a.type} on the left, {b.type} on the right"
             return Difference(kind, text)
     return None

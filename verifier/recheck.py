@@ -79,8 +79,8 @@ class Rechecker:
 
     scripts: Path | Mapping[str, str]
     solvers: Solvers
-    outcomes: dict[tuple[str, str], smt.Outcome] = field(
-        default_factory=dict[tuple[str, str], smt.Outcome]
+    outcomes: dict[tuple[str, str], smt.Answer] = field(
+        default_factory=dict[tuple[str, str], smt.Answer]
     )
     theorems: dict[tuple[Operator, TheoremFile], tuple[str, ...]] = field(
         default_factory=dict[tuple[Operator, TheoremFile], tuple[str, ...]]
@@ -157,14 +157,14 @@ class Rechecker:
         except Unproved as error:
             raise Rejected(f"{name} is not shown to commute: {error}") from None
 
-    def _judge(self, condition: str) -> smt.Outcome:
+    def _judge(self, condition: str) -> smt.Answer:
         """What the first solver says that finds no contradiction; ``unsat`` if all do."""
         for solver in self.solvers:
             if (outcome := self._ask(solver, condition)) != "unsat":
                 return outcome
         return "unsat"
 
-    def _ask(self, solver: str, condition: str) -> smt.Outcome:
+    def _ask(self, solver: str, condition: str) -> smt.Answer:
         key = (script_name(condition), solver)
         if key not in self.outcomes:
             self.outcomes[key] = self.solvers[solver](condition)
@@ -190,7 +190,7 @@ class Rechecker:
         return self.scripts[name]
 
 
-def _assume(condition: str) -> smt.Outcome:
+def _assume(condition: str) -> smt.Answer:
     """Conditions are only collected here; solvers see them afterwards."""
     return "unsat"
 

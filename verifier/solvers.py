@@ -14,7 +14,7 @@ RESOURCES = 5_000_000
 every machine, however busy."""
 
 
-def ask_cvc5(script: str) -> smt.Outcome:
+def ask_cvc5(script: str) -> smt.Answer:
     """Whether cvc5 can satisfy a script; what it cannot read or has no memory for is unknown.
     Raises InputError where it is not installed."""
     cvc5 = _cvc5()
@@ -24,7 +24,7 @@ def ask_cvc5(script: str) -> smt.Outcome:
         return "unknown"
 
 
-def _ask_cvc5(script: str, cvc5: Any) -> smt.Outcome:
+def _ask_cvc5(script: str, cvc5: Any) -> smt.Answer:
     solver = cvc5.Solver(cvc5.TermManager())
     solver.setOption("rlimit-per", str(RESOURCES))
     parser = cvc5.InputParser(solver)

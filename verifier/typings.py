@@ -17,14 +17,14 @@ from verifier.trusted.sizes.degrees import local_typing, ranks
 
 Theorem = tuple[Call, tuple[int, ...], LocalTyping]
 """An operator's typing at some ranks. Attributes that are no positions have no part in it."""
-Key = tuple[object, ...]
+TheoremKey = tuple[object, ...]
 
-_REASONS: dict[Key, str | None] = {}
+_REASONS: dict[TheoremKey, str | None] = {}
 
 
 def missing(sides: Iterable[Value]) -> list[Theorem]:
     """The theorems about operators of some graphs that this process knows nothing of, once."""
-    found: dict[Key, Theorem] = {}
+    found: dict[TheoremKey, Theorem] = {}
     for node in Graph(tuple(sides)).nodes:
         if (theorem := _theorem(node)) is not None and _key(theorem) not in _REASONS:
             found[_key(theorem)] = theorem
@@ -57,6 +57,6 @@ def _theorem(node: Node) -> Theorem | None:
     return node.operator_call, ranks(node), local_typing(node)
 
 
-def _key(theorem: Theorem) -> Key:
+def _key(theorem: Theorem) -> TheoremKey:
     call, of_ranks, typing = theorem
     return call.operator, of_ranks, call.positions, typing

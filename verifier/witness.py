@@ -13,7 +13,7 @@ from math import lcm
 
 from pcg.language.poly import Poly
 from verifier.trusted import smt
-from verifier.trusted.sizes.degrees import Basis, Monomial
+from verifier.trusted.sizes.degrees import Basis, Powers
 
 PREFERRED = 2
 """Free degrees are powers of this prime."""
@@ -22,7 +22,7 @@ MAX_EXPONENT = 2
 
 
 def solve(
-    equations: Sequence[Monomial], whole: Sequence[Monomial], symbols: Iterable[str]
+    equations: Sequence[Powers], whole: Sequence[Powers], symbols: Iterable[str]
 ) -> Mapping[str, int] | None:
     """Positive integers for ``symbols``, small ones first; None if there are none.
 
@@ -38,7 +38,7 @@ def solve(
 
 @lru_cache(maxsize=65536)
 def _solve(
-    basis: Basis, whole: tuple[Monomial, ...], names: frozenset[str]
+    basis: Basis, whole: tuple[Powers, ...], names: frozenset[str]
 ) -> tuple[tuple[str, int], ...] | None:
     """Solve for the symbols that the basis leaves free; the others follow from them."""
     solved = dict(basis.rows)
@@ -54,16 +54,16 @@ def _solve(
     return _by_z3(basis, whole, unknown)
 
 
-def _divides(symbol: str, needed: Iterable[Monomial]) -> bool:
+def _divides(symbol: str, needed: Iterable[Powers]) -> bool:
     return any(dict(m.powers).get(symbol, 0) > 0 and _has_divisor(m) for m in needed)
 
 
-def _has_divisor(monomial: Monomial) -> bool:
+def _has_divisor(monomial: Powers) -> bool:
     return any(e < 0 for _, e in monomial.powers)
 
 
 def complete(
-    values: Mapping[str, int], solved: Mapping[str, Monomial], unknown: Sequence[str]
+    values: Mapping[str, int], solved: Mapping[str, Powers], unknown: Sequence[str]
 ) -> dict[str, int] | None:
     """The values of all symbols, by those of the free ones; None where one is no degree."""
     full = dict(values)
@@ -76,7 +76,7 @@ def complete(
     return full
 
 
-def value_of(monomial: Monomial, values: Mapping[str, int]) -> int | None:
+def value_of(monomial: Powers, values: Mapping[str, int]) -> int | None:
     """The value of a monomial, if it is a whole number."""
     total = Fraction(1)
     for symbol, exponent in monomial.powers:
@@ -91,9 +91,9 @@ def value_of(monomial: Monomial, values: Mapping[str, int]) -> int | None:
 
 
 def _by_z3(
-    basis: Basis, whole: Sequence[Monomial], unknown: Sequence[str]
+    basis: Basis, whole: Sequence[Powers], unknown: Sequence[str]
 ) -> tuple[tuple[str, int], ...] | None:
-    rows = [value.over(Monomial.of(symbol)) for symbol, value in basis.rows]
+    rows = [value.over(Powers.of(symbol)) for symbol, value in basis.rows]
     primes = {int(s) for m in (*rows, *whole) for s, _ in m.powers if s.isdigit()} | {PREFERRED}
     exponents = {p: {s: Poly.of(f"{s}@{p}") for s in unknown} for p in sorted(primes)}
     variables = [v for powers in exponents.values() for v in powers.values()]
@@ -115,7 +115,7 @@ def _by_z3(
     return tuple(sorted(values.items()))
 
 
-def _log(monomial: Monomial, prime: int, powers: Mapping[str, Poly]) -> Poly:
+def _log(monomial: Powers, prime: int, powers: Mapping[str, Poly]) -> Poly:
     """The exponent of ``prime`` in a monomial, times the common denominator of its powers."""
     scale = lcm(*(e.denominator for _, e in monomial.powers)) if monomial.powers else 1
     total = Poly()

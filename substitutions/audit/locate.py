@@ -14,7 +14,7 @@ from pcg.plan.text import node_names
 from substitutions.audit.errors import Refused
 from substitutions.audit.forms import concrete
 from substitutions.audit.replay import Follower
-from substitutions.audit.values import Values
+from substitutions.audit.values import NamedValues
 from substitutions.rules.rule import Rule
 
 
@@ -56,7 +56,7 @@ def _images(plan: Plan, values: Sequence[Value], library: Sequence[Rule]) -> tup
     followed whether or not anything reads it in the end."""
     by_name = {rule.name: rule for rule in library}
     forms: dict[str, Rule] = {}
-    followed = Follower(Values(Graph((*plan.model.outputs, *values))))
+    followed = Follower(NamedValues(Graph((*plan.model.outputs, *values))))
     try:
         for number, step in enumerate(plan.derivation):
             if step.rule not in forms:

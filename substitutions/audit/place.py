@@ -12,8 +12,7 @@ from math import isclose
 from pcg.graph.graph import Leaf, Value
 from pcg.language.poly import Poly
 from pcg.plan.schema import Symbol
-from pcg.types.operator import Call
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call
 from substitutions.audit.errors import Refused
 from substitutions.audit.values import Port
 
@@ -43,7 +42,7 @@ def evaluated(value: Attribute, known: Mapping[str, Symbol]) -> Symbol:
         raise Refused(f"{value} is too large") from None
 
 
-class Place:
+class RulePlace:
     """Where a rule is said to stand: what its inputs are, and the numbers for what is symbolic."""
 
     def __init__(self, inputs: Mapping[str, Port], known: Mapping[str, Symbol]) -> None:

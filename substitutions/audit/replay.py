@@ -14,8 +14,8 @@ from pcg.plan.text import print_graph
 from pcg.types.operator import Call
 from substitutions.audit.errors import Finding, Refused
 from substitutions.audit.forms import concrete
-from substitutions.audit.place import Place, evaluated, numbers
-from substitutions.audit.values import Item, Port, Values, draft
+from substitutions.audit.place import RulePlace, evaluated, numbers
+from substitutions.audit.values import GraphItem, NamedValues, Port, draft
 from substitutions.rules.requirements import not_natural
 from substitutions.rules.rule import Rule, attribute_symbols, variables
 
@@ -43,7 +43,7 @@ def replay(plan: Plan, library: Sequence[Rule]) -> Replay:
             where = f"decisions.rules.{applied.name}"
             return Replay((Finding(where, str(error)),), {}, 0, 0)
     used = {step.applied.rule: by_name[step.applied.rule] for step in plan.derivation}
-    followed = Follower(Values(plan.model))
+    followed = Follower(NamedValues(plan.model))
     for number, step in enumerate(plan.derivation):
         try:
             followed.step(number, step, forms[step.rule])
@@ -58,7 +58,7 @@ def replay(plan: Plan, library: Sequence[Rule]) -> Replay:
 class Follower:
     """A graph, step by step."""
 
-    values: Values
+    values: NamedValues
     conditions: int = field(default=0)
 
     def step(self, number: int, step: Application, rule: Rule) -> None:
@@ -67,7 +67,7 @@ class Follower:
         old = self._outputs(step, rule)
         inputs = self._inputs(step, rule)
         known = numbers(inputs, _symbols(step, rule))
-        place = Place(inputs, known)
+        place = RulePlace(inputs, known)
         for pattern, port in zip(rule.left, old, strict=True):
             place.check(pattern, port)
         self._check_requirements(rule, known)
@@ -130,7 +130,7 @@ def _check_apart(rule: Rule, old: Sequence[Port], inputs: Mapping[str, Port]) ->
         return
     replaced = set(old)
     pending = [port.item for port in inputs.values()]
-    seen: set[Item] = set()
+    seen: set[GraphItem] = set()
     while pending:
         item = pending.pop()
         if item not in seen:
@@ -159,9 +159,9 @@ def _attributed(rule: Rule, known: Mapping[str, Symbol]) -> dict[Node, Call]:
 
 def _made(
     rule: Rule, inputs: Mapping[str, Port], attributed: Mapping[Node, Call]
-) -> tuple[list[Item], list[Port]]:
+) -> tuple[list[GraphItem], list[Port]]:
     """The operators of the right side on the inputs, and its outputs."""
-    items: dict[Node, Item] = {}
+    items: dict[Node, GraphItem] = {}
 
     def port(value: Value) -> Port:
         call = value.node.call

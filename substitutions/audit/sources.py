@@ -42,7 +42,7 @@ def check_machine(plan: Plan, machine: Machine) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedModel:
     """A model as it is captured, in a form that can be sent between processes."""
 
     digest: str
@@ -55,15 +55,17 @@ class Captured:
     """In how many groups of samples its batch norms take their statistics."""
 
 
-def captured(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> Captured:
+def captured(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> CapturedModel:
     """A model's graph at a global batch, and its leaves' names. Raises InputError where there is no
     such model, or it has no such groups."""
     found = capture_model(name, batch, devices, norm_groups)
     lines = tuple(print_graph(found.graph).splitlines())
-    return Captured(found.graph.digest, lines, found.naming, found.statistics, found.norm_groups)
+    return CapturedModel(
+        found.graph.digest, lines, found.naming, found.statistics, found.norm_groups
+    )
 
 
-def check_model(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:
+def check_model(plan: Plan, name: str, model: CapturedModel) -> Iterator[Finding]:
     """That the graph that the plan begins with is what capturing a model gives."""
     if model.digest == plan.model.digest:
         return
@@ -74,7 +76,7 @@ def check_model(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:
     yield Finding(f"model.graph[{at}]", f"{lines[0]}, expected {lines[1]} as {name} is captured")
 
 
-def check_naming(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:
+def check_naming(plan: Plan, name: str, model: CapturedModel) -> Iterator[Finding]:
     """That the leaves of the graph are called what they are in the module that was captured: the
     first place where they are not. Else weights would go under the names of others."""
     here, there = _places(plan.naming), _places(model.naming)

@@ -21,7 +21,7 @@ _RUN = re.compile(r"\b(\w+)\.\.\.")
 
 
 @dataclass(frozen=True)
-class Label:
+class NodeLabel:
     """``name`` of an operator or input, the ``attributes`` of a call, and the ``axes`` of the
     result where they are stated, such as ``[a..., i]``."""
 
@@ -30,7 +30,7 @@ class Label:
     axes: str = ""
 
 
-def labels(rule: Rule) -> dict[Node, Label]:
+def labels(rule: Rule) -> dict[Node, NodeLabel]:
     """The labels of all nodes of a rule, as the first mention of each has them."""
     reader = _Reader(rule.statement)
     reader.values(rule.left)
@@ -50,7 +50,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
-        self.found: dict[Node, Label] = {}
+        self.found: dict[Node, NodeLabel] = {}
 
     def values(self, values: Outputs) -> None:
         for number, value in enumerate(values):
@@ -79,9 +79,9 @@ class _Reader:
                 self._value(operand)
             attributes = self._attributes()
             self._take(_PORT)
-        self._state(node, Label(name, attributes, self._take(_AXES)))
+        self._state(node, NodeLabel(name, attributes, self._take(_AXES)))
 
-    def _state(self, node: Node, label: Label) -> None:
+    def _state(self, node: Node, label: NodeLabel) -> None:
         known = self.found.get(node)
         if known is None or not known.axes:
             self.found[node] = label

@@ -30,7 +30,7 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class Layout:
+class BoxLayout:
     """``centres``: the middle of each box from the left edge. ``layers``: how many layers are above
     it. ``bends``: of each wire, the places between its ends, a layer each."""
 
@@ -41,7 +41,7 @@ class Layout:
     bends: tuple[tuple[float, ...], ...]
 
 
-def layout(widths: Sequence[float], wires: Sequence[Wire], sinks: Sequence[int]) -> Layout:
+def layout(widths: Sequence[float], wires: Sequence[Wire], sinks: Sequence[int]) -> BoxLayout:
     """Place boxes of such widths, which wires lead from lower numbers to higher ones; ``sinks``
     stand in the last layer."""
     layers = _layers(len(widths), wires, sinks)
@@ -51,7 +51,7 @@ def layout(widths: Sequence[float], wires: Sequence[Wire], sinks: Sequence[int])
     shift = min(p - w / 2 for p, w in zip(places, drawing.widths, strict=True))
     right = max(p + w / 2 for p, w in zip(places, drawing.widths, strict=True))
     bends = (tuple(places[point] - shift for point in points) for points in drawing.bends)
-    return Layout(
+    return BoxLayout(
         right - shift,
         max(layers, default=-1) + 1,
         tuple(p - shift for p in places[: len(widths)]),

@@ -33,7 +33,7 @@ OFFSETS = ((17, 19, 23, 29), (31, 37, 41, 43))
 
 
 @dataclass(frozen=True)
-class Names:
+class NumberNames:
     """What numbers in a typed pair stand for, such as ``|x.0|``, where that is known: sizes and
     reals, and apart from them degrees, which are small."""
 
@@ -47,7 +47,7 @@ class TypedPair:
 
     left: Graph
     right: Graph
-    names: Names
+    names: NumberNames
 
 
 def typed_pairs(
@@ -114,7 +114,7 @@ def _typed(origin: Origin) -> TypedPair:
     integers = {s: v for s, v in origin.integers.items() if s not in degrees}
     names = {v: s for s, v in sorted(integers.items(), reverse=True) if ".by." not in s and v > 1}
     numbers = {**names, **{v: s for s, v in origin.reals.items()}}
-    return TypedPair(left, right, Names(numbers, {v: s for s, v in degrees.items()}))
+    return TypedPair(left, right, NumberNames(numbers, {v: s for s, v in degrees.items()}))
 
 
 def _small(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> tuple[TypedPair, ...]:
@@ -122,7 +122,7 @@ def _small(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> tuple[T
     for anything, hence no names."""
     found: dict[str, TypedPair] = {}
     for instance in instances(*pair, sizes, degrees):
-        pair_found = TypedPair(instance.left, instance.right, Names({}, {}))
+        pair_found = TypedPair(instance.left, instance.right, NumberNames({}, {}))
         found.setdefault(instance.left.digest, pair_found)
         if len(found) == len(LADDERS):
             break

@@ -26,7 +26,7 @@ MAX_CHOICES = 128
 
 
 @dataclass(frozen=True)
-class Direction:
+class RewriteDirection:
     """Some outputs of a rule, read one way: ``left`` may be replaced by ``right``, where the sizes
     in ``equal`` are equal."""
 
@@ -69,7 +69,7 @@ class Direction:
         return "" if node.is_leaf else node.name
 
 
-def directions(rule: Rule, equal: tuple[SizeEquation, ...] = ()) -> Iterator[Direction]:
+def directions(rule: Rule, equal: tuple[SizeEquation, ...] = ()) -> Iterator[RewriteDirection]:
     """Both directions of a rule; where it has several outputs, of each output alone as well.
     ``equal``: the sizes for which it is proved, if that is not for all."""
     pairs = [(rule.left, rule.right)]
@@ -77,8 +77,8 @@ def directions(rule: Rule, equal: tuple[SizeEquation, ...] = ()) -> Iterator[Dir
         pairs += [((a,), (b,)) for a, b in zip(rule.left, rule.right, strict=True)]
     for left, right in pairs:
         if left != right:
-            yield Direction(rule, True, left, right, equal)
-            yield Direction(rule, False, right, left, equal)
+            yield RewriteDirection(rule, True, left, right, equal)
+            yield RewriteDirection(rule, False, right, left, equal)
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,16 @@ class Pool:
         return Pool(values, sizes_found, degrees_found, tuple(sorted(reals)))
 
 
-def at(direction: Direction, host: Value, pool: Pool) -> Iterator[Value]:
+def at(direction: RewriteDirection, host: Value, pool: Pool) -> Iterator[Value]:
     """What a direction with one output may replace a value by: values of the same type."""
     for bound in bindings(direction.left[0], host, Binding({}, {})):
         for (image,) in _images(direction, bound, (host,), pool):
             yield image
 
 
-def together(direction: Direction, graph: Graph, pool: Pool) -> Iterator[Mapping[Value, Value]]:
+def together(
+    direction: RewriteDirection, graph: Graph, pool: Pool
+) -> Iterator[Mapping[Value, Value]]:
     """What a direction with several outputs may replace values of a graph by, all at once."""
     hosts = [value for node in graph.nodes for value in ports(node)]
 
@@ -134,7 +136,9 @@ def together(direction: Direction, graph: Graph, pool: Pool) -> Iterator[Mapping
             yield dict(zip(found, images, strict=True))
 
 
-def _images(direction: Direction, bound: Binding, hosts: Outputs, pool: Pool) -> Iterator[Outputs]:
+def _images(
+    direction: RewriteDirection, bound: Binding, hosts: Outputs, pool: Pool
+) -> Iterator[Outputs]:
     """The right side at a match, for each choice of what is open, where the types agree."""
     for chosen in _completed(direction, bound, pool):
         try:
@@ -146,7 +150,7 @@ def _images(direction: Direction, bound: Binding, hosts: Outputs, pool: Pool) ->
             yield images
 
 
-def _completed(direction: Direction, bound: Binding, pool: Pool) -> Iterator[Binding]:
+def _completed(direction: RewriteDirection, bound: Binding, pool: Pool) -> Iterator[Binding]:
     """Bindings of all inputs and symbols under which all equations hold."""
     found = solved(bound)
     # Whole symbols are sizes, paddings and degrees, of which none is negative.
@@ -170,7 +174,7 @@ def _completed(direction: Direction, bound: Binding, pool: Pool) -> Iterator[Bin
 
 
 def _ranges(
-    direction: Direction, symbols: Sequence[str], pool: Pool
+    direction: RewriteDirection, symbols: Sequence[str], pool: Pool
 ) -> dict[str, Sequence[Number]]:
     """The numbers that each symbol may stand for, by the attributes that it occurs in."""
     found: dict[str, Sequence[Number]] = {}

@@ -26,7 +26,7 @@ from pcg.errors import NegativeAnswer
 from pcg.ops.stand_ins import STAND_INS
 from pcg.types.operator import Operator
 from substitutions.generate.algebra.algebra import algebra
-from substitutions.generate.algebra.enumerate import Instance, computing, instances
+from substitutions.generate.algebra.enumerate import RankedCall, computing, instances
 from substitutions.generate.algebra.worlds import worlds
 from substitutions.generate.attempt import attempt, first_form
 from substitutions.generate.cuts.chains import chain_rules
@@ -52,13 +52,13 @@ BUDGET = Budget(seconds=60)
 NARROW = "proved, left out"
 """Of candidates that hold only where products of sizes are equal (``attempt``)."""
 
-Progress = Callable[[str, int, int], None]
+PhaseProgress = Callable[[str, int, int], None]
 """Told the phase, how much of it is done, and how much there is."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Report:
+class GenerationReport:
     """What a run of the generator did.
 
     ``typings``: theorems behind parallel types that were proved. ``graphs``: enumerated, of
@@ -84,7 +84,7 @@ class Generated:
     """A library of the proved candidates, and the others with what was decided of them."""
 
     library: LibraryFile
-    report: Report
+    report: GenerationReport
     rejected: tuple[tuple[Candidate, Decision], ...]
 
 
@@ -100,7 +100,7 @@ def generate(
     jobs: int | None = None,
     derived: bool = False,
     parallel: bool = True,
-    progress: Progress = no_progress,
+    progress: PhaseProgress = no_progress,
     budget: Budget = BUDGET,
 ) -> Generated:
     """Generate and prove the library of some computing operators (all, by default).
@@ -140,8 +140,8 @@ def _report(
     verdicts: dict[str, int],
     clock: _Clock,
     jobs: int,
-) -> Report:
-    return Report(
+) -> GenerationReport:
+    return GenerationReport(
         typings=typings,
         graphs=sum(part.graphs for part in parts),
         values=sum(part.values for part in parts),
@@ -154,7 +154,7 @@ def _report(
     )
 
 
-def _prove_typings(chosen: Sequence[Operator], jobs: int, progress: Progress) -> int:
+def _prove_typings(chosen: Sequence[Operator], jobs: int, progress: PhaseProgress) -> int:
     """Prove the parallel types of some operators at all of their ranks; how many theorems that
     took. Raises NegativeAnswer where one is not proved."""
     around = [instance for operator in chosen for instance in instances(operator)]
@@ -165,14 +165,16 @@ def _prove_typings(chosen: Sequence[Operator], jobs: int, progress: Progress) ->
     return total
 
 
-Task = Callable[[], Enumerated]
+EnumerationTask = Callable[[], Enumerated]
 
 
-def _tasks(chosen: Sequence[Operator], max_ops: int, jobs: int, *, parallel: bool) -> list[Task]:
+def _tasks(
+    chosen: Sequence[Operator], max_ops: int, jobs: int, *, parallel: bool
+) -> list[EnumerationTask]:
     """The parts of the enumeration, the longest first: while others have workers of their own,
     several share that one, which would else be waited for in the end."""
     names = frozenset(operator.name for operator in chosen)
-    found: list[Task] = [
+    found: list[EnumerationTask] = [
         partial(algebra, world, max_ops, 1 if number else jobs)
         for number, world in enumerate(worlds(names))
     ]
@@ -192,7 +194,7 @@ def _decomposed(operator: Operator) -> Enumerated:
 class _Prover:
     """Proves candidates that are no instances of other candidates, or of what is proved."""
 
-    def __init__(self, jobs: int, progress: Progress, budget: Budget) -> None:
+    def __init__(self, jobs: int, progress: PhaseProgress, budget: Budget) -> None:
         self._jobs, self._progress, self._budget = jobs, progress, budget
         self.proved: dict[General, RuleFile] = {}
         """The rules, each as it is written."""
@@ -269,7 +271,7 @@ def _rank(candidate: Candidate) -> tuple[int, int]:
     return candidate.steps, -len(candidate.ones)
 
 
-def _run(task: Task) -> Enumerated:
+def _run(task: EnumerationTask) -> Enumerated:
     return task()
 
 
@@ -294,14 +296,14 @@ class _Clock:
         self.seconds[phase], self._last = now - self._last, now
 
 
-def _watched(items: Iterable[T], phase: str, total: int, progress: Progress) -> Iterator[T]:
+def _watched(items: Iterable[T], phase: str, total: int, progress: PhaseProgress) -> Iterator[T]:
     progress(phase, 0, total)
     for done, item in enumerate(items, 1):
         yield item
         progress(phase, done, total)
 
 
-def _typings(instance: Instance) -> int:
+def _typings(instance: RankedCall) -> int:
     """How many theorems the parallel type of an instance takes; raises unless all are proved."""
     if instance.call.operator.parallel is not None:
         return 0

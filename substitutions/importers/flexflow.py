@@ -14,19 +14,19 @@ from pcg.graph.graph import apply, tensor
 from pcg.language.poly import ONE, Poly
 from pcg.ops import algebra, groups
 from substitutions.importers import operators
-from substitutions.importers.concats import Step, changed
-from substitutions.importers.imported import Case, IllTypedError, Imported
+from substitutions.importers.concats import Rescaling, changed
+from substitutions.importers.imported import IllTypedError, Imported, ImportedCase
 from substitutions.importers.schema import ForeignOperator, ForeignRule, ForeignSide
 from substitutions.importers.sizes import (
-    Known,
+    KnownSizes,
     equations,
     readable,
     relation,
 )
 from substitutions.importers.tensors import (
-    Axis,
+    ForeignAxis,
+    ForeignTensor,
     Made,
-    Tensor,
     concatenated,
     elementwise,
     match,
@@ -60,7 +60,7 @@ def import_rule(rule: ForeignRule, *, symbolic: bool) -> Imported:
     degrees = stated_degrees(rule)
     if symbolic and len(degrees) != 1:
         raise IllTypedError("there is no one degree that could be left open")
-    known = Known(frozenset({DEGREE}) if symbolic else frozenset())
+    known = KnownSizes(frozenset({DEGREE}) if symbolic else frozenset())
     importer = _Importer(known, symbolic=symbolic)
     left = importer.side("left", rule.left)
     after_left = _relations(known)
@@ -72,7 +72,7 @@ def import_rule(rule: ForeignRule, *, symbolic: bool) -> Imported:
     conditions = tuple(
         text for s, text in found.items() if " = " in text or after_left.get(s) != text
     )
-    case = Case(
+    case = ImportedCase(
         tuple(t.value for t in left),
         tuple(t.value for t in right),
         _size_equations(known, rule.left.inputs | rule.right.inputs),
@@ -87,14 +87,14 @@ def stated_degrees(rule: ForeignRule) -> tuple[int, ...]:
     return tuple(sorted({degree for degree in found if degree is not None}))
 
 
-def _relations(known: Known) -> dict[str, str]:
+def _relations(known: KnownSizes) -> dict[str, str]:
     """What is known of the sizes that the inputs share."""
     symbols = [size.symbol for size in (N, M, K)]
     pairs = equations(known, [symbol for symbol in symbols if symbol is not None])
     return {str(a): relation(str(a), b) for a, b in pairs}
 
 
-def _size_equations(known: Known, inputs: frozenset[int]) -> tuple[SizeEquation, ...]:
+def _size_equations(known: KnownSizes, inputs: frozenset[int]) -> tuple[SizeEquation, ...]:
     """The sizes of the inputs, and those of which others are multiples."""
     own = tuple(
         (Poly.of(input_size(input_name(op), dim)), known.resolve(size))
@@ -106,7 +106,7 @@ def _size_equations(known: Known, inputs: frozenset[int]) -> tuple[SizeEquation,
 
 @dataclass(frozen=True)
 class _Importer:
-    known: Known
+    known: KnownSizes
     symbolic: bool
 
     def side(self, name: str, side: ForeignSide) -> Made:
@@ -125,14 +125,14 @@ class _Importer:
     def degree(self, operator: ForeignOperator) -> Poly:
         return Poly.of(DEGREE if self.symbolic else operator.parameters[operators.DEGREE])
 
-    def partition(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def partition(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         (x,) = inputs
         dim = operator.parameters[operators.PARALLEL_DIM]
         axis = replace(x.axes[dim], degree=x.axes[dim].degree * self.degree(operator))
         self.known.divide(axis.size, axis.degree, "size")
         return (x.with_axis(x.value, dim, axis),)
 
-    def combine(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def combine(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         (x,) = inputs
         dim = operator.parameters[operators.PARALLEL_DIM]
         degree = x.axes[dim].degree.over(self.degree(operator))
@@ -141,26 +141,26 @@ class _Importer:
             raise IllTypedError(f"dimension {dim}: degree {pair}")
         return (x.with_axis(x.value, dim, replace(x.axes[dim], degree=degree)),)
 
-    def replicate(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def replicate(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         (x,) = inputs
         dim, degree = operator.parameters[operators.PARALLEL_DIM], self.degree(operator)
         old = x.axes[dim]
-        concat = changed(old.concat, Step(degree))
-        axis = Axis(old.size * degree, concat, old.degree * degree)
+        concat = changed(old.concat, Rescaling(degree))
+        axis = ForeignAxis(old.size * degree, concat, old.degree * degree)
         value = apply(groups.repeat_each(axis=dim, times=degree), x.value)
         return (x.with_axis(value, dim, axis),)
 
-    def reduce(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def reduce(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         (x,) = inputs
         dim, degree = operator.parameters[operators.PARALLEL_DIM], self.degree(operator)
         old = x.axes[dim]
         size = self.known.divide(old.size, degree, f"size of dimension {dim}")
         left = self._reduced(old.degree, degree)
-        axis = Axis(size, changed(old.concat, Step(degree, divides=True)), left)
+        axis = ForeignAxis(size, changed(old.concat, Rescaling(degree, divides=True)), left)
         value = apply(groups.sum_groups(axis=dim, times=degree), x.value)
         return (x.with_axis(value, dim, axis),)
 
-    def linear(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def linear(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         x, w = inputs
         self._check_slices("x", x.axes[0], "w", w.axes[1])
         self._check_slices("w", w.axes[0], "x", x.axes[1])
@@ -169,18 +169,18 @@ class _Importer:
         value = apply(groups.sliced_linear(shares=shares), x.value, w.value)
         if operator.parameters[operators.ACTIVATION]:
             value = apply(algebra.relu(), value)
-        return (Tensor(value, (Axis(shares, degree=shares), x.axes[1], w.axes[1])),)
+        return (ForeignTensor(value, (ForeignAxis(shares, degree=shares), x.axes[1], w.axes[1])),)
 
-    def concat(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def concat(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         return concatenated(self.known, self._axis(operator), inputs)
 
-    def split(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def split(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         return split(self.known, self._axis(operator), inputs[0], operator.outputs)
 
-    def elementwise(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def elementwise(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         return elementwise(self.known, operator, inputs)
 
-    def relu(self, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def relu(self, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         (x,) = inputs
         return (replace(x, value=apply(algebra.relu(), x.value)),)
 
@@ -191,7 +191,7 @@ class _Importer:
             raise IllTypedError(f"dimension {axis} of rank {rank}, but all ranks are {RANK}")
         return axis
 
-    def _check_slices(self, name: str, slices: Axis, other: str, cut: Axis) -> None:
+    def _check_slices(self, name: str, slices: ForeignAxis, other: str, cut: ForeignAxis) -> None:
         """Each shard of one operand uses a slice of the other's R."""
         if (slices.size, slices.degree) != (cut.degree, cut.degree):
             have = f"R of {name} has size {readable(slices.size)}, degree {readable(slices.degree)}"
@@ -207,12 +207,12 @@ class _Importer:
         raise IllTypedError(f"degree {readable(old)} by {readable(degree)}")
 
 
-def _input(op: int) -> Tensor:
-    axes = tuple(Axis(size) for size in input_shape(op))
-    return Tensor(tensor(input_name(op), RANK), axes)
+def _input(op: int) -> ForeignTensor:
+    axes = tuple(ForeignAxis(size) for size in input_shape(op))
+    return ForeignTensor(tensor(input_name(op), RANK), axes)
 
 
-_Reader = Callable[[_Importer, ForeignOperator, Sequence[Tensor]], Made]
+_Reader = Callable[[_Importer, ForeignOperator, Sequence[ForeignTensor]], Made]
 
 _READERS: Mapping[str, _Reader] = {
     "OP_PARTITION": _Importer.partition,

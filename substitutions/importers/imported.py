@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pcg.graph.pairs import Outputs
-from substitutions.importers.operators import Source
+from substitutions.importers.operators import RuleSystem
 from verifier.trusted.sizes.sizes import SizeEquation
 
 MAX_CASES = 256
@@ -29,7 +29,7 @@ class UnsupportedError(Exception):
 
 
 @dataclass(frozen=True)
-class Case:
+class ImportedCase:
     """A pair of graphs over the same inputs with paired outputs."""
 
     left: Outputs
@@ -51,8 +51,8 @@ class Imported:
     """
 
     name: str
-    source: Source
-    cases: tuple[Case, ...]
+    source: RuleSystem
+    cases: tuple[ImportedCase, ...]
     degree: str | None = None
     degrees: tuple[int, ...] = ()
     conditions: tuple[str, ...] = ()

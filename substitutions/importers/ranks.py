@@ -28,7 +28,7 @@ RANKS: Mapping[str, int] = {
 
 
 @dataclass(frozen=True)
-class Ranks:
+class InputRanks:
     """What is known of a rule's inputs, by their numbers. ``kernels``: those that convolutions are
     with, perhaps enlarged, joined or added."""
 
@@ -41,7 +41,7 @@ def usual_rank(op: int) -> int:
     return 2 if op >= -6 else 4 if op >= -19 else 0
 
 
-def ranks_of(rule: ForeignRule) -> Ranks:
+def ranks_of(rule: ForeignRule) -> InputRanks:
     """The ranks of a rule's inputs. Where uses contradict each other, the first one counts; the
     others have no type."""
     classes = _Classes()
@@ -55,7 +55,7 @@ def ranks_of(rule: ForeignRule) -> Ranks:
     roots = {op: classes.root(_place("", op, 0)) for op in inputs}
     for op in sorted(inputs, key=usual_rank, reverse=True):
         classes.ranks.setdefault(roots[op], usual_rank(op))
-    return Ranks(
+    return InputRanks(
         {op: classes.ranks[root] for op, root in roots.items()},
         frozenset(
             op for op, root in roots.items() if root in kernels or (not kernels and op <= -10)

@@ -25,8 +25,8 @@ from substitutions.importers.operators import (
     OP_TYPE,
     RANGES,
     SIGNATURES,
-    Signature,
-    Source,
+    ForeignSignature,
+    RuleSystem,
     canonical,
 )
 
@@ -36,7 +36,7 @@ MAX_RULES = 100_000
 MAX_OPERATORS = 1_000
 """Of one side of a rule."""
 
-LOWEST_INPUT: Mapping[Source, int] = {Source.FLEXFLOW: -6, Source.TASO: -20}
+LOWEST_INPUT: Mapping[RuleSystem, int] = {RuleSystem.FLEXFLOW: -6, RuleSystem.TASO: -20}
 """The inputs of a rule are -1, -2, ... down to this one."""
 
 
@@ -97,7 +97,7 @@ class ForeignOperator:
     parameters: Mapping[str, int] = field(hash=False)
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> ForeignSignature:
         return SIGNATURES[self.name]
 
     @property
@@ -126,7 +126,7 @@ _NOTHING = ForeignSide((), (), ())
 @dataclass(frozen=True)
 class ForeignRule:
     name: str
-    source: Source
+    source: RuleSystem
     left: ForeignSide
     right: ForeignSide
     mixed: str = ""
@@ -141,7 +141,7 @@ class ForeignRule:
 @dataclass(frozen=True)
 class ForeignFile:
     path: str
-    source: Source
+    source: RuleSystem
     rules: tuple[ForeignRule, ...]
 
 
@@ -180,21 +180,21 @@ def _operator_names(where: str, place: str, rule: _RuleModel) -> frozenset[str]:
     return frozenset(names)
 
 
-def _own_source(names: frozenset[str]) -> tuple[Source | None, str]:
+def _own_source(names: frozenset[str]) -> tuple[RuleSystem | None, str]:
     """Which system a rule is from by its operators, most of which exist in one of the two only,
     None if they do not tell; and why it is from neither, if it has operators of both."""
-    found: dict[Source, str] = {}
+    found: dict[RuleSystem, str] = {}
     for name in sorted(names):
         sources = SIGNATURES[name].sources
         if len(sources) == 1:
             found.setdefault(sources[0], name)
     if len(found) > 1:
         both = " and ".join(f"{name} of {source}" for source, name in sorted(found.items()))
-        return Source.TASO, f"it mixes the operators of two systems: {both}"
+        return RuleSystem.TASO, f"it mixes the operators of two systems: {both}"
     return next(iter(found), None), ""
 
 
-def _source(rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> Source:
+def _source(rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> RuleSystem:
     """Which system the rules are from whose operators do not tell.
 
     They are from the one system that all others are from. Where these do not tell, or are from
@@ -207,8 +207,8 @@ def _source(rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> Sou
     operators = [o for rule in rules for o in (*rule.source, *rule.target)]
     ranks = {p.value for o in operators for p in o.para if p.key == NUM_DIM}
     inputs = {tensor.op_id for o in operators for tensor in o.input}
-    low = min(inputs, default=0) < LOWEST_INPUT[Source.FLEXFLOW]
-    return Source.FLEXFLOW if 3 in ranks and not low else Source.TASO
+    low = min(inputs, default=0) < LOWEST_INPUT[RuleSystem.FLEXFLOW]
+    return RuleSystem.FLEXFLOW if 3 in ranks and not low else RuleSystem.TASO
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class _Checker:
 
     where: str
     place: str
-    source: Source
+    source: RuleSystem
     mixed: str = ""
 
     def rule(self, model: _RuleModel) -> ForeignRule:
@@ -286,7 +286,7 @@ class _Checker:
         for key in signature.required:
             if key not in found:
                 self._fail(at, f"{name}: parameter {key} is missing")
-        if self.source is Source.FLEXFLOW and found.get(ACTIVATION, 0) not in (0, 2):
+        if self.source is RuleSystem.FLEXFLOW and found.get(ACTIVATION, 0) not in (0, 2):
             self._fail(at, f"{name}: {ACTIVATION} is {found[ACTIVATION]}, expected 0 or 2")
         return found
 

@@ -21,7 +21,7 @@ _PART = re.compile(r"\|([\w.]+)\.by\.([A-Z\d_]+)\|")
 
 
 @dataclass
-class Known:
+class KnownSizes:
     """What is known of sizes. ``constants``: symbols that no equation may be solved for."""
 
     constants: frozenset[str] = frozenset()
@@ -166,7 +166,7 @@ def relation(symbol: str, value: Poly) -> str:
     return f"{name} = {readable(value)}"
 
 
-def equations(known: Known, symbols: Sequence[str]) -> tuple[SizeEquation, ...]:
+def equations(known: KnownSizes, symbols: Sequence[str]) -> tuple[SizeEquation, ...]:
     """The symbols that are known to be something else, each with what it is."""
     pairs = ((Poly.of(symbol), known.resolve(Poly.of(symbol))) for symbol in symbols)
     return tuple((a, b) for a, b in pairs if a != b)

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pcg.language.poly import Poly
 from substitutions.importers.imported import (
     MAX_CASES,
-    Case,
     IllTypedError,
     Imported,
+    ImportedCase,
     UnsupportedError,
 )
 from substitutions.importers.ranks import ranks_of
 from substitutions.importers.schema import ForeignRule
-from substitutions.importers.sizes import Known, equations
+from substitutions.importers.sizes import KnownSizes, equations
 from substitutions.importers.taso_operators import Demanded, Importer
 from substitutions.importers.tensors import match
 from substitutions.importers.windows import CasesNeeded
@@ -64,7 +64,7 @@ class _Cases:
     rule: ForeignRule
     demanded: Demanded
     pending: list[Assumed] = field(default_factory=lambda: [()])
-    made: list[Case] = field(default_factory=list[Case])
+    made: list[ImportedCase] = field(default_factory=list[ImportedCase])
     conditions: dict[str, None] = field(default_factory=dict[str, None])
     asked: dict[str, SizeEquation] = field(default_factory=dict[str, SizeEquation])
     """What ``demanded`` asks of sizes, in words and as equations."""
@@ -93,7 +93,7 @@ class _Cases:
 
 def _import_case(
     rule: ForeignRule, assumed: Assumed, demanded: Demanded
-) -> tuple[Case, tuple[str, ...], dict[str, SizeEquation]]:
+) -> tuple[ImportedCase, tuple[str, ...], dict[str, SizeEquation]]:
     """The pair of graphs under assumptions, what the right side asks of sizes beyond the left, and
     what ``demanded`` does.
 
@@ -102,7 +102,7 @@ def _import_case(
     """
     settled: Mapping[str, Poly] = {}
     while True:
-        importer = Importer(Known(), demanded, ranks_of(rule), settled)
+        importer = Importer(KnownSizes(), demanded, ranks_of(rule), settled)
         for symbol, value in assumed:
             importer.known.equal(symbol, value, "sizes")
         if demanded.same_outputs:
@@ -119,7 +119,7 @@ def _import_case(
     known = importer.known
     values = [tuple(t.value for t in side) for side in (left, right)]
     equal = equations(known, sorted(known.sizes.solved))
-    case = Case(values[0], values[1], equal, _text(assumed))
+    case = ImportedCase(values[0], values[1], equal, _text(assumed))
     asked = tuple(
         text
         for text, symbols in known.asked.items()

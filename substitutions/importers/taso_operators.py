@@ -16,13 +16,13 @@ from substitutions.importers import operators, tensors
 from substitutions.importers.imported import (
     IllTypedError,
 )
-from substitutions.importers.ranks import Ranks
+from substitutions.importers.ranks import InputRanks
 from substitutions.importers.schema import ForeignOperator, ForeignSide
-from substitutions.importers.sizes import Known
+from substitutions.importers.sizes import KnownSizes
 from substitutions.importers.tensors import (
-    Axis,
+    ForeignAxis,
+    ForeignTensor,
     Made,
-    Tensor,
     activated,
     axis_of,
     check_ranks,
@@ -33,7 +33,7 @@ from substitutions.importers.tensors import (
     placed,
     slid,
 )
-from substitutions.importers.windows import CasesNeeded, Windows, centred, quotient
+from substitutions.importers.windows import CasesNeeded, ForeignWindows, centred, quotient
 from substitutions.importers.windows import windows as find_windows
 from verifier.trusted.sizes.sizes import SizeEquation, input_size
 
@@ -50,9 +50,9 @@ class Demanded:
 
 @dataclass
 class Importer:
-    known: Known
+    known: KnownSizes
     demanded: Demanded
-    ranks: Ranks
+    ranks: InputRanks
     settled: Mapping[str, Poly]
     """What the unstated sizes of constants are, as far as that has been found out."""
     fresh: set[str] = field(default_factory=set[str])
@@ -60,9 +60,9 @@ class Importer:
     demands: dict[str, SizeEquation] = field(default_factory=dict[str, SizeEquation])
     """What was demanded of sizes though typing does not ask it, by the words for it."""
 
-    def side(self, name: str, side: ForeignSide) -> tuple[Tensor, ...]:
+    def side(self, name: str, side: ForeignSide) -> tuple[ForeignTensor, ...]:
         """The tensors of a side that are mapped; all its operators are typed."""
-        made: dict[int, tuple[Tensor, ...]] = {}
+        made: dict[int, tuple[ForeignTensor, ...]] = {}
         for number in side.order:
             operator = side.operators[number]
             if operator.name == "OP_CONSTANT_ONE":
@@ -88,8 +88,8 @@ class Importer:
         name: str,
         side: ForeignSide,
         operator: ForeignOperator,
-        made: dict[int, tuple[Tensor, ...]],
-    ) -> list[Tensor]:
+        made: dict[int, tuple[ForeignTensor, ...]],
+    ) -> list[ForeignTensor]:
         found = [
             self._input(r.op) if r.op < 0 else made[r.op][r.port] if r.op in made else None
             for r in operator.inputs
@@ -102,7 +102,7 @@ class Importer:
                 made[reference.op] = (self._ones(f"{name}{reference.op}", rank),)
         return [self._input(r.op) if r.op < 0 else made[r.op][r.port] for r in operator.inputs]
 
-    def _input(self, op: int) -> Tensor:
+    def _input(self, op: int) -> ForeignTensor:
         return input_tensor(op, self.ranks.of[op])
 
     def settle(self, inputs: frozenset[int]) -> Mapping[str, Poly]:
@@ -127,40 +127,52 @@ class Importer:
         self.fresh.add(symbol)
         return self.settled.get(symbol, Poly.of(symbol))
 
-    def matmul(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def matmul(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         x, w = inputs
         check_ranks(inputs, 2)
         self.known.equal(x.axes[1].size, w.axes[0].size, "inner sizes")
         value = activated(operator, apply(algebra.matmul(), x.value, w.value))
-        return (Tensor(value, (x.axes[0], w.axes[1])),)
+        return (ForeignTensor(value, (x.axes[0], w.axes[1])),)
 
-    def elementwise(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def elementwise(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         return tensors.elementwise(self.known, operator, inputs)
 
-    def function(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def function(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         (x,) = inputs
         return (replace(x, value=apply(_FUNCTIONS[operator.name], x.value)),)
 
-    def scale(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def scale(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         x, s = inputs
         if s.rank:
             raise IllTypedError(f"the second input has rank {s.rank}, expected a scalar")
         return (replace(x, value=apply(groups.times_scalar(), x.value, s.value)),)
 
-    def concat(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def concat(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         return tensors.concatenated(self.known, axis_of(operator, inputs), inputs)
 
-    def split(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def split(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         dim = axis_of(operator, inputs)
         return tensors.split(self.known, dim, inputs[0], operator.outputs)
 
-    def transpose(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def transpose(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         (x,) = inputs
         order = permutation(operator, x.rank)
         value = layout.permute(x.value, order)
-        return (Tensor(value, tuple(x.axes[dim] for dim in order)),)
+        return (ForeignTensor(value, tuple(x.axes[dim] for dim in order)),)
 
-    def conv2d(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def conv2d(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         x, k = inputs
         check_ranks(inputs, 4)
         for axis, name in zip(k.axes[2:], operators.KERNEL, strict=True):
@@ -172,7 +184,7 @@ class Importer:
         kind = windows.conv2d if groups == ONE else windows.grouped_conv2d
         call = kind(**placed(operator, found), dilation_h=1, dilation_w=1)
         value = activated(operator, apply(call, x.value, k.value))
-        return (Tensor(value, (x.axes[0], k.axes[0], *slid(operator, x, found))),)
+        return (ForeignTensor(value, (x.axes[0], k.axes[0], *slid(operator, x, found))),)
 
     def _groups(self, place: str, channels: Poly, each: Poly) -> Poly:
         """How many times the channels of a kernel those of an image are."""
@@ -192,7 +204,7 @@ class Importer:
         for k in kernels[1:]:
             self.demand(k.axes[0].size, kernels[0].axes[0].size)
 
-    def pool(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def pool(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         (x,) = inputs
         check_ranks(inputs, 4)
         kernel = [operator.parameters[name] for name in operators.KERNEL]
@@ -200,24 +212,28 @@ class Importer:
         kind = windows.max_pool2d if operator.name == "OP_POOL2D_MAX" else windows.avg_pool2d
         call = kind(**placed(operator, found), kernel_h=kernel[0], kernel_w=kernel[1])
         value = activated(operator, apply(call, x.value))
-        return (Tensor(value, (*x.axes[:2], *slid(operator, x, found))),)
+        return (ForeignTensor(value, (*x.axes[:2], *slid(operator, x, found))),)
 
-    def enlarge(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def enlarge(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         (k,) = inputs
         check_ranks(inputs, 4)
         new = [operator.parameters[name] for name in operators.KERNEL]
         pairs = zip(k.axes[2:], new, strict=True)
         top, left = (centred(self.known, axis.size, size) for axis, size in pairs)
         call = windows.enlarge(kernel_h=new[0], kernel_w=new[1], top=top, left=left)
-        axes = (*k.axes[:2], *(Axis(Poly.of(size)) for size in new))
-        return (Tensor(apply(call, k.value), axes),)
+        axes = (*k.axes[:2], *(ForeignAxis(Poly.of(size)) for size in new))
+        return (ForeignTensor(apply(call, k.value), axes),)
 
-    def identity(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def identity(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         size = self._unstated(place, "size")
         return (constant(constants.identity_matrix(size=size), size, size),)
 
     def identity_kernel(
-        self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
     ) -> Made:
         channels = self._unstated(place, "channels")
         height, width = self._kernel(place, operator)
@@ -231,7 +247,7 @@ class Importer:
         return (constant(call, channels, channels, height, width),)
 
     def averaging_kernel(
-        self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
     ) -> Made:
         channels = self._unstated(place, "channels")
         height, width = self._kernel(place, operator)
@@ -247,14 +263,14 @@ class Importer:
         )
         return height, width
 
-    def _ones(self, place: str, rank: int) -> Tensor:
+    def _ones(self, place: str, rank: int) -> ForeignTensor:
         sizes = [self._unstated(place, str(dim)) for dim in range(rank)]
         call = ONES[rank - 1](**{f"size{dim}": size for dim, size in enumerate(sizes)})
         return constant(call, *sizes)
 
     def _windows(
-        self, operator: ForeignOperator, x: Tensor, kernel: Sequence[Poly]
-    ) -> tuple[Windows, Windows]:
+        self, operator: ForeignOperator, x: ForeignTensor, kernel: Sequence[Poly]
+    ) -> tuple[ForeignWindows, ForeignWindows]:
         padding = operator.parameters[operators.PADDING]
         rows, columns = (
             find_windows(self.known, axis.size, size, operator.parameters[stride], padding)
@@ -269,7 +285,7 @@ _FUNCTIONS: Mapping[str, Call] = {
     "OP_TANH": elementwise.tanh(),
 }
 
-_Reader = Callable[[Importer, str, ForeignOperator, Sequence[Tensor]], Made]
+_Reader = Callable[[Importer, str, ForeignOperator, Sequence[ForeignTensor]], Made]
 
 _READERS: Mapping[str, _Reader] = {
     "OP_MATMUL": Importer.matmul,

@@ -14,8 +14,8 @@ from substitutions.importers import operators
 from substitutions.importers.concats import Concat, common, pieces
 from substitutions.importers.imported import IllTypedError
 from substitutions.importers.schema import ForeignOperator
-from substitutions.importers.sizes import Known, readable
-from substitutions.importers.windows import SAME, Windows
+from substitutions.importers.sizes import KnownSizes, readable
+from substitutions.importers.windows import SAME, ForeignWindows
 from verifier.trusted.sizes.sizes import input_size
 
 ACTIVATIONS: Mapping[int, Call] = {
@@ -27,7 +27,7 @@ ACTIVATIONS: Mapping[int, Call] = {
 
 
 @dataclass(frozen=True)
-class Axis:
+class ForeignAxis:
     """A dimension: its size, the last concat along it, and its degree (of FlexFlow's)."""
 
     size: Poly
@@ -36,22 +36,22 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ForeignTensor:
     """A value, with what is known of its dimensions."""
 
     value: Value
-    axes: tuple[Axis, ...]
+    axes: tuple[ForeignAxis, ...]
 
     @property
     def rank(self) -> int:
         return len(self.axes)
 
-    def with_axis(self, value: Value, dim: int, axis: Axis) -> Tensor:
+    def with_axis(self, value: Value, dim: int, axis: ForeignAxis) -> ForeignTensor:
         """Another value, of which one dimension is another."""
-        return Tensor(value, (*self.axes[:dim], axis, *self.axes[dim + 1 :]))
+        return ForeignTensor(value, (*self.axes[:dim], axis, *self.axes[dim + 1 :]))
 
 
-Made = tuple[Tensor, ...]
+Made = tuple[ForeignTensor, ...]
 
 
 def input_name(op: int) -> str:
@@ -62,17 +62,17 @@ def input_name(op: int) -> str:
     return "s"
 
 
-def input_tensor(op: int, rank: int) -> Tensor:
+def input_tensor(op: int, rank: int) -> ForeignTensor:
     name = input_name(op)
-    axes = tuple(Axis(Poly.of(input_size(name, dim))) for dim in range(rank))
-    return Tensor(tensor(name, rank), axes)
+    axes = tuple(ForeignAxis(Poly.of(input_size(name, dim))) for dim in range(rank))
+    return ForeignTensor(tensor(name, rank), axes)
 
 
-def constant(call: Call, *sizes: Poly) -> Tensor:
-    return Tensor(apply(call), tuple(Axis(size) for size in sizes))
+def constant(call: Call, *sizes: Poly) -> ForeignTensor:
+    return ForeignTensor(apply(call), tuple(ForeignAxis(size) for size in sizes))
 
 
-def match(known: Known, left: Sequence[Tensor], right: Sequence[Tensor]) -> None:
+def match(known: KnownSizes, left: Sequence[ForeignTensor], right: Sequence[ForeignTensor]) -> None:
     """Demand that paired outputs have equal types. Raises IllTypedError."""
     for number, (a, b) in enumerate(zip(left, right, strict=True)):
         if a.rank != b.rank:
@@ -86,7 +86,9 @@ def match(known: Known, left: Sequence[Tensor], right: Sequence[Tensor]) -> None
             known.equal(x.size, y.size, f"{what}: size")
 
 
-def same_axis(known: Known, a: Axis, b: Axis, what: str, *, size: bool = True) -> None:
+def same_axis(
+    known: KnownSizes, a: ForeignAxis, b: ForeignAxis, what: str, *, size: bool = True
+) -> None:
     """Demand that degrees and, with ``size``, sizes are equal. Raises IllTypedError."""
     if a.degree != b.degree:
         pair = f"degree {readable(a.degree)} against {readable(b.degree)}"
@@ -95,25 +97,29 @@ def same_axis(known: Known, a: Axis, b: Axis, what: str, *, size: bool = True) -
         known.equal(a.size, b.size, f"{what}: size")
 
 
-def alike(known: Known, x: Tensor, y: Tensor, free: int | None = None) -> Tensor:
+def alike(
+    known: KnownSizes, x: ForeignTensor, y: ForeignTensor, free: int | None = None
+) -> ForeignTensor:
     """``x``, whose ranks, degrees and sizes are those of ``y``, but for the size of ``free``."""
     if x.rank != y.rank:
         raise IllTypedError(f"ranks {x.rank} and {y.rank}")
-    axes: list[Axis] = []
+    axes: list[ForeignAxis] = []
     for dim, (a, b) in enumerate(zip(x.axes, y.axes, strict=True)):
         same_axis(known, a, b, f"dimension {dim}", size=dim != free)
         axes.append(replace(a, concat=common(known, a.concat, b.concat)))
-    return Tensor(x.value, tuple(axes))
+    return ForeignTensor(x.value, tuple(axes))
 
 
-def elementwise(known: Known, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+def elementwise(
+    known: KnownSizes, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+) -> Made:
     """A sum or product of two tensors, element by element."""
     x, y = inputs
     call = algebra.add() if operator.name == "OP_EW_ADD" else algebra.multiply()
     return (replace(alike(known, x, y), value=apply(call, x.value, y.value)),)
 
 
-def concatenated(known: Known, dim: int, inputs: Sequence[Tensor]) -> Made:
+def concatenated(known: KnownSizes, dim: int, inputs: Sequence[ForeignTensor]) -> Made:
     """Tensors joined along a dimension."""
     x = inputs[0]
     for y in inputs[1:]:
@@ -124,10 +130,10 @@ def concatenated(known: Known, dim: int, inputs: Sequence[Tensor]) -> Made:
     return (x.with_axis(x.value, dim, replace(x.axes[dim], concat=parts)),)
 
 
-def split(known: Known, dim: int, x: Tensor, count: int) -> Made:
+def split(known: KnownSizes, dim: int, x: ForeignTensor, count: int) -> Made:
     """The pieces of the last concat along a dimension, each a multiple of the degree."""
     parts = pieces(known, x.axes[dim].concat, count)
-    rest, found = x.value, list[Tensor]()
+    rest, found = x.value, list[ForeignTensor]()
     for size, concat in parts:
         piece = replace(x.axes[dim], size=size, concat=concat)
         known.divide(size, piece.degree, "size")
@@ -144,13 +150,13 @@ def activated(operator: ForeignOperator, value: Value) -> Value:
     return apply(ACTIVATIONS[kind], value) if kind else value
 
 
-def check_ranks(inputs: Sequence[Tensor], rank: int) -> None:
+def check_ranks(inputs: Sequence[ForeignTensor], rank: int) -> None:
     for x in inputs:
         if x.rank != rank:
             raise IllTypedError(f"an input of rank {x.rank}, expected {rank}")
 
 
-def axis_of(operator: ForeignOperator, inputs: Sequence[Tensor]) -> int:
+def axis_of(operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> int:
     rank, axis = inputs[0].rank, operator.parameters[operators.AXIS]
     if operator.parameters.get(operators.NUM_DIM, rank) != rank or axis >= rank:
         raise IllTypedError(f"dimension {axis} of an input of rank {rank}")
@@ -169,7 +175,9 @@ def permutation(operator: ForeignOperator, rank: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def placed(operator: ForeignOperator, found: tuple[Windows, Windows]) -> dict[str, Poly | int]:
+def placed(
+    operator: ForeignOperator, found: tuple[ForeignWindows, ForeignWindows]
+) -> dict[str, Poly | int]:
     """The attributes of a windowed operator that say where its windows are."""
     rows, columns = found
     return {
@@ -182,11 +190,15 @@ def placed(operator: ForeignOperator, found: tuple[Windows, Windows]) -> dict[st
     }
 
 
-def slid(operator: ForeignOperator, x: Tensor, found: tuple[Windows, Windows]) -> tuple[Axis, ...]:
+def slid(
+    operator: ForeignOperator, x: ForeignTensor, found: tuple[ForeignWindows, ForeignWindows]
+) -> tuple[ForeignAxis, ...]:
     """The rows and columns of what windows give; where these are those of ``x``, it is joined
     where ``x`` is."""
     same = operator.parameters[operators.PADDING] == SAME
     return tuple(
-        Axis(windows.count, axis.concat if same and operator.parameters[stride] == 1 else None)
+        ForeignAxis(
+            windows.count, axis.concat if same and operator.parameters[stride] == 1 else None
+        )
         for windows, axis, stride in zip(found, x.axes[2:], operators.STRIDES, strict=True)
     )

@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from substitutions.importers import flexflow, taso
-from substitutions.importers.imported import Case, IllTypedError, Imported, UnsupportedError
-from substitutions.importers.operators import Source
+from substitutions.importers.imported import IllTypedError, Imported, ImportedCase, UnsupportedError
+from substitutions.importers.operators import RuleSystem
 from substitutions.importers.schema import ForeignRule, ForeignSide
 from verifier.counterexample import Counterexample
 from verifier.decide import Decision, Verdict, decide
@@ -59,7 +59,7 @@ def decide_foreign(rule: ForeignRule) -> ForeignDecision:
     if reason := _too_large(rule.left) or _too_large(rule.right):
         return ForeignDecision(Verdict.UNKNOWN, reason)
     found: list[ForeignDecision] = []
-    seen: set[tuple[Case, ...]] = set()
+    seen: set[tuple[ImportedCase, ...]] = set()
     for reading in _readings(rule):
         imported = _imported(reading)
         if isinstance(imported, Imported):
@@ -73,7 +73,7 @@ def decide_foreign(rule: ForeignRule) -> ForeignDecision:
         if decision.verdict is Verdict.PROVED:
             return decision
         found.append(decision)
-    if rule.source is Source.FLEXFLOW:
+    if rule.source is RuleSystem.FLEXFLOW:
         return found[-1]
     # What is false for some convolutions is false; and where a reading has no meaning, a more
     # general one may have.
@@ -87,7 +87,7 @@ _LEFT, _RIGHT = ("left",), ("right",)
 
 def _readings(rule: ForeignRule) -> Iterator[Callable[[], Imported]]:
     """The ways to read a rule, the most general first."""
-    if rule.source is Source.FLEXFLOW:
+    if rule.source is RuleSystem.FLEXFLOW:
         if len(flexflow.stated_degrees(rule)) == 1:
             yield partial(flexflow.import_rule, rule, symbolic=True)
         yield partial(flexflow.import_rule, rule, symbolic=False)

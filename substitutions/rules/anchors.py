@@ -15,7 +15,7 @@ from substitutions.rules.rule import Rule
 
 Root = tuple[str, int]
 """An operator by name, and the rank of its first output."""
-Place = tuple[int, int]
+NodePort = tuple[int, int]
 """A value: the number of its node in what an operator looks like, and its port."""
 
 
@@ -25,7 +25,7 @@ class _Known:
 
     rule: Rule
     bound: Binding
-    places: Mapping[str, Place]
+    places: Mapping[str, NodePort]
 
     def at(self, nodes: Sequence[Node]) -> Binding:
         """The same where it looks alike."""

@@ -13,8 +13,7 @@ from itertools import islice, permutations, product
 from pcg.graph.graph import Leaf, Node, Value
 from pcg.graph.pairs import GraphPair, Outputs, both, remade_pair, with_polynomials
 from pcg.language.poly import Poly
-from pcg.types.operator import Call
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call
 from substitutions.rules.rule import operators_in, variables
 from verifier.trusted.sizes.sizes import input_size
 

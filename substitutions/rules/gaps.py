@@ -24,9 +24,9 @@ from pcg.types.operator import Call, Operator, run_lengths
 from verifier.trusted.sizes.runs import keeps_runs
 from verifier.trusted.sizes.sizes import input_size
 
-Slot = tuple[int, int, int, int]
+GapSlot = tuple[int, int, int, int]
 """(number of a node, port, gap, which of the axes that are inserted there)."""
-Run = tuple[str, int, int]
+RunGap = tuple[str, int, int]
 """(run, offset in it, which axis there)."""
 SLOTS = 2
 
@@ -38,7 +38,7 @@ def inserted(pair: GraphPair) -> GraphPair:
     try:
         return gaps.with_axes(places)
     except (ValueError, OperatorError):
-        kept: list[frozenset[Slot]] = []
+        kept: list[frozenset[GapSlot]] = []
         for place in places:
             try:
                 gaps.with_axes([*kept, place])
@@ -53,7 +53,7 @@ class _Part:
     """An operand or output of an operator: what run the slots of its gaps are of, if any, the runs
     that it has, and where its position attributes are."""
 
-    slots: tuple[tuple[Run | None, ...], ...]
+    slots: tuple[tuple[RunGap | None, ...], ...]
     runs: frozenset[str]
     positions: tuple[tuple[str, int], ...]
 
@@ -95,7 +95,7 @@ def _part(declared: Declared, lengths: Mapping[str, int], moved: int, regular: b
     return _Part(slots, runs, tuple(positions))
 
 
-def _slots(meeting: Sequence[tuple[str, int]]) -> tuple[Run | None, ...]:
+def _slots(meeting: Sequence[tuple[str, int]]) -> tuple[RunGap | None, ...]:
     """The slots of a gap by the runs that meet there: all of one run, or one for each of two."""
     if len(meeting) == 1:
         return tuple((*meeting[0], i) for i in range(SLOTS))
@@ -111,8 +111,8 @@ class _Gaps:
         self._pair = pair
         self._nodes = both(pair).nodes
         self._numbers = {node: number for number, node in enumerate(self._nodes)}
-        self._same = DisjointSets[Slot]()
-        self._blocked: set[Slot] = set()
+        self._same = DisjointSets[GapSlot]()
+        self._blocked: set[GapSlot] = set()
         for node in self._nodes:
             if not node.is_leaf:
                 self._visit(node)
@@ -120,13 +120,13 @@ class _Gaps:
             for here, there in zip(self._slots(a, a.rank), self._slots(b, a.rank), strict=True):
                 self._same.join(here, there)
 
-    def _slots(self, value: Value, rank: int) -> list[Slot]:
+    def _slots(self, value: Value, rank: int) -> list[GapSlot]:
         number = self._numbers[value.node]
         return [(number, value.port, gap, i) for gap in range(rank + 1) for i in range(SLOTS)]
 
     def _visit(self, node: Node) -> None:
-        known: dict[Run, Slot] = {}
-        found: Counter[Run] = Counter()
+        known: dict[RunGap, GapSlot] = {}
+        found: Counter[RunGap] = Counter()
         parts = _parts(node)
         for value, part in zip((*node.inputs, *ports(node)), parts, strict=True):
             slots = self._slots(value, len(part.slots) - 1)
@@ -140,12 +140,12 @@ class _Gaps:
         # An operand that has the run takes the axis too, or none does.
         self._blocked |= {slot for run, slot in known.items() if found[run] < having[run[0]]}
 
-    def free(self) -> list[frozenset[Slot]]:
+    def free(self) -> list[frozenset[GapSlot]]:
         """The sets of slots that take an axis together and have one of an input; of two that lie at
         the same gaps everywhere, one."""
         blocked = {self._same.root(slot) for slot in self._blocked}
         sets = self._same.sets()
-        found: dict[frozenset[tuple[int, ...]], frozenset[Slot]] = {}
+        found: dict[frozenset[tuple[int, ...]], frozenset[GapSlot]] = {}
         for node in self._nodes:
             for slot in self._slots(node.value(), node.leaf.rank) if node.is_leaf else ():
                 root = self._same.root(slot)
@@ -154,7 +154,7 @@ class _Gaps:
                     found.setdefault(gaps, frozenset(sets[root]))
         return list(found.values())
 
-    def with_axes(self, places: Sequence[frozenset[Slot]]) -> GraphPair:
+    def with_axes(self, places: Sequence[frozenset[GapSlot]]) -> GraphPair:
         """The pair with an axis in every slot. Raises ValueError where an operator does not take
         it."""
         gaps: dict[tuple[int, int], list[int]] = defaultdict(list)

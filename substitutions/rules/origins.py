@@ -19,9 +19,9 @@ from pcg.graph.graph import Graph, Value
 from pcg.language.poly import Poly
 from pcg.readings.evaluate import evaluate_values
 from pcg.readings.ring import Array, IndexArray
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute
 
-Kind = Literal["rearranged", "padded", "constant", "computed"]
+OriginKind = Literal["rearranged", "padded", "constant", "computed"]
 """What a value is to its inputs.
 
 ``rearranged``: each element is one of the inputs', and none of these is there twice. ``padded``:
@@ -35,7 +35,7 @@ element of the inputs."""
 
 def kind_of(
     value: Value, shapes: Mapping[str, tuple[int, ...]], symbols: Mapping[str, int]
-) -> Kind:
+) -> OriginKind:
     """What a value is to its inputs, which have these shapes. ``symbols``: values of attributes."""
     leaves: dict[str, Array] = {}
     first = FIRST

@@ -40,7 +40,7 @@ of parallel operators, operators as graphs of simpler ones."""
 
 
 @dataclass(frozen=True)
-class Form:
+class RuleForm:
     """Which form of a library's rule a rule is.
 
     ``rule``: the name in the library. ``axes``: how many axes stand in the place of each run; none
@@ -71,7 +71,7 @@ class Rule:
     """By how many rewriting steps it is known to follow from smaller rules; 0 if by none."""
     requires: tuple[str, ...] = ()
     """Equations of sizes for which alone it is proved, such as ``|x.0| = 1``."""
-    made_from: Form | None = None
+    made_from: RuleForm | None = None
     """Of what it is a form; None for a rule as a library has it."""
 
     def __post_init__(self) -> None:
@@ -135,9 +135,9 @@ class Rule:
         return replace(self, name=name, left=self.right, right=self.left, made_from=form)
 
     @property
-    def form(self) -> Form:
+    def form(self) -> RuleForm:
         """Which form of a library's rule it is."""
-        return self.made_from or Form(self.name)
+        return self.made_from or RuleForm(self.name)
 
     @cached_property
     def created(self) -> tuple[Node, ...]:

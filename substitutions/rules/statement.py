@@ -18,8 +18,8 @@ from pcg.graph.graph import Graph, Leaf, Node, Value
 from pcg.graph.pairs import GraphPair, Outputs, both, ports, symbolic_attributes
 from pcg.language.poly import Poly
 from pcg.ops.stand_ins import STAND_INS
-from pcg.types.operator import Value as Attribute
-from verifier.trusted.sizes.runs import Group, Place
+from pcg.types.operator import Attribute
+from verifier.trusted.sizes.runs import Group, ValueDim
 
 RUN_NAMES = "abcde"
 AXIS_NAMES = "ijmnpqrl"
@@ -38,9 +38,9 @@ class _SameAxes:
     """Which dimensions have to be of one size, and what their positions in equations suggest."""
 
     def __init__(self, pair: GraphPair) -> None:
-        same = DisjointSets[Place]()
+        same = DisjointSets[ValueDim]()
         self.root, self._join = same.root, same.join
-        self.hints: dict[Place, str] = {}
+        self.hints: dict[ValueDim, str] = {}
         self.leaves: dict[str, Node] = {}
         for node in both(pair).nodes:
             if isinstance(node.call, Leaf):
@@ -54,7 +54,7 @@ class _SameAxes:
     def _visit(self, node: Node) -> None:
         """Join what has one index in the equation of an operator."""
         template = node.operator_call.operator.template
-        known: dict[str, Place] = {}
+        known: dict[str, ValueDim] = {}
         named = {n for part in template.placing for d in part.dims if not d.run for n in d.names}
         for value, dims in zip((*node.inputs, *ports(node)), _dimensions(node), strict=True):
             for dim, names in enumerate(dims):
@@ -63,9 +63,9 @@ class _SameAxes:
                     if names[0] in named:
                         self.hints.setdefault((value, dim), names[0])
 
-    def suggested(self) -> dict[Place, str]:
+    def suggested(self) -> dict[ValueDim, str]:
         """For each axis the first name that an equation has for it."""
-        found: dict[Place, str] = {}
+        found: dict[ValueDim, str] = {}
         for place, name in self.hints.items():
             found.setdefault(self.root(place), name)
         return found
@@ -78,11 +78,11 @@ def _dimensions(node: Node) -> Iterator[tuple[tuple[str, ...], ...]]:
         yield tuple(dim.names for dim in part.dims)
 
 
-def _axis_names(pair: GraphPair, runs: Sequence[Group], axes: _SameAxes) -> dict[Place, str]:
+def _axis_names(pair: GraphPair, runs: Sequence[Group], axes: _SameAxes) -> dict[ValueDim, str]:
     """A name for each axis: of inputs in order of use, then of results."""
     taken = {*axes.leaves, *_symbols(pair)}
     suggested = axes.suggested()
-    found: dict[Place, str] = {}
+    found: dict[ValueDim, str] = {}
     for group in runs:
         name, dim = group[0]
         root = axes.root((axes.leaves[name].value(), dim))
@@ -125,7 +125,9 @@ def _functions(pair: GraphPair) -> dict[str, str]:
 class _Words:
     """Prints values; what has stated its axes once does not do so again."""
 
-    def __init__(self, axes: _SameAxes, names: dict[Place, str], functions: dict[str, str]) -> None:
+    def __init__(
+        self, axes: _SameAxes, names: dict[ValueDim, str], functions: dict[str, str]
+    ) -> None:
         self._axes, self._names, self._functions = axes, names, functions
         self._stated: set[Value] = set()
         self._inputs = {
@@ -138,13 +140,13 @@ class _Words:
         spoken = self._spoken_of(values)
         return ", ".join(self._value(value, spoken) for value in values)
 
-    def _spoken_of(self, values: Outputs) -> frozenset[Place]:
+    def _spoken_of(self, values: Outputs) -> frozenset[ValueDim]:
         """The axes of results, and of no input, that attributes name."""
         nodes = (node for node in Graph(values).nodes if not node.is_leaf)
         places = (place for node in nodes for place in _positions(node).values())
         return frozenset(self._axes.root(place) for place in places) - self._inputs
 
-    def _value(self, value: Value, spoken: frozenset[Place]) -> str:
+    def _value(self, value: Value, spoken: frozenset[ValueDim]) -> str:
         node = value.node
         if isinstance(node.call, Leaf):
             return node.call.name + self._brackets(value)
@@ -165,7 +167,7 @@ class _Words:
         self._stated.add(value)
         return f"[{', '.join(self._name((value, dim)) for dim in range(value.rank))}]"
 
-    def _name(self, place: Place) -> str:
+    def _name(self, place: ValueDim) -> str:
         """The name of an axis; with a stroke where an earlier one of the tensor is as long."""
         value, dim = place
         root = self._axes.root(place)
@@ -186,10 +188,10 @@ class _Words:
         return f"|{self._name((leaf.value(), int(match[2])))}|"
 
 
-def _positions(node: Node) -> dict[str, Place]:
+def _positions(node: Node) -> dict[str, ValueDim]:
     """The attributes that say where an axis is, with the dimension that they speak of."""
     call = node.operator_call
-    found: dict[str, Place] = {}
+    found: dict[str, ValueDim] = {}
     values, placing = (*node.inputs, *ports(node)), call.operator.template.placing
     for value, declared in zip(values, placing, strict=True):
         for dim in declared.dims:

@@ -32,9 +32,9 @@ from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.plan.text import print_value
 from substitutions.rules.expand import Expander, Usable, any_direction
-from substitutions.rules.origins import Kind
+from substitutions.rules.origins import OriginKind
 from substitutions.rules.rule import Family, Rule, parse_rule, side_text
-from substitutions.rules.uses import Direction, Way, directions
+from substitutions.rules.uses import Direction, ReadingOrder, directions
 from verifier.grammar import MAX_RANK
 from verifier.trusted.sizes.runs import Group, free_runs
 
@@ -57,13 +57,13 @@ class CreatedFile(FileModel):
     """A value that a rule makes of few of its inputs, and what it is to them (``uses.Kind``)."""
 
     value: str
-    kind: Kind
+    kind: OriginKind
 
 
 class DirectionFile(FileModel):
     """One way to apply a rule (``uses.Direction``)."""
 
-    way: Way
+    way: ReadingOrder
     applicable: bool
     unbound: tuple[str, ...] = Field(strict=False)
     free: tuple[str, ...] = Field(strict=False)

@@ -15,8 +15,7 @@ from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node
 from pcg.graph.pairs import GraphPair, Outputs, remade, with_polynomials
 from pcg.language.poly import Poly
-from pcg.types.operator import Call
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call
 from substitutions.rules.rule import attribute_symbols
 from verifier.trusted.errors import Unsolvable
 from verifier.trusted.sizes.sizes import SizeEquation, Sizes, pair_sizes

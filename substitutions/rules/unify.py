@@ -16,8 +16,7 @@ from pcg.graph.graph import Leaf, Node, Value
 from pcg.graph.pairs import GraphPair
 from pcg.language.poly import Poly
 from pcg.ops.stand_ins import STAND_INS, stand_in
-from pcg.types.operator import Call, Operator
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call, Operator
 from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.sizes import Sizes, input_size, pair_sizes
 
@@ -26,7 +25,7 @@ OPEN = "?"
 
 
 @dataclass(frozen=True)
-class Binding:
+class Unifier:
     """What the parts of a general pair stand for. ``asked``: attributes that are sums, products or
     sizes of inputs, with what they have to be equal to."""
 
@@ -36,18 +35,18 @@ class Binding:
     asked: tuple[tuple[Poly, Attribute], ...] = ()
 
 
-def unifiers(form: GraphPair, special: GraphPair, *, loose: bool = False) -> Iterator[Binding]:
+def unifiers(form: GraphPair, special: GraphPair, *, loose: bool = False) -> Iterator[Unifier]:
     """The ways in which ``special`` is ``form`` with its parts replaced, its outputs in order.
     ``loose``: ranks and the positions of axes may differ, and ``asked`` is not looked at."""
     pairs = [pair for a, b in zip(form, special, strict=True) for pair in zip(a, b, strict=True)]
-    for binding in _unified(tuple(pairs), Binding(), loose):
+    for binding in _unified(tuple(pairs), Unifier(), loose):
         if loose or not binding.asked or _fits(binding, special):
             yield binding
 
 
 def _unified(
-    pairs: tuple[tuple[Value, Value], ...], binding: Binding, loose: bool
-) -> Iterator[Binding]:
+    pairs: tuple[tuple[Value, Value], ...], binding: Unifier, loose: bool
+) -> Iterator[Unifier]:
     if not pairs:
         yield binding
         return
@@ -74,17 +73,17 @@ def _orders(node: Node) -> Iterator[tuple[Value, ...]]:
         yield node.inputs[::-1]
 
 
-def _with_value(leaf: Leaf, given: Value, binding: Binding, loose: bool) -> Binding | None:
+def _with_value(leaf: Leaf, given: Value, binding: Unifier, loose: bool) -> Unifier | None:
     known = binding.values.get(leaf.name)
     if known is not None:
         return binding if known == given else None
     if not loose and leaf.rank != given.rank:
         return None
     values = {**binding.values, leaf.name: given}
-    return Binding(values, binding.symbols, binding.calls, binding.asked)
+    return Unifier(values, binding.symbols, binding.calls, binding.asked)
 
 
-def _with_call(pattern: Call, given: Call, binding: Binding, loose: bool) -> Binding | None:
+def _with_call(pattern: Call, given: Call, binding: Unifier, loose: bool) -> Unifier | None:
     if pattern.operator != given.operator:
         covered = pattern.name in STAND_INS and stand_in(given.operator) is pattern.operator
         if not covered:
@@ -94,13 +93,13 @@ def _with_call(pattern: Call, given: Call, binding: Binding, loose: bool) -> Bin
         if known is not None:
             return binding if known == given else None
         calls = {**binding.calls, pattern.name: given}
-        return Binding(binding.values, binding.symbols, calls, binding.asked)
+        return Unifier(binding.values, binding.symbols, calls, binding.asked)
     if not pattern.attributes and not given.attributes:
         return binding
     return _with_attributes(pattern, given, binding, loose)
 
 
-def _with_attributes(pattern: Call, given: Call, binding: Binding, loose: bool) -> Binding | None:
+def _with_attributes(pattern: Call, given: Call, binding: Unifier, loose: bool) -> Unifier | None:
     if len(pattern.attributes) != len(given.attributes):
         return None
     places = _places(pattern.operator)
@@ -116,7 +115,7 @@ def _with_attributes(pattern: Call, given: Call, binding: Binding, loose: bool) 
                 return None
         else:
             asked.append((wanted, value))
-    return Binding(binding.values, symbols, binding.calls, tuple(asked))
+    return Unifier(binding.values, symbols, binding.calls, tuple(asked))
 
 
 @cache
@@ -131,7 +130,7 @@ def _plain(value: Attribute) -> Attribute:
     return value if constant is None else constant
 
 
-def _fits(binding: Binding, special: GraphPair) -> bool:
+def _fits(binding: Unifier, special: GraphPair) -> bool:
     """Whether what is asked of attributes holds, by what the shapes of the special pair say of
     sizes; a symbol that is left open is chosen so that it does."""
     sizes = _sizes(special)
@@ -153,7 +152,7 @@ def _fits(binding: Binding, special: GraphPair) -> bool:
     return True
 
 
-def _known_sizes(binding: Binding, sizes: Sizes | None) -> dict[str, Poly]:
+def _known_sizes(binding: Unifier, sizes: Sizes | None) -> dict[str, Poly]:
     """The sizes of what the inputs of the general pair stand for."""
     found: dict[str, Poly] = {}
     for name, bound in binding.values.items():

@@ -19,7 +19,7 @@ from typing import Literal
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, topological
 from pcg.graph.pairs import Outputs
-from substitutions.rules.origins import Kind, kind_of
+from substitutions.rules.origins import OriginKind, kind_of
 from substitutions.rules.rule import Rule, variables
 from verifier.agreement import Agreement, agree, typed_sides
 from verifier.concrete import Origin
@@ -28,7 +28,7 @@ from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.degrees import Typing
 from verifier.trusted.sizes.sizes import Sizes, input_size, pair_sizes
 
-Way = Literal["left to right", "right to left"]
+ReadingOrder = Literal["left to right", "right to left"]
 INSTANCES = 2
 """At how many choices of sizes it is looked where elements come from."""
 
@@ -38,7 +38,7 @@ class Created:
     """A value that a rule makes of few of its inputs, and what it is to them."""
 
     value: Value
-    kind: Kind
+    kind: OriginKind
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Direction:
     what the new side asks beyond the old. ``created``: see ``Created``.
     """
 
-    way: Way
+    way: ReadingOrder
     applicable: bool
     unbound: tuple[str, ...]
     free: tuple[str, ...]
@@ -101,7 +101,7 @@ class _Known:
         return self._typed is not None and self.sizes is not None
 
 
-def _direction(known: _Known, way: Way, origins: Sequence[Origin]) -> Direction:
+def _direction(known: _Known, way: ReadingOrder, origins: Sequence[Origin]) -> Direction:
     rule = known.rule
     return Direction(
         way,
@@ -125,7 +125,7 @@ def _created(rule: Rule, origins: Sequence[Origin]) -> tuple[Created, ...]:
     """The values of the right side that the left does not have and that read fewer inputs than the
     whole; of these, the ones that are no part of another. Cuts and copies alone are none."""
     found = tuple(_partial_values(rule))
-    kinds: dict[Value, set[Kind]] = {value: set() for value in found}
+    kinds: dict[Value, set[OriginKind]] = {value: set() for value in found}
     for origin in origins if found else ():
         symbols = {s: int(v) for s, v in origin.symbols.items() if s not in origin.reals}
         shapes = {
@@ -137,7 +137,7 @@ def _created(rule: Rule, origins: Sequence[Origin]) -> tuple[Created, ...]:
     return tuple(Created(value, _in_all(kind)) for value, kind in kinds.items())
 
 
-def _in_all(kinds: set[Kind]) -> Kind:
+def _in_all(kinds: set[OriginKind]) -> OriginKind:
     """What a value is at all sizes, by what it is at some; computed, if none is known."""
     if not kinds or "computed" in kinds:
         return "computed"

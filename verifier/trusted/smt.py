@@ -16,8 +16,8 @@ import z3
 
 from pcg.language.poly import Poly
 
-Outcome = Literal["sat", "unsat", "unknown"]
-Judge = Callable[[str], Outcome]
+Answer = Literal["sat", "unsat", "unknown"]
+Judge = Callable[[str], Answer]
 """Says whether a script can be satisfied."""
 RESOURCES = 4_000_000
 """Z3's own count of its steps, at which it gives up: unlike a time, the same on every machine."""
@@ -146,7 +146,7 @@ def script(assertions: Iterable[Formula]) -> str:
 
 
 @lru_cache(maxsize=CACHED)
-def check(text: str) -> Outcome:
+def check(text: str) -> Answer:
     """Whether a script can be satisfied; what Z3 cannot read or has no memory for is unknown."""
     try:
         result = _solver(text).check()

@@ -15,10 +15,10 @@ from itertools import combinations
 from pcg.graph.graph import Graph
 from pcg.graph.pairs import Outputs
 from pcg.readings.ring import PrimeField
-from substitutions.generate.algebra.pairs import GraphPair, Placed, Search
-from substitutions.generate.algebra.table import Table
+from substitutions.generate.algebra.pairs import GraphPair, PairSearch, PlacedTerm
+from substitutions.generate.algebra.table import ClassTable
 from substitutions.generate.algebra.terms import INPUTS
-from substitutions.generate.algebra.worlds import World
+from substitutions.generate.algebra.worlds import AlgebraWorld
 from substitutions.rules.candidate import Candidate, Enumerated
 
 FIELD = PrimeField(generic=True)
@@ -28,10 +28,10 @@ MOST = 6
 each is one with the least."""
 
 
-def algebra(world: World, size: int, jobs: int = 1) -> Enumerated:
+def algebra(world: AlgebraWorld, size: int, jobs: int = 1) -> Enumerated:
     """The candidates among the graphs of up to ``size`` operators of a world. ``jobs``: processes
     to share the work where it is much."""
-    search = Search(Table(world, FIELD), min(size, world.most), jobs)
+    search = PairSearch(ClassTable(world, FIELD), min(size, world.most), jobs)
     found: dict[Candidate, None] = {}
     for candidate, pair in _candidates(search):
         if _has_one_rank(candidate) and _reads(candidate) <= INPUTS and _binds(pair):
@@ -61,7 +61,7 @@ def _renames(general: Sequence[str], special: Sequence[str]) -> bool:
     return all(image.setdefault(a, b) == b for a, b in zip(general, special, strict=True))
 
 
-def _candidates(search: Search) -> Iterator[tuple[Candidate, GraphPair]]:
+def _candidates(search: PairSearch) -> Iterator[tuple[Candidate, GraphPair]]:
     for group in search.groups():
         least, *others = group
         for member in others:
@@ -76,7 +76,9 @@ def _candidates(search: Search) -> Iterator[tuple[Candidate, GraphPair]]:
         yield Candidate.of(pair, "algebra"), pair
 
 
-def _candidate(search: Search, left: Placed, right: Placed) -> tuple[Candidate, GraphPair]:
+def _candidate(
+    search: PairSearch, left: PlacedTerm, right: PlacedTerm
+) -> tuple[Candidate, GraphPair]:
     pair = search.pair(left, right)
     return replace(Candidate.of(pair, "algebra"), ones=search.ones(left, right)), pair
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from pcg.readings.ring import PrimeField
 from substitutions.generate.algebra.batched import Shape
-from substitutions.generate.algebra.table import Table
-from substitutions.generate.algebra.terms import INPUTS, Names, Part, Term
+from substitutions.generate.algebra.table import ClassTable
+from substitutions.generate.algebra.terms import INPUTS, ClassTerm, TermNames, TermPart
 
 SECOND = PrimeField(2_147_483_629, generic=True)
 """The next prime below that of the table."""
@@ -27,7 +27,7 @@ Array = NDArray[np.int64]
 class Confirmation:
     """Evaluates the terms of a table over a second field."""
 
-    def __init__(self, table: Table, field: PrimeField = SECOND, seed: int = 7) -> None:
+    def __init__(self, table: ClassTable, field: PrimeField = SECOND, seed: int = 7) -> None:
         self._classes = table.classes
         self._steps = table.world.steps(field)
         self._inputs: dict[Shape, Array] = {}
@@ -36,7 +36,7 @@ class Confirmation:
             drawn = rng.integers(1, field.prime, (2 * INPUTS, 1, int(np.prod(shape))))
             self._inputs[shape] = drawn
 
-    def agreeing(self, terms: Sequence[tuple[Term, Names]]) -> list[list[int]]:
+    def agreeing(self, terms: Sequence[tuple[ClassTerm, TermNames]]) -> list[list[int]]:
         """Which of some terms are equal, by their places. Variable i of all is what each calls
         ``names[i]``; other variables of a term must not matter, and differ from all of these."""
         groups: dict[bytes, list[int]] = defaultdict(list)
@@ -44,7 +44,7 @@ class Confirmation:
             groups[self.value(term, names).tobytes()].append(place)
         return list(groups.values())
 
-    def value(self, term: Term, names: Names) -> Array:
+    def value(self, term: ClassTerm, names: TermNames) -> Array:
         """The value of a term whose variable ``names[i]`` is input i."""
         number = {name: i for i, name in enumerate(names)}
         env: dict[int, Array] = {}
@@ -54,7 +54,7 @@ class Confirmation:
                 env[name] = self._inputs[shape][fresh]
         return self._term(term, env)
 
-    def part(self, part: Part) -> Array:
+    def part(self, part: TermPart) -> Array:
         """The value of a class whose variables have these names, each the input of that number."""
         number, names = part
         shapes = self._classes[number].variables
@@ -62,12 +62,12 @@ class Confirmation:
             part, {n: self._inputs[shape][n] for n, shape in zip(names, shapes, strict=True)}
         )
 
-    def _term(self, term: Term, env: Mapping[int, Array]) -> Array:
+    def _term(self, term: ClassTerm, env: Mapping[int, Array]) -> Array:
         step, parts = term
         operands = [self._part(part, env) for part in parts]
         return operands[0] if step < 0 else self._steps[step].evaluate(operands)
 
-    def _part(self, part: Part, env: Mapping[int, Array]) -> Array:
+    def _part(self, part: TermPart, env: Mapping[int, Array]) -> Array:
         number, names = part
         own = self._classes[number].term
         if own is None:

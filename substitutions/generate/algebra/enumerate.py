@@ -21,7 +21,7 @@ NAMES = ("x", "y", "z", "w", "u", "v", "s", "t")
 MAX_RANK = 3
 DEGREE = "k"
 
-Label = tuple[str, int]
+DimLabel = tuple[str, int]
 """What a dimension is: an axis of a run, as (run, which), or ("", which of the others)."""
 
 
@@ -31,7 +31,7 @@ def input_names(count: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Instance:
+class RankedCall:
     """An operator at given ranks of its operands and outputs."""
 
     call: Call
@@ -48,7 +48,7 @@ class Instance:
         return (*self.ranks, *self.outputs)
 
 
-def instances(operator: Operator, max_rank: int = MAX_RANK) -> Iterator[Instance]:
+def instances(operator: Operator, max_rank: int = MAX_RANK) -> Iterator[RankedCall]:
     """A computing operator (or join) at every choice of ranks and positions up to ``max_rank``, or
     up to the least ranks that it has where these are greater."""
     runs = runs_of(operator)
@@ -69,7 +69,7 @@ def runs_of(operator: Operator) -> list[str]:
     return list(dict.fromkeys(dim.names[0] for dim in dims if dim.run))
 
 
-def instance(operator: Operator, lengths: Mapping[str, int]) -> Instance | None:
+def instance(operator: Operator, lengths: Mapping[str, int]) -> RankedCall | None:
     """The operator with so many axes in each run; None if it has no meaning there."""
     edges = edge_ranks(operator, lengths)
     ranks, outputs = edges[: operator.arity], edges[operator.arity :]
@@ -79,7 +79,7 @@ def instance(operator: Operator, lengths: Mapping[str, int]) -> Instance | None:
         call.instance(ranks)
     except (OperatorError, EquationError):
         return None
-    return Instance(call, ranks, outputs)
+    return RankedCall(call, ranks, outputs)
 
 
 def edge_ranks(operator: Operator, lengths: Mapping[str, int]) -> tuple[int, ...]:
@@ -87,11 +87,11 @@ def edge_ranks(operator: Operator, lengths: Mapping[str, int]) -> tuple[int, ...
     return tuple(len(part) for part in labels(operator, lengths))
 
 
-def labels(operator: Operator, lengths: Mapping[str, int]) -> tuple[tuple[Label, ...], ...]:
+def labels(operator: Operator, lengths: Mapping[str, int]) -> tuple[tuple[DimLabel, ...], ...]:
     """What each dimension of each operand and output is."""
-    found: list[tuple[Label, ...]] = []
+    found: list[tuple[DimLabel, ...]] = []
     for part in operator.template.placing:
-        own: list[Label] = []
+        own: list[DimLabel] = []
         for number, dim in enumerate(part.dims):
             run = dim.names[0] if dim.run else ""
             own += [(run, i) for i in range(lengths[run])] if run else [("", number)]

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pcg.memo import Memo
 from pcg.readings.ring import PrimeField
 from substitutions.generate.algebra.batched import Shape
-from substitutions.generate.algebra.worlds import Step
+from substitutions.generate.algebra.worlds import ShapedOutput
 
 INPUTS = 4
 """Variables of a graph: three operators of two operands have no more."""
@@ -38,12 +38,12 @@ INPUTS = 4
 ORDERS = tuple(permutations(range(INPUTS)))
 _PLACE = {order: place for place, order in enumerate(ORDERS)}
 
-Names = tuple[int, ...]
-Part = tuple[int, Names]
+TermNames = tuple[int, ...]
+TermPart = tuple[int, TermNames]
 """A class, and the variables of the term that its own stand for."""
-Term = tuple[int, tuple[Part, ...]]
+ClassTerm = tuple[int, tuple[TermPart, ...]]
 """(step, operands)."""
-Values = NDArray[np.uint32]
+TermValues = NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Class:
     shape: Shape
     variables: tuple[Shape, ...]
     size: int
-    term: Term | None
-    symmetries: tuple[Names, ...]
+    term: ClassTerm | None
+    symmetries: tuple[TermNames, ...]
 
 
 @dataclass(frozen=True)
-class Batch:
+class TermBatch:
     """Terms to evaluate together: a step on every pair (or each) of some classes.
 
     ``names``: which variable of the term each variable of the second operand is.
@@ -68,7 +68,7 @@ class Batch:
     step: int
     first: NDArray[np.int32] | None
     second: NDArray[np.int32] | None
-    names: Names
+    names: TermNames
     size: int
     cross: bool = False
     """Whether every first goes with every second, or they are paired."""
@@ -82,28 +82,28 @@ class Batch:
         return len(self.first) * (len(self.second) if self.second is not None and self.cross else 1)
 
 
-def fixed_inputs(shapes: Sequence[Shape], field: PrimeField, seed: int) -> dict[Shape, Values]:
+def fixed_inputs(shapes: Sequence[Shape], field: PrimeField, seed: int) -> dict[Shape, TermValues]:
     """For each shape, the values of an input under every order: (orders, elements)."""
     rng = np.random.default_rng(seed)
-    found: dict[Shape, Values] = {}
+    found: dict[Shape, TermValues] = {}
     for shape in shapes:
         four = rng.integers(1, field.prime, (INPUTS, prod(shape))).astype(np.uint32)
         found[shape] = four[[order[0] for order in ORDERS]]
     return found
 
 
-def renaming(names: Names) -> NDArray[np.int64]:
+def renaming(names: TermNames) -> NDArray[np.int64]:
     """For each order of the term's variables, the order in which an operand sees its own."""
     rest = [v for v in range(INPUTS) if v not in names]
     full = (*names, *rest)
     return np.array([_PLACE[tuple(order[v] for v in full)] for order in ORDERS])
 
 
-def namings(own: Sequence[Shape], taken: Sequence[Shape]) -> Iterator[Names]:
+def namings(own: Sequence[Shape], taken: Sequence[Shape]) -> Iterator[TermNames]:
     """Every way to name an operand's variables, given those of the operand before: each is one of
     those, of the same shape, or the next new one."""
 
-    def extend(chosen: Names, fresh: int) -> Iterator[Names]:
+    def extend(chosen: TermNames, fresh: int) -> Iterator[TermNames]:
         if len(chosen) == len(own):
             yield chosen
             return
@@ -147,9 +147,9 @@ def keys(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int
     return np.take_along_axis(hashes, least[:, None], 1)[:, 0], least
 
 
-def symmetries(hashes: NDArray[np.uint64], variables: int) -> tuple[Names, ...]:
+def symmetries(hashes: NDArray[np.uint64], variables: int) -> tuple[TermNames, ...]:
     """The renamings of the variables under which the hashes of one term stay as they are."""
-    found: list[Names] = []
+    found: list[TermNames] = []
     for names in permutations(range(variables)):
         place = _PLACE[(*names, *range(variables, INPUTS))]
         if hashes[place] == hashes[0]:
@@ -168,7 +168,7 @@ def ignores_input(hashes: NDArray[np.uint64], variables: int) -> bool:
     return False
 
 
-def least_names(part: Part, classes: Sequence[Class]) -> Part:
+def least_names(part: TermPart, classes: Sequence[Class]) -> TermPart:
     """An operand named as its class' symmetries allow at best."""
     number, names = part
     options = classes[number].symmetries
@@ -178,8 +178,8 @@ def least_names(part: Part, classes: Sequence[Class]) -> Part:
 
 
 def canonical(
-    step: int, parts: Sequence[Part], steps: Sequence[Step], classes: Sequence[Class]
-) -> tuple[Term, Names]:
+    step: int, parts: Sequence[TermPart], steps: Sequence[ShapedOutput], classes: Sequence[Class]
+) -> tuple[ClassTerm, TermNames]:
     """A term with its variables named in order of first use, and which variable each was.
 
     Among the orders of commuting operands and the symmetries of classes, the least.
@@ -187,11 +187,11 @@ def canonical(
     orders = [tuple(parts)]
     if len(parts) == 2 and steps[step].call.operator.commutative:
         orders.append((parts[1], parts[0]))
-    best: tuple[tuple[Part, ...], Names] | None = None
+    best: tuple[tuple[TermPart, ...], TermNames] | None = None
     for order in orders:
         for options in product(*(classes[number].symmetries for number, _ in order)):
             used: dict[int, int] = {}
-            found: list[Part] = []
+            found: list[TermPart] = []
             for (number, names), option in zip(order, options, strict=True):
                 own = tuple(used.setdefault(names[v], len(used)) for v in option)
                 found.append((number, own))

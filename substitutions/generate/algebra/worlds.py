@@ -23,8 +23,7 @@ from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.readings.ring import PrimeField
-from pcg.types.operator import Call, Operator
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call, Operator
 from substitutions.generate.algebra.batched import Evaluate, Shape, compile_call
 
 PADDED = ("enlarge", "pad")
@@ -33,12 +32,12 @@ PADDED = ("enlarge", "pad")
 DRAWS = 32
 """An element that is 0 on so many random operands is taken to be 0 always."""
 
-Choice = int | str
+AttributeChoice = int | str
 """A size; or a polynomial of the symbols of real attributes, as text."""
 
 
 @dataclass(frozen=True)
-class World:
+class AlgebraWorld:
     """``inputs``: shapes of inputs; ``inner``: further shapes that values may have.
     ``attributes``: what each attribute may be; sizes of equal value have one symbol."""
 
@@ -46,15 +45,17 @@ class World:
     operators: tuple[str, ...]
     inputs: tuple[Shape, ...]
     inner: tuple[Shape, ...] = ()
-    attributes: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict[str, tuple[Choice]])
+    attributes: Mapping[str, tuple[AttributeChoice, ...]] = field(
+        default_factory=dict[str, tuple[AttributeChoice]]
+    )
     most: int = 4
     """Operators that a side has at most here."""
 
-    def steps(self, prime_field: PrimeField) -> list[Step]:
+    def steps(self, prime_field: PrimeField) -> list[ShapedOutput]:
         """Every output of every operator at every choice of shapes and attributes."""
         shapes = (*self.inputs, *self.inner)
         known = {**OPERATORS, **STAND_INS}
-        found: list[Step] = []
+        found: list[ShapedOutput] = []
         for name in self.operators:
             operator = known[name]
             for given in product(shapes, repeat=operator.arity):
@@ -79,7 +80,7 @@ class World:
                         actual[name] = _poly(value).substitute(self._sizes)
                 yield operator(**symbols), operator(**actual)
 
-    def _choices(self, operator: Operator, name: str) -> tuple[Choice, ...]:
+    def _choices(self, operator: Operator, name: str) -> tuple[AttributeChoice, ...]:
         """What an attribute may be: of this operator, or of any."""
         return self.attributes.get(f"{operator.name}.{name}") or self.attributes.get(name, ())
 
@@ -97,7 +98,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Step:
+class ShapedOutput:
     """One output of an operator at concrete shapes.
 
     ``call`` has symbols for attributes, ``evaluate`` their values.
@@ -124,7 +125,7 @@ def _steps(
     given: tuple[Shape, ...],
     allowed: frozenset[Shape],
     prime_field: PrimeField,
-) -> Iterator[Step]:
+) -> Iterator[ShapedOutput]:
     try:
         compiled = compile_call(actual, given, prime_field)
     except OperatorError:
@@ -132,7 +133,7 @@ def _steps(
     for port, shape in enumerate(compiled.shapes):
         run = compiled.outputs[port]
         if shape in allowed and not _reads_nothing(call, run, given, prime_field):
-            yield Step(call, port, given, shape, run)
+            yield ShapedOutput(call, port, given, shape, run)
 
 
 def _reads_nothing(
@@ -175,7 +176,7 @@ def _placements(operator: Operator, ranks: tuple[int, ...]) -> Iterator[dict[str
 _UNIT = dict.fromkeys(("stride_h", "stride_w", "dilation_h", "dilation_w"), (1,))
 """Steps of windows: equal ones are told apart from equal sizes by the proof."""
 
-MATRICES = World(
+MATRICES = AlgebraWorld(
     "matrices",
     (
         *("matmul", "batch_matmul", "add", "multiply", "scale", "pointwise", "concat", "split"),
@@ -192,7 +193,7 @@ MATRICES = World(
 )
 """Matrices, vectors and scalars."""
 
-WINDOWS = World(
+WINDOWS = AlgebraWorld(
     "windows",
     (
         *("add", "multiply", "scale", "pointwise", "concat", "split", "conv2d"),
@@ -212,12 +213,12 @@ WINDOWS = World(
 )
 """Images and kernels: four dimensions each."""
 
-PIECES = World(
+PIECES = AlgebraWorld(
     "pieces", ("concat", "split"), ((2,), (4,), (6,)), ((8,), (10,), (12,)), {"at": (2, 4)}
 )
 """What is cut at two places."""
 
-GROUPS = World(
+GROUPS = AlgebraWorld(
     "groups",
     (
         *("add", "multiply", "scale", "pointwise", "concat", "split", "matmul"),
@@ -234,7 +235,7 @@ _SLICED = (
     *("repeat_each", "sum_groups", "sliced_linear"),
 )
 
-SLICES = World(
+SLICES = AlgebraWorld(
     "slices",
     _SLICED,
     ((1, 6, 6), (2, 6, 6)),
@@ -254,7 +255,7 @@ SLICES = World(
 )
 """Linear layers whose operands hold slices. What holds for axes of one element alone says so."""
 
-SINGLE_SLICES = World(
+SINGLE_SLICES = AlgebraWorld(
     "single slices",
     ("concat", "sum_groups", "sliced_linear"),
     ((1, 4, 4),),
@@ -266,11 +267,11 @@ SINGLE_SLICES = World(
 WORLDS = (MATRICES, PIECES, WINDOWS, GROUPS, SLICES, SINGLE_SLICES)
 
 
-def worlds(names: frozenset[str]) -> list[World]:
+def worlds(names: frozenset[str]) -> list[AlgebraWorld]:
     """The worlds of some operators, the longest to search first. What is element-wise is in all of
     them by its stand-in; constants come with the operators that they are about. Beside the common
     worlds, a world is about what matrices lack: all else is found among these."""
-    found: list[World] = []
+    found: list[AlgebraWorld] = []
     for world in sorted(WORLDS, key=lambda w: -_weight(w)):
         kept = tuple(n for n in world.operators if n in names or n in STAND_INS or n in CONSTANTS)
         if names.intersection(kept).difference(() if world in COMMON else MATRICES.operators):
@@ -283,5 +284,5 @@ COMMON = (MATRICES, PIECES)
 CONSTANTS = frozenset(operator.name for operator in OPERATORS.values() if not operator.arity)
 
 
-def _weight(world: World) -> int:
+def _weight(world: AlgebraWorld) -> int:
     return len(world.operators) * len(world.inputs + world.inner)

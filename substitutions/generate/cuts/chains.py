@@ -37,7 +37,7 @@ REACH = 3
 ENTRIES = {"partition": "dims", "combine": "dims", "pipeline": "slices", "batch": "slices"}
 """Where several operators change one entry of a type, what that is called."""
 
-Degree = tuple[str, ...]
+DegreeProduct = tuple[str, ...]
 """A product of symbols, sorted; empty for 1."""
 
 
@@ -47,7 +47,7 @@ class ParallelOp(NamedTuple):
 
     name: str
     axis: int
-    degree: Degree
+    degree: DegreeProduct
     haloed: bool = False
 
     @property
@@ -61,7 +61,7 @@ class ParallelOp(NamedTuple):
         return -1 if self.name in ("combine", "batch", "reduce") else 1
 
 
-Word = tuple[ParallelOp, ...]
+Chain = tuple[ParallelOp, ...]
 """Parallel operators, the one that is applied first in front."""
 Type = tuple[tuple[tuple[tuple[str, int], str], int], ...]
 
@@ -70,14 +70,14 @@ Type = tuple[tuple[tuple[tuple[str, int], str], int], ...]
 class Rewrite:
     """An equality of chains, to be used from left to right. Its symbols stand for any degrees."""
 
-    left: Word
-    right: Word
+    left: Chain
+    right: Chain
 
     @cached_property
     def axes(self) -> frozenset[int]:
         return frozenset(m.axis for m in self.left + self.right if m.axis >= 0)
 
-    def images(self, word: Word) -> Iterator[Word]:
+    def images(self, word: Chain) -> Iterator[Chain]:
         """What it makes of a chain that is an instance of its left side."""
         if len(word) != len(self.left):
             return
@@ -93,8 +93,8 @@ def _matches(
     pattern: Sequence[ParallelOp],
     word: Sequence[ParallelOp],
     axes: Mapping[int, int],
-    degrees: dict[str, Degree],
-) -> Iterator[dict[str, Degree]]:
+    degrees: dict[str, DegreeProduct],
+) -> Iterator[dict[str, DegreeProduct]]:
     """The degrees that make a pattern the word."""
     if not pattern:
         yield degrees
@@ -107,7 +107,7 @@ def _matches(
             yield from _matches(others, rest, axes, degrees | more)
 
 
-def _splits(pattern: Degree, given: Degree) -> Iterator[dict[str, Degree]]:
+def _splits(pattern: DegreeProduct, given: DegreeProduct) -> Iterator[dict[str, DegreeProduct]]:
     """All ways to share out the factors of a degree among the symbols of another."""
     if len(pattern) < 2:
         if pattern or not given:
@@ -122,7 +122,7 @@ def _splits(pattern: Degree, given: Degree) -> Iterator[dict[str, Degree]]:
                 yield {first: own} | more
 
 
-def _image(degree: Degree, degrees: Mapping[str, Degree]) -> Degree:
+def _image(degree: DegreeProduct, degrees: Mapping[str, DegreeProduct]) -> DegreeProduct:
     return tuple(sorted(symbol for s in degree for symbol in degrees[s]))
 
 
@@ -137,12 +137,12 @@ def chain_rules() -> Enumerated:
     return Enumerated(graphs, len(every), tuple(candidates))
 
 
-def _words(longest: int, degrees: Sequence[Degree]) -> Iterator[Word]:
+def _words(longest: int, degrees: Sequence[DegreeProduct]) -> Iterator[Chain]:
     for length in range(longest + 1):
         yield from product(_parallel_ops(degrees), repeat=length)
 
 
-def _parallel_ops(degrees: Sequence[Degree]) -> list[ParallelOp]:
+def _parallel_ops(degrees: Sequence[DegreeProduct]) -> list[ParallelOp]:
     """Every parallel operator at some degrees; of degree 1, only the exchange of a halo."""
     found: list[ParallelOp] = []
     for degree in degrees:
@@ -154,7 +154,7 @@ def _parallel_ops(degrees: Sequence[Degree]) -> list[ParallelOp]:
     return found
 
 
-def type_of(word: Word) -> Type | None:
+def type_of(word: Chain) -> Type | None:
     """How a chain changes a type without halos; None if it cuts where there is a halo."""
     halos = _halos(word)
     if halos is None:
@@ -167,7 +167,7 @@ def type_of(word: Word) -> Type | None:
     return tuple(sorted([*((p, n) for p, n in powers.items() if n), *halo]))
 
 
-def _halos(word: Word) -> set[int] | None:
+def _halos(word: Chain) -> set[int] | None:
     """The axes that have a halo after a chain; None if it cuts where there is one."""
     halos: set[int] = set()
     for op in word:
@@ -180,9 +180,9 @@ def _halos(word: Word) -> set[int] | None:
     return halos
 
 
-def _classes(words: Sequence[Word]) -> dict[Type, list[Word]]:
+def _classes(words: Sequence[Chain]) -> dict[Type, list[Chain]]:
     """The chains that have a type, by type, least first."""
-    found: dict[Type, dict[Word, None]] = defaultdict(dict)
+    found: dict[Type, dict[Chain, None]] = defaultdict(dict)
     for word in words:
         key = type_of(word)
         if key is not None:
@@ -190,7 +190,7 @@ def _classes(words: Sequence[Word]) -> dict[Type, list[Word]]:
     return {key: sorted(members, key=_order) for key, members in found.items()}
 
 
-def _order(word: Word) -> tuple[int, int, Word]:
+def _order(word: Chain) -> tuple[int, int, Chain]:
     """Chains by stage, small ones first: of one symbol a degree, with exchanges of halos, with
     products, and those of three operators, which bring little that is new."""
     degrees = [op.degree for op in word]
@@ -199,11 +199,11 @@ def _order(word: Word) -> tuple[int, int, Word]:
     return stage, len(word), word
 
 
-def basis(classes: Mapping[Type, Sequence[Word]]) -> list[tuple[Word, Word]]:
+def basis(classes: Mapping[Type, Sequence[Chain]]) -> list[tuple[Chain, Chain]]:
     """Equalities that generate all others within the classes; the longer side first."""
-    found: list[tuple[Word, Word]] = []
-    rewriter = Rewriter(found)
-    options: dict[tuple[Word, Word], None] = {}
+    found: list[tuple[Chain, Chain]] = []
+    rewriter = ChainRewriter(found)
+    options: dict[tuple[Chain, Chain], None] = {}
     for members in classes.values():
         for least in (members[0], min(members, key=len)):
             for word in members:
@@ -217,18 +217,18 @@ def basis(classes: Mapping[Type, Sequence[Word]]) -> list[tuple[Word, Word]]:
     return found
 
 
-def _size(pair: tuple[Word, Word]) -> tuple[object, ...]:
+def _size(pair: tuple[Chain, Chain]) -> tuple[object, ...]:
     """Small pairs first; of these the ones with many symbols, of which others are instances."""
     orders = sorted(map(_order, pair), reverse=True)
     stages, sizes, _ = zip(*orders, strict=True)
     return (stages[0], sizes, -len(_symbols(pair[0] + pair[1])), orders)
 
 
-def _symbols(word: Word) -> tuple[str, ...]:
+def _symbols(word: Chain) -> tuple[str, ...]:
     return tuple(dict.fromkeys(symbol for op in word for symbol in op.degree))
 
 
-def _is_wanted(pair: tuple[Word, Word]) -> bool:
+def _is_wanted(pair: tuple[Chain, Chain]) -> bool:
     """Whether its symbols are new ones in turn, one side has all of them, and its only axis, if it
     has one, is the first."""
     word, least = pair
@@ -241,11 +241,11 @@ def _is_wanted(pair: tuple[Word, Word]) -> bool:
     )
 
 
-class Rewriter:
+class ChainRewriter:
     """Rewrites chains by the rules that it has learnt, in both directions but for those that would
     make up a degree."""
 
-    def __init__(self, known: Sequence[tuple[Word, Word]] = ()) -> None:
+    def __init__(self, known: Sequence[tuple[Chain, Chain]] = ()) -> None:
         self._rules: dict[tuple[str, ...], list[Rewrite]] = defaultdict(list)
         self._images = Memo(self._image)
         self.nexts = Memo(self._stepped)
@@ -253,14 +253,14 @@ class Rewriter:
         for left, right in known:
             self.learn(left, right)
 
-    def learn(self, left: Word, right: Word) -> None:
+    def learn(self, left: Chain, right: Chain) -> None:
         self._images.clear()
         self.nexts.clear()
         for a, b in ((left, right), (right, left)):
             if {s for m in b for s in m.degree} <= {s for m in a for s in m.degree} and a:
                 self._rules[tuple(m.name for m in a)].append(Rewrite(a, b))
 
-    def joins(self, first: Word, second: Word) -> bool:
+    def joins(self, first: Chain, second: Chain) -> bool:
         """Whether a few steps from each of two chains lead to the same."""
         if first == second:
             return True
@@ -274,8 +274,8 @@ class Rewriter:
                 reached[side].update(last[side])
         return False
 
-    def _stepped(self, word: Word) -> frozenset[Word]:
-        made: set[Word] = set()
+    def _stepped(self, word: Chain) -> frozenset[Chain]:
+        made: set[Chain] = set()
         for start in range(len(word)):
             for end in range(start + 1, min(start + 2, len(word)) + 1):
                 for image in self._images[word[start:end]]:
@@ -284,12 +284,12 @@ class Rewriter:
                         made.add(chain)
         return frozenset(made)
 
-    def _image(self, part: Word) -> frozenset[Word]:
+    def _image(self, part: Chain) -> frozenset[Chain]:
         rules = self._rules[tuple(op.name for op in part)]
         return frozenset(image for rule in rules for image in rule.images(part))
 
 
-def pair(left: Word, right: Word) -> GraphPair:
+def pair(left: Chain, right: Chain) -> GraphPair:
     """The chains as graphs, with free axes before, between and after those that they use."""
     axes = sorted({op.axis for op in left + right if op.axis >= 0})
     dims = {axis: 2 * i + 1 for i, axis in enumerate(axes)}
@@ -297,7 +297,7 @@ def pair(left: Word, right: Word) -> GraphPair:
     return (_applied(left, x, dims),), (_applied(right, x, dims),)
 
 
-def _applied(word: Word, x: Value, dims: Mapping[int, int]) -> Value:
+def _applied(word: Chain, x: Value, dims: Mapping[int, int]) -> Value:
     for op in word:
         operator = OPERATORS[op.name]
         degree = product_of(map(Poly.of, op.degree))

@@ -47,7 +47,7 @@ from pcg.ops.elementwise import (
 )
 from pcg.ops.stand_ins import stand_in
 from pcg.types.operator import Operator
-from substitutions.generate.decompose.named_axes import Named, Primitives
+from substitutions.generate.decompose.named_axes import NamedTensor, Primitives
 from substitutions.generate.decompose.product_form import (
     NotCompiled,
     Pick,
@@ -66,7 +66,7 @@ class Compiler:
     it; ``known``: what its sizes and attributes are in the graph.
     """
 
-    leaves: Sequence[Named]
+    leaves: Sequence[NamedTensor]
     bounds: Mapping[str, Poly]
     known: Mapping[str, Poly]
     order: tuple[str, ...]
@@ -129,13 +129,13 @@ class Compiler:
         if index.symbol in self.bounds:
             name = str(index.symbol)
             size = self._primitives.sizes[name]
-            return Product(over=(Named(apply(position_ids(size=size)), (name,)),))
+            return Product(over=(NamedTensor(apply(position_ids(size=size)), (name,)),))
         size = self._size(index)
         if not index.symbols.isdisjoint(self.bounds) or len(size.terms) != 1:
             raise NotCompiled(f"no operator makes the number {index}")
         return Product(calls=(scale(factor=size),))
 
-    def _guard(self, index: Poly) -> Named:
+    def _guard(self, index: Poly) -> NamedTensor:
         """1 where ``column <= row``."""
         ends = {sign: [m for m, c in index.terms if c == sign and len(m) == 1] for sign in (1, -1)}
         rows, columns = ([m[0] for m in ends[sign]] for sign in (1, -1))
@@ -144,9 +144,9 @@ class Compiler:
             raise NotCompiled(f"no operator makes the condition {index} >= 0")
         sizes = self._primitives.sizes
         call = lower_triangle(rows=sizes[rows[0]], columns=sizes[columns[0]])
-        return Named(apply(call), (rows[0], columns[0]))
+        return NamedTensor(apply(call), (rows[0], columns[0]))
 
-    def _element(self, access: Access) -> Named:
+    def _element(self, access: Access) -> NamedTensor:
         """An operand, read at one index for each dimension that runs over all of it."""
         leaf = self.leaves[access.operand]
         read = [self._size(index) for index in access.index]
@@ -154,7 +154,7 @@ class Compiler:
         if index is None:
             shown = ", ".join(map(str, access.index))
             raise NotCompiled(f"an operand is read at [{shown}], not at indices alone")
-        return Named(leaf.value, index)
+        return NamedTensor(leaf.value, index)
 
     def _product_of(self, factors: Sequence[Expr]) -> Product:
         if any(isinstance(factor, Const) and factor.value == 0 for factor in factors):
@@ -188,7 +188,7 @@ class Compiler:
             raise NotCompiled("no operator adds two attributes")
         return Product(sum((p.number for p in products), Fraction(0)))
 
-    def _difference(self, more: Sequence[Named], less: Sequence[Named]) -> Named:
+    def _difference(self, more: Sequence[NamedTensor], less: Sequence[NamedTensor]) -> NamedTensor:
         """The sum of some tensors less that of others."""
         make = self._primitives
         if not less:
@@ -229,7 +229,7 @@ class Compiler:
         below = self._tensor(replace(product, logs=()))
         return Product(under=(below,), logs=tuple((t, -n) for t, n in product.logs))
 
-    def _exponential(self, tensor: Named) -> Product:
+    def _exponential(self, tensor: NamedTensor) -> Product:
         """``exp(x)``; relative to the greatest x where such are summed."""
         axis = self._summed.get(tensor.value)
         if axis is None:
@@ -238,12 +238,12 @@ class Compiler:
         less = self._primitives.minus(tensor, most)
         return Product(over=(less.mapped(exp()),), logs=((most, 1),))
 
-    def _logarithm(self, product: Product) -> Named:
+    def _logarithm(self, product: Product) -> NamedTensor:
         inner = self._tensor(replace(product, logs=())).mapped(log())
         terms = [t if n == 1 else t.mapped(scale(factor=float(n))) for t, n in product.logs]
         return self._primitives.fold(self._primitives.plus, [*terms, inner])
 
-    def _elementwise(self, function: str, args: Sequence[Expr]) -> Named:
+    def _elementwise(self, function: str, args: Sequence[Expr]) -> NamedTensor:
         operator = functions().get(function)
         if operator is None:
             raise NotCompiled(f"no operator computes {function}")
@@ -293,7 +293,7 @@ class Compiler:
             logs=tuple((t, n) for t, n in product.logs if var not in t.axes),
         )
 
-    def _tensor(self, product: Product) -> Named:
+    def _tensor(self, product: Product) -> NamedTensor:
         """The one tensor that a product is. Raises NotCompiled where it is a constant."""
         make = self._primitives
         over = [*product.over, *(make.picked(pick.ids, pick.row) for pick in product.picks)]
@@ -311,7 +311,9 @@ class Compiler:
         return found
 
 
-def _digits(read: Sequence[Poly], leaf: Named, sizes: Mapping[str, Poly]) -> tuple[str, ...] | None:
+def _digits(
+    read: Sequence[Poly], leaf: NamedTensor, sizes: Mapping[str, Poly]
+) -> tuple[str, ...] | None:
     """The index at each dimension of a leaf, merged dimensions taken apart; None where what is
     read there is no index, or one that does not run over the whole of it."""
     names: list[str] = []

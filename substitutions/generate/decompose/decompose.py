@@ -26,11 +26,10 @@ from pcg.language.equation import Equation, Output, run_names
 from pcg.language.expr import Max, Sum, walk
 from pcg.language.poly import Poly
 from pcg.ops.layout import flatten, unflatten
-from pcg.types.operator import Call, Operator, positions_at
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call, Operator, positions_at
 from substitutions.generate.algebra.enumerate import edge_ranks
 from substitutions.generate.decompose.compiler import Compiler, binders
-from substitutions.generate.decompose.named_axes import Named
+from substitutions.generate.decompose.named_axes import NamedTensor
 from substitutions.generate.decompose.product_form import NotCompiled
 from verifier.trusted.sizes.runs import free_runs
 from verifier.trusted.sizes.sizes import input_size
@@ -150,9 +149,9 @@ def _output(
 ) -> Value:
     """One output as a graph over the inputs."""
     bounds = _bounds(equation, output)
-    leaves: list[Named] = []
+    leaves: list[NamedTensor] = []
     for operand, value in zip(equation.operands, inputs, strict=True):
-        leaf = Named(value, ())
+        leaf = NamedTensor(value, ())
         for dim in operand.dims:
             leaf = _taken_apart(leaf, dim.names, bounds, known)
         leaves.append(leaf)
@@ -165,8 +164,8 @@ def _output(
 
 
 def _taken_apart(
-    leaf: Named, names: tuple[str, ...], bounds: Mapping[str, Poly], known: Mapping[str, Poly]
-) -> Named:
+    leaf: NamedTensor, names: tuple[str, ...], bounds: Mapping[str, Poly], known: Mapping[str, Poly]
+) -> NamedTensor:
     """The leaf with one more of its dimensions named; a merged one as several."""
     value, axes = leaf.value, leaf.axes
     for i, name in enumerate(names[:-1]):
@@ -176,7 +175,7 @@ def _taken_apart(
         outer = bounds[name].substitute(known)
         value = apply(unflatten(axis=len(axes), outer=outer, inner=inner), value)
         axes = (*axes, name)
-    return Named(value, (*axes, names[-1]))
+    return NamedTensor(value, (*axes, names[-1]))
 
 
 def _bounds(equation: Equation, output: Output) -> dict[str, Poly]:

@@ -16,8 +16,8 @@ from pcg.language.poly import Poly
 from pcg.plan.text import parse_values
 from substitutions.explain import sizes as explain_sizes
 from substitutions.explain.explain import Explainer, explain, named, skeleton
-from substitutions.explain.sizes import Names, typed_pairs
-from substitutions.importers.operators import Source
+from substitutions.explain.sizes import NumberNames, typed_pairs
+from substitutions.importers.operators import RuleSystem
 from substitutions.importers.schema import read_foreign
 from substitutions.importers.verdict import decide_foreign
 from substitutions.rules import match
@@ -150,7 +150,9 @@ def test_every_proved_rule_of_a_sample_follows_in_three_steps(name):
             attempt = explainer().attempt(*evidence.witness.pair, evidence.equal)
             assert attempt.derivation is not None, f"{rule.name}: {attempt.problem}"
             counts[len(attempt.derivation.steps)] += 1
-    assert rules[0].source is (Source.FLEXFLOW if name.startswith("flexflow") else Source.TASO)
+    assert rules[0].source is (
+        RuleSystem.FLEXFLOW if name.startswith("flexflow") else RuleSystem.TASO
+    )
     assert counts[2] > counts[3] > 0
 
 
@@ -314,7 +316,7 @@ def test_walks_of_three_steps_are_found_again():
                 made = match.build(rule, place, {})
                 assert made is not None
                 graph = match.rewrite(graph, place, made)
-        left, right = (named(g, Names({}, {})) for g in (start, graph))
+        left, right = (named(g, NumberNames({}, {})) for g in (start, graph))
         assert parse_values(side_text(left), names) == left
         attempt = Explainer(rules).attempt(left, right)
         assert attempt.derivation is not None, (side_text(left), side_text(right))

@@ -17,7 +17,7 @@ from verifier.concrete import Origin, numbers, real_symbols
 from verifier.counterexample import random_leaves
 from verifier.instances import Instance, cuts_of, free_symbols, instantiate
 from verifier.trusted.errors import Undecided, Unsolvable
-from verifier.trusted.sizes.degrees import Monomial, Typing, typings
+from verifier.trusted.sizes.degrees import Powers, Typing, typings
 from verifier.trusted.sizes.sizes import SizeEquation, Sizes
 from verifier.trusted.sizes.types import differences
 from verifier.witness import solve
@@ -77,7 +77,7 @@ def _degrees(a: Typing, b: Typing, random: Random, pins: int) -> dict[str, int] 
     names = sorted(a.symbols | b.symbols)
     pinned = random.sample(names, min(pins, len(names)))
     values = {s: random.choice(DEGREES) for s in pinned}
-    equations = [Monomial.of(s).over(Monomial.number(v)) for s, v in values.items()]
+    equations = [Powers.of(s).over(Powers.number(v)) for s, v in values.items()]
     equations += [*a.equations, *b.equations, *differences(a, b)]
     found = solve(equations, [*a.whole, *b.whole], names)
     return dict(found) if found is not None else None

@@ -21,8 +21,8 @@ from pcg.placement.layout import grid
 from pcg.placement.view import MachineView
 from pcg.readings.ring import PrimeField, Reals
 from pcg.types.local import LocalTyping
+from pcg.types.operator import Attribute as AttributeValue
 from pcg.types.operator import Call, Operator, _solve_operand, positions_at
-from pcg.types.operator import Value as AttributeValue
 from pcg.types.tensor import Degrees, ParallelTensor
 
 COMPUTE = tuple(op for op in OPERATORS.values() if op.parallel is None)

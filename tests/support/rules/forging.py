@@ -33,7 +33,7 @@ from verifier.witness import solve
 Content = dict[str, Any]
 
 
-def believed(condition: str) -> smt.Outcome:
+def believed(condition: str) -> smt.Answer:
     """A solver that finds no solution of anything."""
     return "unsat"
 

@@ -16,8 +16,7 @@ from pcg.graph.pairs import Outputs
 from pcg.language.language import EquationError
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
-from pcg.types.operator import Call, Operator
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call, Operator
 
 SPREADING = ("partition", "replicate", "pipeline")
 GATHERING = ("combine", "reduce", "batch")

@@ -32,8 +32,8 @@ from verifier.trusted import smt
 from verifier.trusted.errors import Unproved
 from verifier.trusted.steps import Searching, Steps
 from verifier.trusted.values.cases import Case, any_of, solve
-from verifier.trusted.values.domain import Domain, Part, as_value, has_partial
-from verifier.trusted.values.domain import Factor as Undefined
+from verifier.trusted.values.domain import Domain, UndefinedPart, as_value, has_partial
+from verifier.trusted.values.domain import UndefinedFactor as Undefined
 from verifier.trusted.values.guards import SureGuards
 from verifier.trusted.values.keys import Key, key_of_term
 from verifier.trusted.values.meaning import Digit
@@ -180,7 +180,7 @@ class Prover:
                 found.append(replace(factor, parts=parts))
         return found
 
-    def _may_fail(self, part: Part, known: dict[Key, bool]) -> bool:
+    def _may_fail(self, part: UndefinedPart, known: dict[Key, bool]) -> bool:
         """Whether a part is not known to be a number: a maximum is if it is over something."""
         if (maximum := part.maximum) is None:
             return True
@@ -370,11 +370,11 @@ class Prover:
             self._try_orders(lefts, rights, self._same_values, f"max of {heads[0]}")
 
 
-def _distinct(parts: Iterable[Part]) -> dict[Key, Part]:
+def _distinct(parts: Iterable[UndefinedPart]) -> dict[Key, UndefinedPart]:
     return {key_of_term(part.term(along=False)): part for part in parts}
 
 
-def _listed(domain: Domain, factors: Iterable[Undefined]) -> Iterator[Part]:
+def _listed(domain: Domain, factors: Iterable[Undefined]) -> Iterator[UndefinedPart]:
     """All that both sides have to have in common of where they are undefined."""
     for factor in factors:
         yield from factor.parts

@@ -30,11 +30,11 @@ from pcg.language.template import Declared
 from pcg.types.operator import Call, Operator, run_lengths
 from verifier.trusted.sizes.sizes import input_size
 
-Place = tuple[Value, int]
+ValueDim = tuple[Value, int]
 """A dimension of a value."""
 Group = tuple[tuple[str, int], ...]
 """Dimensions of inputs that are the same axis."""
-Axis = tuple[str, int]
+RunAxis = tuple[str, int]
 """An index of a run: which run, and where in it."""
 
 
@@ -116,7 +116,7 @@ class _Part:
     """An operand or output of an operator: of each dimension the axis of a run that it is, or None,
     and where the attributes point that say a place."""
 
-    axes: tuple[Axis | None, ...]
+    axes: tuple[RunAxis | None, ...]
     positions: tuple[tuple[str, int], ...]
     """(attribute, dimension whose place it says)."""
 
@@ -151,8 +151,8 @@ def _parts_at(
 
 def _expanded(
     declared: Declared, lengths: dict[str, int]
-) -> tuple[list[Axis | None], list[tuple[str, int]]]:
-    axes: list[Axis | None] = []
+) -> tuple[list[RunAxis | None], list[tuple[str, int]]]:
+    axes: list[RunAxis | None] = []
     positions: list[tuple[str, int]] = []
     for dim in declared.dims:
         if dim.position is not None:
@@ -196,7 +196,7 @@ class _Axes:
         return [(number, value.port, dim) for dim in range(rank)]
 
     def _visit(self, node: Node) -> None:
-        known: dict[Axis, _Key] = {}
+        known: dict[RunAxis, _Key] = {}
         for value, part in zip((*node.inputs, *ports(node)), _parts(node), strict=True):
             for key, axis in zip(self._keys(value, len(part.axes)), part.axes, strict=True):
                 if axis is None:

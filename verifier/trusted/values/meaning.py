@@ -39,7 +39,7 @@ MAX_TERMS = 4096
 
 
 @dataclass(frozen=True)
-class Index:
+class DigitIndex:
     """A free index of an output dimension: one variable per digit, each with its size."""
 
     digits: tuple[tuple[str, Poly], ...]
@@ -52,9 +52,9 @@ class Index:
         return total
 
 
-def free_indices(sizes: Sizes, value: Value, prefix: str = "o") -> tuple[Index, ...]:
+def free_indices(sizes: Sizes, value: Value, prefix: str = "o") -> tuple[DigitIndex, ...]:
     """Symbolic indices into a value, ``%o0, %o1, ...``, with digits where dimensions are merged."""
-    found: list[Index] = []
+    found: list[DigitIndex] = []
     for dim, size in enumerate(sizes.shape(value)):
         digits = sizes.digits(size)
         names = (
@@ -62,7 +62,7 @@ def free_indices(sizes: Sizes, value: Value, prefix: str = "o") -> tuple[Index, 
             if len(digits) == 1
             else [Variable(f"%{prefix}{dim}_{i}") for i in range(len(digits))]
         )
-        found.append(Index(tuple(zip(names, digits, strict=True))))
+        found.append(DigitIndex(tuple(zip(names, digits, strict=True))))
     return tuple(found)
 
 
@@ -91,7 +91,7 @@ class Meaning:
         self._ranges = ranges
         self._divisions: dict[tuple[Poly, Poly], Division] = {}
 
-    def at(self, value: Value, index: tuple[Index, ...]) -> NormalForm:
+    def at(self, value: Value, index: tuple[DigitIndex, ...]) -> NormalForm:
         """The element of ``value`` at free indices."""
         self._ranges |= {name: size for i in index for name, size in i.digits}
         form = self._at(value, tuple(i.value for i in index))
@@ -210,7 +210,7 @@ class Meaning:
         for var, size in binders:
             digits = self._sizes.digits(size.substitute(images))
             names = [self._normalizer.fresh(var) for _ in digits]
-            index = Index(tuple(zip(names, digits, strict=True)))
+            index = DigitIndex(tuple(zip(names, digits, strict=True)))
             self._ranges |= dict(index.digits)
             found += index.digits
             images[var] = index.value

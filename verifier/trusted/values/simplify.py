@@ -45,7 +45,7 @@ from verifier.trusted.values.spans import IsSize, single, single_argument, tight
 
 UNIT = Term(Fraction(1))
 ONE: NormalForm = (UNIT,)
-IsDigit = Callable[[Poly, Poly], bool]
+IsBelow = Callable[[Poly, Poly], bool]
 """Whether an index is known to be at least 0 and less than a size."""
 
 
@@ -59,7 +59,7 @@ class Simplifier:
     """Applies ``laws`` to values whose sizes ``is_size`` knows to be positive."""
 
     is_size: IsSize
-    is_digit: IsDigit
+    is_digit: IsBelow
     laws: frozenset[Law] = LAWS
 
     def simplify(self, form: NormalForm) -> NormalForm:
