@@ -23,27 +23,10 @@ from pcg.graph.pairs import GraphPair, both, calls
 from pcg.language.poly import Poly
 from pcg.plan.text import print_graph
 from pcg.types.operator import Operator
+from verifier import grammar
 from verifier.agreement import typed_sides
 from verifier.concrete import Origin
 from verifier.decide import Decision
-from verifier.grammar import (
-    MAX_LIST,
-    MAX_RANK,
-    DegreeName,
-    DegreeNumber,
-    EquationText,
-    FreeName,
-    GraphText,
-    Hash,
-    Identifier,
-    ListIndex,
-    PolyFile,
-    RankNumber,
-    RuleLabel,
-    SizeNumber,
-    StepText,
-    Text,
-)
 from verifier.trusted.proof.local import prove_typing
 from verifier.trusted.sizes.degrees import local_typing, ranks
 from verifier.trusted.sizes.runs import Group
@@ -60,10 +43,10 @@ FOOTER = "\n(check-sat)\n"
 class OperatorFile(FileModel):
     """A definition; the equation says it all."""
 
-    name: Identifier
-    equation: EquationText
-    sizes: tuple[Identifier, ...] = Field(strict=False, max_length=MAX_RANK)
-    reals: tuple[Identifier, ...] = Field(strict=False, max_length=MAX_RANK)
+    name: grammar.Identifier
+    equation: grammar.EquationText
+    sizes: tuple[grammar.Identifier, ...] = Field(strict=False, max_length=grammar.MAX_RANK)
+    reals: tuple[grammar.Identifier, ...] = Field(strict=False, max_length=grammar.MAX_RANK)
     commutative: bool
     parallel: Parallel | None
 
@@ -90,18 +73,22 @@ class OperatorFile(FileModel):
         )
 
 
-Hashes = Annotated[tuple[Hash, ...], Field(strict=False, max_length=MAX_LIST)]
-StepTexts = Annotated[tuple[StepText, ...], Field(strict=False, max_length=MAX_LIST)]
+Hashes = Annotated[tuple[grammar.Hash, ...], Field(strict=False, max_length=grammar.MAX_LIST)]
+StepTexts = Annotated[
+    tuple[grammar.StepText, ...], Field(strict=False, max_length=grammar.MAX_LIST)
+]
 
 
 class TheoremFile(FileModel):
     """That tasks on their own blocks compute an operator: the parallel type of a node."""
 
-    operator: Identifier
-    ranks: tuple[RankNumber, ...] = Field(strict=False, max_length=MAX_RANK)
-    positions: tuple[RankNumber, ...] = Field(strict=False, max_length=MAX_RANK)
-    carriers: tuple[RankNumber, ...] = Field(strict=False, max_length=MAX_RANK)
-    windows: tuple[Identifier, ...] = Field(strict=False, default=(), max_length=MAX_RANK)
+    operator: grammar.Identifier
+    ranks: tuple[grammar.RankNumber, ...] = Field(strict=False, max_length=grammar.MAX_RANK)
+    positions: tuple[grammar.RankNumber, ...] = Field(strict=False, max_length=grammar.MAX_RANK)
+    carriers: tuple[grammar.RankNumber, ...] = Field(strict=False, max_length=grammar.MAX_RANK)
+    windows: tuple[grammar.Identifier, ...] = Field(
+        strict=False, default=(), max_length=grammar.MAX_RANK
+    )
     """The indices of windows that are cut, since operands have halos."""
     steps: StepTexts
     conditions: Hashes
@@ -110,32 +97,36 @@ class TheoremFile(FileModel):
 class WitnessFile(FileModel):
     """Sizes, degrees and real attributes at which both sides are typed alike."""
 
-    sizes: dict[FreeName, SizeNumber]
-    degrees: dict[DegreeName, DegreeNumber]
-    reals: dict[Identifier, float]
+    sizes: dict[grammar.FreeName, grammar.SizeNumber]
+    degrees: dict[grammar.DegreeName, grammar.DegreeNumber]
+    reals: dict[grammar.Identifier, float]
 
 
-Axes = Annotated[tuple[tuple[Identifier, RankNumber], ...], Field(max_length=MAX_LIST)]
+Axes = Annotated[
+    tuple[tuple[grammar.Identifier, grammar.RankNumber], ...], Field(max_length=grammar.MAX_LIST)
+]
 
 
 class CertificateFile(FileModel):
     """All that a proof rests on."""
 
     schema_version: Literal[1]
-    rule: RuleLabel
+    rule: grammar.RuleLabel
     operators: tuple[OperatorFile, ...] = Field(strict=False, max_length=64)
-    left: GraphText
-    right: GraphText
-    equal: tuple[tuple[PolyFile, PolyFile], ...] = Field(strict=False, max_length=256)
+    left: grammar.GraphText
+    right: grammar.GraphText
+    equal: tuple[tuple[grammar.PolyFile, grammar.PolyFile], ...] = Field(
+        strict=False, max_length=256
+    )
     """Sizes that are assumed equal."""
-    requires: tuple[Text, ...] = Field(strict=False, max_length=256)
+    requires: tuple[grammar.Text, ...] = Field(strict=False, max_length=256)
     """What the right side asks beyond the left."""
     whole: bool
     """Whether it is about tensors that are neither cut nor copied; types then need no proof."""
-    typings: tuple[ListIndex, ListIndex] = Field(strict=False)
-    types: Hash | Literal[""]
+    typings: tuple[grammar.ListIndex, grammar.ListIndex] = Field(strict=False)
+    types: grammar.Hash | Literal[""]
     """The condition that both sides have the same types."""
-    theorems: tuple[TheoremFile, ...] = Field(strict=False, max_length=MAX_LIST)
+    theorems: tuple[TheoremFile, ...] = Field(strict=False, max_length=grammar.MAX_LIST)
     steps: StepTexts
     conditions: Hashes
     witness: WitnessFile
@@ -217,15 +208,15 @@ def _types(pair: GraphPair, numbers: tuple[int, int]) -> str:
 
 def operators_of(pair: GraphPair) -> list[Operator]:
     """The operators of both sides, by name."""
-    found = {call.name: call.operator for call in calls((*pair[0], *pair[1]))}
-    return [found[name] for name in sorted(found)]
+    by_name = {call.name: call.operator for call in calls((*pair[0], *pair[1]))}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _theorems(
     pair: GraphPair,
 ) -> tuple[list[TheoremFile], list[str]]:
     """The theorems that the types of both sides rest on, and their conditions."""
-    found: dict[tuple[object, ...], TheoremFile] = {}
+    theorems: dict[tuple[object, ...], TheoremFile] = {}
     conditions: list[str] = []
     for node in both(pair).nodes:
         if node.is_leaf or node.operator_call.operator.parallel is not None:
@@ -243,9 +234,9 @@ def _theorems(
                 steps=theorem.proof.steps,
                 conditions=tuple(map(script_name, theorem.proof.obligations)),
             )
-            found[call.name, own, call.positions, file.carriers, windows] = file
+            theorems[call.name, own, call.positions, file.carriers, windows] = file
             conditions += theorem.proof.obligations
-    return list(found.values()), conditions
+    return list(theorems.values()), conditions
 
 
 def write(directory: Path, certificates: Iterable[Certificate]) -> None:
@@ -270,5 +261,5 @@ def write(directory: Path, certificates: Iterable[Certificate]) -> None:
         write_text_atomic(directory / f"{name}.json", text + "\n")
 
 
-def polynomial(file: PolyFile) -> Poly:
+def polynomial(file: grammar.PolyFile) -> Poly:
     return Poly.collect(file)

@@ -124,10 +124,10 @@ def _pair(file: CertificateFile) -> GraphPair:
 
 def _definitions(file: CertificateFile) -> dict[str, Operator]:
     """The operators that a certificate is about, by name."""
-    found: dict[str, Operator] = {}
+    operators: dict[str, Operator] = {}
     for definition in file.operators:
         name = definition.name
-        if name in found:
+        if name in operators:
             raise Rejected(f"defines {name} twice")
         try:
             operator = definition.operator()
@@ -138,8 +138,8 @@ def _definitions(file: CertificateFile) -> dict[str, Operator]:
             raise Rejected(f"{name} moves data, and is none of Unity's own operators")
         if known is not None and known != operator:
             raise Rejected(f"defines {name} anew")
-        found[name] = operator
-    return found
+        operators[name] = operator
+    return operators
 
 
 def _graph(text: str, rule: str, operators: dict[str, Operator]) -> Graph:
@@ -191,7 +191,7 @@ def _check_attributes(pair: GraphPair) -> None:
 def exchanged(claim: Claim) -> list[GraphPair]:
     """What has to be equal where operators say that they commute, for then calls that differ in the
     order of operands count as one: each such call, and the call with its operands exchanged."""
-    found: dict[Node, GraphPair] = {}
+    pairs: dict[Node, GraphPair] = {}
     for node in claim.computing:
         operator = node.operator_call.operator
         if not operator.commutative or OPERATORS.get(operator.name) == operator:
@@ -203,8 +203,8 @@ def exchanged(claim: Claim) -> list[GraphPair]:
         operands = tensor("x", own[0]), tensor("y", own[1])
         sides = [Node(call, operands), Node(call, operands[::-1])]
         outputs = [tuple(map(side.value, range(len(operator.outputs)))) for side in sides]
-        found[sides[0]] = (outputs[0], outputs[1])
-    return list(found.values())
+        pairs[sides[0]] = (outputs[0], outputs[1])
+    return list(pairs.values())
 
 
 def _side_text(side: Sequence[Value]) -> str:

@@ -138,8 +138,8 @@ def _with_reals(call: Call, reals: Mapping[str, float]) -> Call:
 def real_symbols(pair: GraphPair) -> dict[str, float]:
     """Pairwise different values for the symbols in real attributes: positive, and sums of powers
     of 2, so that arithmetic with a few of them is exact."""
-    found = symbolic_attributes((*pair[0], *pair[1]))
-    symbols = {s for call, name, v in found if name in call.operator.reals for s in v.symbols}
+    attributes = symbolic_attributes((*pair[0], *pair[1]))
+    symbols = {s for call, name, v in attributes if name in call.operator.reals for s in v.symbols}
     return {s: 0.5 + (331 + 619 * i) % 1009 / 1024 for i, s in enumerate(sorted(symbols))}
 
 
@@ -189,14 +189,14 @@ class DegreeSystem:
 
     def pinned(self, wishes: Sequence[tuple[str, int]]) -> Mapping[str, int] | None:
         """Degrees that have as many of the wished values as fit together, the first ones first."""
-        if (found := self.solve(dict(wishes))) is not None:
-            return found
+        if (solved := self.solve(dict(wishes))) is not None:
+            return solved
         pins: dict[str, int] = {}
         for symbol, value in wishes:
             if (solution := self.solve({**pins, symbol: value})) is not None:
                 pins[symbol] = value
-                found = solution
-        return found
+                solved = solution
+        return solved
 
 
 def degree_choices(
@@ -214,11 +214,11 @@ def degree_choices(
         wishes = list(zip(operators, cycle(numbers), strict=False))
         # Few of the inputs' own: with every dimension cut there would be thousands of tasks.
         for chosen in ((), own[:2], own[-2:]):
-            found = system.pinned([*wishes, *zip(chosen, numbers, strict=False)])
-            if found is None or dict(found) in seen or tasks(found) > MAX_TASKS:
+            choice = system.pinned([*wishes, *zip(chosen, numbers, strict=False)])
+            if choice is None or dict(choice) in seen or tasks(choice) > MAX_TASKS:
                 continue
-            seen.append(dict(found))
-            yield found
+            seen.append(dict(choice))
+            yield choice
 
 
 def tasks(degrees: Mapping[str, int]) -> int:

@@ -87,13 +87,13 @@ def replay(instance: Instance, seed: int = 0, *, once: bool = False) -> Countere
     small = all(v.type.elements <= FEW_ELEMENTS for v in instance.left.outputs)
     for attempt in range(DRAWS if small and not once else 1):
         inputs = random_leaves(instance, Reals(), np.random.default_rng(seed + attempt))
-        found = difference(instance, inputs)
-        if found is None:
+        differs = difference(instance, inputs)
+        if differs is None:
             continue
-        if found.kind is DifferenceKind.UNDEFINED:
+        if differs.kind is DifferenceKind.UNDEFINED:
             break
-        hidden = found.kind is DifferenceKind.VALUE and not _differs_in_field(instance, seed)
-        return None if hidden else report(instance, inputs, found)
+        hidden = differs.kind is DifferenceKind.VALUE and not _differs_in_field(instance, seed)
+        return None if hidden else report(instance, inputs, differs)
     else:
         if once:
             return None
@@ -105,10 +105,10 @@ def _undefined(instance: Instance, seed: int) -> Counterexample | None:
     others, rounding may take a number out of the domain of a function, or 1/0 for a number."""
     drawn = random_leaves(instance, Reals(), np.random.default_rng(seed))
     inputs = {name: np.round(values * EXACT) / EXACT for name, values in drawn.items()}
-    found = difference(instance, inputs)
-    if found is None or found.kind is not DifferenceKind.UNDEFINED:
+    differs = difference(instance, inputs)
+    if differs is None or differs.kind is not DifferenceKind.UNDEFINED:
         return None
-    return report(instance, inputs, found)
+    return report(instance, inputs, differs)
 
 
 def _differs_in_field(instance: Instance, seed: int) -> bool:
@@ -190,22 +190,22 @@ def random_leaves(
     """V of every input at random, shape (partials, *shape); in real numbers, inputs that are
     compared with indices are indices."""
     indices = index_leaves(instance)
-    found: dict[str, Array] = {}
+    leaves: dict[str, Array] = {}
     for name, leaf in instance.leaves.items():
         assert leaf.type is not None
         shape = (leaf.type.degrees.partials, *leaf.type.shape)
         if isinstance(ring, PrimeField):
-            found[name] = rng.integers(0, ring.prime, shape)
+            leaves[name] = rng.integers(0, ring.prime, shape)
         elif name in indices:
-            found[name] = rng.integers(0, MAX_INDEX, shape).astype(np.float64)
+            leaves[name] = rng.integers(0, MAX_INDEX, shape).astype(np.float64)
         else:
-            found[name] = rng.standard_normal(shape)
-    return found
+            leaves[name] = rng.standard_normal(shape)
+    return leaves
 
 
 def index_leaves(instance: Instance) -> set[str]:
     """The inputs that stand in a test of equality, such as token ids."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in (n for side in (instance.left, instance.right) for n in side.nodes):
         if node.is_leaf:
             continue
@@ -213,12 +213,12 @@ def index_leaves(instance: Instance) -> set[str]:
         for part in (part for output in equation.outputs for part in walk(output.body)):
             if isinstance(part, Apply) and part.function == "eq":
                 read = {access.operand for access in accesses(part)}
-                found |= {
+                names |= {
                     v.node.leaf.name
                     for i, v in enumerate(node.inputs)
                     if i in read and v.node.is_leaf
                 }
-    return found
+    return names
 
 
 def report(instance: Instance, inputs: Mapping[str, Array], found: Difference) -> Counterexample:

@@ -177,7 +177,7 @@ def _agreement(pair: GraphPair, sizes: Sizes) -> tuple[Agreement, Mapping[str, i
         if alike and (one := agree_alike(pair[0])) is not None:
             return one
         lefts, rights = typed_sides(*pair)
-        found = agree(lefts, rights)
+        agreed = agree(lefts, rights)
     except Undecided as error:
         raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None
     except (OperatorError, ValueError) as error:
@@ -185,9 +185,9 @@ def _agreement(pair: GraphPair, sizes: Sizes) -> tuple[Agreement, Mapping[str, i
     for side, options in (("left", lefts), ("right", rights)):
         if not options:
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no degrees fit"))
-    if found is None:
+    if agreed is None:
         raise _Stop(_types_differ(pair, sizes, lefts, rights))
-    return found
+    return agreed
 
 
 def _types_differ(
@@ -196,8 +196,8 @@ def _types_differ(
     for typings in product(lefts.values(), rights.values()):
         degrees = witness(typings)
         for instance in () if degrees is None else instances(*pair, sizes, degrees):
-            if found := replay(instance):
-                raise _Refuted("the types differ", instance, found)
+            if refuting := replay(instance):
+                raise _Refuted("the types differ", instance, refuting)
     return Decision(Verdict.VACUOUS, "no degrees fit both sides")
 
 
@@ -213,8 +213,8 @@ def _value(
     first = next(concrete, None)
     if first is None or first.origin is None:
         raise _Stop(Decision(Verdict.UNKNOWN, "no small sizes fit the degrees"))
-    if found := replay(first, once=True):
-        raise _Refuted("the values differ", first, found)
+    if refuting := replay(first, once=True):
+        raise _Refuted("the values differ", first, refuting)
     try:
         if not whole:
             _check_typings(both(pair).nodes)
@@ -235,8 +235,8 @@ def _refuted(
     assert first.origin is not None
     solved = guided(error.condition, first.origin) if isinstance(error, Unproved) else ()
     for instance in chain((first,), solved, drawn(first.origin), others):
-        if found := replay(instance):
-            return _Refuted("the values differ", instance, found).decision(brief=brief)
+        if refuting := replay(instance):
+            return _Refuted("the values differ", instance, refuting).decision(brief=brief)
     return Decision(Verdict.UNKNOWN, str(error))
 
 

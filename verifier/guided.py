@@ -40,12 +40,12 @@ def guided(condition: str, origin: Origin) -> Iterator[Instance]:
     for limit in LIMITS:
         bounds = [smt.at_least(limit * cuts.get(s, 1) - Poly.of(s), 0) for s in declared]
         bounds += [smt.divides(cuts[s], Poly.of(s)) for s in declared if cuts.get(s, 1) > 1]
-        found = smt.model(
+        solution = smt.model(
             "\n".join([condition, *(f"(assert {b.text})" for b in bounds)]), RESOURCES
         )
-        if found is None:
+        if solution is None:
             continue
-        values = {named[name]: value for name, value in found.items() if name in named}
+        values = {named[name]: value for name, value in solution.items() if name in named}
         instance = instantiate(replace(origin, values={**origin.values, **values}))
         if instance is not None:
             yield instance

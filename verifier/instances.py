@@ -128,11 +128,11 @@ def _solved(
     known += [smt.at_least(sizes.resolve(p).substitute(parts), least) for p in sizes.positive]
     known += [smt.at_least(sizes.resolve(p).substitute(parts), 0) for p in sizes.naturals]
     known += [smt.is_zero(zero.substitute(parts)) for zero in sizes.zeros]
-    found = smt.model(smt.script(known), OPEN_RESOURCES if sizes.zeros else smt.RESOURCES)
-    if found is None:
+    solution = smt.model(smt.script(known), OPEN_RESOURCES if sizes.zeros else smt.RESOURCES)
+    if solution is None:
         return None
     named = {smt.symbol_name(s): s for s in free}
-    values = {named[name]: value for name, value in found.items() if name in named}
+    values = {named[name]: value for name, value in solution.items() if name in named}
     return {s: values.get(s, 1) * cuts.get(s, 1) for s in free}
 
 
@@ -144,8 +144,8 @@ def instantiate(origin: Origin) -> Instance | None:
 
 def size_attributes(pair: GraphPair) -> Iterator[Poly]:
     """The sizes among the attributes of both sides."""
-    found = symbolic_attributes((*pair[0], *pair[1]))
-    return (value for call, name, value in found if name in call.operator.sizes)
+    attributes = symbolic_attributes((*pair[0], *pair[1]))
+    return (value for call, name, value in attributes if name in call.operator.sizes)
 
 
 def free_symbols(pair: GraphPair, sizes: Sizes) -> list[str]:

@@ -44,8 +44,8 @@ def refutation(
     tried = 0
     for instance in shapes(pair, sizes, types, degrees):
         # Where even different sizes give few elements, they are drawn more than once.
-        if found := replay(instance, once=tried > 0):
-            return found
+        if refuting := replay(instance, once=tried > 0):
+            return refuting
         tried += 1
     return None if tried else "no shape is small enough to replay it"
 
@@ -54,9 +54,9 @@ def shapes(
     pair: GraphPair, sizes: Sizes, types: tuple[Typing, Typing] | None, degrees: Mapping[str, int]
 ) -> Iterator[Instance]:
     """The shapes at which a claim is replayed."""
-    for number, found in ((2, _different), (3, _least)):
+    for number, candidates in ((2, _different), (3, _least)):
         own = (_degrees(types, number) if types is not None else None) or degrees
-        yield from islice(filter(_is_small, islice(found(pair, sizes, own), TRIES)), 1)
+        yield from islice(filter(_is_small, islice(candidates(pair, sizes, own), TRIES)), 1)
 
 
 def _different(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
@@ -92,9 +92,9 @@ def _typed(
     """The pair at some values, if it has types there. ``sign``: that of all real attributes, which
     turns their order too."""
     reals = {symbol: sign * value for symbol, value in real_symbols(pair).items()}
-    found = instantiate(Origin(pair, sizes, values, degrees, reals))
-    if found is not None:
-        yield found
+    instance = instantiate(Origin(pair, sizes, values, degrees, reals))
+    if instance is not None:
+        yield instance
 
 
 def _multiples(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
@@ -128,9 +128,9 @@ def _degrees(types: tuple[Typing, Typing], number: int) -> Mapping[str, int] | N
     for cut in ((own[:1] if number == 2 else own[-1:]), []):
         values = {s: 2 + (number + i) % 2 for i, s in enumerate(operators)}
         values |= {s: 5 - number if s in cut else 1 for s in own}
-        found = complete(values, solved, symbols)
-        if found and _tasks(found) <= MAX_TASKS and all(value_of(w, found) for w in whole):
-            return found
+        degrees = complete(values, solved, symbols)
+        if degrees and _tasks(degrees) <= MAX_TASKS and all(value_of(w, degrees) for w in whole):
+            return degrees
     return None
 
 

@@ -172,7 +172,7 @@ def unproved(claim: DigitClaim) -> str | None:
     solver = z3.Solver()
     solver.set("rlimit", RESOURCES)
     solver.add(*claim.given, z3.Not(claim.then))
-    found = solver.check()
-    if found == z3.unsat:
+    outcome = solver.check()
+    if outcome == z3.unsat:
         return None
-    return f"{claim.text}: {solver.model()}" if found == z3.sat else f"{claim.text}: unknown"
+    return f"{claim.text}: {solver.model()}" if outcome == z3.sat else f"{claim.text}: unknown"

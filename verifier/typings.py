@@ -24,11 +24,11 @@ _REASONS: dict[TheoremKey, str | None] = {}
 
 def missing(sides: Iterable[Value]) -> list[Theorem]:
     """The theorems about operators of some graphs that this process knows nothing of, once."""
-    found: dict[TheoremKey, Theorem] = {}
+    theorems: dict[TheoremKey, Theorem] = {}
     for node in Graph(tuple(sides)).nodes:
         if (theorem := _theorem(node)) is not None and _key(theorem) not in _REASONS:
-            found[_key(theorem)] = theorem
-    return list(found.values())
+            theorems[_key(theorem)] = theorem
+    return list(theorems.values())
 
 
 def reason_against(theorem: Theorem) -> str | None:

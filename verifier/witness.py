@@ -32,8 +32,8 @@ def solve(
     if basis.contradicts:
         return None
     names = frozenset(symbols) | {s for m in (*equations, *whole) for s, _ in m.powers}
-    found = _solve(basis, tuple(dict.fromkeys(map(basis.reduce, whole))), names)
-    return dict(found) if found is not None else None
+    solution = _solve(basis, tuple(dict.fromkeys(map(basis.reduce, whole))), names)
+    return dict(solution) if solution is not None else None
 
 
 @lru_cache(maxsize=65536)
@@ -105,13 +105,13 @@ def _by_z3(
         powers_of = (powers[symbol] for powers in exponents.values())
         known.append(smt.at_least(sum(powers_of, Poly()), 1))
     small = [smt.at_least(MAX_EXPONENT - variable, 0) for variable in variables]
-    found = smt.model(smt.script([*known, *small])) or smt.model(smt.script(known))
-    if found is None:
+    solution = smt.model(smt.script([*known, *small])) or smt.model(smt.script(known))
+    if solution is None:
         return None
     values = dict.fromkeys(unknown, 1)
     for prime, powers in exponents.items():
         for symbol in powers:
-            values[symbol] *= prime ** found.get(f"{symbol}@{prime}", 0)
+            values[symbol] *= prime ** solution.get(f"{symbol}@{prime}", 0)
     return tuple(sorted(values.items()))
 
 

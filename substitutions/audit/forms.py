@@ -34,10 +34,10 @@ def _with_axes(rule: Rule, axes: tuple[int, ...]) -> Rule:
     if len(axes) != len(rule.runs):
         problem = f"{len(axes)} numbers of axes for a rule with {len(rule.runs)} runs of them"
         raise Refused(problem)
-    found = rule.at(axes)
-    if found is None:
+    form = rule.at(axes)
+    if form is None:
         raise Refused(f"the rule has no form with {axes} axes")
-    return found
+    return form
 
 
 def _with_operators(rule: Rule, operators: tuple[str, ...]) -> Rule:

@@ -40,15 +40,15 @@ def located(
         return ()
     known = named_values(plan.model)
     names = node_names(plan.graph)
-    found: list[RunningFile] = []
+    kept: list[RunningFile] = []
     images = _images(plan, [known[record.value] for record in records], library)
     for record, image in zip(records, images, strict=True):
         while image.node.is_parallel:
             image = image.node.inputs[0]  # which means the same, however it lies
         made = names.get(image.node)
         at = None if made is None else made[image.port]
-        found.append(record.model_copy(update={"at": at}))
-    return tuple(found)
+        kept.append(record.model_copy(update={"at": at}))
+    return tuple(kept)
 
 
 def _images(plan: Plan, values: Sequence[Value], library: Sequence[Rule]) -> tuple[Value, ...]:

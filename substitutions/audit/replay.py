@@ -48,8 +48,8 @@ def replay(plan: Plan, library: Sequence[Rule]) -> Replay:
         try:
             followed.step(number, step, forms[step.rule])
         except Refused as error:
-            found = Finding(f"decisions.derivation[{number}]", f"{step.rule}: {error}")
-            return Replay((found,), used, number, followed.conditions)
+            finding = Finding(f"decisions.derivation[{number}]", f"{step.rule}: {error}")
+            return Replay((finding,), used, number, followed.conditions)
     findings = tuple(differences(followed.values.graph(), plan.graph))
     return Replay(findings, used, len(plan.derivation), followed.conditions)
 
@@ -73,8 +73,8 @@ class Follower:
         self._check_requirements(rule, known)
         attributed = _attributed(rule, known)
         if (wrong := not_natural(rule.naturals, known)) is not None:
-            found = evaluated(wrong, known)
-            raise Refused(f"{wrong} is {found}, expected a whole number of at least 0")
+            value = evaluated(wrong, known)
+            raise Refused(f"{wrong} is {value}, expected a whole number of at least 0")
         _check_apart(rule, old, inputs)
         made, new = _made(rule, inputs, attributed)
         for before, after in zip(old, new, strict=True):
@@ -96,12 +96,12 @@ class Follower:
             raise Refused(f"has {len(step.inputs)} inputs, expected {len(rule.inputs)}")
         if unbound := sorted({name for name, _ in rule.inputs} - variables(rule.left)):
             raise Refused(f"input {unbound[0]} is not on the rule's left side")
-        found: dict[str, Port] = {}
+        ports: dict[str, Port] = {}
         for (name, rank), given in zip(rule.inputs, step.inputs, strict=True):
-            port = found[name] = self.values.at(given)
+            port = ports[name] = self.values.at(given)
             if port.type.rank != rank:
                 raise Refused(f"input {name} has rank {port.type.rank}, expected {rank}")
-        return found
+        return ports
 
     def _check_requirements(self, rule: Rule, known: Mapping[str, Symbol]) -> None:
         for text, (left, right) in zip(rule.requires, rule.requirements, strict=True):
@@ -143,7 +143,7 @@ def _check_apart(rule: Rule, old: Sequence[Port], inputs: Mapping[str, Port]) ->
 def _attributed(rule: Rule, known: Mapping[str, Symbol]) -> dict[Node, Call]:
     """The operators of the right side with their attributes. Raises Refused for a degree below 2,
     and where an integer is none."""
-    found: dict[Node, Call] = {}
+    attributed: dict[Node, Call] = {}
     for node in rule.created:
         call = node.operator_call
         attributes = tuple((name, evaluated(value, known)) for name, value in call.attributes)
@@ -153,8 +153,8 @@ def _attributed(rule: Rule, known: Mapping[str, Symbol]) -> dict[Node, Call]:
         for name, value in attributes:
             if isinstance(value, float) and name not in call.operator.reals:
                 raise Refused(f"has no type there: {name} is {value}, expected an integer")
-        found[node] = Call(call.operator, attributes)
-    return found
+        attributed[node] = Call(call.operator, attributes)
+    return attributed
 
 
 def _made(

@@ -31,12 +31,12 @@ def check_machine(plan: Plan, machine: Machine) -> Iterator[Finding]:
     nodes = -(-devices // machine.devices_per_node)
     try:
         used = machine if machine.devices == devices else machine.with_nodes(nodes)
-        found = machine_record(used if used.devices == devices else used.with_devices(devices))
+        record = machine_record(used if used.devices == devices else used.with_devices(devices))
     except InputError as error:
         yield Finding("machine.devices", str(error))
         return
     for name in MachineFile.model_fields:
-        here, there = getattr(plan.machine, name), getattr(found, name)
+        here, there = getattr(plan.machine, name), getattr(record, name)
         if here != there:
             yield Finding(f"machine.{name}", f"{here}, expected {there}")
 
@@ -58,10 +58,10 @@ class CapturedModel:
 def captured(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> CapturedModel:
     """A model's graph at a global batch, and its leaves' names. Raises InputError where there is no
     such model, or it has no such groups."""
-    found = capture_model(name, batch, devices, norm_groups)
-    lines = tuple(print_graph(found.graph).splitlines())
+    capture = capture_model(name, batch, devices, norm_groups)
+    lines = tuple(print_graph(capture.graph).splitlines())
     return CapturedModel(
-        found.graph.digest, lines, found.naming, found.statistics, found.norm_groups
+        capture.graph.digest, lines, capture.naming, capture.statistics, capture.norm_groups
     )
 
 
@@ -81,9 +81,9 @@ def check_naming(plan: Plan, name: str, model: CapturedModel) -> Iterator[Findin
     first place where they are not. Else weights would go under the names of others."""
     here, there = _places(plan.naming), _places(model.naming)
     for place in sorted(here.keys() | there.keys()):
-        found, expected = here.get(place, "nothing"), there.get(place, "nothing")
-        if found != expected:
-            problem = f"{found}, expected {expected} as {name} is captured"
+        stated, expected = here.get(place, "nothing"), there.get(place, "nothing")
+        if stated != expected:
+            problem = f"{stated}, expected {expected} as {name} is captured"
             yield Finding(f"naming.{place}", problem)
             return
 
@@ -98,9 +98,9 @@ def check_statistics(plan: Plan, name: str, expected: Sequence[RunningFile]) -> 
             problem = f"{said}, expected {wanted} as {name} is captured"
             yield Finding(f"statistics[{number}]", problem)
             return
-        for part, found in here.items():
-            if found != there[part]:
-                problem = f"{found}, expected {there[part]} as {name} is captured"
+        for part, stated in here.items():
+            if stated != there[part]:
+                problem = f"{stated}, expected {there[part]} as {name} is captured"
                 yield Finding(f"statistics[{number}].{part}", problem)
                 return
 

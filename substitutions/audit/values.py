@@ -85,10 +85,10 @@ class NamedValues:
 
     def at(self, name: str) -> Port:
         """The value of an id. Raises Refused where there is none, or none any more."""
-        found = self._ids.get(name)
-        if found is None:
+        named = self._ids.get(name)
+        if named is None:
             raise Refused(f"{name} is no value, expected one of the model or of an earlier step")
-        port = found.current
+        port = named.current
         if self._known.get(_key(port.item)) is not port.item:
             raise Refused(f"{name} is no longer part of the graph, a step before replaced it")
         return port

@@ -49,11 +49,11 @@ class FamilyFigures:
 
 def companions(content: LibraryFile) -> dict[str, str]:
     """The text of each file by its name; a function of the library alone."""
-    found, own = entries(content), library_hash(content)
+    rules, own = entries(content), library_hash(content)
     return {
-        "rules.txt": rules_text(found, own),
-        "index.html": page(found, own),
-        "README.md": readme_text(content, found),
+        "rules.txt": rules_text(rules, own),
+        "index.html": page(rules, own),
+        "README.md": readme_text(content, rules),
     }
 
 

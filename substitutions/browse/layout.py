@@ -189,18 +189,18 @@ def _by_use(wires: Sequence[Wire], count: int) -> list[int]:
     for wire in wires:
         operands.setdefault(wire.target, []).append(wire.source)
     read = {wire.source for wire in wires}
-    found: dict[int, None] = {}
+    visited: dict[int, None] = {}
 
     def visit(box: int) -> None:
-        if box not in found:
-            found[box] = None
+        if box not in visited:
+            visited[box] = None
             for operand in operands.get(box, []):
                 visit(operand)
 
     for box in range(count):
         if box not in read:
             visit(box)
-    return list(found)
+    return list(visited)
 
 
 def increasing(wanted: Sequence[float]) -> list[float]:

@@ -67,8 +67,8 @@ class RuleEntry:
 def entries(content: LibraryFile) -> tuple[RuleEntry, ...]:
     """The rules of a library in the order in which people read them: by family and operator, small
     ones first. Raises InputError where one cannot be read."""
-    found = [RuleEntry(file, parse_entry(file)) for file in content.rules]
-    return tuple(sorted(found, key=_order))
+    listed = [RuleEntry(file, parse_entry(file)) for file in content.rules]
+    return tuple(sorted(listed, key=_order))
 
 
 def _order(entry: RuleEntry) -> tuple[object, ...]:

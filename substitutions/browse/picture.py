@@ -105,8 +105,12 @@ def _box(node: Node, label: NodeLabel, inputs: Sequence[str], used: Container[Va
 def _only(node: Node, used: Container[Value]) -> tuple[str, ...]:
     """Which outputs of a node are used, in the words of the statement, where some are not."""
     ports = 1 if node.is_leaf else len(node.operator_call.operator.outputs)
-    found = [port for port in range(ports) if node.value(port) in used]
-    return () if len(found) == ports else (f"only {', '.join(f'.{port}' for port in found)}",)
+    used_ports = [port for port in range(ports) if node.value(port) in used]
+    return (
+        ()
+        if len(used_ports) == ports
+        else (f"only {', '.join(f'.{port}' for port in used_ports)}",)
+    )
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:

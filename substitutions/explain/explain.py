@@ -65,18 +65,6 @@ class Explained:
     problem: str = ""
 
 
-def explain(
-    left: Sequence[Value],
-    right: Sequence[Value],
-    equal: Sequence[SizeEquation],
-    library_rules: Sequence[Rule],
-    max_steps: int = MAX_STEPS,
-) -> RuleDerivation | None:
-    """A shortest derivation that is found, or None. ``equal``: sizes of inputs known to be equal;
-    ``library_rules``: for the ranks of the graphs, without stand-ins."""
-    return Explainer(library_rules).attempt(left, right, equal, max_steps).derivation
-
-
 class Explainer:
     """A library made ready for derivations. ``equal``: the sizes for which a rule is proved, by its
     name, where these are not all."""
@@ -109,8 +97,8 @@ class Explainer:
         failed = False
         for forth, back in search.meetings():
             if all(_replays(forth, back, pair) for pair in pairs[1:]):
-                found = RuleDerivation(pairs[0].left, _steps(forth, back), pairs[0].names)
-                return Explained(found, search.reached)
+                derivation = RuleDerivation(pairs[0].left, _steps(forth, back), pairs[0].names)
+                return Explained(derivation, search.reached)
             failed = True
         problem = f"no derivation of at most {max_steps} steps was found"
         if failed:

@@ -57,13 +57,13 @@ def typed_pairs(
     found. Raises OperatorError, Undecided or Unsolvable where its sizes cannot be told."""
     pair = (tuple(left), tuple(right))
     sizes, _ = pair_sizes(*pair, equal)
-    found: list[TypedPair] = []
+    pairs: list[TypedPair] = []
     degrees = _degrees(pair)
     for number, ladder in enumerate(LADDERS):
         chosen = _at_primes(pair, sizes, degrees[number % len(degrees)], number, ladder)
         if chosen is not None:
-            found.append(chosen)
-    return tuple(found) if len(found) == len(LADDERS) else _small(pair, sizes, degrees[0])
+            pairs.append(chosen)
+    return tuple(pairs) if len(pairs) == len(LADDERS) else _small(pair, sizes, degrees[0])
 
 
 def _degrees(pair: GraphPair) -> list[Mapping[str, int]]:
@@ -120,10 +120,10 @@ def _typed(origin: Origin) -> TypedPair:
 def _small(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> tuple[TypedPair, ...]:
     """The pair at the first small sizes that fit, where primes do not; a small number may stand
     for anything, hence no names."""
-    found: dict[str, TypedPair] = {}
+    pairs: dict[str, TypedPair] = {}
     for instance in instances(*pair, sizes, degrees):
         pair_found = TypedPair(instance.left, instance.right, NumberNames({}, {}))
-        found.setdefault(instance.left.digest, pair_found)
-        if len(found) == len(LADDERS):
+        pairs.setdefault(instance.left.digest, pair_found)
+        if len(pairs) == len(LADDERS):
             break
-    return tuple(found.values())
+    return tuple(pairs.values())

@@ -19,8 +19,6 @@ from substitutions.rules.match import Binding, bindings, instantiated, solved
 from substitutions.rules.rule import Rule, attribute_symbols, variables
 from verifier.trusted.sizes.sizes import SizeEquation
 
-Number = int | float
-
 MAX_CHOICES = 128
 """How many choices of what a direction leaves open are tried at a place."""
 
@@ -125,15 +123,15 @@ def together(
         if not count:
             yield Binding({}, {}), ()
             return
-        for bound, found in places(count - 1):
+        for bound, chosen in places(count - 1):
             for host in hosts:
-                if host not in found:
+                if host not in chosen:
                     for more in bindings(direction.left[count - 1], host, bound):
-                        yield more, (*found, host)
+                        yield more, (*chosen, host)
 
-    for bound, found in places(len(direction.left)):
-        for images in _images(direction, bound, found, pool):
-            yield dict(zip(found, images, strict=True))
+    for bound, chosen in places(len(direction.left)):
+        for images in _images(direction, bound, chosen, pool):
+            yield dict(zip(chosen, images, strict=True))
 
 
 def _images(
@@ -152,11 +150,11 @@ def _images(
 
 def _completed(direction: RewriteDirection, bound: Binding, pool: Pool) -> Iterator[Binding]:
     """Bindings of all inputs and symbols under which all equations hold."""
-    found = solved(bound)
+    solution = solved(bound)
     # Whole symbols are sizes, paddings and degrees, of which none is negative.
-    if found is None or any(isinstance(n, int) and n < 0 for n in found[0].values()):
+    if solution is None or any(isinstance(n, int) and n < 0 for n in solution[0].values()):
         return
-    first = found[0]
+    first = solution[0]
     leaves = direction.open_values
     numbers = _ranges(direction, [s for s in direction.open_symbols if s not in first], pool)
     hosts = [[v for v in pool.values if v.type.rank == leaf.rank] for leaf in leaves]
@@ -175,11 +173,11 @@ def _completed(direction: RewriteDirection, bound: Binding, pool: Pool) -> Itera
 
 def _ranges(
     direction: RewriteDirection, symbols: Sequence[str], pool: Pool
-) -> dict[str, Sequence[Number]]:
+) -> dict[str, Sequence[float]]:
     """The numbers that each symbol may stand for, by the attributes that it occurs in."""
-    found: dict[str, Sequence[Number]] = {}
+    ranges: dict[str, Sequence[float]] = {}
     for call, name, value in symbolic_attributes((*direction.left, *direction.right)):
         whole = pool.degrees if name == "degree" else pool.sizes
         for symbol in value.symbols.intersection(symbols):
-            found[symbol] = pool.reals if name in call.operator.reals else whole
-    return found
+            ranges[symbol] = pool.reals if name in call.operator.reals else whole
+    return ranges

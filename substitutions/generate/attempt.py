@@ -57,16 +57,16 @@ def attempt(formed: tuple[General, Candidate]) -> Attempt:
     form, candidate = formed
     tried: list[Decision] = []
     for variant in chain((form,), islice(forms_of(candidate), 1, None)):
-        found = _prove(variant, candidate)
-        if found.entry is not None:
-            return found
-        tried.append(found.decision)
+        outcome = _prove(variant, candidate)
+        if outcome.entry is not None:
+            return outcome
+        tried.append(outcome.decision)
     for variant in _narrower(candidate, tried[0]):
-        found = _prove(variant, candidate)
-        if found.entry is not None:
-            return found
-        if found.decision.verdict is Verdict.PROVED:
-            tried.append(found.decision)
+        outcome = _prove(variant, candidate)
+        if outcome.entry is not None:
+            return outcome
+        if outcome.decision.verdict is Verdict.PROVED:
+            tried.append(outcome.decision)
     return Attempt(None, _verdict(tried))
 
 
@@ -82,12 +82,12 @@ def _verdict(tried: Sequence[Decision]) -> Decision:
     first one's verdict."""
     if proved := [decision for decision in tried if decision.verdict is Verdict.PROVED]:
         return proved[0]
-    found: list[Decision] = []
+    decided: list[Decision] = []
     for decision in tried:
-        found.append(decision.rest() if decision.rest else decision)
-        if found[-1].verdict is Verdict.UNKNOWN:
-            return found[-1]
-    return found[0]
+        decided.append(decision.rest() if decision.rest else decision)
+        if decided[-1].verdict is Verdict.UNKNOWN:
+            return decided[-1]
+    return decided[0]
 
 
 def _with_ones(candidate: Candidate) -> Iterator[General]:

@@ -174,15 +174,15 @@ def _tasks(
     """The parts of the enumeration, the longest first: while others have workers of their own,
     several share that one, which would else be waited for in the end."""
     names = frozenset(operator.name for operator in chosen)
-    found: list[EnumerationTask] = [
+    tasks: list[EnumerationTask] = [
         partial(algebra, world, max_ops, 1 if number else jobs)
         for number, world in enumerate(worlds(names))
     ]
     if not parallel:
-        return found
-    found.append(chain_rules)
-    found += [partial(cut_rules, o) for o in (*STAND_INS.values(), *chosen)]
-    return found + [partial(_decomposed, operator) for operator in chosen]
+        return tasks
+    tasks.append(chain_rules)
+    tasks += [partial(cut_rules, o) for o in (*STAND_INS.values(), *chosen)]
+    return tasks + [partial(_decomposed, operator) for operator in chosen]
 
 
 def _decomposed(operator: Operator) -> Enumerated:
@@ -258,12 +258,12 @@ class _Prover:
 def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidate]:
     """Candidates by their most general forms, small ones first; equal ones once."""
     ordered = sorted(candidates, key=lambda c: (len(c.left) + len(c.right), str(c)))
-    found: dict[General, Candidate] = {}
+    by_form: dict[General, Candidate] = {}
     for candidate, form in zip(ordered, parallel_map(first_form, ordered, jobs), strict=True):
-        known = found.get(form)
+        known = by_form.get(form)
         if form.left != form.right and (known is None or _rank(candidate) < _rank(known)):
-            found[form] = candidate
-    return found
+            by_form[form] = candidate
+    return by_form
 
 
 def _rank(candidate: Candidate) -> tuple[int, int]:
@@ -307,10 +307,10 @@ def _typings(instance: RankedCall) -> int:
     """How many theorems the parallel type of an instance takes; raises unless all are proved."""
     if instance.call.operator.parallel is not None:
         return 0
-    found = prove_typing(instance.call, instance.ranks)
-    for theorem in found:
+    theorems = prove_typing(instance.call, instance.ranks)
+    for theorem in theorems:
         if theorem.proof is None:
             ranks = ", ".join(map(str, instance.ranks))
             problem = f"its parallel type is not proved: {theorem.reason}"
             raise NegativeAnswer(f"{instance.call.name} at ranks {ranks}: {problem}")
-    return len(found)
+    return len(theorems)

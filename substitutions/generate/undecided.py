@@ -35,6 +35,6 @@ class UndecidedCandidate:
 
     @staticmethod
     def of(file: UndecidedFile) -> UndecidedCandidate:
-        found = (words for part, words in EXPLANATIONS.items() if part in file.reason)
+        explanations = (words for part, words in EXPLANATIONS.items() if part in file.reason)
         text = _SAME.sub(r"\1", f"{file.left} = {file.right}")
-        return UndecidedCandidate(text, file.reason, next(found, OTHER))
+        return UndecidedCandidate(text, file.reason, next(explanations, OTHER))

@@ -68,9 +68,9 @@ def import_rule(rule: ForeignRule, *, symbolic: bool) -> Imported:
     match(known, left, right)
     if unbound := rule.right.inputs - rule.left.inputs:
         raise IllTypedError(f"input {max(unbound)} stands on the right side only")
-    found = _relations(known)
+    relations = _relations(known)
     conditions = tuple(
-        text for s, text in found.items() if " = " in text or after_left.get(s) != text
+        text for s, text in relations.items() if " = " in text or after_left.get(s) != text
     )
     case = ImportedCase(
         tuple(t.value for t in left),
@@ -83,8 +83,8 @@ def import_rule(rule: ForeignRule, *, symbolic: bool) -> Imported:
 
 def stated_degrees(rule: ForeignRule) -> tuple[int, ...]:
     """The degrees of its parallel operators."""
-    found = (o.parameters.get(operators.DEGREE) for _, s in rule.sides for o in s.operators)
-    return tuple(sorted({degree for degree in found if degree is not None}))
+    degrees = (o.parameters.get(operators.DEGREE) for _, s in rule.sides for o in s.operators)
+    return tuple(sorted({degree for degree in degrees if degree is not None}))
 
 
 def _relations(known: KnownSizes) -> dict[str, str]:

@@ -125,5 +125,5 @@ def canonical(name: str) -> str | None:
     """The name of an operator in ``SIGNATURES``; None if it is unknown."""
     upper = name.upper()
     prefixed = upper if upper.startswith("OP_") else f"OP_{upper}"
-    found = SPELLINGS.get(prefixed, prefixed)
-    return found if found in SIGNATURES else None
+    own = SPELLINGS.get(prefixed, prefixed)
+    return own if own in SIGNATURES else None

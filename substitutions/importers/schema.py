@@ -183,15 +183,15 @@ def _operator_names(where: str, place: str, rule: _RuleModel) -> frozenset[str]:
 def _own_source(names: frozenset[str]) -> tuple[RuleSystem | None, str]:
     """Which system a rule is from by its operators, most of which exist in one of the two only,
     None if they do not tell; and why it is from neither, if it has operators of both."""
-    found: dict[RuleSystem, str] = {}
+    examples: dict[RuleSystem, str] = {}
     for name in sorted(names):
         sources = SIGNATURES[name].sources
         if len(sources) == 1:
-            found.setdefault(sources[0], name)
-    if len(found) > 1:
-        both = " and ".join(f"{name} of {source}" for source, name in sorted(found.items()))
+            examples.setdefault(sources[0], name)
+    if len(examples) > 1:
+        both = " and ".join(f"{name} of {source}" for source, name in sorted(examples.items()))
         return RuleSystem.TASO, f"it mixes the operators of two systems: {both}"
-    return next(iter(found), None), ""
+    return next(iter(examples), None), ""
 
 
 def _source(rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> RuleSystem:
@@ -201,9 +201,9 @@ def _source(rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> Rul
     both, the ranks that a concat states tell (3 is FlexFlow's), then the inputs (beyond -6 they are
     TASO's); and where nothing tells, they are taken for TASO's, which assumes less about sizes.
     """
-    found = {own for own, mixed in map(_own_source, names) if own is not None and not mixed}
-    if len(found) == 1:
-        return found.pop()
+    systems = {own for own, mixed in map(_own_source, names) if own is not None and not mixed}
+    if len(systems) == 1:
+        return systems.pop()
     operators = [o for rule in rules for o in (*rule.source, *rule.target)]
     ranks = {p.value for o in operators for p in o.para if p.key == NUM_DIM}
     inputs = {tensor.op_id for o in operators for tensor in o.input}
@@ -243,11 +243,11 @@ class _Checker:
     ) -> tuple[ForeignOperator, ...]:
         if not models:
             self._fail(side, "no operators")
-        found = tuple(self._operator(f"{side}[{i}]", model) for i, model in enumerate(models))
-        for number, operator in enumerate(found):
+        checked = tuple(self._operator(f"{side}[{i}]", model) for i, model in enumerate(models))
+        for number, operator in enumerate(checked):
             for position, reference in enumerate(operator.inputs):
-                self._check_reference(f"{side}[{number}].input[{position}]", reference, found)
-        return found
+                self._check_reference(f"{side}[{number}].input[{position}]", reference, checked)
+        return checked
 
     def _operator(self, at: str, model: _OperatorModel) -> ForeignOperator:
         name = canonical(model.type)
@@ -273,22 +273,22 @@ class _Checker:
     ) -> Mapping[str, int]:
         signature = SIGNATURES[name]
         known = (*signature.required, *signature.optional, *DESCRIPTIVE)
-        found: dict[str, int] = {}
+        parameters: dict[str, int] = {}
         for model in models:
-            if model.key in found:
+            if model.key in parameters:
                 self._fail(at, f"{name}: parameter {model.key} is given twice")
             if model.key not in known:
                 self._fail(at, f"{name}: unknown parameter {model.key[:40]!r}")
             low, high = self._range(model.key)
             if model.key != OP_TYPE and not low <= model.value <= high:
                 self._fail(at, f"{name}: {model.key} is {model.value}, expected {low} to {high}")
-            found[model.key] = model.value
+            parameters[model.key] = model.value
         for key in signature.required:
-            if key not in found:
+            if key not in parameters:
                 self._fail(at, f"{name}: parameter {key} is missing")
-        if self.source is RuleSystem.FLEXFLOW and found.get(ACTIVATION, 0) not in (0, 2):
-            self._fail(at, f"{name}: {ACTIVATION} is {found[ACTIVATION]}, expected 0 or 2")
-        return found
+        if self.source is RuleSystem.FLEXFLOW and parameters.get(ACTIVATION, 0) not in (0, 2):
+            self._fail(at, f"{name}: {ACTIVATION} is {parameters[ACTIVATION]}, expected 0 or 2")
+        return parameters
 
     def _range(self, key: str) -> tuple[int, int]:
         return RANGES.get(key, (0, 0))

@@ -90,11 +90,11 @@ class Importer:
         operator: ForeignOperator,
         made: dict[int, tuple[ForeignTensor, ...]],
     ) -> list[ForeignTensor]:
-        found = [
+        known = [
             self._input(r.op) if r.op < 0 else made[r.op][r.port] if r.op in made else None
             for r in operator.inputs
         ]
-        ranks = [t.rank for t in found if t is not None]
+        ranks = [t.rank for t in known if t is not None]
         rank = ranks[0] if ranks else operator.parameters.get(operators.NUM_DIM, 0)
         rank = rank or (2 if operator.name == "OP_MATMUL" else 4)
         for reference in operator.inputs:
@@ -113,13 +113,13 @@ class Importer:
             for dim in range(self.ranks.of[op])
         ]
         same = {self.known.resolve(size): size for size in own}
-        found: dict[str, Poly] = {}
+        settled: dict[str, Poly] = {}
         for symbol in self.fresh:
             value = self.known.resolve(Poly.of(symbol))
             # Other symbols are parts of sizes, and belong to this round alone.
             plain = value if value.symbols <= {str(size) for size in own} else Poly.of(symbol)
-            found[symbol] = same.get(value, plain)
-        return found
+            settled[symbol] = same.get(value, plain)
+        return settled
 
     def _unstated(self, place: str, what: str) -> Poly:
         """A size of a constant that follows from use."""
@@ -180,11 +180,11 @@ class Importer:
                 self.known.equal(axis.size, Poly.of(operator.parameters[name]), name)
         groups = self._groups(place, x.axes[1].size, k.axes[1].size)
         self.known.divide(k.axes[0].size, groups, "groups of output channels")
-        found = self._windows(operator, x, [axis.size for axis in k.axes[2:]])
+        slides = self._windows(operator, x, [axis.size for axis in k.axes[2:]])
         kind = windows.conv2d if groups == ONE else windows.grouped_conv2d
-        call = kind(**placed(operator, found), dilation_h=1, dilation_w=1)
+        call = kind(**placed(operator, slides), dilation_h=1, dilation_w=1)
         value = activated(operator, apply(call, x.value, k.value))
-        return (ForeignTensor(value, (x.axes[0], k.axes[0], *slid(operator, x, found))),)
+        return (ForeignTensor(value, (x.axes[0], k.axes[0], *slid(operator, x, slides))),)
 
     def _groups(self, place: str, channels: Poly, each: Poly) -> Poly:
         """How many times the channels of a kernel those of an image are."""
@@ -208,11 +208,11 @@ class Importer:
         (x,) = inputs
         check_ranks(inputs, 4)
         kernel = [operator.parameters[name] for name in operators.KERNEL]
-        found = self._windows(operator, x, [Poly.of(size) for size in kernel])
+        slides = self._windows(operator, x, [Poly.of(size) for size in kernel])
         kind = windows.max_pool2d if operator.name == "OP_POOL2D_MAX" else windows.avg_pool2d
-        call = kind(**placed(operator, found), kernel_h=kernel[0], kernel_w=kernel[1])
+        call = kind(**placed(operator, slides), kernel_h=kernel[0], kernel_w=kernel[1])
         value = activated(operator, apply(call, x.value))
-        return (ForeignTensor(value, (*x.axes[:2], *slid(operator, x, found))),)
+        return (ForeignTensor(value, (*x.axes[:2], *slid(operator, x, slides))),)
 
     def enlarge(
         self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]

@@ -133,16 +133,16 @@ def concatenated(known: KnownSizes, dim: int, inputs: Sequence[ForeignTensor]) -
 def split(known: KnownSizes, dim: int, x: ForeignTensor, count: int) -> Made:
     """The pieces of the last concat along a dimension, each a multiple of the degree."""
     parts = pieces(known, x.axes[dim].concat, count)
-    rest, found = x.value, list[ForeignTensor]()
+    rest, made = x.value, list[ForeignTensor]()
     for size, concat in parts:
         piece = replace(x.axes[dim], size=size, concat=concat)
         known.divide(size, piece.degree, "size")
         value = rest
-        if len(found) < len(parts) - 1:
+        if len(made) < len(parts) - 1:
             value = apply(layout.split(axis=dim, at=known.resolve(size)), rest)
             rest = value.node.value(1)
-        found.append(x.with_axis(value, dim, piece))
-    return tuple(found)
+        made.append(x.with_axis(value, dim, piece))
+    return tuple(made)
 
 
 def activated(operator: ForeignOperator, value: Value) -> Value:

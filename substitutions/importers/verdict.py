@@ -44,8 +44,8 @@ class ForeignDecision:
 
     @property
     def counterexample(self) -> Counterexample | None:
-        found = (d.counterexample for d in self.decisions)
-        return next((c for c in found if c is not None), None)
+        examples = (d.counterexample for d in self.decisions)
+        return next((c for c in examples if c is not None), None)
 
 
 def decide_foreign(rule: ForeignRule) -> ForeignDecision:
@@ -58,12 +58,12 @@ def decide_foreign(rule: ForeignRule) -> ForeignDecision:
         return ForeignDecision(Verdict.ILL_TYPED, rule.mixed)
     if reason := _too_large(rule.left) or _too_large(rule.right):
         return ForeignDecision(Verdict.UNKNOWN, reason)
-    found: list[ForeignDecision] = []
+    decisions: list[ForeignDecision] = []
     seen: set[tuple[ImportedCase, ...]] = set()
     for reading in _readings(rule):
         imported = _imported(reading)
         if isinstance(imported, Imported):
-            known = (decision.counterexample for decision in found)
+            known = (decision.counterexample for decision in decisions)
             if imported.cases in seen or any(_refutes(c, imported) for c in known):
                 continue
             seen.add(imported.cases)
@@ -72,12 +72,12 @@ def decide_foreign(rule: ForeignRule) -> ForeignDecision:
             decision = imported
         if decision.verdict is Verdict.PROVED:
             return decision
-        found.append(decision)
+        decisions.append(decision)
     if rule.source is RuleSystem.FLEXFLOW:
-        return found[-1]
+        return decisions[-1]
     # What is false for some convolutions is false; and where a reading has no meaning, a more
     # general one may have.
-    return min(found, key=lambda decision: _PREFERENCE.index(decision.verdict))
+    return min(decisions, key=lambda decision: _PREFERENCE.index(decision.verdict))
 
 
 _PREFERENCE = (Verdict.REFUTED, Verdict.UNKNOWN, Verdict.VACUOUS, Verdict.ILL_TYPED)

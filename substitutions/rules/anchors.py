@@ -65,15 +65,15 @@ class Anchors:
 def surroundings(node: Node, depth: int) -> tuple[tuple[Node, ...], int]:
     """An operator and what it computes from, level by level, ``depth`` levels of operands; and how
     many of these come before the last level."""
-    found = {node: None}
+    reached = {node: None}
     level = [node]
     inner = 0
     for _ in range(depth):
-        inner = len(found)
+        inner = len(reached)
         operands = dict.fromkeys(value.node for one in level for value in one.inputs)
-        level = [one for one in operands if one not in found]
-        found.update(dict.fromkeys(level))
-    return tuple(found), inner
+        level = [one for one in operands if one not in reached]
+        reached.update(dict.fromkeys(level))
+    return tuple(reached), inner
 
 
 def looks(nodes: Sequence[Node], inner: int) -> Hashable:

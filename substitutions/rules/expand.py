@@ -52,14 +52,14 @@ class Expander:
         most, names, usable = asked
         reached = self._reached(names, usable)
         functions = _functions(reached)
-        found: dict[tuple[object, ...], Rule] = {}
+        concrete: dict[tuple[object, ...], Rule] = {}
         for number, expandable in enumerate(self._rules):
             if not any(expandable.is_in_reach(way, reached, functions) for way in (0, 1)):
                 continue
             for ranked in self._ranked[number, most]:
                 for rule in _with_functions(ranked, functions):
-                    found.setdefault(_content(rule), rule)
-        return tuple(found.values())
+                    concrete.setdefault(_content(rule), rule)
+        return tuple(concrete.values())
 
     def _at_ranks(self, asked: tuple[int, int]) -> tuple[Rule, ...]:
         number, most = asked
@@ -120,12 +120,12 @@ class _Expandable:
 
 def _functions(names: frozenset[str]) -> dict[str, list[Operator]]:
     """The element-wise operators among some, by the stand-in that covers them."""
-    found: dict[str, list[Operator]] = {name: [] for name in STAND_INS}
+    covered: dict[str, list[Operator]] = {name: [] for name in STAND_INS}
     for name in sorted(names & OPERATORS.keys()):
         covering = stand_in(OPERATORS[name])
         if covering is not None:
-            found[covering.name].append(OPERATORS[name])
-    return found
+            covered[covering.name].append(OPERATORS[name])
+    return covered
 
 
 def _with_functions(rule: Rule, functions: Mapping[str, Sequence[Operator]]) -> Iterator[Rule]:
@@ -141,9 +141,9 @@ def _with_functions(rule: Rule, functions: Mapping[str, Sequence[Operator]]) -> 
 def _at_ranks(rule: Rule, most: int) -> Iterator[Rule]:
     """The rule at all numbers of axes for which its tensors have at most ``most``."""
     for counts in _counts(rule, most):
-        found = rule if not counts else rule.at(counts)
-        if found is not None and _fits(found, most):
-            yield found
+        form = rule if not counts else rule.at(counts)
+        if form is not None and _fits(form, most):
+            yield form
 
 
 def _counts(rule: Rule, most: int) -> Iterator[tuple[int, ...]]:

@@ -126,7 +126,7 @@ class _Gaps:
 
     def _visit(self, node: Node) -> None:
         known: dict[RunGap, GapSlot] = {}
-        found: Counter[RunGap] = Counter()
+        counts: Counter[RunGap] = Counter()
         parts = _parts(node)
         for value, part in zip((*node.inputs, *ports(node)), parts, strict=True):
             slots = self._slots(value, len(part.slots) - 1)
@@ -134,25 +134,25 @@ class _Gaps:
                 if run is None:
                     self._blocked.add(slot)
                 else:
-                    found[run] += 1
+                    counts[run] += 1
                     self._same.join(slot, known.setdefault(run, slot))
         having = Counter(name for part in parts for name in part.runs)
         # An operand that has the run takes the axis too, or none does.
-        self._blocked |= {slot for run, slot in known.items() if found[run] < having[run[0]]}
+        self._blocked |= {slot for run, slot in known.items() if counts[run] < having[run[0]]}
 
     def free(self) -> list[frozenset[GapSlot]]:
         """The sets of slots that take an axis together and have one of an input; of two that lie at
         the same gaps everywhere, one."""
         blocked = {self._same.root(slot) for slot in self._blocked}
         sets = self._same.sets()
-        found: dict[frozenset[tuple[int, ...]], frozenset[GapSlot]] = {}
+        by_gaps: dict[frozenset[tuple[int, ...]], frozenset[GapSlot]] = {}
         for node in self._nodes:
             for slot in self._slots(node.value(), node.leaf.rank) if node.is_leaf else ():
                 root = self._same.root(slot)
                 if root in sets and root not in blocked:
                     gaps = frozenset(slot[:3] for slot in sets[root])
-                    found.setdefault(gaps, frozenset(sets[root]))
-        return list(found.values())
+                    by_gaps.setdefault(gaps, frozenset(sets[root]))
+        return list(by_gaps.values())
 
     def with_axes(self, places: Sequence[frozenset[GapSlot]]) -> GraphPair:
         """The pair with an axis in every slot. Raises ValueError where an operator does not take

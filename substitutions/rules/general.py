@@ -99,24 +99,18 @@ def _narrowed(pair: GraphPair) -> GraphPair:
 def _checked(pair: GraphPair, counts: Mapping[Group, int]) -> GraphPair | None:
     """The pair with so many axes; None where an operator has no such instance."""
     try:
-        found = widened(*pair, counts)
-        _ = [node.ranks for node in both(found).nodes]
+        wide = widened(*pair, counts)
+        _ = [node.ranks for node in both(wide).nodes]
     except (OperatorError, EquationError):
         return None
-    return found
-
-
-def at_counts(form: General, counts: tuple[int, ...]) -> GraphPair | None:
-    """The pair with so many axes in the place of each run; None where an operator has no such."""
-    return _at_counts(form.left, form.right, form.runs, counts)
+    return wide
 
 
 @lru_cache(maxsize=1 << 16)
-def _at_counts(
-    left: Outputs, right: Outputs, runs: tuple[Group, ...], counts: tuple[int, ...]
-) -> GraphPair | None:
-    changed = {g: n for g, n in zip(runs, counts, strict=True) if n != 1}
-    return _checked((left, right), changed) if changed else (left, right)
+def at_counts(form: General, counts: tuple[int, ...]) -> GraphPair | None:
+    """The pair with so many axes in the place of each run; None where an operator has no such."""
+    changed = {g: n for g, n in zip(form.runs, counts, strict=True) if n != 1}
+    return _checked(form.pair, changed) if changed else form.pair
 
 
 def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[GraphPair]:
@@ -126,8 +120,8 @@ def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[GraphPair]:
     for name in {name for counter in own for name in counter}:
         missing[name] += sum(counter[name] for counter in own)
     for counts in _counts(own, missing):
-        if (found := at_counts(form, counts)) is not None:
-            yield found
+        if (pair := at_counts(form, counts)) is not None:
+            yield pair
 
 
 def _counts(
@@ -229,14 +223,14 @@ def _generality(form: General) -> tuple[int, int, int, int, str]:
 
 def _operators(side: Outputs) -> Counter[str]:
     """The operators of a side, each as often as its value is used."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     pending = list(side)
     while pending:
         node = pending.pop().node
         if not node.is_leaf:
-            found[node.name] += 1
+            counts[node.name] += 1
             pending += node.inputs
-    return found
+    return counts
 
 
 _Roots = tuple[int, frozenset[tuple[str, ...]]]
@@ -257,8 +251,8 @@ def _side_roots(side: Outputs) -> tuple[str, ...]:
 def _related(form: General, by_roots: Mapping[_Roots, list[General]]) -> Iterator[General]:
     """The forms of which a form may be an instance, by the roots of both sides."""
     options = [_covering(_side_roots(side)) for side in form.pair]
-    found = {frozenset(sides) for sides in product(*options)}
-    for roots in sorted(found, key=sorted):
+    related = {frozenset(sides) for sides in product(*options)}
+    for roots in sorted(related, key=sorted):
         yield from by_roots.get((len(form.left), roots), ())
 
 

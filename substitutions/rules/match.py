@@ -90,10 +90,10 @@ def completed(rule: Rule, node: Node, bound: Binding, graph: Graph) -> Iterator[
         yield Match(bound.values, {}, (bound.values[pattern.node.call.name],))
         return
     host = node.value(pattern.port)
-    for outputs, found in _others(rule.left, {first: host}, bound, graph):
-        symbols = _solved(found)
-        if symbols is not None and (len(outputs) == 1 or _are_apart(rule, outputs, found)):
-            yield Match(found.values, symbols, outputs)
+    for outputs, complete in _others(rule.left, {first: host}, bound, graph):
+        symbols = _solved(complete)
+        if symbols is not None and (len(outputs) == 1 or _are_apart(rule, outputs, complete)):
+            yield Match(complete.values, symbols, outputs)
 
 
 def could_match(rule: Rule, node: Node) -> bool:
@@ -107,9 +107,13 @@ def could_match(rule: Rule, node: Node) -> bool:
         return pattern.node.is_leaf
     if _bind(pattern.node.operator_call, node.operator_call, Binding({}, {})) is None:
         return False
-    found = [None if value.node.is_leaf else value.node.name for value in node.inputs]
+    given_names = [None if value.node.is_leaf else value.node.name for value in node.inputs]
     wanted = [None if value.node.is_leaf else value.node.name for value in pattern.node.inputs]
-    orders = (found, found[::-1]) if node.operator_call.operator.commutative else (found,)
+    orders = (
+        (given_names, given_names[::-1])
+        if node.operator_call.operator.commutative
+        else (given_names,)
+    )
     return any(
         all(name is None or name == given for name, given in zip(wanted, order, strict=True))
         for order in orders
@@ -190,13 +194,13 @@ def bindings(pattern: Value, host: Value, bound: Binding) -> Iterator[Binding]:
         return
     if host.node.is_leaf or host.port != pattern.port or host.node.name != pattern.node.name:
         return
-    found = _bind(pattern.node.call, host.node.operator_call, bound)
-    if found is None:
+    attributed = _bind(pattern.node.call, host.node.operator_call, bound)
+    if attributed is None:
         return
-    yield from _operands(pattern.node.inputs, host.node.inputs, found)
+    yield from _operands(pattern.node.inputs, host.node.inputs, attributed)
     swapped = host.node.inputs[::-1]
     if pattern.node.call.operator.commutative and swapped != host.node.inputs:
-        yield from _operands(pattern.node.inputs, swapped, found)
+        yield from _operands(pattern.node.inputs, swapped, attributed)
 
 
 def _operands(
@@ -205,8 +209,8 @@ def _operands(
     if not patterns:
         yield bound
         return
-    for found in bindings(patterns[0], hosts[0], bound):
-        yield from _operands(patterns[1:], hosts[1:], found)
+    for more in bindings(patterns[0], hosts[0], bound):
+        yield from _operands(patterns[1:], hosts[1:], more)
 
 
 def _bind(pattern: Call, host: Call, bound: Binding) -> Binding | None:
@@ -231,10 +235,10 @@ def _solved(bound: Binding) -> Mapping[str, Attribute] | None:
     """The values of all symbols, or None where an attribute is not what the rule says."""
     if not bound.equations:
         return bound.symbols
-    found = solved(bound)
-    if found is None or found[1]:
+    solution = solved(bound)
+    if solution is None or solution[1]:
         return None
-    return {name: value for name, value in found[0].items() if not name.startswith("|")}
+    return {name: value for name, value in solution[0].items() if not name.startswith("|")}
 
 
 def solved(bound: Binding) -> tuple[dict[str, float | int], list[tuple[Poly, Attribute]]] | None:

@@ -79,17 +79,17 @@ class _Marks:
         return np.where(a == ZERO, b, np.where(b == ZERO, a, _mixed(a, b)))
 
     def times(self, a: Array, b: Array) -> Array:
-        found = np.where(a == ONE, b, np.where(b == ONE, a, _mixed(a, b)))
-        return np.where((a == ZERO) | (b == ZERO), ZERO, found)
+        product = np.where(a == ONE, b, np.where(b == ONE, a, _mixed(a, b)))
+        return np.where((a == ZERO) | (b == ZERO), ZERO, product)
 
     def chosen(self, values: Array, held: NDArray[np.bool_]) -> Array:
         return np.where(held, values, ZERO)
 
     def total(self, values: Array, axis: int) -> Array:
-        found: Array = np.full(np.delete(values.shape, axis), ZERO, np.int64)
+        marks: Array = np.full(np.delete(values.shape, axis), ZERO, np.int64)
         for i in range(values.shape[axis]):
-            found = self.plus(found, values.take(i, axis))
-        return found
+            marks = self.plus(marks, values.take(i, axis))
+        return marks
 
     def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
         """One valid value is itself; several are compared, and of none it is a constant."""
@@ -100,10 +100,10 @@ class _Marks:
         return np.where(several | ~valid.any(axis=axis), mixed, only)
 
     def apply(self, function: str, args: Sequence[Array]) -> Array:
-        found: Array = np.int64(CONSTANT)
+        mark: Array = np.int64(CONSTANT)
         for arg in args:
-            found = _mixed(found, arg)
-        return found
+            mark = _mixed(mark, arg)
+        return mark
 
     def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
         return np.broadcast_to(values, shape)

@@ -55,8 +55,8 @@ def _factor(text: str) -> Poly:
 def required_sizes(equations: Sequence[SizeEquation]) -> frozenset[tuple[str, int]]:
     """The dimensions of inputs that are spoken of; none of them may be any number of axes."""
     symbols = {symbol for sides in equations for side in sides for symbol in side.symbols}
-    found = (_SIZE.fullmatch(symbol) for symbol in symbols)
-    return frozenset((match[1], int(match[2])) for match in found if match)
+    matches = (_SIZE.fullmatch(symbol) for symbol in symbols)
+    return frozenset((match[1], int(match[2])) for match in matches if match)
 
 
 def moved(equations: Sequence[SizeEquation], group: Group, count: int) -> tuple[SizeEquation, ...]:

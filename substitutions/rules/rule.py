@@ -257,8 +257,8 @@ def determined_symbols(values: Outputs) -> frozenset[str]:
     sizes of its inputs, each solved for on its own (``unknown_of``)."""
     pending = {value for _, _, value in symbolic_attributes(values)}
     known = dict.fromkeys((s for p in pending for s in p.symbols if s.startswith("|")), 1)
-    while found := next((s for p in pending if (s := unknown_of(p, known)) is not None), None):
-        known[found] = 1
+    while more := next((s for p in pending if (s := unknown_of(p, known)) is not None), None):
+        known[more] = 1
     return frozenset(symbol for symbol in known if not symbol.startswith("|"))
 
 
@@ -274,11 +274,11 @@ def unknown_of(value: Poly, known: Mapping[str, object]) -> str | None:
 
 def natural_attributes(values: Outputs) -> dict[Poly, None]:
     """The symbolic attributes that are no reals, and the symbols in them."""
-    found: dict[Poly, None] = {}
+    naturals: dict[Poly, None] = {}
     for call, name, value in symbolic_attributes(values):
         if name not in call.operator.reals:
-            found |= dict.fromkeys((value, *map(Poly.of, sorted(value.symbols))))
-    return found
+            naturals |= dict.fromkeys((value, *map(Poly.of, sorted(value.symbols))))
+    return naturals
 
 
 def operators_in(values: Outputs) -> int:

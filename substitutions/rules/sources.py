@@ -145,10 +145,10 @@ def _unrecognized(path: str | Path) -> RuleSource:
 
 
 def _own_statements(where: str, content: StatedFile) -> tuple[Statement, ...]:
-    found: dict[str, Statement] = {}
+    statements: dict[str, Statement] = {}
     for number, entry in enumerate(content.rules):
         place = f"{where}: rules[{number}]"
-        if entry.name in found:
+        if entry.name in statements:
             raise InputError(place, f"the name {entry.name} is taken by another rule of the file")
         try:
             rule = parse_rule(entry.name, entry.inputs, entry.left, entry.right)
@@ -159,25 +159,25 @@ def _own_statements(where: str, content: StatedFile) -> tuple[Statement, ...]:
         if unbound := sorted(variables(rule.right) - variables(rule.left)):
             problem = f"input {unbound[0]} stands on the right side only"
             raise InputError(place, f"rule {rule.name}: {problem}")
-        found[rule.name] = Statement(rule.name, rule.text, partial(_own, rule))
-    return tuple(found.values())
+        statements[rule.name] = Statement(rule.name, rule.text, partial(_own, rule))
+    return tuple(statements.values())
 
 
 def _own(rule: Rule) -> StatementOutcome:
     """Inputs have any degrees, and so has what is proved of them."""
     decision = decide(rule.left, rule.right, rule.requirements)
     proofs = (decision,) if decision.verdict is Verdict.PROVED else ()
-    found = decision.counterexample
+    refuting = decision.counterexample
     return StatementOutcome(
-        decision.verdict, decision.reason, decision.conditions, None, found, proofs
+        decision.verdict, decision.reason, decision.conditions, None, refuting, proofs
     )
 
 
 def _foreign(rule: ForeignRule) -> StatementOutcome:
-    found = decide_foreign(rule)
-    stated = re.findall(r"\d+", found.degrees)
-    degrees = None if found.degrees in (ALL, "") else tuple(map(int, stated))
-    proofs = tuple(d for d in found.decisions if d.verdict is Verdict.PROVED)
+    decided = decide_foreign(rule)
+    stated = re.findall(r"\d+", decided.degrees)
+    degrees = None if decided.degrees in (ALL, "") else tuple(map(int, stated))
+    proofs = tuple(d for d in decided.decisions if d.verdict is Verdict.PROVED)
     return StatementOutcome(
-        found.verdict, found.reason, found.conditions, degrees, found.counterexample, proofs
+        decided.verdict, decided.reason, decided.conditions, degrees, decided.counterexample, proofs
     )

@@ -65,10 +65,10 @@ class _SameAxes:
 
     def suggested(self) -> dict[ValueDim, str]:
         """For each axis the first name that an equation has for it."""
-        found: dict[ValueDim, str] = {}
+        names: dict[ValueDim, str] = {}
         for place, name in self.hints.items():
-            found.setdefault(self.root(place), name)
-        return found
+            names.setdefault(self.root(place), name)
+        return names
 
 
 def _dimensions(node: Node) -> Iterator[tuple[tuple[str, ...], ...]]:
@@ -82,19 +82,19 @@ def _axis_names(pair: GraphPair, runs: Sequence[Group], axes: _SameAxes) -> dict
     """A name for each axis: of inputs in order of use, then of results."""
     taken = {*axes.leaves, *_symbols(pair)}
     suggested = axes.suggested()
-    found: dict[ValueDim, str] = {}
+    names: dict[ValueDim, str] = {}
     for group in runs:
         name, dim = group[0]
         root = axes.root((axes.leaves[name].value(), dim))
-        found.setdefault(root, _fresh(RUN_NAMES, taken) + "...")
+        names.setdefault(root, _fresh(RUN_NAMES, taken) + "...")
     for node in both(pair).nodes:
         for place in ((value, dim) for value in ports(node) for dim in range(value.rank)):
             root = axes.root(place)
             hint = suggested.get(root, "")
-            if root not in found:
+            if root not in names:
                 short = len(hint) == 1 and hint not in taken and hint not in RUN_NAMES
-                found[root] = _fresh(hint if short else AXIS_NAMES, taken)
-    return found
+                names[root] = _fresh(hint if short else AXIS_NAMES, taken)
+    return names
 
 
 def _fresh(names: str, taken: set[str]) -> str:
@@ -110,8 +110,8 @@ def _fresh(names: str, taken: set[str]) -> str:
 
 
 def _symbols(pair: GraphPair) -> set[str]:
-    found = symbolic_attributes((*pair[0], *pair[1]))
-    return {symbol for _, _, value in found for symbol in value.symbols}
+    attributes = symbolic_attributes((*pair[0], *pair[1]))
+    return {symbol for _, _, value in attributes for symbol in value.symbols}
 
 
 def _functions(pair: GraphPair) -> dict[str, str]:
@@ -191,12 +191,12 @@ class _Words:
 def _positions(node: Node) -> dict[str, ValueDim]:
     """The attributes that say where an axis is, with the dimension that they speak of."""
     call = node.operator_call
-    found: dict[str, ValueDim] = {}
+    places: dict[str, ValueDim] = {}
     values, placing = (*node.inputs, *ports(node)), call.operator.template.placing
     for value, declared in zip(values, placing, strict=True):
         for dim in declared.dims:
             if dim.position is not None:
-                found.setdefault(dim.position, (value, call.integer(dim.position)))
+                places.setdefault(dim.position, (value, call.integer(dim.position)))
     if "dim" in call.values:
-        found["dim"] = (node.inputs[0], call.integer("dim"))
-    return found
+        places["dim"] = (node.inputs[0], call.integer("dim"))
+    return places

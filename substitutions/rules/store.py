@@ -14,7 +14,7 @@ import json
 import platform
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -192,17 +192,13 @@ def parse_entry(entry: RuleFile) -> Rule:
     """A rule as a library has it. Raises InputError where it cannot be read, or where an axis that
     may be any number of axes is none that can."""
     rule = parse_rule(entry.name, entry.inputs, entry.left, entry.right)
-    runs = parse_runs(rule, entry.runs)
-    return Rule(
-        rule.name,
-        rule.inputs,
-        rule.left,
-        rule.right,
-        entry.conditions,
-        runs,
-        entry.family,
-        entry.derived,
-        entry.requires,
+    return replace(
+        rule,
+        conditions=entry.conditions,
+        runs=parse_runs(rule, entry.runs),
+        family=entry.family,
+        derived=entry.derived,
+        requires=entry.requires,
     )
 
 
@@ -212,14 +208,14 @@ def parse_runs(rule: Rule, runs: Iterable[tuple[str, ...]]) -> tuple[Group, ...]
         free = {run_text(group): group for group in free_runs(rule.left, rule.right)}
     except (OperatorError, EquationError) as error:
         raise InputError(f"rule {rule.name}", str(error)) from error
-    found: list[Group] = []
+    groups: list[Group] = []
     for text in runs:
         group = free.pop(text, None)
         if group is None:
             problem = f"no axis {', '.join(text) or 'of nothing'} may be any number of axes"
             raise InputError(f"rule {rule.name}", problem)
-        found.append(group)
-    return tuple(found)
+        groups.append(group)
+    return tuple(groups)
 
 
 def run_text(group: Group) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ def told_apart(pair: GraphPair, keep: frozenset[str] = frozenset()) -> GraphPair
 
 def single_groups(pair: GraphPair) -> GraphPair:
     """The pair with the size of an axis for each symbol that divides it, where sizes tell it."""
-    found: dict[str, Poly] = {}
+    lengths: dict[str, Poly] = {}
     for side in pair:
         sizes = Sizes()
         try:
@@ -66,8 +66,8 @@ def single_groups(pair: GraphPair) -> GraphPair:
         except (Unsolvable, OperatorError):
             continue
         for symbol, size in _divided(side, sizes):
-            found.setdefault(symbol, size)
-    return replaced(pair, found)
+            lengths.setdefault(symbol, size)
+    return replaced(pair, lengths)
 
 
 def _divided(side: Outputs, sizes: Sizes) -> Iterator[tuple[str, Poly]]:
@@ -104,12 +104,12 @@ def solution(pair: GraphPair, equal: Sequence[SizeEquation] = ()) -> dict[str, P
         sizes, _ = pair_sizes(*pair, equal)
     except (Unsolvable, OperatorError):
         return None
-    found: dict[str, Poly] = {}
+    solved: dict[str, Poly] = {}
     for symbol in attribute_symbols((*pair[0], *pair[1])):
         value = sizes.resolve(Poly.of(symbol))
         if value != Poly.of(symbol) and _is_plain(value, sizes):
-            found[symbol] = value
-    return found
+            solved[symbol] = value
+    return solved
 
 
 def _is_plain(value: Poly, sizes: Sizes) -> bool:

@@ -154,15 +154,15 @@ def _fits(binding: Unifier, special: GraphPair) -> bool:
 
 def _known_sizes(binding: Unifier, sizes: Sizes | None) -> dict[str, Poly]:
     """The sizes of what the inputs of the general pair stand for."""
-    found: dict[str, Poly] = {}
+    sizes_of_inputs: dict[str, Poly] = {}
     for name, bound in binding.values.items():
         if isinstance(bound.node.call, Leaf):
             leaf = bound.node.call.name
             shape = tuple(Poly.of(input_size(leaf, dim)) for dim in range(bound.rank))
         else:
             shape = sizes.shape(bound) if sizes else ()
-        found |= {input_size(name, dim): size for dim, size in enumerate(shape)}
-    return found
+        sizes_of_inputs |= {input_size(name, dim): size for dim, size in enumerate(shape)}
+    return sizes_of_inputs
 
 
 def _solved(left: Poly) -> Poly | None:

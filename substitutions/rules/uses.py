@@ -124,15 +124,15 @@ def _conditions(known: _Known) -> tuple[str, ...]:
 def _created(rule: Rule, origins: Sequence[Origin]) -> tuple[Created, ...]:
     """The values of the right side that the left does not have and that read fewer inputs than the
     whole; of these, the ones that are no part of another. Cuts and copies alone are none."""
-    found = tuple(_partial_values(rule))
-    kinds: dict[Value, set[OriginKind]] = {value: set() for value in found}
-    for origin in origins if found else ():
+    values = tuple(_partial_values(rule))
+    kinds: dict[Value, set[OriginKind]] = {value: set() for value in values}
+    for origin in origins if values else ():
         symbols = {s: int(v) for s, v in origin.symbols.items() if s not in origin.reals}
         shapes = {
             name: tuple(symbols[input_size(name, dim)] for dim in range(rank))
             for name, rank in rule.inputs
         }
-        for value in found:
+        for value in values:
             kinds[value].add(kind_of(value, shapes, symbols))
     return tuple(Created(value, _in_all(kind)) for value, kind in kinds.items())
 

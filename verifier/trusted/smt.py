@@ -160,8 +160,8 @@ def model(text: str, resources: int = RESOURCES) -> Mapping[str, int] | None:
     solver = _solver(text, resources)
     if solver.check() != z3.sat:
         return None
-    found = solver.model()
-    return {symbol.name(): int(str(found[symbol])) for symbol in found.decls()}
+    values = solver.model()
+    return {symbol.name(): int(str(values[symbol])) for symbol in values.decls()}
 
 
 def _solver(text: str, resources: int = RESOURCES) -> z3.Solver:

@@ -32,11 +32,11 @@ def algebra(world: AlgebraWorld, size: int, jobs: int = 1) -> Enumerated:
     """The candidates among the graphs of up to ``size`` operators of a world. ``jobs``: processes
     to share the work where it is much."""
     search = PairSearch(ClassTable(world, FIELD), min(size, world.most), jobs)
-    found: dict[Candidate, None] = {}
+    candidates: dict[Candidate, None] = {}
     for candidate, pair in _candidates(search):
         if _has_one_rank(candidate) and _reads(candidate) <= INPUTS and _binds(pair):
-            found.setdefault(candidate)
-    return Enumerated(search.graphs, search.distinct, tuple(_distinct(found)))
+            candidates.setdefault(candidate)
+    return Enumerated(search.graphs, search.distinct, tuple(_distinct(candidates)))
 
 
 def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:

@@ -48,8 +48,8 @@ def compile_call(call: Call, shapes: Sequence[Shape], field: PrimeField) -> Comp
     if wrong := [name for name, size in sizes.items() if name.startswith("|") and size < 1]:
         raise OperatorError(call.name, "*", None, f"size {wrong[0]} is below 1")
     compiler = _Compiler(sizes, tuple(shapes), dict(call.attributes), field)
-    found = [compiler.output(output) for output in equation.outputs]
-    return CompiledCall(tuple(shape for shape, _ in found), tuple(run for _, run in found))
+    outputs = [compiler.output(output) for output in equation.outputs]
+    return CompiledCall(tuple(shape for shape, _ in outputs), tuple(run for _, run in outputs))
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ class _Compiler:
 
 
 def _constant(values: Any, scope: GridScope) -> Evaluate:
-    found = np.asarray(values, np.int64)
-    batch = found.reshape((1, *(found.shape or (1,) * len(scope))))
+    array = np.asarray(values, np.int64)
+    batch = array.reshape((1, *(array.shape or (1,) * len(scope))))
     return lambda operands: batch
 
 

@@ -58,9 +58,9 @@ def instances(operator: Operator, max_rank: int = MAX_RANK) -> Iterator[RankedCa
     fixed = [sum(least if d.run else 1 for d in part.dims) for part in operator.template.placing]
     max_rank = max(max_rank, *fixed)
     for lengths in product(range(least, max_rank + 1), repeat=len(runs)):
-        found = instance(operator, dict(zip(runs, lengths, strict=True)))
-        if found is not None and found.max_rank <= max_rank:
-            yield found
+        ranked = instance(operator, dict(zip(runs, lengths, strict=True)))
+        if ranked is not None and ranked.max_rank <= max_rank:
+            yield ranked
 
 
 def runs_of(operator: Operator) -> list[str]:
@@ -89,14 +89,14 @@ def edge_ranks(operator: Operator, lengths: Mapping[str, int]) -> tuple[int, ...
 
 def labels(operator: Operator, lengths: Mapping[str, int]) -> tuple[tuple[DimLabel, ...], ...]:
     """What each dimension of each operand and output is."""
-    found: list[tuple[DimLabel, ...]] = []
+    parts: list[tuple[DimLabel, ...]] = []
     for part in operator.template.placing:
         own: list[DimLabel] = []
         for number, dim in enumerate(part.dims):
             run = dim.names[0] if dim.run else ""
             own += [(run, i) for i in range(lengths[run])] if run else [("", number)]
-        found.append(tuple(own))
-    return tuple(found)
+        parts.append(tuple(own))
+    return tuple(parts)
 
 
 def computing(operators: Mapping[str, Operator] = OPERATORS) -> list[Operator]:
@@ -108,5 +108,5 @@ def moves(rank: int, degree: Poly | int) -> list[Call]:
     """Every parallel operator on a tensor of a rank."""
     cutting = [OPERATORS[name] for name in ("partition", "combine", "pipeline", "batch")]
     copying = [OPERATORS[name] for name in ("replicate", "reduce")]
-    found = [o(dim=dim, degree=degree) for o in cutting for dim in range(rank)]
-    return found + [o(degree=degree) for o in copying]
+    calls = [o(dim=dim, degree=degree) for o in cutting for dim in range(rank)]
+    return calls + [o(degree=degree) for o in copying]

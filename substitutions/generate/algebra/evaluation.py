@@ -79,8 +79,8 @@ class Evaluation:
                 zip(_operands(pieces), step.inputs, strict=True)
             )
         ]
-        found = step.evaluate(operands)
-        flat = np.broadcast_to(found, (count * len(ORDERS), found.shape[1]))
+        results = step.evaluate(operands)
+        flat = np.broadcast_to(results, (count * len(ORDERS), results.shape[1]))
         hashes = self._hasher.hashes(flat, step.shape).reshape(count, len(ORDERS))
         values = flat.reshape(count, len(ORDERS), -1)
         start = 0

@@ -88,10 +88,10 @@ class PairSearch:
         """The irreducible terms of each class that has several, least first."""
         gathered: dict[int, list[PlacedTerm]] = defaultdict(list)
         for number, members in enumerate(self.table.found):
-            for found in members:
-                if self._reduction.is_irreducible(found.term):
+            for member in members:
+                if self._reduction.is_irreducible(member.term):
                     gathered[number].append(
-                        PlacedTerm(found.term, found.names, self._reduction.size(found.term))
+                        PlacedTerm(member.term, member.names, self._reduction.size(member.term))
                     )
         large, fresh = self._large_terms()
         # What a class of smaller terms has among the large ones explains further large ones.
@@ -144,7 +144,7 @@ class PairSearch:
         class that is known to have it."""
         large, rows = batch
         step = large.batch.step
-        found: list[tuple[int, int | None, PlacedTerm]] = []
+        irreducible: list[tuple[int, int | None, PlacedTerm]] = []
         for row in rows:
             key, least = int(large.keys[row]), int(large.least[row])
             if self.table.is_zero(key, step):
@@ -159,8 +159,8 @@ class PairSearch:
             else:
                 names = self.table.names_in(number, least, used)
             if names is not None:
-                found.append((key, number, PlacedTerm(term, names, self.size)))
-        return found
+                irreducible.append((key, number, PlacedTerm(term, names, self.size)))
+        return irreducible
 
     def several(self) -> Iterator[GraphPair]:
         """Operators with several outputs, each of which is less by itself: what they compute
@@ -180,18 +180,18 @@ class PairSearch:
         classes = [known(t) for t in terms]
         if len(terms) < 2 or any(c is None for c in classes):
             return
-        found = [c for c in classes if c is not None]
-        if any(self.table.classes[c].term in terms for c, _ in found):
+        operands = [c for c in classes if c is not None]
+        if any(self.table.classes[c].term in terms for c, _ in operands):
             return  # an output that is nothing less
-        if self._reduction.operators(found) > self.size:
+        if self._reduction.operators(operands) > self.size:
             return
         names = tuple(sorted({v for _, own in parts for v in own}))
-        for part, other in zip(found, terms, strict=True):
+        for part, other in zip(operands, terms, strict=True):
             if (self._confirmation.part(part) != self._confirmation.value(other, names)).any():
                 return
         text = {v: NAMES[i] for i, v in enumerate(names)}
         right = tuple(self._apply(t[0], parts, text) for t in terms)
-        yield tuple(self._operand(part, text) for part in found), right
+        yield tuple(self._operand(part, text) for part in operands), right
 
     def _large_several(self) -> Iterator[GraphPair]:
         """The same for the terms of the greatest size, whose classes are known by their keys."""
@@ -213,9 +213,9 @@ class PairSearch:
         """Each irreducible term against itself with its variables changed in ways that leave its
         value as it is, but not the term: x + (y + z) against y + (x + z)."""
         for number, members in enumerate(self.table.found):
-            for found in members:
-                placed = PlacedTerm(found.term, found.names, self._reduction.size(found.term))
-                if self._reduction.is_irreducible(found.term):
+            for member in members:
+                placed = PlacedTerm(member.term, member.names, self._reduction.size(member.term))
+                if self._reduction.is_irreducible(member.term):
                     for other in self._mirrored(placed, number):
                         if len(self._confirmation.agreeing([_of(other), _of(placed)])) == 1:
                             yield self.pair(other, placed)
@@ -238,13 +238,13 @@ class PairSearch:
 
     def ones(self, *terms: PlacedTerm) -> tuple[tuple[str, int], ...]:
         """The axes of the inputs of some terms of one class that have one element."""
-        found: set[tuple[str, int]] = set()
+        axes: set[tuple[str, int]] = set()
         for placed in terms:
             text = _texts(placed)
             for part, names in placed.term[1]:
                 for name, shape in zip(names, self.table.classes[part].variables, strict=True):
-                    found |= {(text[name], dim) for dim, size in enumerate(shape) if size == 1}
-        return tuple(sorted(found))
+                    axes |= {(text[name], dim) for dim, size in enumerate(shape) if size == 1}
+        return tuple(sorted(axes))
 
     def _value(self, placed: PlacedTerm) -> Value:
         """The graph of a term."""

@@ -96,15 +96,15 @@ class Reduction:
         world."""
         if self.table.classes[number].term is None:
             return ()
-        found: list[Opened | None] = []
+        openings: list[Opened | None] = []
         for member in self.table.found[number]:
             step, parts = member.term
             place = {there: v for v, there in enumerate(member.names)}
             if all(v in place for _, own in parts for v in own):
-                found.append(
+                openings.append(
                     self._opening(step, [(c, tuple(place[v] for v in own)) for c, own in parts])
                 )
-        return tuple(found)
+        return tuple(openings)
 
     def _opening(self, step: int, parts: Sequence[TermPart]) -> Opened | None:
         binding: list[TermPart] = []
@@ -157,15 +157,15 @@ class Reduction:
         if len(members) == len(symmetries) == 1:
             return False  # the pattern is all that its class has, and makes the term itself
         mine = self.measure(term)
-        for found in members:
+        for member in members:
             # As it stands, the pattern itself makes the term again.
-            options = symmetries if found.term != pattern else symmetries[1:]
+            options = symmetries if member.term != pattern else symmetries[1:]
             for option in options:
                 # Variable i of the class is names[i] of the pattern, found.names[i] of the other.
                 values = {
-                    there: bound[names[v]] for there, v in zip(found.names, option, strict=True)
+                    there: bound[names[v]] for there, v in zip(member.names, option, strict=True)
                 }
-                made = self._instance(found, values)
+                made = self._instance(member, values)
                 if made is not None and self.measure(made) < mine:
                     return True
         return False

@@ -84,15 +84,15 @@ class ClassTable:
 
     def grow(self, size: int) -> None:
         """Add the classes of values of ``size`` operators; all smaller ones are there."""
-        for found in self._evaluation.of(list(self.batches(size))):
-            self._record(found)
+        for evaluated in self._evaluation.of(list(self.batches(size))):
+            self._record(evaluated)
 
     def large(self, size: int) -> Iterator[Large]:
         """The keys of the terms of a size, which are not kept."""
         pieces = self._evaluation.of(self.batches(size, last=True))
-        for found in pieces:
-            least_keys, least = keys(found.hashes)
-            yield Large(found.batch, found.rows, least_keys, least.astype(np.uint8))
+        for evaluated in pieces:
+            least_keys, least = keys(evaluated.hashes)
+            yield Large(evaluated.batch, evaluated.rows, least_keys, least.astype(np.uint8))
 
     def parts(self, batch: TermBatch, row: int) -> tuple[TermPart, ...]:
         """The operands of one term of a batch."""
@@ -290,10 +290,10 @@ def _reordering(used: TermNames) -> NDArray[np.int64]:
     rest = [v for v in range(INPUTS) if v not in used]
     full = (*used, *rest)
     place = {order: i for i, order in enumerate(ORDERS)}
-    found: list[int] = []
+    orders: list[int] = []
     for order in ORDERS:
         raw = [0] * INPUTS
         for i, v in enumerate(full):
             raw[v] = order[i]
-        found.append(place[tuple(raw)])
-    return np.array(found)
+        orders.append(place[tuple(raw)])
+    return np.array(orders)

@@ -85,11 +85,11 @@ class TermBatch:
 def fixed_inputs(shapes: Sequence[Shape], field: PrimeField, seed: int) -> dict[Shape, TermValues]:
     """For each shape, the values of an input under every order: (orders, elements)."""
     rng = np.random.default_rng(seed)
-    found: dict[Shape, TermValues] = {}
+    inputs: dict[Shape, TermValues] = {}
     for shape in shapes:
         four = rng.integers(1, field.prime, (INPUTS, prod(shape))).astype(np.uint32)
-        found[shape] = four[[order[0] for order in ORDERS]]
-    return found
+        inputs[shape] = four[[order[0] for order in ORDERS]]
+    return inputs
 
 
 def renaming(names: TermNames) -> NDArray[np.int64]:
@@ -131,11 +131,11 @@ class Hasher:
 
     def hashes(self, values: NDArray[np.int64], shape: Shape) -> NDArray[np.uint64]:
         """Of values of shape (rows, elements), one hash a row; equal for equal shape and values."""
-        found: list[NDArray[np.uint64]] = []
+        halves: list[NDArray[np.uint64]] = []
         for vector in self._vectors[shape]:
             products = values * vector[:-1] % self._field.prime
-            found.append(((products.sum(-1) + vector[-1]) % self._field.prime).astype(np.uint64))
-        return found[0] << np.uint64(32) | found[1]
+            halves.append(((products.sum(-1) + vector[-1]) % self._field.prime).astype(np.uint64))
+        return halves[0] << np.uint64(32) | halves[1]
 
     def _zero(self, shape: Shape) -> int:
         return int(self.hashes(np.zeros((1, prod(shape)), np.int64), shape)[0])
@@ -149,12 +149,12 @@ def keys(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int
 
 def symmetries(hashes: NDArray[np.uint64], variables: int) -> tuple[TermNames, ...]:
     """The renamings of the variables under which the hashes of one term stay as they are."""
-    found: list[TermNames] = []
+    renamings: list[TermNames] = []
     for names in permutations(range(variables)):
         place = _PLACE[(*names, *range(variables, INPUTS))]
         if hashes[place] == hashes[0]:
-            found.append(names)
-    return tuple(found)
+            renamings.append(names)
+    return tuple(renamings)
 
 
 def ignores_input(hashes: NDArray[np.uint64], variables: int) -> bool:
@@ -191,11 +191,11 @@ def canonical(
     for order in orders:
         for options in product(*(classes[number].symmetries for number, _ in order)):
             used: dict[int, int] = {}
-            found: list[TermPart] = []
+            renamed: list[TermPart] = []
             for (number, names), option in zip(order, options, strict=True):
                 own = tuple(used.setdefault(names[v], len(used)) for v in option)
-                found.append((number, own))
-            candidate = (tuple(found), tuple(used))
+                renamed.append((number, own))
+            candidate = (tuple(renamed), tuple(used))
             if best is None or candidate[0] < best[0]:
                 best = candidate
     assert best is not None

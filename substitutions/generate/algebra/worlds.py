@@ -19,6 +19,7 @@ import numpy as np
 
 from pcg.errors import OperatorError
 from pcg.language.poly import Poly
+from pcg.language.poly import product as product_of
 from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
@@ -55,13 +56,13 @@ class AlgebraWorld:
         """Every output of every operator at every choice of shapes and attributes."""
         shapes = (*self.inputs, *self.inner)
         known = {**OPERATORS, **STAND_INS}
-        found: list[ShapedOutput] = []
+        outputs: list[ShapedOutput] = []
         for name in self.operators:
             operator = known[name]
             for given in product(shapes, repeat=operator.arity):
                 for call, actual in self._calls(operator, given):
-                    found += _steps(call, actual, given, frozenset(shapes), prime_field)
-        return found
+                    outputs += _steps(call, actual, given, frozenset(shapes), prime_field)
+        return outputs
 
     def _calls(self, operator: Operator, given: Sequence[Shape]) -> Iterator[tuple[Call, Call]]:
         """Calls with symbols, and with the values that these stand for."""
@@ -76,8 +77,8 @@ class AlgebraWorld:
                         symbols[name] = Poly.of(f"{name}{self._number(name, value)}")
                         actual[name] = value
                     else:
-                        symbols[name] = _poly(value)
-                        actual[name] = _poly(value).substitute(self._sizes)
+                        symbols[name] = attribute = product_of(map(Poly.of, value.split("*")))
+                        actual[name] = attribute.substitute(self._sizes)
                 yield operator(**symbols), operator(**actual)
 
     def _choices(self, operator: Operator, name: str) -> tuple[AttributeChoice, ...]:
@@ -109,14 +110,6 @@ class ShapedOutput:
     inputs: tuple[Shape, ...]
     shape: Shape
     evaluate: Evaluate
-
-
-def _poly(text: str) -> Poly:
-    """A product of symbols."""
-    found = Poly.of(1)
-    for symbol in text.split("*"):
-        found = found * Poly.of(symbol)
-    return found
 
 
 def _steps(
@@ -155,15 +148,15 @@ def _placements(operator: Operator, ranks: tuple[int, ...]) -> Iterator[dict[str
     for lengths in product(range(most + 1), repeat=len(operator.runs)):
         run = dict(zip(operator.runs, lengths, strict=True))
         positions: dict[str, int] = {}
-        found: list[int] = []
+        ranks_there: list[int] = []
         for part in operator.template.placing:
             at = 0
             for dim in part.dims:
                 if dim.position is not None:
                     positions[dim.position] = at
                 at += run[dim.names[0]] if dim.run else 1
-            found.append(at)
-        if tuple(found[: len(ranks)]) != ranks or tuple(positions.values()) in seen:
+            ranks_there.append(at)
+        if tuple(ranks_there[: len(ranks)]) != ranks or tuple(positions.values()) in seen:
             continue
         seen.add(tuple(positions.values()))
         try:
@@ -271,12 +264,12 @@ def worlds(names: frozenset[str]) -> list[AlgebraWorld]:
     """The worlds of some operators, the longest to search first. What is element-wise is in all of
     them by its stand-in; constants come with the operators that they are about. Beside the common
     worlds, a world is about what matrices lack: all else is found among these."""
-    found: list[AlgebraWorld] = []
+    chosen: list[AlgebraWorld] = []
     for world in sorted(WORLDS, key=lambda w: -_weight(w)):
         kept = tuple(n for n in world.operators if n in names or n in STAND_INS or n in CONSTANTS)
         if names.intersection(kept).difference(() if world in COMMON else MATRICES.operators):
-            found.append(replace(world, operators=kept))
-    return found
+            chosen.append(replace(world, operators=kept))
+    return chosen
 
 
 COMMON = (MATRICES, PIECES)

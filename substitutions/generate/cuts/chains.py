@@ -30,6 +30,8 @@ from substitutions.rules.candidate import Candidate, Enumerated
 FAMILY = "move"
 AXES = (0, 1)
 SYMBOLS = ("k", "k2", "k3")
+AROUND = ("halo_before", "halo_after")
+"""The symbols of how far a halo reaches."""
 LONGEST = 3
 REACH = 3
 """Steps from each of two chains to one between."""
@@ -144,14 +146,14 @@ def _words(longest: int, degrees: Sequence[DegreeProduct]) -> Iterator[Chain]:
 
 def _parallel_ops(degrees: Sequence[DegreeProduct]) -> list[ParallelOp]:
     """Every parallel operator at some degrees; of degree 1, only the exchange of a halo."""
-    found: list[ParallelOp] = []
+    operators: list[ParallelOp] = []
     for degree in degrees:
         for axis in AXES:
-            found.append(ParallelOp("partition", axis, degree, haloed=True))
+            operators.append(ParallelOp("partition", axis, degree, haloed=True))
             names = ("partition", "combine", "pipeline", "batch") if degree else ()
-            found += [ParallelOp(name, axis, degree) for name in names]
-        found += [ParallelOp(name, -1, degree) for name in ("replicate", "reduce") if degree]
-    return found
+            operators += [ParallelOp(name, axis, degree) for name in names]
+        operators += [ParallelOp(name, -1, degree) for name in ("replicate", "reduce") if degree]
+    return operators
 
 
 def type_of(word: Chain) -> Type | None:
@@ -182,12 +184,12 @@ def _halos(word: Chain) -> set[int] | None:
 
 def _classes(words: Sequence[Chain]) -> dict[Type, list[Chain]]:
     """The chains that have a type, by type, least first."""
-    found: dict[Type, dict[Chain, None]] = defaultdict(dict)
+    by_type: dict[Type, dict[Chain, None]] = defaultdict(dict)
     for word in words:
         key = type_of(word)
         if key is not None:
-            found[key][word] = None
-    return {key: sorted(members, key=_order) for key, members in found.items()}
+            by_type[key][word] = None
+    return {key: sorted(members, key=_order) for key, members in by_type.items()}
 
 
 def _order(word: Chain) -> tuple[int, int, Chain]:
@@ -201,8 +203,8 @@ def _order(word: Chain) -> tuple[int, int, Chain]:
 
 def basis(classes: Mapping[Type, Sequence[Chain]]) -> list[tuple[Chain, Chain]]:
     """Equalities that generate all others within the classes; the longer side first."""
-    found: list[tuple[Chain, Chain]] = []
-    rewriter = ChainRewriter(found)
+    equalities: list[tuple[Chain, Chain]] = []
+    rewriter = ChainRewriter(equalities)
     options: dict[tuple[Chain, Chain], None] = {}
     for members in classes.values():
         for least in (members[0], min(members, key=len)):
@@ -213,8 +215,8 @@ def basis(classes: Mapping[Type, Sequence[Chain]]) -> list[tuple[Chain, Chain]]:
     for word, least in sorted(wanted, key=_size):
         if not rewriter.joins(word, least):
             rewriter.learn(word, least)
-            found.append((word, least))
-    return found
+            equalities.append((word, least))
+    return equalities
 
 
 def _size(pair: tuple[Chain, Chain]) -> tuple[object, ...]:
@@ -302,11 +304,8 @@ def _applied(word: Chain, x: Value, dims: Mapping[int, int]) -> Value:
         operator = OPERATORS[op.name]
         degree = product_of(map(Poly.of, op.degree))
         attributes = {"dim": dims[op.axis]} if op.axis >= 0 else {}
-        if op.haloed:
-            suffix = "" if dims[op.axis] == 1 else "2"
-            around = ("halo_before", "halo_after")
-            halo = {n: Poly.of(s + suffix) for n, s in zip(operator.optional, around, strict=True)}
-            x = apply(operator(**attributes, degree=degree, **halo), x)
-        else:
-            x = apply(operator(**attributes, degree=degree), x)
+        suffix = "" if dims.get(op.axis) == 1 else "2"
+        widths = zip(operator.optional, AROUND, strict=True) if op.haloed else ()
+        halo = {name: Poly.of(symbol + suffix) for name, symbol in widths}
+        x = apply(operator(**attributes, degree=degree, **halo), x)
     return x

@@ -46,6 +46,7 @@ from substitutions.generate.algebra.enumerate import (
     labels,
     runs_of,
 )
+from substitutions.generate.cuts.chains import AROUND
 from substitutions.generate.cuts.derive import (
     EdgeEntry,
     Edges,
@@ -64,8 +65,6 @@ MOST_CHOICES = 6
 """Parallel operators of a rule that may stand on either side, for all ways to be written."""
 MOST_GRAPHS = 2_000_000
 """Graphs around an operator, for those with active axes to be counted."""
-AROUND = ("halo_before", "halo_after")
-"""The symbols of how far a halo reaches."""
 
 PlacePower = tuple[EdgeEntry, int]
 PowerWord = tuple[PlacePower, ...]
@@ -113,8 +112,10 @@ def cut_rules(operator: Operator) -> Enumerated:
     if layout is None:
         return Enumerated(0, 0, ())
     graphs, values = layout.count()
-    found = dict.fromkeys(Candidate.of(layout.written(f), FAMILY, f.steps) for f in layout.found())
-    return Enumerated(graphs, values, tuple(found))
+    candidates = dict.fromkeys(
+        Candidate.of(layout.written(f), FAMILY, f.steps) for f in layout.found()
+    )
+    return Enumerated(graphs, values, tuple(candidates))
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,11 @@ class OperatorCuts:
     def typings(self) -> list[LinearTyping]:
         """As it is, once for each choice of operands that carry partials; and with each window cut
         that may be."""
-        found = list(_typings(self.at, frozenset()))
+        every = list(_typings(self.at, frozenset()))
         for window in self.at.call.typing(self.at.ranks).windows:
             if all(operand < self.operator.arity for operand, _ in window.places):
-                found += _typings(self.at, frozenset(window.places))
-        return found
+                every += _typings(self.at, frozenset(window.places))
+        return every
 
     def count(self) -> tuple[int, int]:
         """How many graphs are typed, and how many types they have; once for each typing.
@@ -183,36 +184,36 @@ class OperatorCuts:
                 words = min(self._ways(relation, edges), key=self._rank)
                 options.setdefault(words, (relation, typing))
         accepted = list(known)
-        found: list[CutRelation] = []
+        rules: list[CutRelation] = []
         for words in sorted(options, key=self._order):
             relation, typing = options[words]
             steps = RelationSteps(Edges(self.at.edges, typing.haloed))
             usable = [other for other in accepted if typing.holds(other)]
             if steps.distance(relation, usable) is None:
                 accepted.append(relation)
-                found.append(CutRelation(relation, words, 0, typing.haloed))
-        return found
+                rules.append(CutRelation(relation, words, 0, typing.haloed))
+        return rules
 
     def _with_derived(self, basis: Sequence[CutRelation]) -> Iterator[CutRelation]:
-        for found in basis:
-            yield found
-            edges = Edges(self.at.edges, found.haloed)
-            for words in self._ways(found.relation, edges):
-                if words not in (found.words, found.words[::-1]):
-                    yield CutRelation(found.relation, words, 1, found.haloed)
+        for rule in basis:
+            yield rule
+            edges = Edges(self.at.edges, rule.haloed)
+            for words in self._ways(rule.relation, edges):
+                if words not in (rule.words, rule.words[::-1]):
+                    yield CutRelation(rule.relation, words, 1, rule.haloed)
 
     def _ways(self, relation: Relation, edges: Edges) -> list[tuple[PowerWord, PowerWord]]:
         """All ways to put the powers of a relation on two sides, each once up to direction."""
         units = [(place, 1 if n > 0 else -1) for place, n in relation for _ in range(abs(n))]
-        found: dict[frozenset[PowerWord], tuple[PowerWord, PowerWord]] = {}
+        ways: dict[frozenset[PowerWord], tuple[PowerWord, PowerWord]] = {}
         for chosen in _choices([edges.side(*unit) for unit in units]):
             placed = list(zip(units, chosen, strict=True))
             left = tuple(sorted(unit for unit, side in placed if side > 0))
             right = tuple(sorted((place, -sign) for (place, sign), side in placed if side < 0))
             if all(len({place[0] for place, _ in word}) == len(word) for word in (left, right)):
                 pair = min((left, right), (right, left), key=self._rank)
-                found[frozenset(pair)] = pair
-        return list(found.values())
+                ways[frozenset(pair)] = pair
+        return list(ways.values())
 
     def written(self, found: CutRelation) -> GraphPair:
         """The pair of graphs at the ranks of the rule."""

@@ -143,12 +143,12 @@ class _Finder:
     def _options(
         self, powers: Mapping[EdgeEntry, int], row: int, have: int
     ) -> list[tuple[EdgeEntry, int]]:
-        found: list[tuple[EdgeEntry, int]] = []
+        options: list[tuple[EdgeEntry, int]] = []
         for place, value in self._by_row[row]:
             sign = -1 if (value > 0) == (have > 0) else 1
             if place not in self._done and powers.get(place, 0) * sign >= 0:
-                found.append((place, sign))
-        return found
+                options.append((place, sign))
+        return options
 
     def _added(self, left_over: Mapping[int, int], place: EdgeEntry, sign: int) -> dict[int, int]:
         total = dict(left_over)

@@ -159,12 +159,12 @@ class Compiler:
     def _product_of(self, factors: Sequence[Expr]) -> Product:
         if any(isinstance(factor, Const) and factor.value == 0 for factor in factors):
             return Product(Fraction(0))
-        found = Product()
+        total = Product()
         for factor in factors:
-            found = found.times(self._product(factor))
-            if not found.number:
+            total = total.times(self._product(factor))
+            if not total.number:
                 return Product(Fraction(0))
-        return found
+        return total
 
     def _sum_of(self, terms: Sequence[Expr]) -> Product:
         """A sum of values; what they are all taken relative to stays outside of it."""
@@ -272,13 +272,13 @@ class Compiler:
         )
         make = self._primitives
         if len(rows) == 1 and inside:
-            found = make.looked_up(make.fold(make.times, inside), rows[0].ids, var)
+            total = make.looked_up(make.fold(make.times, inside), rows[0].ids, var)
         elif rows or inside:
             inside += [make.picked(pick.ids, var) for pick in rows]
-            found = make.total(inside, var)
+            total = make.total(inside, var)
         else:
             return outside.times(Product(calls=(scale(factor=make.sizes[var]),)))
-        return outside.times(Product(over=(found,)))
+        return outside.times(Product(over=(total,)))
 
     def _settled(self, var: str, product: Product) -> Product:
         """The product with everything that depends on an index as tensors."""
@@ -300,15 +300,15 @@ class Compiler:
         over += [raised(t, n) for t, n in product.logs]
         under = make.fold(make.times, product.under) if product.under else None
         if over:
-            found = make.fold(make.times, over)
-            found = make.over(found, under) if under else found
+            made = make.fold(make.times, over)
+            made = make.over(made, under) if under else made
         elif under:
-            found = under.mapped(reciprocal())
+            made = under.mapped(reciprocal())
         else:
             raise NotCompiled("no operator makes a tensor of one constant")
         for call in (*product.calls, *multiplied(product.number)):
-            found = found.mapped(call)
-        return found
+            made = made.mapped(call)
+        return made
 
 
 def _digits(
@@ -349,7 +349,7 @@ def _linear_parts(value: Expr) -> Iterator[Expr]:
 @lru_cache(maxsize=1)
 def functions() -> Mapping[str, Operator]:
     """The operator that applies each scalar function to all elements, by the function's name."""
-    found: dict[str, Operator] = {}
+    by_function: dict[str, Operator] = {}
     for operator in sorted(BUILT_IN, key=lambda operator: operator.name):
         if stand_in(operator) is None or operator.attributes:
             continue
@@ -357,8 +357,8 @@ def functions() -> Mapping[str, Operator]:
         if isinstance(body, Apply) and all(
             isinstance(arg, Access) and arg.operand == i for i, arg in enumerate(body.args)
         ):
-            found.setdefault(body.function, operator)
-    return found
+            by_function.setdefault(body.function, operator)
+    return by_function
 
 
 def binders(value: Expr) -> Iterator[tuple[str, Poly]]:

@@ -25,6 +25,7 @@ from pcg.graph.pairs import GraphPair
 from pcg.language.equation import Equation, Output, run_names
 from pcg.language.expr import Max, Sum, walk
 from pcg.language.poly import Poly
+from pcg.language.poly import product as product_of
 from pcg.ops.layout import flatten, unflatten
 from pcg.types.operator import Attribute, Call, Operator, positions_at
 from substitutions.generate.algebra.enumerate import edge_ranks
@@ -77,12 +78,12 @@ def _variants(operator: Operator) -> Iterator[GraphPair]:
     for chosen in product(range(MAX_LENGTH + 1), repeat=len(operator.runs)):
         lengths = dict(zip(operator.runs, chosen, strict=True))
         try:
-            found = _compiled(operator, lengths)
+            pair = _compiled(operator, lengths)
         except (NotCompiled, OperatorError):
             continue  # such as a mean of nothing
-        rank = max(node.ranks[0] for node in Graph(found[0]).nodes)
-        if rank <= MAX_RANK and not all(value.node.is_leaf for value in found[1]):
-            yield found
+        rank = max(node.ranks[0] for node in Graph(pair[0]).nodes)
+        if rank <= MAX_RANK and not all(value.node.is_leaf for value in pair[1]):
+            yield pair
 
 
 def _reduces(operator: Operator) -> bool:
@@ -169,9 +170,7 @@ def _taken_apart(
     """The leaf with one more of its dimensions named; a merged one as several."""
     value, axes = leaf.value, leaf.axes
     for i, name in enumerate(names[:-1]):
-        inner = Poly.of(1)
-        for other in names[i + 1 :]:
-            inner = inner * bounds[other].substitute(known)
+        inner = product_of(bounds[other].substitute(known) for other in names[i + 1 :])
         outer = bounds[name].substitute(known)
         value = apply(unflatten(axis=len(axes), outer=outer, inner=inner), value)
         axes = (*axes, name)
@@ -182,14 +181,14 @@ def _bounds(equation: Equation, output: Output) -> dict[str, Poly]:
     """The size of every index, as the equation writes it. Raises NotCompiled where a name stands
     for indices of different sizes."""
     stated = dict(equation.bounds)
-    found: dict[str, Poly] = {}
+    sizes: dict[str, Poly] = {}
     dims = [dim for part in (*equation.operands, output) for dim in part.dims]
     named = [(name, Poly.of(f"|{name}|")) for dim in dims for name in dim.names]
     for name, size in (*named, *binders(output.body)):
         size = stated.get(name, size) if size == Poly.of(f"|{name}|") else size
-        if found.setdefault(name, size) != size:
-            raise NotCompiled(f"index {name} has the sizes {found[name]} and {size}")
-    return found
+        if sizes.setdefault(name, size) != size:
+            raise NotCompiled(f"index {name} has the sizes {sizes[name]} and {size}")
+    return sizes
 
 
 @lru_cache(maxsize=1)

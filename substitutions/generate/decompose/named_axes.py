@@ -148,22 +148,22 @@ class Primitives:
         if len(groups) == 2:
             left, right = groups
             ways = (_contracted(left, right, over), _contracted(right, left, over))
-            found = [way for way in ways if way is not None]
-            if found:
-                return min(found, key=self._turns)
+            products = [way for way in ways if way is not None]
+            if products:
+                return min(products, key=self._turns)
         return reduce(self.times, groups).without(sum_axis, over)
 
     def _absorbed(self, groups: Sequence[NamedTensor]) -> list[NamedTensor]:
         """The factors of a product, without those whose axes another has as well, which are
         multiplied into it."""
-        found: list[NamedTensor] = []
+        kept: list[NamedTensor] = []
         for tensor in sorted(groups, key=lambda group: -len(group.axes)):
-            host = next((i for i, t in enumerate(found) if set(tensor.axes) < set(t.axes)), None)
+            host = next((i for i, t in enumerate(kept) if set(tensor.axes) < set(t.axes)), None)
             if host is None:
-                found.append(tensor)
+                kept.append(tensor)
             else:
-                found[host] = self.times(found[host], tensor)
-        return found
+                kept[host] = self.times(kept[host], tensor)
+        return kept
 
     def _turns(self, tensor: NamedTensor) -> tuple[int, bool]:
         """How much of a graph is not as it is wanted: its transposes, and the order of its axes."""
@@ -183,14 +183,16 @@ class Primitives:
             return NamedTensor(apply(embedding(), ids.value, rows.value), (*ids.axes, *columns))
         extra = [name for name in ids.axes if name not in columns]
         if len(extra) == 1 and set(columns) < set(ids.axes):
-            found = apply(gather(), table.last(row).value, ids.ordered([*columns, *extra]).value)
-            return NamedTensor(found, (*columns, *extra))
+            rows_read = apply(
+                gather(), table.last(row).value, ids.ordered([*columns, *extra]).value
+            )
+            return NamedTensor(rows_read, (*columns, *extra))
         # Each id in a dimension of its own, which is summed away after.
         shared = [*columns, *extra]
         rows = self.spread(table, [*shared, row])
         single = apply(expand(axis=len(shared), size=1), self.spread(ids, shared).value)
-        found = apply(gather(), rows.value, single)
-        return NamedTensor(apply(sum_axis(axis=len(shared)), found), tuple(shared))
+        rows_read = apply(gather(), rows.value, single)
+        return NamedTensor(apply(sum_axis(axis=len(shared)), rows_read), tuple(shared))
 
     def picked(self, ids: NamedTensor, row: str) -> NamedTensor:
         """``ids == row``."""

@@ -15,7 +15,7 @@ from pcg.graph.graph import Graph, leaf
 from pcg.language.poly import Poly
 from pcg.plan.text import parse_values
 from substitutions.explain import sizes as explain_sizes
-from substitutions.explain.explain import Explainer, explain, named, skeleton
+from substitutions.explain.explain import Explainer, named, skeleton
 from substitutions.explain.sizes import NumberNames, typed_pairs
 from substitutions.importers.operators import RuleSystem
 from substitutions.importers.schema import read_foreign
@@ -163,7 +163,7 @@ def test_each_graph_of_a_derivation_is_equal_to_the_left_side():
         "repeat_each(add(relu(x), relu(y)), axis=0, times=k)",
     )
     equal = ((Poly.of("|x.0|"), Poly.of("|y.0|")),)
-    derivation = explain(left, right, equal, small_rules())
+    derivation = Explainer(small_rules()).attempt(left, right, equal).derivation
     assert derivation is not None
     graphs = [named(step.graph, derivation.names) for step in derivation.steps]
     assert len(graphs) == 3
@@ -233,7 +233,8 @@ def test_attributes_are_solved_for():
 
     def found(top):
         right = f"conv2d(x, y, {windows}, top={top}, left=1)"
-        return explain(*pair({"x": 4, "y": 4}, left, right), equal, [rule])
+        sides = pair({"x": 4, "y": 4}, left, right)
+        return Explainer([rule]).attempt(*sides, equal).derivation
 
     assert found(1) is not None
     assert found(2) is None  # the outputs would be moved by a row
@@ -251,7 +252,7 @@ def test_outputs_of_several_operators_at_once():
         "matmul(relu(z), x), relu(matmul(relu(z), y))",
         f"{joined}.0, relu({joined}.1)",
     )
-    derivation = explain(*sides, (), [rule])
+    derivation = Explainer([rule]).attempt(*sides).derivation
     assert derivation is not None
     assert [step.forward for step in derivation.steps] == [True]
 

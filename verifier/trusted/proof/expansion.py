@@ -31,13 +31,13 @@ def obligations(
     """
     positive = tuple(dict.fromkeys(sizes.resolve(size) for size in sizes.positive))
     naturals = tuple(dict.fromkeys(sizes.resolve(value) for value in sizes.naturals))
-    found: list[str] = []
+    scripts: list[str] = []
     for a, b in zip(left, right, strict=True):
         if is_same(a, b):
             continue
-        prover = Prover(positive, {}, found, naturals, steps, judge, sizes.zeros)
+        prover = Prover(positive, {}, scripts, naturals, steps, judge, sizes.zeros)
         meaning = Meaning(sizes, prover.ranges, prover.is_digit)
         index = free_indices(sizes, a)
         forms = meaning.at(a, index), meaning.at(b, index)
         prover.equal(*forms, frozenset(name for i in index for name, _ in i.digits))
-    return tuple(found)
+    return tuple(scripts)

@@ -78,10 +78,10 @@ def _prove(
 ) -> TypingProof:
     steps = Searching()
     try:
-        found = typing_obligations(call, ranks, typing, carriers, steps, smt.check)
+        scripts = typing_obligations(call, ranks, typing, carriers, steps, smt.check)
     except Unproved as error:
         return TypingProof(carriers, None, str(error))
-    return TypingProof(carriers, Proof(found, tuple(steps.taken)))
+    return TypingProof(carriers, Proof(scripts, tuple(steps.taken)))
 
 
 def typing_obligations(
@@ -95,18 +95,18 @@ def typing_obligations(
     """What has to have no solution for a typing to hold when the operands in ``carriers`` carry
     partials, as SMT-LIB 2 scripts. Raises Unproved."""
     equation = call.instance(ranks)
-    found: list[str] = []
+    scripts: list[str] = []
     for port in range(len(equation.outputs)):
         form = local_form(call.operator, ranks, call.positions, port)
         cut = _Cut(equation, typing, carriers)
         left, right = cut.whole(form, port), cut.tasks(form, port)
-        prover = cut.prover(found, steps, judge)
+        prover = cut.prover(scripts, steps, judge)
         for digit in cut.conditions:
             prover.require(digit)
         for options in cut.reads:
-            _require_one([(digit, cut.prover(found, steps, judge, digit)) for digit in options])
+            _require_one([(digit, cut.prover(scripts, steps, judge, digit)) for digit in options])
         prover.equal(left, right, frozenset(cut.free(port)))
-    return tuple(found)
+    return tuple(scripts)
 
 
 def _require_one(options: Sequence[tuple[Digit, Prover]]) -> None:
@@ -225,13 +225,13 @@ class _Cut:
 
     def free(self, port: int) -> dict[str, Poly]:
         """The free indices of an output with their sizes: two for one that is cut."""
-        found: dict[str, Poly] = {}
+        sizes: dict[str, Poly] = {}
         for name in _names(self.equation.outputs[port]):
             if name in self._axes:
-                found |= {_task(name): _degree(name), _offset(name): _block(name)}
+                sizes |= {_task(name): _degree(name), _offset(name): _block(name)}
             else:
-                found[_free(name)] = self._size(name)
-        return found
+                sizes[_free(name)] = self._size(name)
+        return sizes
 
     def whole(self, form: NormalForm, port: int) -> NormalForm:
         """The equation of what the operands mean."""
@@ -345,14 +345,14 @@ class _Cut:
             sizes = [self._size(name) for name in dim.names]
             if axis is not None:
                 sizes = [*self._split(axis, sizes[0]), *sizes[1:]]
-            found: list[Poly] = []
+            digits: list[Poly] = []
             for size in reversed(sizes[1:]):
                 value, rest = divide(value, size)
                 self.conditions[Digit(rest, size)] = None
-                found.append(rest)
+                digits.append(rest)
             if axis is not None and local and value != Poly.of(_task(axis.name)):
                 raise Unproved(f"operand {operand} is read outside of the task's {axis.name}")
-            yield from (value, *reversed(found))
+            yield from (value, *reversed(digits))
 
     def _within(self, axis: str, index: Poly, reach: Reach) -> Digit:
         """That an index lies in the task's block or in a halo that reaches so far."""

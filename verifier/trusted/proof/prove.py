@@ -173,12 +173,12 @@ class Prover:
 
     def _doubtful(self, factors: Sequence[Undefined], known: dict[Key, bool]) -> list[Undefined]:
         """The factors with the parts that are still not known to be numbers, if there are any."""
-        found: list[Undefined] = []
+        doubtful: list[Undefined] = []
         for factor in factors:
             parts = tuple(part for part in factor.parts if self._may_fail(part, known))
             if parts:
-                found.append(replace(factor, parts=parts))
-        return found
+                doubtful.append(replace(factor, parts=parts))
+        return doubtful
 
     def _may_fail(self, part: UndefinedPart, known: dict[Key, bool]) -> bool:
         """Whether a part is not known to be a number: a maximum is if it is over something."""

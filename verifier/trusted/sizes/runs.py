@@ -97,8 +97,8 @@ def _runs_read(tokens: Sequence[str]) -> list[str | None]:
             entries.append([])
         else:
             entries[-1].append(token)
-    found = [e[0] if len(e) == 1 and e[0].endswith("...") else None for e in entries]
-    return found if entries != [[]] else []
+    runs = [e[0] if len(e) == 1 and e[0].endswith("...") else None for e in entries]
+    return runs if entries != [[]] else []
 
 
 def _guards_a_run(body: Sequence[str]) -> bool:
@@ -137,7 +137,7 @@ def _parts_at(
     lengths = run_lengths(
         operator, ranks, dict(zip(operator.template.positions, given, strict=True))
     )
-    found: list[_Part] = []
+    parts: list[_Part] = []
     for declared in operator.template.placing:
         axes, positions = _expanded(declared, lengths)
         if not keeps_runs(operator):
@@ -145,8 +145,8 @@ def _parts_at(
         if moved >= 0:
             axes = [None if dim == moved else name for dim, name in enumerate(axes)]
             positions.append(("dim", moved))
-        found.append(_Part(tuple(axes), tuple(positions)))
-    return tuple(found)
+        parts.append(_Part(tuple(axes), tuple(positions)))
+    return tuple(parts)
 
 
 def _expanded(
@@ -223,15 +223,15 @@ class _Axes:
 
     def moved_sizes(self, more: Mapping[_Key, int]) -> dict[str, Poly]:
         """The sizes of the inputs' dimensions, by where these are with ``more`` axes for some."""
-        found: dict[str, Poly] = {}
+        moved: dict[str, Poly] = {}
         for leaf, keys in self._leaves:
             added = 0
             for dim, key in enumerate(keys):
                 if added:
                     old, new = (input_size(leaf.name, d) for d in (dim, dim + added))
-                    found[old] = Poly.of(new)
+                    moved[old] = Poly.of(new)
                 added += more.get(self._same.root(key), 0)
-        return found
+        return moved
 
     def shifted(self, node: Node, more: Mapping[_Key, int]) -> Call:
         """The call with its positions moved by the axes that come before them."""

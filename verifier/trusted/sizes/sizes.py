@@ -74,8 +74,8 @@ class Sizes:
     @property
     def zeros(self) -> tuple[Poly, ...]:
         """What is 0 by the equations that are not solved."""
-        found = (self.resolve(left) - self.resolve(right) for left, right in self.open)
-        return tuple(dict.fromkeys(difference for difference in found if difference.terms))
+        differences = (self.resolve(left) - self.resolve(right) for left, right in self.open)
+        return tuple(dict.fromkeys(difference for difference in differences if difference.terms))
 
     def demand(self, left: Poly, right: Poly) -> None:
         """Demand that two sizes are equal, if need be as an equation that stays open. Raises

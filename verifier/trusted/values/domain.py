@@ -106,14 +106,14 @@ class Domain:
         """What the laws leave of a factor, as far as parts are in it; all of it, if they have
         cancelled the parts."""
         left = self.simplifier.simplify(one_factor(factor.function))
-        found = False
+        has_parts = False
         for term in left:
             scope = times(factor.scope, replace(term, coefficient=Fraction(1), factors=()))
             for inner in (f for f in term.factors if isinstance(f, Function)):
                 if next(self._of_function(inner, UNIT), None) is not None:
-                    found = True
+                    has_parts = True
                     yield UndefinedPart(scope, one_factor(inner), AROUND)
-        if not found:
+        if not has_parts:
             yield UndefinedPart(factor.scope, left, AROUND)
 
     def _inside(self, form: NormalForm, scope: Term) -> Iterator[UndefinedPart]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from pcg.language.equation import Dimension, Equation, size_of
 from pcg.language.normal import Argument, Element, NormalForm, Normalizer, Term, with_arguments
-from pcg.language.poly import Poly
+from pcg.language.poly import Poly, product
 from pcg.types.operator import Operator
 
 
@@ -72,10 +72,7 @@ class _Inside:
                 continue
             if any(coefficient < 0 for _, coefficient in index.terms):
                 yield index
-            size = Poly.of(1)
-            for name in dim.names:
-                size = size * self._size(name)
-            yield size - 1 - index
+            yield product(map(self._size, dim.names)) - 1 - index
 
     def _runs_through(self, dim: Dimension, ranges: Mapping[str, Poly]) -> bool:
         return all(ranges.get(name) in (size_of(name), self._size(name)) for name in dim.names)

@@ -106,24 +106,10 @@ SUM_FEW = Law(
     source="definition of a finite sum",
 )
 LAWS = frozenset(
-    {
-        RELU,
-        MAX_ASSOCIATIVE,
-        MAX_NONNEGATIVE,
-        MAX_HOMOGENEOUS,
-        MAX_IDEMPOTENT,
-        MAX_ONE,
-        EXP_SUM,
-        EXP_DIFFERENCE,
-        LOG_EXP,
-        LOG_PRODUCT,
-        RECIP_PRODUCT,
-        RECIP_CANCELS,
-        RECIP_RECIP,
-        RSQRT_SQUARE,
-        SUM_POINT,
-        SUM_EQUAL,
-        SUM_RANGE,
-        SUM_FEW,
-    }
+    (
+        *(RELU, MAX_ASSOCIATIVE, MAX_NONNEGATIVE, MAX_HOMOGENEOUS, MAX_IDEMPOTENT, MAX_ONE),
+        *(EXP_SUM, EXP_DIFFERENCE, LOG_EXP, LOG_PRODUCT),
+        *(RECIP_PRODUCT, RECIP_CANCELS, RECIP_RECIP, RSQRT_SQUARE),
+        *(SUM_POINT, SUM_EQUAL, SUM_RANGE, SUM_FEW),
+    )
 )

@@ -54,7 +54,7 @@ class DigitIndex:
 
 def free_indices(sizes: Sizes, value: Value, prefix: str = "o") -> tuple[DigitIndex, ...]:
     """Symbolic indices into a value, ``%o0, %o1, ...``, with digits where dimensions are merged."""
-    found: list[DigitIndex] = []
+    indices: list[DigitIndex] = []
     for dim, size in enumerate(sizes.shape(value)):
         digits = sizes.digits(size)
         names = (
@@ -62,8 +62,8 @@ def free_indices(sizes: Sizes, value: Value, prefix: str = "o") -> tuple[DigitIn
             if len(digits) == 1
             else [Variable(f"%{prefix}{dim}_{i}") for i in range(len(digits))]
         )
-        found.append(DigitIndex(tuple(zip(names, digits, strict=True))))
-    return tuple(found)
+        indices.append(DigitIndex(tuple(zip(names, digits, strict=True))))
+    return tuple(indices)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Meaning:
     def _split_digits(self, index: Poly, sizes: tuple[Poly, ...]) -> list[Poly]:
         """Digits of an index, outermost first. Where it is out of range they may be anything: what
         is read there stands under a guard that does not hold."""
-        found: list[Poly] = []
+        digits: list[Poly] = []
         above = [product(sizes[:i]) for i in range(1, len(sizes))]
         for size, left in zip(reversed(sizes[1:]), reversed(above), strict=True):
             if left == ONE:
@@ -135,8 +135,8 @@ class Meaning:
                 if not self._is_digit(Digit(rest, size)):
                     quotient, rest = self._defined(index, size)
                 index = quotient
-            found.append(rest)
-        return [index, *reversed(found)]
+            digits.append(rest)
+        return [index, *reversed(digits)]
 
     def _defined(self, index: Poly, size: Poly) -> tuple[Poly, Poly]:
         """Quotient and rest as indices of their own, the same for the same index and size."""
@@ -206,15 +206,15 @@ class Meaning:
     ) -> tuple[tuple[tuple[str, Poly], ...], dict[str, Poly]]:
         """Bound indices under new names, digit by digit, and what the old ones are in them."""
         images = dict(values)
-        found: list[tuple[str, Poly]] = []
+        bound: list[tuple[str, Poly]] = []
         for var, size in binders:
             digits = self._sizes.digits(size.substitute(images))
             names = [self._normalizer.fresh(var) for _ in digits]
             index = DigitIndex(tuple(zip(names, digits, strict=True)))
             self._ranges |= dict(index.digits)
-            found += index.digits
+            bound += index.digits
             images[var] = index.value
-        return tuple(found), images
+        return tuple(bound), images
 
     def _expand(self, form: NormalForm, operands: tuple[Value, ...]) -> NormalForm:
         """Replace elements of operands by their own meaning."""
@@ -270,12 +270,12 @@ class _Definitions:
         """The divisions that a term needs; each depends on earlier ones only."""
         used = {symbol for guard in term.guards for symbol in guard.symbols}
         used.update(*(factor_symbols(factor) for factor in term.factors))
-        found: list[Division] = []
+        needed: list[Division] = []
         for division in reversed(self.divisions):
             if not used.isdisjoint((division.quotient, division.rest)):
                 used |= division.index.symbols
-                found.append(division)
-        return found[::-1]
+                needed.append(division)
+        return needed[::-1]
 
     def _is_bound(self, index: Poly, scope: frozenset[str]) -> bool:
         defined = {name for d in self.divisions for name in (d.quotient, d.rest)}
