@@ -1,7 +1,7 @@
-"""Agreement of types: whether two sides have the same types wherever both have one.
+"""Agreement of types: under which typings both sides of a pair have the same parallel types.
 
-A side may be typed in several ways, one for each choice of the operands that carry partials: of
-those of both sides, the pair that asks for least is looked for.
+A side has one typing for each choice of the operands that carry partials. Of the typings of both
+sides, the pair is taken that asks for least beyond the left side.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Claims of a certificate: both sides by its own definitions, and what is assumed of sizes.
+"""Reads the claim of a certificate: both sides, their sizes and types, and what is assumed.
 
 A certificate names things, and names prove nothing. A name that Unity's own operators have means
 what it means there; every other operator is what its equation says, computes on its own blocks, and

@@ -1,4 +1,4 @@
-"""Pairs of graphs at concrete types: from values of their symbols to typed graphs.
+"""Makes typed graphs of a pair by numbers for its sizes, degrees and attributes.
 
 The symbols of a pair are the sizes of its inputs, their degrees, copies and partials, and the
 attributes of its operators. Not all values fit: sizes follow from others (``Sizes.solved``), and

@@ -1,4 +1,4 @@
-"""Concrete inputs on which two graphs differ, found and replayed by the reference evaluation.
+"""Searches for inputs on which two graphs differ, and replays them by the reference evaluation.
 
 Evaluation over a prime field is exact and leaves functions uninterpreted, so it finds every
 difference; but ``relu(relu(x))`` differs from ``relu(x)`` there. Only what differs in real numbers

@@ -1,9 +1,11 @@
-"""The verdict on a pair of graphs: does the right compute what the left does, for all sizes,
-degrees, copies and partials on which both are typed?
+"""Decides whether two graphs are equal: proved, refuted, vacuous, ill-typed or unknown.
 
-Both sides are typed symbolically first. A typing is a theorem of each operator (``trusted.local``)
-that its tasks, each on its own blocks, compute the operator's equation. Once that is proved and
-the types agree, what is left is that the composed equations are equal (``trusted.prove``).
+Problem: does the right graph compute what the left one does, for all sizes, degrees, copies and
+partials on which both are typed? Method: both sides are typed symbolically. A typing is a theorem
+of each operator (``trusted.proof.local``) that its tasks, each on its own blocks, compute the
+operator's equation. Where these are proved and types agree, what is left is that the composed
+equations are equal (``trusted.proof.prove``). One instance is replayed first, more if the proof
+fails. Exact: a proof and a counterexample are; unknown says nothing.
 """
 
 from __future__ import annotations

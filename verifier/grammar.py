@@ -1,4 +1,4 @@
-"""What the texts and numbers of a certificate may be, exactly; anything else is refused on load.
+"""Restricts the texts and numbers of a certificate; anything else is refused on load.
 
 A certificate comes from anywhere, and solvers are given scripts about the symbols that it names. So
 every name is one of ASCII letters, digits and underscores, a size is such names in bars, and all

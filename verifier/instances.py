@@ -1,7 +1,9 @@
-"""A pair of graphs at concrete types: at small sizes and degrees at which both sides have some.
+"""Chooses small sizes and degrees at which both sides of a pair have types.
 
-Sizes that are pairwise different tell apart what equal ones would hide. A guess of them serves most
-pairs; where they have to satisfy more, as pieces of pieces and halos do, Z3 is asked.
+Problem: equal sizes hide differences, and most sizes fit no types. Method: a guess of sizes that
+are pairwise different serves most pairs; where they have to satisfy more, as pieces of pieces and
+halos do, Z3 is asked. Complexity: a few dozen typings of both graphs. Exact: each instance is one;
+that there are no others is not said.
 """
 
 from __future__ import annotations

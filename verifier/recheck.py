@@ -1,4 +1,4 @@
-"""Checks certificates: derives each side condition again and gives it to independent solvers.
+"""Rechecks certificates: derives each side condition again and gives it to independent solvers.
 
 Nothing of the prover's search takes part. From the definitions in a certificate both graphs are
 expanded again; where there are several ways to go, the certificate says which; the conditions met

@@ -1,8 +1,8 @@
 """Makes a counterexample small: sizes and degrees first, then the values of attributes and inputs.
 
-Each step replaces the smallest counterexample so far by one of a smaller measure that differs in
-the same kind of way. The number of steps is bounded and nothing is random, so the result is the
-same every time.
+Method: greedy descent. Each step replaces the smallest counterexample so far by one of a smaller
+measure that differs in the same kind of way. Complexity: at most ``MAX_EVALUATIONS`` of both sides.
+Exact: the result is replayed; a smaller one may exist. Nothing is random.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The typings of a side of a rule, each worked out once.
+"""Remembers the typings of a side of a rule, each worked out once.
 
 A proof, the search for instances, both directions of a rule and what is like it ask for them.
 """

@@ -1,8 +1,8 @@
-"""Which parallel types are proved: each theorem once, in this process and in those that it forks.
+"""Remembers which parallel types are proved, in this process and in those that it forks.
 
-Many pairs of graphs rest on the same theorem about an operator (``trusted.local``), and processes
-that decide pairs side by side would each prove it. What a process has been told, those that it
-forks know.
+Many pairs of graphs rest on the same theorem about an operator (``trusted.proof.local``), and
+processes that decide pairs side by side would each prove it. What a process has been told, those
+that it forks know.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Concrete degrees that satisfy a system of equations: the proof that a rule is not vacuous.
+"""Solves for concrete degrees that satisfy a typing, which shows that a rule is not vacuous.
 
-Equations between products of powers decouple by prime: each prime's exponents satisfy a linear
-system over the natural numbers, which Z3 solves. Degrees of operators have to be at least 2.
+Problem: positive integers that satisfy equations between products of powers. Method: the equations
+decouple by prime, whose exponents satisfy a linear system over the natural numbers. Powers of 2 are
+tried first, then Z3 is asked. Degrees of operators have to be at least 2. Exact: what is returned
+is checked; Z3 may give up on a system that has a solution.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules that a plan applies, made again from the library that they are said to come from."""
+"""Makes the forms of rules that a plan applies again from the library that it names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a plan has to know of the module: its names, and where the steps of the plan have left what
-its batch norms norm."""
+"""Completes a plan with its module's names, and finds where its batch norms' inputs now are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a rule stands where a step says, for the inputs and symbols that it says.
+"""Checks that a rule stands where a step of a plan says, for the inputs and symbols that it says.
 
 Nothing is searched for: each attribute of the rule is worked out from the symbols and from the
 sizes of the inputs, and has to be what it is in the graph.

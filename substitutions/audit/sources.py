@@ -1,4 +1,4 @@
-"""Whether a plan was made from what it says: this library, this machine, this model."""
+"""Checks that a plan was made from what it says: this library, this machine, this model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A graph whose values keep their ids while others are replaced.
 
-Nodes of equal structure are one, as in ``pcg.graph.graph``: where a replacement makes two of them
-equal, they are merged, and the ids of both are then of the one that is left. A replacement concerns
-the nodes that read what is replaced, and no others, however large the graph is.
+Method: nodes of equal structure are one, as in ``pcg.graph.graph``: where a replacement makes two
+of them equal, they are merged, and the ids of both are then of the one that is left (congruence
+closure). Complexity: a replacement concerns the nodes that read what is replaced, and no others,
+however large the graph is. Exact.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands beside ``rules.json`` for people: a text, a page, and a README with its figures."""
+"""Writes what stands beside ``rules.json`` for people: a text, a page, a README with figures."""
 
 from __future__ import annotations
 

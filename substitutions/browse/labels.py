@@ -1,4 +1,4 @@
-"""What the statement of a rule says of each node: its name, its attributes, its axes.
+"""Reads off a rule's statement what it says of each node: its name, its attributes, its axes.
 
 The picture of a rule says it in the same words as its line (``substitutions.rules.statement``), so
 these are read off the line. It prints the very graphs that are at hand; only the words are taken

@@ -1,10 +1,10 @@
 """Places the boxes of a small directed graph in layers, data flowing from top to bottom.
 
-The usual steps of a layered drawing (Sugiyama, Tagawa, Toda 1981): layers, an order within each
-that has few crossings, then positions. A wire over several layers has a bend in each between, for
-which room is kept like for a box. Positions minimise squared distances to the neighbours' mean, in
-turns down and up; within a layer that is a regression that keeps the order (pool adjacent
-violators).
+Method: the usual steps of a layered drawing (Sugiyama, Tagawa, Toda 1981): layers, an order within
+each that has few crossings, then positions. A wire over several layers has a bend in each between,
+for which room is kept like for a box. Positions minimise squared distances to the neighbours' mean,
+in turns down and up; within a layer that is a regression that keeps the order (pool adjacent
+violators). Complexity: ``SWEEPS`` times the square of the wires. Heuristic, but for the layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page on which people browse the library: one file that needs nothing else."""
+"""Renders the page on which people browse the library: one file that needs nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of one side of a rule: boxes and wires, placed, as short lists for the page.
+"""Draws one side of a rule: boxes and wires, placed, as short lists for the page.
 
 The page draws them when they come into view. Sizes are in pixels; letters are of one width, so that
 the width of a box is known here.

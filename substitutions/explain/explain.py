@@ -1,14 +1,13 @@
-"""How an equality of two graphs follows from a library: at most a few steps from one to the other.
+"""Derives an equality of two graphs from a library: at most a few steps from one to the other.
 
-A step replaces values of a graph by a rule of the library, in either direction, anywhere; a value
-that is used twice is replaced once, as graphs share. Steps are looked for from both ends until they
-meet, at one choice of sizes at which nothing coincides by accident (``explain_sizes``); the steps
-found are then replayed at a second, independent choice, and count only if they lead from side to
-side there as well.
-
-The search is bounded and not exhaustive: what a direction of a rule leaves open is chosen among
-the values and sizes of the two sides, and such a step, or one that applies to any value, makes no
-operators but those of the two sides.
+Problem: which rules lead from one graph to another? A step replaces values by a rule of the
+library, in either direction, anywhere; a value that is used twice is replaced once, as graphs
+share. Method: breadth first from both ends until they meet, at one choice of sizes at which nothing
+coincides by accident (``explain.sizes``); the steps are then replayed at a second, independent
+choice, and count only if they lead from side to side there as well. Complexity: at most
+``MAX_GRAPHS`` graphs from an end. Exact: a derivation is one; that there is none is not said. What
+a direction of a rule leaves open is chosen among the values and sizes of the two sides, and such a
+step, or one that applies to any value, makes no operators but those of the two sides.
 """
 
 from __future__ import annotations

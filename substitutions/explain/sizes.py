@@ -1,4 +1,4 @@
-"""A pair of graphs at concrete sizes at which nothing coincides that is not equal in general.
+"""Chooses concrete sizes of a pair at which nothing coincides that is not equal in general.
 
 Sizes that are free become large numbers without a common factor, each of another order of
 magnitude; those that follow from them, and degrees, are as the verifier has them.

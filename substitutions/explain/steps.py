@@ -1,8 +1,8 @@
-"""Equalities as rewriting steps on graphs of concrete types, in whichever direction.
+"""Applies equalities as rewriting steps on graphs of concrete types, in whichever direction.
 
-Unlike ``substitutions.rules.match``, which the search for plans uses, this finds every application:
-an attribute that is a sum or product of symbols is solved for, what a direction leaves open is
-chosen among given values and numbers, and outputs of a rule may belong to different operators.
+It matches as ``substitutions.rules.match`` does, which the search for plans uses, but finds every
+application: what a direction leaves open is chosen among given values and numbers, and outputs of a
+rule may belong to different operators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attempts at a candidate: the forms in which it may be a rule, and what is decided of them."""
+"""Tries to prove a candidate in the forms in which it may be a rule, the most general first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a candidate is neither proved nor refuted, in words for the library's README."""
+"""Explains why a candidate is neither proved nor refuted, for the library's README."""
 
 from __future__ import annotations
 

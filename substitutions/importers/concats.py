@@ -1,4 +1,4 @@
-"""Where tensors were joined: what a split, which undoes the last concat along its axis, needs."""
+"""Records where tensors were joined, for splits: these undo the last concat along their axis."""
 
 from __future__ import annotations
 

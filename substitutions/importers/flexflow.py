@@ -1,8 +1,8 @@
-"""FlexFlow's rules: tensors [R, S, C] with degrees, R an ordinary dimension.
+"""Imports FlexFlow's rules: tensors [R, S, C] with degrees, R an ordinary dimension.
 
 Degrees are no part of the graphs that come out: a side is typed here, and what its types ask of
 sizes becomes equations. Its values are then those of whole tensors. Partition and combine leave
-them unchanged; replicate, reduce and linear are equations of ``importers.operators``.
+them unchanged; replicate, reduce and linear are equations of ``pcg.ops.groups``.
 """
 
 from __future__ import annotations

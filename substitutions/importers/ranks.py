@@ -1,7 +1,7 @@
-"""The ranks of the inputs of TASO's rules, as they follow from use.
+"""Infers the ranks of the inputs of TASO's rules from their use.
 
 A file says of no input how many dimensions it has. An operator does: a product of matrices takes
-two, a convolution four, and what is added is alike. Tensors that have to have equal ranks
+two, a convolution four, and what is added is alike. Method: tensors that have to have equal ranks
 are one class (disjoint sets); a class has the rank that an operator or a stated number of
 dimensions gives it. Only where nothing does are its inputs what their numbers usually stand for.
 """

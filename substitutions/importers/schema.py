@@ -1,4 +1,4 @@
-"""Reading of rule files in the schema that TASO's and FlexFlow's generators write.
+"""Reads rule files in the schema that TASO's and FlexFlow's generators write.
 
 A file is checked whole before anything is made of it: types of fields here, by pydantic, then
 operators, parameters, references and order. Whatever is wrong is one ``InputError`` that names the

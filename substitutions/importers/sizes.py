@@ -1,4 +1,4 @@
-"""Sizes of the tensors of an imported rule: equations between them, and division.
+"""Solves the equations between sizes of an imported rule, and divides sizes.
 
 Nothing is ever divided: where a size has to be a multiple, the size that it is a multiple of is a
 new symbol, such as ``|N.by.2|`` with ``|N| = 2*|N.by.2|``.

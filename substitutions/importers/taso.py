@@ -1,4 +1,4 @@
-"""TASO's rules: matrices, images and kernels, whose sizes are independent.
+"""Imports TASO's rules: matrices, images and kernels, whose sizes are independent.
 
     x1..x3 [N, K]   w1..w3 [K, M]   i1..i3 [N, C, H, W]   k1..k10 [O, I, kh, kw]   s []
 

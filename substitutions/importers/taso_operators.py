@@ -1,4 +1,4 @@
-"""TASO's operators as operators of the index language, one side of a rule at a time.
+"""Imports TASO's operators, one side of a rule at a time, as operators of the index language.
 
 Sizes are followed for splits and constants, and for windows, of which there may be several cases.
 """

@@ -1,4 +1,4 @@
-"""The verdict on a rule of another system: for which degrees, and on what conditions."""
+"""Decides a rule of another system: for which degrees it holds, and on what conditions."""
 
 from __future__ import annotations
 

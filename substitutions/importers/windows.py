@@ -1,4 +1,4 @@
-"""Windows of convolutions and pools at symbolic sizes, without a quotient.
+"""Works out windows of convolutions and pools at symbolic sizes, without a quotient.
 
 Where a size has to be halved, or rounded up to a multiple of a stride, the importer first splits
 into cases: an input's size is ``2*q`` in one and ``2*q - 1`` in the other. Each has to hold.

@@ -1,4 +1,4 @@
-"""Where rules are anchored, remembered for all operators that look alike to them.
+"""Finds where rules are anchored, once for all operators that look alike to them.
 
 What a rewrite leaves as it is looks as before, and so does what comes after it, but for the few
 operators that a rule reaches back: so after each step of a search only these are matched anew.

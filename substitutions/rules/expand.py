@@ -1,4 +1,4 @@
-"""From general rules to the concrete ones for a graph: its ranks, and its element-wise operators.
+"""Expands general rules to the concrete ones for a graph: its ranks, its element-wise operators.
 
 An operator is *reached* if the graph has it, or if a rule makes it of operators that are reached.
 Parallel operators always are. A rule whose left side has an operator that is not reached can never

@@ -1,9 +1,9 @@
-"""Where axes may be inserted into a pair of graphs.
+"""Inserts axes into a pair of graphs wherever one may be.
 
 A gap lies before, between or after the dimensions of a value. An operator takes a further axis at a
 gap that lies in one of its runs, in every operand and output that has the run; a gap where two runs
-meet has a slot for each. Gaps that have to take an axis together are one place (disjoint sets of
-slots, as ``verifier.trusted.sizes.runs`` has them of dimensions). What comes out is proved
+meet has a slot for each. Method: gaps that have to take an axis together are one place (disjoint
+sets of slots, as ``verifier.trusted.sizes.runs`` has them of dimensions). What comes out is proved
 afterwards.
 """
 

@@ -1,8 +1,10 @@
-"""General rules: the most general form of a pair, and what is an instance of what.
+"""Generalises pairs of graphs to their most general form, and tells what is an instance of what.
 
 A general rule is a pair of graphs at one choice of ranks, and ``runs``: groups of input dimensions
 that may each stand for any number of axes (``verifier.trusted.sizes.runs``). A stand-in in it
-stands for any operator that computes element by element (``pcg.ops.stand_ins``).
+stands for any operator that computes element by element (``pcg.ops.stand_ins``). Complexity: an
+instance is looked for by unification, over directions, orders of outputs and numbers of axes.
+Exact: what is called an instance is one, at the ranks that are tried.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Finding and applying rules.
+"""Matches rules in a graph, and applies them.
 
-A pattern matches where operators, positions and attributes agree; symbols and inputs are bound.
-An attribute that is a sum or product of symbols has to be what these give, or is solved for one.
-The right side is then built at the concrete types, and the rewrite is made only if it has a type
-and its outputs have the types of what they replace: with the rule's proof, that is what makes it
-sound for tensors that are cut, copied or partial (``verifier.decide``).
+A pattern matches where operators, positions and attributes agree; symbols and inputs are bound. An
+attribute that is a sum or product of symbols has to be what these give, or is solved for one. The
+right side is then built at the concrete types, and the rewrite is made only if it has a type and
+its outputs have the types of what they replace: with the rule's proof, that is what makes it sound
+for tensors that are cut, copied or partial (``verifier.decide``).
 """
 
 from __future__ import annotations

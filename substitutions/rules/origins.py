@@ -1,9 +1,8 @@
-"""Where the elements of a value come from: read from the inputs unchanged, known beforehand, or
-computed.
+"""Traces where the elements of a value come from: read from inputs, known beforehand, or computed.
 
-The equations are evaluated over marks instead of numbers. The mark of an element of an input is a
-number of its own, and it survives what leaves an element as it is: times 1, plus 0, and a choice
-among elements by indices.
+Method: the equations are evaluated over marks instead of numbers. The mark of an element of an
+input is a number of its own, and it survives what leaves an element as it is: times 1, plus 0, and
+a choice among elements by indices.
 """
 
 from __future__ import annotations

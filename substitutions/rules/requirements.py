@@ -1,4 +1,4 @@
-"""A rule's requirements on sizes beyond its types, such as ``|x.0| = 1`` or ``s = |y.1|*k``.
+"""Parses and checks what a rule requires of sizes, such as ``|x.0| = 1`` or ``s = |y.1|*k``.
 
 A rule that is proved for some sizes only states them. They are texts, so that a file shows them as
 they are; each side is a sum of products of whole numbers, symbols and sizes of inputs.

@@ -1,4 +1,4 @@
-"""Rule files to verify: our own and those of other systems, alike to who decides them.
+"""Reads rule files to verify: our own and those of other systems, as statements to decide.
 
 Our own files are read here with less asked of them than of a library
 (``substitutions.rules.store``): a file written by hand may leave out what a proof adds, and one

@@ -1,11 +1,11 @@
-"""A rule in one line for readers, in which axes have names and positions are told by them.
+"""Prints a rule in one line for readers: axes have names, and positions are told by them.
 
     f(partition(x[a..., i, b...], i, k)) = partition(f(x), i, k)
 
 An input states its axes where it first occurs, and so does a result whose new axes are spoken of:
 ``expand(x[a..., b...], j, size)[a..., j, b...]``. Axes that have to be of one size have one name;
-``a...`` is any number of axes, ``|i|`` the size of one. Degrees and symbols stand without the
-names of their attributes; ``f``, ``g`` and ``h`` are any element-wise operators.
+``a...`` is any number of axes, ``|i|`` the size of one. Degrees and symbols stand without the names
+of their attributes; ``f``, ``g`` and ``h`` are any element-wise operators.
 """
 
 from __future__ import annotations

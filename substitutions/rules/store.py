@@ -1,7 +1,7 @@
-"""The rule library on disk: ``generated_rules/rules.json``.
+"""Reads and writes the rule library on disk: ``generated_rules/rules.json``.
 
-Each rule is stored with its verdict and the record of its proof; a library holds proved rules
-only. It records what it was made from and with: the operator definitions, where these differ it is
+Each rule is stored with its verdict and the record of its proof; a library holds proved rules only.
+It records what it was made from and with: the operator definitions, where these differ it is
 refused, the options of the generator, and the versions of what decided.
 
 What a rule's use follows from is stored for readers and not believed: a file whose ``runs`` are no

@@ -1,9 +1,9 @@
-"""Attribute symbols of a pair of graphs: told apart where they need not be equal, then solved for.
+"""Tells the attribute symbols of a pair apart where they need not be equal, and solves for them.
 
-The enumeration gives attributes of equal value one symbol. Here every operator gets symbols of its
-own for the sizes among its attributes; if the pair is still equal, the sizes of the outputs say how
-they hang together (``at2 = at``, ``at = |x.0|``), and what is solved for is put in. A symbol that
-sizes do not determine (where a slice starts) has to stay shared.
+Method: the enumeration gives attributes of equal value one symbol. Here every operator gets symbols
+of its own for the sizes among its attributes; if the pair is still equal, the sizes of the outputs
+say how they hang together (``at2 = at``, ``at = |x.0|``), and what is solved for is put in. A
+symbol that sizes do not determine (where a slice starts) has to stay shared.
 """
 
 from __future__ import annotations

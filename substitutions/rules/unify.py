@@ -1,8 +1,9 @@
-"""One pair of graphs as an instance of another: what its inputs, symbols and stand-ins stand for.
+"""Unifies a general pair of graphs with a special one: what its parts stand for.
 
-A match binds each input of the general pair to a value of the special one, each attribute symbol
-to an attribute and each stand-in to an operator with its attributes. Operands of a commutative
-operator match in either order. All matches are found, so that a choice that fails later is undone.
+Method: backtracking. A match binds each input of the general pair to a value of the special one,
+each attribute symbol to an attribute and each stand-in to an operator with its attributes. Operands
+of a commutative operator match in either order. Exact: all matches are found, so that a choice that
+fails later is undone. Complexity: exponential in the commutative operators.
 """
 
 from __future__ import annotations

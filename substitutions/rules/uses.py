@@ -1,4 +1,4 @@
-"""Direction and use of a rule: which way it can be applied, and what it computes anew.
+"""Works out how a rule can be used: in which direction, and what it computes anew.
 
 Read from left to right or back, a rule can be applied where matching the one side determines the
 other but for what is free to choose. Some of what it makes reads few inputs only, and may read

@@ -1,4 +1,4 @@
-"""Side conditions as SMT-LIB 2 scripts, and Z3 as their judge.
+"""Writes side conditions as SMT-LIB 2 scripts, and asks Z3 about them.
 
 A condition is text from the start: what Z3 reads is what a proof record hashes, byte for byte the
 same in every run, and what another solver may be given. All numbers are integers.

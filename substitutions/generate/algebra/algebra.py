@@ -1,4 +1,4 @@
-"""Algebraic candidates: pairs of graphs of computing operators that have equal values.
+"""Enumerates algebraic candidates: pairs of graphs of computing operators of equal values.
 
 Each world (``substitutions.generate.algebra.worlds``) is searched on its own, and its candidates
 come back as text, which crosses between processes.

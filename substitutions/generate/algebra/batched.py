@@ -1,4 +1,4 @@
-"""An operator's equation evaluated on many operands at once, over a prime field.
+"""Evaluates an operator's equation on many operands at once, over a prime field.
 
 ``compile_call`` turns the equation at concrete shapes into a list of numpy steps; everything that
 depends on indices alone (which elements are read, and which reads fall outside) is computed once.

@@ -1,4 +1,4 @@
-"""Equal values seen a second time: over another prime, on fresh inputs.
+"""Confirms equal values a second time: over another prime, on fresh inputs.
 
 The table tells values apart by hashes over one field. What has the same hash is evaluated again
 here, element by element; only what agrees becomes a candidate. Two different polynomials of degree

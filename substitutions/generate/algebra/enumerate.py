@@ -1,7 +1,7 @@
-"""Operators at given ranks, and the parallel operators on a tensor.
+"""Enumerates operators at given ranks, and the parallel operators on a tensor.
 
-An instance is an operator at given ranks and positions, with symbols for its other attributes. The
-ranks follow from how many axes each run of indices has (its *lengths*); so do the places of the
+A ranked call is an operator at given ranks and positions, with symbols for its other attributes.
+The ranks follow from how many axes each run of indices has (its *lengths*); so do the places of the
 indices whose position is an attribute (``axis``).
 """
 

@@ -1,4 +1,4 @@
-"""Values of classes, and those of terms, many at a time.
+"""Evaluates the terms of a table over the values of its classes, many terms at a time.
 
 A class has few terms, and an operator takes few classes of a kind: what numpy is called for would
 be lost in the calls. So terms of one operator are evaluated together, whatever their classes are.

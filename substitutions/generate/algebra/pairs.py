@@ -1,10 +1,9 @@
-"""Candidates: pairs of terms of one class that no smaller equality explains.
+"""Selects candidates: pairs of terms of one class that no smaller equality explains.
 
 A term is *reducible* where its root, or its root with one operand opened, is an instance of a
-smaller term whose class has another member that makes it less (ordered rewriting, as in
-unfailing completion; Bachmair, Dershowitz and Plaisted, 1989). Its equality with the class then
-follows from that of the smaller term, in one step, and from what is less. Every pair of the terms
-that are left is a candidate: all of a class, not all against one.
+smaller term whose class has another member that makes it less (``reduction``). Its equality with
+the class then follows from that of the smaller term, in one step, and from what is less. Every pair
+of the terms that are left is a candidate: all of a class, not all against one.
 """
 
 from __future__ import annotations

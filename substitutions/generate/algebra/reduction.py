@@ -1,9 +1,11 @@
-"""Terms of a table that smaller equalities make less (ordered rewriting, as in unfailing
-completion; Bachmair, Dershowitz and Plaisted, 1989).
+"""Tells which terms of a table smaller equalities make less.
 
-A term is *reducible* where its root, or its root with operands opened, is an instance of a smaller
-term whose class has another member that makes it less. Terms are ordered by their operators, then
-in a fixed way.
+Problem: most equalities between terms follow from smaller ones. Method: ordered rewriting, as in
+unfailing completion (Bachmair, Dershowitz and Plaisted, 1989). A term is *reducible* where its
+root, or its root with operands opened, is an instance of a smaller term whose class has another
+member that makes it less. Terms are ordered by their operators, then in a fixed way. Complexity:
+openings of a term times members of a class times its symmetries. Exact: what is reducible follows
+in a step; operands are opened one at a time or all at once, and no deeper.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fills the table of classes (``substitutions.generate.algebra.terms``), size by size."""
+"""Fills the table of classes of equal values (``terms``), size by size."""
 
 from __future__ import annotations
 

@@ -1,20 +1,22 @@
-"""All graphs up to a size, as classes of equal values.
+"""Represents all graphs up to a size as classes of equal values.
 
-The table is an e-graph that is built bottom up (equality by evaluation, as in Ruler, Nandi et al.,
-OOPSLA 2021): a *term* is an operator applied to classes, and a class holds the terms that compute
-the same. So a sub-graph is evaluated once, and graphs that differ only by an equality of their
-parts are one term. Inputs are variables; a class is known up to their names: its values are kept
-for every way to hand out four fixed random inputs of each shape to its variables, and the least
-hash over these is its key. Commuted operands, renamings and symmetries of a class are divided out
-where terms are made. Memory grows with the number of classes below the greatest size; of the terms
-of that size, which are most, hashes are all that is kept.
+Method: the table is an e-graph that is built bottom up (equality by evaluation, as in Ruler, Nandi
+et al., OOPSLA 2021): a *term* is an operator applied to classes, and a class holds the terms that
+compute the same. So a sub-graph is evaluated once, and graphs that differ only by an equality of
+their parts are one term. Inputs are variables; a class is known up to their names: its values are
+kept for every way to hand out four fixed random inputs of each shape to its variables, and the
+least hash over these is its key. Commuted operands, renamings and symmetries of a class are divided
+out where terms are made.
 
-Chance of a false match: hashes are linear in the values over the field of p = 2**31 - 1 with two
-independent random vectors, so two different tensors agree with probability p**-2, and two
-different polynomials of degree d on random inputs in one element with at most d/p (Schwartz and
-Zippel). What agrees by chance is compared again on fresh inputs at other sizes before any proof is
-tried (``verifier.decide``). A true match is never missed: values are equal where functions are, and
-the key does not depend on names.
+Complexity: memory grows with the number of classes below the greatest size; of the terms of that
+size, which are most, hashes are all that is kept.
+
+Exact: a true match is never missed, as values are equal where functions are, and the key does not
+depend on names. Chance of a false match: hashes are linear in the values over the field of p =
+2**31 - 1 with two independent random vectors, so two different tensors agree with probability
+p**-2, and two different polynomials of degree d on random inputs in one element with at most d/p
+(Schwartz and Zippel). What agrees by chance is compared again on fresh inputs at other sizes before
+any proof is tried (``verifier.decide``).
 """
 
 from __future__ import annotations

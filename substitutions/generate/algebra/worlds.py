@@ -1,4 +1,4 @@
-"""What the algebraic enumeration ranges over: operators, shapes of inputs, values of attributes.
+"""Declares what the algebraic enumeration ranges over: operators, shapes, values of attributes.
 
 A world fixes sizes. They are as equal as graphs of three operators allow: one base size, and what
 two or three parts of it make, so that whatever can be typed alike is. A rule that holds for all

@@ -1,9 +1,11 @@
-"""Rules between chains of parallel operators on one tensor: what cancels, commutes and splits.
+"""Finds the rules between chains of parallel operators: what cancels, commutes and splits.
 
-A chain means its input, so two chains are equal if they give the same type. Chains of up to three
-operators are enumerated over two axes of a tensor of any rank, with degrees that are equal or not,
-and of up to two operators with degrees that are products too. In order of size, a chain that known
-rules do not take to the least one of its type makes a new rule with it.
+Problem: which few equalities of chains generate all others? Method: a chain means its input, so two
+chains are equal if they give the same type. Chains of up to three operators are enumerated over two
+axes of a tensor of any rank, with degrees that are equal or not, and of up to two operators with
+degrees that are products too. In order of size, a chain that known rules do not take to the least
+one of its type makes a new rule with it. Complexity: chains times the steps within ``REACH``. Exact
+for these lengths; a longer way between two chains is not looked for.
 
 A partition with a halo is one of the operators; it leaves all degrees as they are where its own is
 1. That operators of one kind commute follows in two steps from how degrees split, but only where a

@@ -1,11 +1,11 @@
-"""The rules around one operator, with up to one parallel operator on each of its edges.
+"""Finds the rules around one operator, with up to one parallel operator on each of its edges.
 
-Two such graphs are equal if they are typed alike for all types of their inputs, since parallel
-operators never change what a tensor means; and types are linear in logarithms, so which graphs are
-typed alike is linear algebra (``derive``). It is done at one choice of ranks, where each run of
-indices has a few *active* axes, which may carry parallel operators. A rule is then written at ranks
-of its own: a run has the active axes that the rule uses, with a free axis before, between and after
-them, each of which may stand for any number of axes (``verifier.trusted.sizes.runs``). An
+Method: two such graphs are equal if they are typed alike for all types of their inputs, since
+parallel operators never change what a tensor means; and types are linear in logarithms, so which
+graphs are typed alike is linear algebra (``derive``). It is done at one choice of ranks, where each
+run of indices has a few *active* axes, which may carry parallel operators. A rule is then written
+at ranks of its own: a run has the active axes that the rule uses, with a free axis before, between
+and after them, each of which may stand for any number of axes (``verifier.trusted.sizes.runs``). An
 element-wise operator has the rules of its stand-in; what is found for it beside these is that
 partial sums pass through it.
 
@@ -13,12 +13,12 @@ Of a relation, one way to write it is a rule of its own: the one with the smalle
 that cut before and operators that join after. The other ways follow in one step, up to pairs of
 parallel operators that cancel, and are marked so.
 
-A chain of two operators, with parallel operators before, between and after them, has no rules of
-its own. What parallel operators before the first operator shift its output's type by, others on the
-edge between shift back: that is a relation around the first operator. What is left of a relation
-around the chain is then one around the second, with the edge between among its operands. So every
-relation is the sum of two, one around each operator; that copies and partials on the edge between
-never have to be taken where there are none is tested by exhaustive enumeration.
+Exact: a chain of two operators, with parallel operators before, between and after them, has no
+rules of its own. What parallel operators before the first operator shift its output's type by,
+others on the edge between shift back: that is a relation around the first operator. What is left of
+a relation around the chain is then one around the second, with the edge between among its operands.
+So every relation is the sum of two, one around each operator; that copies and partials on the edge
+between never have to be taken where there are none is tested by exhaustive enumeration.
 """
 
 from __future__ import annotations

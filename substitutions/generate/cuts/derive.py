@@ -1,16 +1,19 @@
-"""Which equalities around one operator are rules of their own, as linear algebra.
+"""Derives which equalities around one operator are rules of their own, by linear algebra.
 
-Around one operator, a parallel operator on an edge shifts one entry of that edge's type by log k.
-A *place* is such an entry, (edge, entry), and a graph is a vector that counts the parallel
+Problem: around one operator, a parallel operator on an edge shifts one entry of that edge's type by
+log k. A *place* is such an entry, (edge, entry), and a graph is a vector that counts the parallel
 operators at each place. Partition and combine undo each other, so their places count in integers,
 up and down. Nothing undoes replicate and reduce: counts of copies and partials never fall below 0.
 
-Graphs that are typed alike differ by a *relation*: an integer vector that typing sends to 0. What
-it adds at a place stands on the one side or, undone, on the other. If a relation is a sum of
-relations that agree with its signs, these can be applied one after the other, and no count ever
+Method: graphs that are typed alike differ by a *relation*: an integer vector that typing sends to
+0. What it adds at a place stands on the one side or, undone, on the other. If a relation is a sum
+of relations that agree with its signs, these can be applied one after the other, and no count ever
 falls below 0; so the relations that are no such sum generate all others (a Graver basis; Sturmfels,
 Gröbner Bases and Convex Polytopes, 1996, chapter 4). ``relations`` finds them, and of them
 ``RelationSteps`` leaves out those that others reach by a longer way.
+
+Complexity: exponential in the edges, of which an operator has few. Exact for one parallel operator
+on an edge and side; a way of more than ``MAX_STEPS`` is not looked for.
 """
 
 from __future__ import annotations

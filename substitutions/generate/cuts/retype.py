@@ -1,4 +1,4 @@
-"""Pairs of equal value whose types never agree, and what makes them agree.
+"""Makes the types of a pair agree whose values do, by one parallel operator more.
 
 Two tensors side by side as partials (join) mean their sum, but are no whole tensor. A candidate of
 which only the types differ is tried again with one parallel operator on its output or on an input

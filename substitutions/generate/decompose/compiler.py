@@ -1,10 +1,11 @@
-"""A value of the index language as a graph of primitive operators.
+"""Compiles a value of the index language into a graph of primitive operators.
 
-Every operator's equation can be read as a recipe: sums become ``sum_axis`` or matrix products,
-functions element-wise operators, comparisons of an id with an index look-ups. Exponentials that are
-summed are taken relative to the greatest of them, as ``exp(x - m)`` with ``m = max x``: the factor
-``exp(m)`` is carried along beside the tensor and cancels in a quotient or becomes a summand in a
-logarithm. That is exact algebra, and nothing overflows.
+Method: every operator's equation can be read as a recipe: sums become ``sum_axis`` or matrix
+products, functions element-wise operators, comparisons of an id with an index look-ups.
+Exponentials that are summed are taken relative to the greatest of them, as ``exp(x - m)`` with ``m
+= max x``: the factor ``exp(m)`` is carried along beside the tensor and cancels in a quotient or
+becomes a summand in a logarithm. Exact: that is algebra, and nothing overflows. What has no such
+operators is refused.
 """
 
 from __future__ import annotations

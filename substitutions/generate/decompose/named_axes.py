@@ -1,4 +1,4 @@
-"""Tensors whose dimensions are known by index names, and primitive operators on them.
+"""Applies primitive operators to tensors whose dimensions are known by index names.
 
 The compiler of ``substitutions.generate.decompose.decompose`` thinks in the index names of an
 equation. Here they become positions: operands of an element-wise operator get the same axes in the

@@ -1,4 +1,4 @@
-"""A value as a product of tensors and constants, while it is compiled."""
+"""Holds a value as a product of tensors and constants, while it is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The side conditions under which two graphs are equal, by expansion to their inputs.
+"""Derives the side conditions under which two graphs are equal, by expansion to their inputs.
 
 This is the trusted road: definitions, expansion, comparison of coordinates. Which way it takes
 where there are several is told by ``steps``, found by search or read from a certificate; what the

@@ -1,11 +1,13 @@
-"""Equality of two values in normal form, for all sizes (design: "Proof, for all sizes").
+"""Proves two values in normal form equal, for all sizes (design: "Proof, for all sizes").
 
-Terms with the same factors are compared by what coefficient they give each choice of elements.
-The coordinates of a term are the indices at which its factors read; its summed indices are solved
-for in terms of them, so that the term becomes a coefficient where some linear conditions on the
-coordinates hold. Two sides are equal when, for every choice of coordinates, the coefficients add
-up to the same number; Z3 decides that over all sizes at once. Maxima are compared in the same way,
-by which values they are taken over, however often.
+Problem: are two sums of guarded products the same function of their indices, whatever the sizes?
+Method: terms with the same factors are compared by what coefficient they give each choice of
+elements. The coordinates of a term are the indices at which its factors read; its summed indices
+are solved for in terms of them, so that the term becomes a coefficient where some linear conditions
+on the coordinates hold. Two sides are equal when, for every choice of coordinates, the coefficients
+add up to the same number; Z3 decides that over all sizes at once. Maxima are compared in the same
+way, by which values they are taken over, however often. Complexity: orders of equal factors times
+templates, each with a few conditions for Z3. Exact: what is proved is; equal values may not be.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Symbolic parallel types: degrees, copies and partials as monomials, for all values at once.
+"""Infers parallel types symbolically: degrees, copies and partials as products of powers.
 
-An input ``x`` has degrees ``x.d0, x.d1, ...``, slices ``x.t0, ...``, copies ``x.c`` and partials
-``x.p``. Typing an operator (``pcg.types.infer``) then yields monomials, equations between them, and
-quotients that have to be whole. In logarithms the equations are linear, so whether two types agree
-whenever the operators are typed is linear algebra, exact over the rationals.
+Problem: do two graphs have the same types wherever their operators are typed? Method: an input
+``x`` has degrees ``x.d0, x.d1, ...``, slices ``x.t0, ...``, copies ``x.c`` and partials ``x.p``.
+Typing an operator (``pcg.types.infer``) then yields products of powers, equations between them, and
+quotients that have to be whole. In logarithms the equations are linear: Gaussian elimination over
+the rationals answers. Exact, but for degrees whose primes are not found, which are refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which axes of a pair of graphs may stand for any number of axes.
+"""Tells which axes of a pair of graphs may stand for any number of axes, and puts so many there.
 
 An operator treats the axes of a run (``a...``) alike: none is read at another index than its own.
 An axis of a pair that stands in such runs only, on both sides, could be two axes of any sizes, or

@@ -1,4 +1,4 @@
-"""Symbolic shapes: the sizes of every tensor of a pair of graphs, and what they have to satisfy.
+"""Infers symbolic shapes: the sizes of every tensor of a pair, and the equations that they satisfy.
 
 An input ``x`` has sizes ``|x.0|, |x.1|, ...``. Equations between sizes are solved by substitution;
 what remains is that every size is at least 1. Sizes that are products keep the order of their

@@ -1,4 +1,4 @@
-"""What one side's types ask beyond the other's, and that both then have the same types.
+"""Compares two typings: what one asks beyond the other, and that both then give the same types.
 
 Types are products of degrees: in logarithms, all of this is linear algebra.
 """

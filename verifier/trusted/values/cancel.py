@@ -1,7 +1,7 @@
-"""A positive sum times its reciprocal is 1, also where the sum stands outside of the product.
+"""Cancels a positive sum with its reciprocal, also where the sum stands outside of the product.
 
-Problem: a row of a softmax adds up to 1, but what is there is one sum for each element: with
-S = s_1 + ... + s_n, the terms C s_1 / S, ..., C s_n / S for some cofactor C, and no factor S.
+Problem: a row of a softmax adds up to 1, but what is there is one sum for each element: with S =
+s_1 + ... + s_n, the terms C s_1 / S, ..., C s_n / S for some cofactor C, and no factor S.
 
 Method: for a reciprocal among the factors of a term, the first summand of S is looked for in the
 rest of the term, under some renaming of its summed indices to those of the term. What is left is

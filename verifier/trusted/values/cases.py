@@ -1,4 +1,9 @@
-"""A term as a coefficient on its coordinates: summed indices are solved for."""
+"""Solves the summed indices of a term: it becomes a coefficient where conditions hold.
+
+Method: equations between coordinates and indices are solved for one index after the other, where
+its coefficient is 1 or -1; of an index that is left, conditions are eliminated (Fourier and
+Motzkin). Exact; what it cannot solve is not proved. Complexity: quadratic in the conditions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator's equation in normal form, ready to be composed.
+"""Brings an operator's equation into normal form, ready to be composed.
 
 An element outside of an operand is 0. Where an equation may read there, its terms get guards that
 say so: composed with ``exp``, say, the index alone would read ``exp(0)``.

@@ -1,4 +1,4 @@
-"""Conditions that always hold, and so say nothing, and some that never do."""
+"""Drops conditions that always hold, and terms under conditions that never do."""
 
 from __future__ import annotations
 

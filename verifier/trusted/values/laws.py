@@ -1,4 +1,4 @@
-"""The laws that proofs may use of scalar functions and of sums over indices.
+"""States the laws that proofs may use of scalar functions and of sums over indices.
 
 A function is otherwise known by its name alone. ``LAWS`` states what is assumed; tests let Z3 prove
 each law that it can express, and the others are definitions or the functional equations of exp and

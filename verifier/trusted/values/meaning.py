@@ -1,9 +1,10 @@
-"""The value of one output element of a graph, at symbolic indices, in normal form.
+"""Expands one output element of a graph, at symbolic indices, to a value in normal form.
 
 The equations of the operators are composed down to the graph's inputs. Indices into merged
-dimensions are tuples of digits: an index that ranges over a product of sizes is written as
-``outer * |inner| + inner`` from the start. One that is not, such as an index into two merged
-dimensions side by side, has digits all the same: they are defined by an equation (``Division``).
+dimensions are tuples of digits: an index that ranges over a product of sizes is written as ``outer
+* |inner| + inner`` from the start. One that is not, such as an index into two merged dimensions
+side by side, has digits all the same: they are defined by an equation (``Division``). Exact.
+Complexity: an operator is expanded once for each use; at most ``MAX_TERMS`` terms.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Scalar functions of values, compared up to the indices that they depend on.
+"""Abstracts scalar functions of values from the indices that they depend on, to compare them.
 
 ``relu(sum k: x[i, k] * w[k, j])`` is abstracted to a template with holes for ``i`` and ``j``, and
 read at the coordinates (i, j), as an element of a tensor would be. Two templates are the same if
-their arguments are proved equal for all values of the holes.
+their arguments are proved equal for all values of the holes. Complexity: up to
+``MAX_HOLES_PERMUTED`` holes are tried in every order, more in one.
 """
 
 from __future__ import annotations
