@@ -26,7 +26,6 @@ class DisjointSets(Generic[Thing]):
 
     def join(self, a: Thing, b: Thing) -> None:
         """Make one of the sets of two things, for which the root of ``b`` then stands."""
-        self._parents.setdefault(a, a)
         self._parents.setdefault(b, b)
         self._parents[self.root(a)] = self.root(b)
 

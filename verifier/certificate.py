@@ -208,7 +208,7 @@ def _types(pair: GraphPair, numbers: tuple[int, int]) -> str:
 
 def operators_of(pair: GraphPair) -> list[Operator]:
     """The operators of both sides, by name."""
-    by_name = {call.name: call.operator for call in calls((*pair[0], *pair[1]))}
+    by_name = {call.name: call.operator for call in calls(both(pair))}
     return [by_name[name] for name in sorted(by_name)]
 
 

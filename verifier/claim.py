@@ -165,7 +165,7 @@ def _check_inputs(file: CertificateFile, pair: GraphPair) -> None:
         raise Rejected("an input has two ranks")
     if wrong := [name for name in sorted(ranks) if not NAME.fullmatch(name)]:
         raise Rejected(f"{wrong[0]!r} is no name of an input")
-    symbolic = symbolic_attributes((*pair[0], *pair[1]))
+    symbolic = symbolic_attributes(both(pair))
     attributes = {symbol for _, _, value in symbolic for symbol in value.symbols}
     sizes = {f"|{name}.{dim}|" for name, rank in ranks.items() for dim in range(rank)}
     stated = {s for sides in _equations(file) for side in sides for s in side.symbols}

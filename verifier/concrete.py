@@ -14,7 +14,7 @@ from math import prod
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node
-from pcg.graph.pairs import GraphPair, Outputs, remade, symbolic_attributes
+from pcg.graph.pairs import GraphPair, Outputs, both, remade, symbolic_attributes
 from pcg.language.expr import Expr, Max, Sum, children
 from pcg.language.poly import Poly
 from pcg.readings.evaluate import concrete
@@ -88,7 +88,7 @@ class Origin:
                 return Node(_typed_leaf(node.call, integers, self.degrees))
             return Node(_with_reals(concrete(node.call, integers), self.reals), inputs)
 
-        left, right = (Graph(remade(outputs, make)) for outputs in self.pair)
+        left, right = (Graph(remade(Graph(outputs), make)) for outputs in self.pair)
         left.check()
         right.check()
         return left, right
@@ -138,7 +138,7 @@ def _with_reals(call: Call, reals: Mapping[str, float]) -> Call:
 def real_symbols(pair: GraphPair) -> dict[str, float]:
     """Pairwise different values for the symbols in real attributes: positive, and sums of powers
     of 2, so that arithmetic with a few of them is exact."""
-    attributes = symbolic_attributes((*pair[0], *pair[1]))
+    attributes = symbolic_attributes(both(pair))
     symbols = {s for call, name, v in attributes if name in call.operator.reals for s in v.symbols}
     return {s: 0.5 + (331 + 619 * i) % 1009 / 1024 for i, s in enumerate(sorted(symbols))}
 

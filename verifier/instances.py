@@ -146,7 +146,7 @@ def instantiate(origin: Origin) -> Instance | None:
 
 def size_attributes(pair: GraphPair) -> Iterator[Poly]:
     """The sizes among the attributes of both sides."""
-    attributes = symbolic_attributes((*pair[0], *pair[1]))
+    attributes = symbolic_attributes(both(pair))
     return (value for call, name, value in attributes if name in call.operator.sizes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from pcg.graph.graph import Graph, Node, Value, topological
+from pcg.graph.graph import Graph, Node, Value
 from pcg.language.poly import Poly
 from pcg.types.operator import Call
 
@@ -19,14 +19,14 @@ def both(pair: GraphPair) -> Graph:
     return Graph((*pair[0], *pair[1]))
 
 
-def calls(outputs: Outputs) -> Iterator[Call]:
+def calls(graph: Graph) -> Iterator[Call]:
     """The operators of a graph, operands before their users."""
-    return (node.call for node in Graph(outputs).nodes if isinstance(node.call, Call))
+    return (node.call for node in graph.nodes if isinstance(node.call, Call))
 
 
-def symbolic_attributes(outputs: Outputs) -> Iterator[tuple[Call, str, Poly]]:
+def symbolic_attributes(graph: Graph) -> Iterator[tuple[Call, str, Poly]]:
     """The attributes of a graph that are symbolic: of which operator, which, and what."""
-    for call in calls(outputs):
+    for call in calls(graph):
         for name, value in call.attributes:
             if isinstance(value, Poly):
                 yield call, name, value
@@ -38,18 +38,18 @@ def ports(node: Node) -> Outputs:
     return tuple(Value(node, port) for port in range(count))
 
 
-def remade(outputs: Outputs, make: Callable[[Node, Outputs], Node]) -> Outputs:
+def remade(graph: Graph, make: Callable[[Node, Outputs], Node]) -> Outputs:
     """The graph with every node made anew: ``make`` is given the node and its new operands."""
     new: dict[Node, Node] = {}
-    for node in topological(value.node for value in outputs):
+    for node in graph.nodes:
         new[node] = make(node, tuple(Value(new[v.node], v.port) for v in node.inputs))
-    return tuple(Value(new[v.node], v.port) for v in outputs)
+    return tuple(Value(new[v.node], v.port) for v in graph.outputs)
 
 
-def remade_pair(pair: GraphPair, make: Callable[[Node, Outputs], Node]) -> GraphPair:
-    """Both sides with every node made anew, what they share once."""
-    outputs = remade((*pair[0], *pair[1]), make)
-    return outputs[: len(pair[0])], outputs[len(pair[0]) :]
+def halves(outputs: Outputs) -> GraphPair:
+    """The sides of a pair of which ``both`` is the graph with these outputs."""
+    middle = len(outputs) // 2
+    return outputs[:middle], outputs[middle:]
 
 
 def with_polynomials(call: Call, values: Mapping[str, Poly]) -> Call:

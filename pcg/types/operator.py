@@ -123,7 +123,7 @@ class Operator:
     def arity(self) -> int:
         return len(self.template.operands)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         return tuple(d.name for d in self.template.definitions if not d.local)
 

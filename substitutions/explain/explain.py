@@ -106,7 +106,7 @@ class Explainer:
 
 
 def _is_parallel(values: Sequence[Value]) -> bool:
-    return any(call.operator.parallel is not None for call in calls(tuple(values)))
+    return any(call.operator.parallel is not None for call in calls(Graph(tuple(values))))
 
 
 class _Book:
@@ -301,7 +301,7 @@ def named(graph: Graph, names: NumberNames) -> tuple[Value, ...]:
         )
         return Node(Call(operator, attributes), inputs)
 
-    return remade(graph.outputs, make)
+    return remade(graph, make)
 
 
 def _named(value: Attribute, names: Mapping[int | float, str]) -> Attribute:

@@ -13,7 +13,7 @@ from math import prod
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Value
-from pcg.graph.pairs import GraphPair, calls
+from pcg.graph.pairs import GraphPair, both, calls
 from verifier.agreement import agree, typed_sides
 from verifier.concrete import Origin, degree_choices, real_symbols
 from verifier.instances import free_symbols, instances
@@ -68,7 +68,7 @@ def typed_pairs(
 
 def _degrees(pair: GraphPair) -> list[Mapping[str, int]]:
     """Degrees at which both sides have the same type; of operators pairwise different first."""
-    if all(call.operator.parallel is None for call in calls((*pair[0], *pair[1]))):
+    if all(call.operator.parallel is None for call in calls(both(pair))):
         return [{}]
     agreed = agree(*typed_sides(*pair))
     if agreed is None:

@@ -14,7 +14,7 @@ from itertools import islice, product
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Value
-from pcg.graph.pairs import Outputs, ports, symbolic_attributes
+from pcg.graph.pairs import Outputs, both, ports, symbolic_attributes
 from substitutions.rules.match import Binding, bindings, instantiated, solved
 from substitutions.rules.rule import Rule, attribute_symbols, variables
 from verifier.trusted.sizes.sizes import SizeEquation
@@ -176,7 +176,7 @@ def _ranges(
 ) -> dict[str, Sequence[float]]:
     """The numbers that each symbol may stand for, by the attributes that it occurs in."""
     ranges: dict[str, Sequence[float]] = {}
-    for call, name, value in symbolic_attributes((*direction.left, *direction.right)):
+    for call, name, value in symbolic_attributes(both((direction.left, direction.right))):
         whole = pool.degrees if name == "degree" else pool.sizes
         for symbol in value.symbols.intersection(symbols):
             ranges[symbol] = pool.reals if name in call.operator.reals else whole

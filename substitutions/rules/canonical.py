@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, permutations, product
 
 from pcg.graph.graph import Leaf, Node, Value
-from pcg.graph.pairs import GraphPair, Outputs, both, remade_pair, with_polynomials
+from pcg.graph.pairs import GraphPair, Outputs, both, halves, remade, with_polynomials
 from pcg.language.poly import Poly
 from pcg.types.operator import Attribute, Call
 from substitutions.rules.rule import operators_in, variables
@@ -167,4 +167,4 @@ class _Reading:
             call = with_polynomials(node.call, self._symbols)
             return Node(call, inputs if as_read else inputs[::-1])
 
-        return remade_pair(self._pair, make)
+        return halves(remade(both(self._pair), make))

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pcg.disjoint import DisjointSets
 from pcg.errors import OperatorError
 from pcg.graph.graph import Leaf, Node, Value
-from pcg.graph.pairs import GraphPair, Outputs, both, ports, remade_pair, with_polynomials
+from pcg.graph.pairs import GraphPair, Outputs, both, halves, ports, remade, with_polynomials
 from pcg.language.poly import Poly
 from pcg.language.template import Declared
 from pcg.types.operator import Call, Operator, run_lengths
@@ -108,8 +108,8 @@ class _Gaps:
     """The slots of a pair: which take an axis together, and which cannot take one."""
 
     def __init__(self, pair: GraphPair) -> None:
-        self._pair = pair
-        self._nodes = both(pair).nodes
+        self._graph = both(pair)
+        self._nodes = self._graph.nodes
         self._numbers = {node: number for number, node in enumerate(self._nodes)}
         self._same = DisjointSets[GapSlot]()
         self._blocked: set[GapSlot] = set()
@@ -171,7 +171,7 @@ class _Gaps:
                     raise ValueError(f"{node.name} has other ranks with the axes inserted")
             return made
 
-        return remade_pair(self._pair, make)
+        return halves(remade(self._graph, make))
 
 
 @dataclass(frozen=True)

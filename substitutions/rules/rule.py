@@ -85,7 +85,7 @@ class Rule:
         if self.requires:
             self._check_requirements()
         sizes = {input_size(name, dim) for name, rank in self.inputs for dim in range(rank)}
-        stated = symbolic_attributes((*self.left, *self.right))
+        stated = symbolic_attributes(both(self._sides))
         given = {symbol for _, _, value in stated for symbol in value.symbols}
         if unknown := sorted(s for s in given - sizes if s.startswith("|")):
             raise InputError(f"rule {self.name}", f"{unknown[0]} is no size of an input")
@@ -238,7 +238,7 @@ def _with_call(side: Outputs, replaced: Operator, call: Call) -> Outputs:
         is_replaced = isinstance(node.call, Call) and node.call.operator is replaced
         return Node(call if is_replaced else node.call, inputs)
 
-    return remade(side, make)
+    return remade(Graph(side), make)
 
 
 def variables(values: Outputs) -> frozenset[str]:
@@ -248,14 +248,14 @@ def variables(values: Outputs) -> frozenset[str]:
 
 def attribute_symbols(values: Outputs) -> frozenset[str]:
     """The attribute symbols of a side; sizes of inputs are not among them."""
-    symbols = (s for _, _, value in symbolic_attributes(values) for s in value.symbols)
+    symbols = (s for _, _, value in symbolic_attributes(Graph(values)) for s in value.symbols)
     return frozenset(symbol for symbol in symbols if not symbol.startswith("|"))
 
 
 def determined_symbols(values: Outputs) -> frozenset[str]:
     """The attribute symbols of a side that follow from the values of its attributes and from the
     sizes of its inputs, each solved for on its own (``unknown_of``)."""
-    pending = {value for _, _, value in symbolic_attributes(values)}
+    pending = {value for _, _, value in symbolic_attributes(Graph(values))}
     known = dict.fromkeys((s for p in pending for s in p.symbols if s.startswith("|")), 1)
     while more := next((s for p in pending if (s := unknown_of(p, known)) is not None), None):
         known[more] = 1
@@ -275,7 +275,7 @@ def unknown_of(value: Poly, known: Mapping[str, object]) -> str | None:
 def natural_attributes(values: Outputs) -> dict[Poly, None]:
     """The symbolic attributes that are no reals, and the symbols in them."""
     naturals: dict[Poly, None] = {}
-    for call, name, value in symbolic_attributes(values):
+    for call, name, value in symbolic_attributes(Graph(values)):
         if name not in call.operator.reals:
             naturals |= dict.fromkeys((value, *map(Poly.of, sorted(value.symbols))))
     return naturals

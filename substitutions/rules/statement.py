@@ -110,7 +110,7 @@ def _fresh(names: str, taken: set[str]) -> str:
 
 
 def _symbols(pair: GraphPair) -> set[str]:
-    attributes = symbolic_attributes((*pair[0], *pair[1]))
+    attributes = symbolic_attributes(both(pair))
     return {symbol for _, _, value in attributes for symbol in value.symbols}
 
 

@@ -53,7 +53,7 @@ def told_apart(pair: GraphPair, keep: frozenset[str] = frozenset()) -> GraphPair
             own.append((name, value))
         return Node(Call(node.call.operator, tuple(own)), inputs)
 
-    return remade(pair[0], make), remade(pair[1], make)
+    return remade(Graph(pair[0]), make), remade(Graph(pair[1]), make)
 
 
 def single_groups(pair: GraphPair) -> GraphPair:
@@ -131,4 +131,4 @@ def replaced(pair: GraphPair, values: Mapping[str, Poly]) -> GraphPair:
         call = node.call
         return Node(with_polynomials(call, values) if isinstance(call, Call) else call, inputs)
 
-    return remade(pair[0], make), remade(pair[1], make)
+    return remade(Graph(pair[0]), make), remade(Graph(pair[1]), make)

@@ -20,8 +20,9 @@ from pcg.graph.pairs import (
     GraphPair,
     Outputs,
     both,
+    halves,
     ports,
-    remade_pair,
+    remade,
     symbolic_attributes,
     with_polynomials,
 )
@@ -58,7 +59,7 @@ def widened(
             return Node(Leaf(node.call.kind, node.call.name, rank))
         return Node(with_polynomials(axes.shifted(node, more), sizes), inputs)
 
-    return remade_pair(axes.pair, make)
+    return halves(remade(axes.graph, make))
 
 
 @cache
@@ -172,8 +173,8 @@ class _Axes:
     """Dimensions that are the same axis, and those that are no part of a run."""
 
     def __init__(self, pair: GraphPair) -> None:
-        self.pair = pair
-        nodes = both(pair).nodes
+        self.graph = both(pair)
+        nodes = self.graph.nodes
         self._numbers = {node: number for number, node in enumerate(nodes)}
         self._same = DisjointSets[_Key]()
         self._fixed: set[_Key] = set()
@@ -185,7 +186,7 @@ class _Axes:
                 self._leaves.append((node.call, self._keys(node.value(), node.call.rank)))
             else:
                 self._visit(node)
-        for _, _, value in symbolic_attributes((*pair[0], *pair[1])):
+        for _, _, value in symbolic_attributes(self.graph):
             self._mentioned |= value.symbols
         for a, b in zip(*pair, strict=True):
             for here, there in zip(self._keys(a, a.rank), self._keys(b, a.rank), strict=True):
