@@ -150,9 +150,7 @@ def test_every_proved_rule_of_a_sample_follows_in_three_steps(name):
             attempt = explainer().attempt(*evidence.witness.pair, evidence.equal)
             assert attempt.derivation is not None, f"{rule.name}: {attempt.problem}"
             counts[len(attempt.derivation.steps)] += 1
-    assert rules[0].source is (
-        RuleSystem.FLEXFLOW if name.startswith("flexflow") else RuleSystem.TASO
-    )
+    assert rules[0].source is RuleSystem("flexflow" if name.startswith("flexflow") else "taso")
     assert counts[2] > counts[3] > 0
 
 
@@ -232,8 +230,7 @@ def test_attributes_are_solved_for():
     left = f"conv2d(x, {inner}, {windows}, top=2, left=1)"
 
     def found(top):
-        right = f"conv2d(x, y, {windows}, top={top}, left=1)"
-        sides = pair({"x": 4, "y": 4}, left, right)
+        sides = pair({"x": 4, "y": 4}, left, f"conv2d(x, y, {windows}, top={top}, left=1)")
         return Explainer([rule]).attempt(*sides, equal).derivation
 
     assert found(1) is not None
