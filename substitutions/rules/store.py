@@ -54,7 +54,7 @@ class ProofFile(FileModel):
 
 
 class CreatedFile(FileModel):
-    """A value that a rule makes of few of its inputs, and what it is to them (``uses.Kind``)."""
+    """A value that a rule makes of few of its inputs, and what it is to them (``OriginKind``)."""
 
     value: str
     kind: OriginKind
