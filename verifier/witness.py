@@ -57,11 +57,8 @@ def _solve(
 
 
 def _divides(symbol: str, needed: Iterable[Powers]) -> bool:
-    return any(dict(m.powers).get(symbol, 0) > 0 and _has_divisor(m) for m in needed)
-
-
-def _has_divisor(monomial: Powers) -> bool:
-    return any(e < 0 for _, e in monomial.powers)
+    quotients = (dict(m.powers) for m in needed if any(e < 0 for _, e in m.powers))
+    return any(powers.get(symbol, 0) > 0 for powers in quotients)
 
 
 def complete(

@@ -107,13 +107,9 @@ def could_match(rule: Rule, node: Node) -> bool:
         return pattern.node.is_leaf
     if _bind(pattern.node.operator_call, node.operator_call, Binding({}, {})) is None:
         return False
-    given_names = [None if value.node.is_leaf else value.node.name for value in node.inputs]
+    have = [None if value.node.is_leaf else value.node.name for value in node.inputs]
     wanted = [None if value.node.is_leaf else value.node.name for value in pattern.node.inputs]
-    orders = (
-        (given_names, given_names[::-1])
-        if node.operator_call.operator.commutative
-        else (given_names,)
-    )
+    orders = (have, have[::-1]) if node.operator_call.operator.commutative else (have,)
     return any(
         all(name is None or name == given for name, given in zip(wanted, order, strict=True))
         for order in orders

@@ -24,8 +24,9 @@ from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.readings.ring import PrimeField
-from pcg.types.operator import Attribute, Call, Operator
+from pcg.types.operator import Attribute, Call, Operator, positions_at
 from substitutions.generate.algebra.batched import Evaluate, Shape, compile_call
+from substitutions.generate.algebra.enumerate import edge_ranks
 
 PADDED = ("enlarge", "pad")
 """Operators that add zeros, as they should."""
@@ -147,16 +148,9 @@ def _placements(operator: Operator, ranks: tuple[int, ...]) -> Iterator[dict[str
     seen: set[tuple[int, ...]] = set()
     for lengths in product(range(most + 1), repeat=len(operator.runs)):
         run = dict(zip(operator.runs, lengths, strict=True))
-        positions: dict[str, int] = {}
-        ranks_there: list[int] = []
-        for part in operator.template.placing:
-            at = 0
-            for dim in part.dims:
-                if dim.position is not None:
-                    positions[dim.position] = at
-                at += run[dim.names[0]] if dim.run else 1
-            ranks_there.append(at)
-        if tuple(ranks_there[: len(ranks)]) != ranks or tuple(positions.values()) in seen:
+        positions = positions_at(operator.template, run)
+        known = tuple(positions.values()) in seen
+        if known or edge_ranks(operator, run)[: len(ranks)] != ranks:
             continue
         seen.add(tuple(positions.values()))
         try:
@@ -265,7 +259,7 @@ def worlds(names: frozenset[str]) -> list[AlgebraWorld]:
     them by its stand-in; constants come with the operators that they are about. Beside the common
     worlds, a world is about what matrices lack: all else is found among these."""
     chosen: list[AlgebraWorld] = []
-    for world in sorted(WORLDS, key=lambda w: -_weight(w)):
+    for world in sorted(WORLDS, key=lambda w: -len(w.operators) * len(w.inputs + w.inner)):
         kept = tuple(n for n in world.operators if n in names or n in STAND_INS or n in CONSTANTS)
         if names.intersection(kept).difference(() if world in COMMON else MATRICES.operators):
             chosen.append(replace(world, operators=kept))
@@ -275,7 +269,3 @@ def worlds(names: frozenset[str]) -> list[AlgebraWorld]:
 COMMON = (MATRICES, PIECES)
 
 CONSTANTS = frozenset(operator.name for operator in OPERATORS.values() if not operator.arity)
-
-
-def _weight(world: AlgebraWorld) -> int:
-    return len(world.operators) * len(world.inputs + world.inner)

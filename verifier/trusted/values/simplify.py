@@ -51,7 +51,8 @@ class Simplifier:
     def simplify(self, form: NormalForm) -> NormalForm:
         """The same value with equal terms as one, and functions taken apart by the laws."""
         merged: dict[Key, Term] = {}
-        parts = (part for term in form for part in self._unrolled(term))
+        unrolls = laws.SUM_FEW in self.laws
+        parts = (part for term in form for part in (unrolled(term) if unrolls else (term,)))
         for term in (result for part in parts for result in self._term(part)):
             unit = replace(term, coefficient=Fraction(1))
             known = merged.get(name := key_of_term(unit), replace(unit, coefficient=Fraction(0)))
@@ -61,9 +62,6 @@ class Simplifier:
             return terms
         left = cancelled(terms, self.is_positive)
         return terms if left == terms else self.simplify(left)
-
-    def _unrolled(self, term: Term) -> NormalForm:
-        return unrolled(term) if laws.SUM_FEW in self.laws else (term,)
 
     def _term(self, term: Term) -> NormalForm:
         term = self._pointed(term) if laws.SUM_POINT in self.laws else term
@@ -250,7 +248,9 @@ class Simplifier:
     def is_positive(self, form: NormalForm) -> bool:
         """Whether a value is known to be greater than 0: a sum of products of positive factors,
         one of them over a range that is not empty."""
-        if not all(term.coefficient > 0 and self._is_product(term) for term in form):
+        if any(term.coefficient <= 0 for term in form):
+            return False
+        if not all(self._is_positive_factor(f) for term in form for f in term.factors):
             return False
         return any(
             not term.guards and all(self.is_size(size) for _, size in term.binders) for term in form
@@ -268,9 +268,6 @@ class Simplifier:
             whole = (a.form for a in factor.args if not a.binders and not a.guards)
             return any(self.is_nonnegative(form) for form in whole)
         return self._is_positive_factor(factor)
-
-    def _is_product(self, term: Term) -> bool:
-        return all(self._is_positive_factor(factor) for factor in term.factors)
 
     def _is_positive_factor(self, factor: Factor) -> bool:
         if isinstance(factor, Number):
