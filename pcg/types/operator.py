@@ -22,10 +22,10 @@ from pcg.language.template import Declared, EquationError, Template, parse_templ
 from pcg.types import local
 from pcg.types.task import Task
 
-Value = int | float | Poly
+Attribute = int | float | Poly
 """The value of an attribute; a polynomial where a rule leaves it symbolic."""
 
-Attributes = tuple[tuple[str, Value], ...]
+Attributes = tuple[tuple[str, Attribute], ...]
 
 Kernel = (
     Callable[[Task], Any]
@@ -73,7 +73,7 @@ class Operator:
             lengths = {run: start + step * i for i, run in enumerate(runs)}
             equation = self._expand(tuple(lengths.items()))
             ranks = tuple(len(operand.dims) for operand in equation.operands)
-            positions = _positions(self.template, lengths)
+            positions = positions_at(self.template, lengths)
             if run_lengths(self, ranks, positions) != lengths:
                 raise EquationError(f"ranks do not tell how long {', '.join(runs)} are")
 
@@ -125,7 +125,7 @@ class Operator:
     def arity(self) -> int:
         return len(self.template.operands)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         return tuple(d.name for d in self.template.definitions if not d.local)
 
@@ -151,7 +151,7 @@ class Operator:
         """Which cuts it allows at these ranks."""
         return local.derive(self.instance(ranks, positions))
 
-    def __call__(self, **attributes: Value) -> Call:
+    def __call__(self, **attributes: Attribute) -> Call:
         """The operator with values for its attributes, the optional ones all or none."""
         names = self.attributes
         if not set(attributes).isdisjoint(self.optional):
@@ -210,7 +210,7 @@ class Call:
         return self.operator.name
 
     @cached_property
-    def values(self) -> dict[str, Value]:
+    def values(self) -> dict[str, Attribute]:
         return dict(self.attributes)
 
     @cached_property
@@ -246,7 +246,7 @@ class Call:
         return f"{name}({inner})"
 
 
-def _positions(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
+def positions_at(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
     """Where the indices marked ``@`` stand when runs have the given lengths."""
     found: dict[str, int] = {}
     for part in template.placing:
