@@ -1,0 +1,49 @@
+"""Results that are remembered by what they were worked out from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar, cast
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+MOST = 65536
+"""Results that are remembered at once."""
+
+_MISSING = object()
+
+
+class Memo(Generic[K, V]):
+    """Results by key, for as long as their owner lives.
+
+    There is one policy: at most ``most`` results are remembered, and one more lets all of them go.
+    A search asks for the same few again and again, so that these soon come back, and no result
+    costs more than a look into a dictionary. Functions of a module, whose results outlive every
+    owner, use ``functools.lru_cache`` instead.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self.hits = 0
+        """How often a result was known."""
+        self._most = most
+        self._known: dict[K, V] = {}
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """The result for a key, made if it is not known; what ``make`` raises is not remembered."""
+        known = self._known.get(key, _MISSING)
+        if known is not _MISSING:
+            self.hits += 1
+            return cast(V, known)
+        made = make()
+        if len(self._known) >= self._most:
+            self._known.clear()
+        self._known[key] = made
+        return made
+
+    def clear(self) -> None:
+        """Let all results go."""
+        self._known.clear()
+
+    def __len__(self) -> int:
+        return len(self._known)
