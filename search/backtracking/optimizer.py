@@ -31,7 +31,7 @@ from search.cost.derivation import Derivation, Scribe
 from search.cost.efficiency import Speed
 from search.cost.memory import peak_memory
 from search.cost.progress import Phases, Teller
-from search.mesh.choose.engine import Cut
+from search.mesh.plan.building import Cut
 from search.mesh.plan.finish import does_not_fit, finished, memory_limit
 from search.substitute.applications import Allow, Keys, Option, Rewrites, anything, is_usable
 from substitutions.rules.rule import Rule

@@ -14,22 +14,10 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
 from search.cost.derivation import Scribe
-from search.mesh.choose.engine import Cut, Engine
+from search.mesh.plan.building import Builder, Cut
 from search.mesh.rules.cuts import applied
 from search.mesh.space.axes import Strategy
-from search.mesh.space.strategies import Space
 from search.pipeline.micro import Chosen, MicroBatches
-
-
-@dataclass
-class _Cutter(Engine):
-    """Cuts operators of a pipeline in space, by the strategies of their micro-batches."""
-
-    batches: MicroBatches | None = None
-
-    def space(self, node: Node) -> Space:
-        assert self.batches is not None
-        return self.batches.space(node)
 
 
 def build(batches: MicroBatches, chosen: Chosen, bounds: Sequence[int]) -> Cut:
@@ -45,11 +33,11 @@ class _Builder:
     bounds: Sequence[int]
     _scribe: Scribe = field(init=False)
     _new: dict[Value, Value] = field(init=False, default_factory=dict[Value, Value])
-    _cutter: _Cutter = field(init=False)
+    _cutter: Builder = field(init=False)
 
     def __post_init__(self) -> None:
         self._scribe = Scribe.after(self.batches.streams.opened)
-        self._cutter = _Cutter(self.batches.cost, self.batches.cuts, batches=self.batches)
+        self._cutter = Builder(self.batches.spaces)
 
     def run(self) -> Cut:
         graph = self.batches.streams.graph

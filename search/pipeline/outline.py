@@ -98,7 +98,7 @@ def _sparing(
     """Strategies where memory has a price; those of ``first`` where it has none."""
     if not price:
         return first
-    seconds = batches.slices * first.micro.sum() + first.once.sum()
+    seconds = batches.slices * first.costs.micro.sum() + first.costs.once.sum()
     byte_price = price * seconds / machine.memory_limit()
     return batches.choose(byte_price, (1 + min(stages, batches.slices)) / 2)
 
@@ -108,7 +108,7 @@ def _held(batches: MicroBatches, chosen: Chosen, kind: ScheduleKind) -> tuple[Ta
     itemsize, optimizer = batches.cost.itemsize, batches.cost.optimizer
     older = (WEIGHT_VERSIONS[kind] - 1) * itemsize
     each = (held_bytes(itemsize, optimizer) + older) / itemsize
-    return sums(chosen.weights * each), sums(chosen.activations)
+    return sums(chosen.costs.weights * each), sums(chosen.costs.activations)
 
 
 def _balanced(
@@ -117,7 +117,7 @@ def _balanced(
     limit = machine.memory_limit()
     allowed = fits(*_held(batches, chosen, kind), limit, stages, batches.slices)
     between = _between(batches, chosen, machine, stages)
-    own = sums(batches.slices * chosen.micro + chosen.once)
+    own = sums(batches.slices * chosen.costs.micro + chosen.costs.once)
     bounds = balanced(lambda stage: own + between(stage), stages, allowed)
     if bounds is None:
         return None
@@ -150,7 +150,7 @@ def _estimated(
     batches: MicroBatches, chosen: Chosen, between: Callable[[int], Table], bounds: tuple[int, ...]
 ) -> list[StageSeconds]:
     """Forward is taken to be a third of forward and backward."""
-    micro, once = sums(chosen.micro), sums(chosen.once)
+    micro, once = sums(chosen.costs.micro), sums(chosen.costs.once)
     found: list[StageSeconds] = []
     for stage, pair in enumerate(pairwise(bounds)):
         each = float(micro[pair] + between(stage)[pair] / batches.slices)
@@ -167,7 +167,7 @@ def _crossings(batches: MicroBatches, chosen: Chosen, link: Link) -> Iterator[Cr
     bytes_wanted: dict[tuple[int, int], float] = {}
     for i, node in enumerate(batches.nodes):
         for position, value in enumerate(node.inputs):
-            if batches.axis(value.node) is not None:
+            if batches.streams_through(value.node):
                 key = (number[value.node], value.port)
                 readers[key].append(i)
                 wanted = batches.block_bytes(value, node, position, chosen.strategies[i])

@@ -19,7 +19,7 @@ from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, Planner, Report, Stop
 from search.cost.progress import Phases, Teller
-from search.mesh.choose.engine import Cut
+from search.mesh.plan.building import Cut
 from search.mesh.plan.finish import finished
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Dimension, along, everything
@@ -126,7 +126,7 @@ class PipelinePlanner:
                 self.teller.works_on(f"{stages} {noun} x {count} micro-batches")
                 batches = MicroBatches(source, cost, cuts, count, allowed)
                 chosen = self._phases.timed("choosing", batches.choose)
-                if (count * chosen.micro.sum() + chosen.once.sum()) / stages >= best:
+                if (count * chosen.costs.micro.sum() + chosen.costs.once.sum()) / stages >= best:
                     break
                 found = outline(batches, self.machine, stages, self.kind, chosen)
                 batches.forget()

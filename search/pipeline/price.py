@@ -25,8 +25,8 @@ from search.cost.liveness import liveness
 from search.cost.memory import Bytes, Memory
 from search.cost.simulate import Run, run
 from search.cost.tasks import Program, Step, tasks, with_weights
+from search.mesh.space.slices import one_slice
 from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds, in_flight
-from search.pipeline.micro import one_slice
 
 
 @dataclass(frozen=True)

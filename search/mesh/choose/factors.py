@@ -44,7 +44,7 @@ class Factor:
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class PairTable:
     """Values by all pairs of the choices of two sides, such as who makes a tensor and who reads
     it. Held for both orders, as variables of a factor ascend, and once for all that are alike."""
 
@@ -52,8 +52,8 @@ class Pairs:
     back: NDArray[np.float32]
 
     @staticmethod
-    def of(values: NDArray[np.float32]) -> Pairs:
-        return Pairs(values, values.T)
+    def of(values: NDArray[np.float32]) -> PairTable:
+        return PairTable(values, values.T)
 
     def factor(self, first: int, second: int, times: float) -> Factor:
         """The factor of the two sides' variables, of which either may be the lower."""

@@ -35,9 +35,9 @@ def halo_seconds(node: Node, position: int, own: Space, mesh: Mesh, itemsize: in
         if dim is None or not width:
             continue
         masks, which = np.unique((own.strategies == place) @ bits, return_inverse=True)
-        pairs = [mesh.pairs(int(mask)) for mask in masks]
-        latency = np.array([p.latency for p in pairs])[which]
-        inverse = np.array([p.inverse_bandwidth for p in pairs])[which]
+        peers = [mesh.peers(int(mask)) for mask in masks]
+        latency = np.array([p.latency for p in peers])[which]
+        inverse = np.array([p.inverse_bandwidth for p in peers])[which]
         share = width * cut[:, place] / tensor.shape[dim]
         found += np.where(cut[:, place] > 1, latency + block * share * inverse, 0.0)
     return found if found.any() else None

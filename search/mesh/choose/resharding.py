@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.cost.collectives import Lines, padded, seconds
-from search.mesh.choose.factors import Pairs
+from search.mesh.choose.factors import PairTable
 from search.mesh.space.axes import Mesh, Seconds
 from search.mesh.space.strategies import IDLE, PARTIAL, REPLICATE, Placements
 
@@ -39,7 +39,7 @@ Bits = NDArray[np.int32]
 """Sets of mesh axes."""
 
 MOST_PAIRS = 1 << 20
-"""Pairs of placements that are compared at once, for the memory that takes."""
+"""PairTable of placements that are compared at once, for the memory that takes."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Transfers:
     _known: dict[_Key, int] = field(init=False, default_factory=dict[_Key, int])
     _lines: list[Lines] = field(init=False, default_factory=list[Lines])
     _padded: Lines = field(init=False, default_factory=lambda: padded(()))
-    _tables: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
+    _tables: dict[object, PairTable] = field(init=False, default_factory=dict[object, PairTable])
     _table: NDArray[np.int32] = field(init=False)
     """[placements, placements]: the number of the lines of each pair, -1 where it is not known
     yet."""
@@ -59,16 +59,16 @@ class Transfers:
     def __post_init__(self) -> None:
         self._table = np.full((64, 64), -1, np.int32)
 
-    def seconds(self, sources: Placements, targets: Placements, volume: float) -> Pairs:
+    def seconds(self, sources: Placements, targets: Placements, volume: float) -> PairTable:
         """Seconds of each transfer of a tensor of so many bytes; equal ones are one object."""
         if not sources.shape[1]:  # there is one device
-            return Pairs.of(np.zeros((len(sources), len(targets)), np.float32))
+            return PairTable.of(np.zeros((len(sources), len(targets)), np.float32))
         # Strategies that differ in what the tensor lacks leave it alike.
         (a, first, source), (b, other, target) = (self._numbers(c) for c in (sources, targets))
         key = (volume, *(part.tobytes() for part in (a, source, b, target)))
         if key not in self._tables:
             different = self._between(a, b, sources[first], targets[other], volume)
-            self._tables[key] = Pairs.of(different.take(source, axis=0).take(target, axis=1))
+            self._tables[key] = PairTable.of(different.take(source, axis=0).take(target, axis=1))
         return self._tables[key]
 
     def _between(
@@ -123,11 +123,11 @@ class Transfers:
             return np.zeros((1, 2))
         if kind == _NEVER:
             return np.array([(NEVER, 0.0)])
-        pairs = self.mesh.pairs(mask)
+        peers = self.mesh.peers(mask)
         if kind == _MESSAGES:
-            latency = pairs.latency * min(messages, pairs.members - 1)
-            return np.array([(latency, pairs.inverse_bandwidth * part)])
-        return (pairs.ring if kind == _PASSES else pairs.all_reduce) * (1.0, part)
+            latency = peers.latency * min(messages, peers.members - 1)
+            return np.array([(latency, peers.inverse_bandwidth * part)])
+        return (peers.ring if kind == _PASSES else peers.all_reduce) * (1.0, part)
 
 
 def _rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:

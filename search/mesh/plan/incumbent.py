@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from pcg.graph.graph import Node
-from search.mesh.choose.engine import Choice
+from search.mesh.choose.choosing import Choice
 from search.mesh.plan.overlap import Trial
 
 

@@ -26,7 +26,8 @@ from search.cost.events import exposures
 from search.cost.progress import Phases
 from search.cost.simulate import Run, run
 from search.cost.tasks import SYNC, UPDATE, program, tasks
-from search.mesh.choose.engine import ALL, Choice, Cut, Engine, Exposed
+from search.mesh.choose.choosing import ALL, Choice, Chooser, Exposed
+from search.mesh.plan.building import Builder, Cut
 from search.mesh.plan.spread import Spread, put, sides
 from search.mesh.rules.cutting import CutNode
 from search.mesh.space.allow import Allowed, everything
@@ -87,7 +88,7 @@ class Tried(Generic[Judged]):
 class Trial(Generic[Judged]):
     """Tries choices of strategies for one graph, simulating and judging each different one once."""
 
-    engine: Engine
+    chooser: Chooser
     graph: Graph
     before: Derivation
     """What led to the graph."""
@@ -98,6 +99,10 @@ class Trial(Generic[Judged]):
     """Of choices that were simulated, but neither judged nor kept."""
     _cut: dict[object, CutNode] = field(init=False, default_factory=dict[object, CutNode])
     """Operators of a small graph, as they were cut."""
+
+    @property
+    def builder(self) -> Builder:
+        return Builder(self.chooser.spaces)
 
     def choices(
         self, price: float, allowed: Allowed, *, brief: bool = False
@@ -137,7 +142,7 @@ class Trial(Generic[Judged]):
     def work_at_best(self) -> float:
         """Those seconds times the devices that are used: about what must be done, on however many
         devices."""
-        choice, mesh = self._choice(0.0, everything, AT_BEST), self.engine.mesh
+        choice, mesh = self._choice(0.0, everything, AT_BEST), self.chooser.mesh
         used = max(
             prod(p for p, entry in zip(mesh.primes, strategy, strict=True) if entry != IDLE)
             for strategy in choice.strategies.values()
@@ -147,19 +152,19 @@ class Trial(Generic[Judged]):
     def _at_best(self, choice: Choice) -> float:
         saved: dict[frozenset[Node], float] = {}
         start, around = Spread(choice, {}), not self.is_small
-        for side in sides(self.engine, start, everything, AT_BEST, around=around):
+        for side in sides(self.chooser, start, everything, AT_BEST, around=around):
             branches = frozenset(node for load in side.loads for node in load)
             saved[branches] = max(side.saved, saved.get(branches, 0.0))
         return max(choice.seconds - sum(saved.values()), self._least_path())
 
     def _least_path(self) -> float:
         """Seconds of the operators of a path, each at its fastest: no step is faster."""
-        computing = self.engine.computing(self.graph)
+        computing = self.chooser.pricing.computing(self.graph)
         return _longest((node, float(seconds.min())) for node, seconds in computing.items())
 
     def _uncut(self, choice: Choice) -> Choice:
         """Everything on one device."""
-        idle = (IDLE,) * len(self.engine.mesh)
+        idle = (IDLE,) * len(self.chooser.mesh)
         return replace(choice, strategies=dict.fromkeys(choice.strategies, idle))
 
     @cached_property
@@ -168,15 +173,15 @@ class Trial(Generic[Judged]):
         nodes = [node for node in self.graph.nodes if not node.is_leaf]
         found = 0
         for node in nodes:
-            rows = self.engine.space(node).strategies.tolist()
-            found += sum(len(starts(row, self.engine.mesh)) for row in rows)
+            rows = self.chooser.spaces.of(node).strategies.tolist()
+            found += sum(len(starts(row, self.chooser.mesh)) for row in rows)
             if found * len(nodes) > FEW:
                 return False
         return True
 
     def _allows_uncut(self, allowed: Allowed) -> bool:
         nodes = [node for node in self.graph.nodes if not node.is_leaf]
-        return all(allowed(node, self.engine.space(node))[UNCUT] for node in nodes)
+        return all(allowed(node, self.chooser.spaces.of(node))[UNCUT] for node in nodes)
 
     def _improved(self, tried: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:
         """A plan with branches side by side where that is faster; of a small graph, with all else
@@ -193,10 +198,10 @@ class Trial(Generic[Judged]):
         while last is not best:
             last, exposed = best, Exposed(loss=0.0, weights=best.exposed)
             least = 0.0 if small else LEAST_SAVED * best.seconds
-            found = sides(self.engine, spread, allowed, exposed, around=False)
+            found = sides(self.chooser, spread, allowed, exposed, around=False)
             ways = [s for s in found if s.saved > least][: None if small else SIDES]
             for side, fixed in product(ways, (True, False) if small else (True,)):
-                more = put(self.engine, spread, side, allowed, exposed, fixed=fixed)
+                more = put(self.chooser, spread, side, allowed, exposed, fixed=fixed)
                 tried = self._tried_choice(more.choice)
                 if tried.seconds < best.seconds:
                     best, spread = tried, more
@@ -207,9 +212,9 @@ class Trial(Generic[Judged]):
         """A plan of a small graph after changes of one operator's strategy, or of the devices that
         it runs on, or of an operator and one that reads it, as long as one is faster when it is
         simulated."""
-        computing = self.engine.computing(self.graph)
+        computing = self.chooser.pricing.computing(self.graph)
         allows = {
-            n: np.flatnonzero(allowed(n, self.engine.space(n))) for n in best.choice.strategies
+            n: np.flatnonzero(allowed(n, self.chooser.spaces.of(n))) for n in best.choice.strategies
         }
         places = {node: found.tolist() for node, found in allows.items()}
         last = None
@@ -218,8 +223,8 @@ class Trial(Generic[Judged]):
             for node in best.choice.strategies:
                 for place in places[node]:
                     if self._path(best.choice, computing, {node: place}) < best.seconds:
-                        strategy = self.engine.space(node).strategies[place].tolist()
-                        best = self._begun(best, node, tuple(strategy))
+                        strategy = self.chooser.spaces.of(node).strategy(place)
+                        best = self._begun(best, node, strategy)
             if last is best:
                 best = self._both_changed(best, computing, places)
         return best
@@ -243,8 +248,8 @@ class Trial(Generic[Judged]):
                         continue
                     choice = best.choice
                     for other, place in changed.items():
-                        strategy = self.engine.space(other).strategies[place].tolist()
-                        choice = _changed(choice, other, tuple(strategy), 0)
+                        strategy = self.chooser.spaces.of(other).strategy(place)
+                        choice = _changed(choice, other, strategy, 0)
                     if self._seconds_of(choice) < best.seconds:
                         return self._tried_choice(choice)
         return best
@@ -252,7 +257,7 @@ class Trial(Generic[Judged]):
     def _begun(self, best: Tried[Judged], node: Node, strategy: Strategy) -> Tried[Judged]:
         """A plan with an operator's strategy from the device on with which it is fastest, if it is
         faster than the best."""
-        for start in starts(strategy, self.engine.mesh):
+        for start in starts(strategy, self.chooser.mesh):
             choice = _changed(best.choice, node, strategy, start)
             if self._seconds_of(choice) < best.seconds:
                 best = self._tried_choice(choice)
@@ -271,7 +276,7 @@ class Trial(Generic[Judged]):
         for each other computes for so long."""
 
         def seconds(node: Node, strategy: Strategy) -> float:
-            at = changed[node] if node in changed else self.engine.space(node).place(strategy)
+            at = changed[node] if node in changed else self.chooser.spaces.of(node).place(strategy)
             assert at is not None
             return float(computing[node][at])
 
@@ -289,7 +294,7 @@ class Trial(Generic[Judged]):
     def _choice(self, price: float, allowed: Allowed, exposed: Exposed) -> Choice:
         return self.phases.timed(
             "choosing",
-            lambda: self.engine.choose(self.graph, price, allowed, exposed, also=self._known()),
+            lambda: self.chooser.choose(self.graph, price, allowed, exposed, also=self._known()),
         )
 
     def _known(self) -> list[Mapping[Node, tuple[int, ...]]]:
@@ -309,10 +314,10 @@ class Trial(Generic[Judged]):
         return Tried(choice, made.seconds, _exposed(made), self.judge(made))
 
     def _made(self, choice: Choice) -> Simulated:
-        cost = self.engine.cost
+        cost = self.chooser.pricing.cost
         # Of a small graph there are many plans, most of which differ in an operator or two.
         known = self._cut if self.is_small else None
-        cut = self.phases.timed("building", lambda: self.engine.cut(choice, self.before, known))
+        cut = self.phases.timed("building", lambda: self.builder.cut(choice, self.before, known))
         steps = self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
         done = self.phases.timed(
             "simulating", lambda: run(tasks(program(steps, cost)), cost.machine.devices)

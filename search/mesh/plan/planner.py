@@ -19,7 +19,7 @@ from search.cost.memory import peak_memory
 from search.cost.planned import Planned, Report, Stop
 from search.cost.progress import OutOfTime, Phases, Teller
 from search.cost.simulate import recomputing
-from search.mesh.choose.engine import Engine
+from search.mesh.choose.choosing import Chooser
 from search.mesh.plan.families import PLANNERS, TURNED, Family, Strategies
 from search.mesh.plan.finish import does_not_fit, finished, memory_limit
 from search.mesh.plan.incumbent import Candidate, Candidates, PricedTrial, Search
@@ -38,7 +38,7 @@ PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
 
 _Kept = tuple[int, bool, bool, tuple[Rule, ...]]
-"""What an engine is kept for: so many devices, whether it cuts windows, whether mesh axes are
+"""What a chooser is kept for: so many devices, whether it cuts windows, whether mesh axes are
 turned, and rules."""
 
 
@@ -67,7 +67,7 @@ class MeshPlanner:
     """What may be cut; everything by default."""
     teller: Teller = field(default_factory=Teller)
     _phases: Phases = field(init=False, default_factory=Phases)
-    _engines: dict[_Kept, Engine] = field(init=False, default_factory=dict[_Kept, Engine])
+    _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
 
     def __post_init__(self) -> None:
         if self.family not in PLANNERS:
@@ -82,7 +82,7 @@ class MeshPlanner:
         start = perf_counter()
         graph.check()
         self.teller.works_on("rules")
-        self._phases, self._engines = Phases(start + self.seconds), {}
+        self._phases, self._choosers = Phases(start + self.seconds), {}
         search = Search()
         stop = self._searched(graph, search)
         found = search.found
@@ -92,7 +92,7 @@ class MeshPlanner:
             raise does_not_fit(name, self.machine, over, stop)
         best = min(fitting, key=lambda c: c.seconds)
         trial = found[best]
-        cut = trial.engine.cut(best.choice, trial.before)
+        cut = trial.builder.cut(best.choice, trial.before)
         return Planned(
             finished(
                 name,
@@ -110,7 +110,7 @@ class MeshPlanner:
                 len(found),
                 stop,
                 self._phases.seconds,
-                sum(engine.known for engine in self._engines.values()),
+                sum(chooser.pricing.known for chooser in self._choosers.values()),
             ),
             perf_counter() - start,
             min((c.seconds for c in search.data_parallel), default=None),
@@ -149,7 +149,7 @@ class MeshPlanner:
             return
         for trial in tuple(search.trials):
             variant = Variant(trial.graph, trial.before)
-            turned = self._trial(variant, trial.engine.cost, search, turned=True)
+            turned = self._trial(variant, trial.chooser.pricing.cost, search, turned=True)
             self._try(turned, search, TURNED)
 
     def _on_fewer_devices(self, search: Search) -> None:
@@ -186,7 +186,7 @@ class MeshPlanner:
         if search.known < inf and trial.at_best > search.known:
             return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
-        for allowed in families[family](trial.graph, trial.engine):
+        for allowed in families[family](trial.graph, trial.chooser):
             if allowed.last and search.saves_nothing():
                 continue
             if allowed.by_hand and trial.promised(allowed.mask) > search.known:
@@ -196,7 +196,7 @@ class MeshPlanner:
                 search.data_parallel += self._to_compare(trial, allowed)
                 continue
             made = list(self._fitting(trial, allowed, search))
-            if allowed.data_parallel and trial.engine.cost.machine == self.machine:
+            if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
                 search.data_parallel += made[:1]
             fastest = min(candidate.seconds for candidate in made)
             search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
@@ -207,11 +207,11 @@ class MeshPlanner:
 
     def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> Candidates:
         """What strategies come to that may not be used themselves, on all devices."""
-        if trial.engine.cost.machine != self.machine:
+        if trial.chooser.pricing.cost.machine != self.machine:
             return ()
 
         def judge(made: Simulated) -> Candidates:
-            return tuple(self._judged(trial.engine, made))
+            return tuple(self._judged(trial.chooser, made))
 
         apart = replace(trial, judge=judge)
         return next(apart.choices(0.0, allowed.mask, brief=True)).judged[:1]
@@ -220,13 +220,13 @@ class MeshPlanner:
         """What a family may use, of the dimensions that are allowed."""
         return mask if self.dimensions is None else both(mask, along(graph, self.dimensions))
 
-    def _engine(self, graph: Graph, cost: CostModel, turned: bool) -> Engine:
-        """The engine for a graph; graphs of the same rules share what it learns."""
+    def _chooser(self, graph: Graph, cost: CostModel, turned: bool) -> Chooser:
+        """The chooser for a graph; graphs of the same rules share what it learns."""
         windows = self._cuts_windows(graph, cost.machine.devices)
         key = cost.machine.devices, windows, turned, self.library.concrete(graph)
-        if key not in self._engines:
-            self._engines[key] = Engine(cost, Cuts(key[-1], windows=windows), turned=turned)
-        return self._engines[key]
+        if key not in self._choosers:
+            self._choosers[key] = Chooser.on(cost, Cuts(key[-1], windows=windows), turned=turned)
+        return self._choosers[key]
 
     def _cuts_windows(self, graph: Graph, devices: int) -> bool:
         """Whether to cut images with halos: where that is asked for, or not all devices can have
@@ -239,10 +239,10 @@ class MeshPlanner:
     def _trial(
         self, variant: Variant, cost: CostModel, search: Search, *, turned: bool = False
     ) -> PricedTrial:
-        engine = self._phases.timed("rules", lambda: self._engine(variant.graph, cost, turned))
+        chooser = self._phases.timed("rules", lambda: self._chooser(variant.graph, cost, turned))
 
         def judge(made: Simulated) -> Candidates:
-            found = tuple(self._judged(engine, made))
+            found = tuple(self._judged(chooser, made))
             if self.family == "zero" and not made.choice.fully_sharded:
                 return found  # on the way to fully sharded weights, and none of what was asked for
             search.found |= dict.fromkeys(found, trial)
@@ -250,20 +250,20 @@ class MeshPlanner:
             self.teller.priced(min((c.seconds for c in found if c.fits), default=inf))
             return found
 
-        trial = Trial(engine, variant.graph, variant.derivation, judge, self._phases)
+        trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases)
         return trial
 
     def _variants(self, graph: Graph) -> Sequence[Variant]:
         cost = self._cost(self.machine.with_devices(1))
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
-        found = variants(graph, self.library, mode, Engine(cost, Cuts(())), self._limits())
+        found = variants(graph, self.library, mode, Chooser.on(cost, Cuts(())), self._limits())
         self.teller.works_on("rewriting")
         return self._phases.timed("rewriting", lambda: list(found))
 
     def _rewritten(self, base: PricedTrial) -> Variant | None:
         self.teller.works_on("rewriting as it is cut")
         variant = Variant(base.graph, base.before)
-        return rewritten(variant, self.library, base.engine, self._limits())
+        return rewritten(variant, self.library, base.chooser, self._limits())
 
     def _limits(self) -> Limits:
         return Limits(TRIES, lambda: self._phases.is_over)
@@ -308,11 +308,12 @@ class MeshPlanner:
             return ()
         return trial.fully_sharded(tried).judged
 
-    def _judged(self, engine: Engine, made: Simulated) -> Iterator[Candidate]:
+    def _judged(self, chooser: Chooser, made: Simulated) -> Iterator[Candidate]:
         """A plan, and where it doesn't fit, with computing again what takes much memory and little
         time to make."""
-        cost, steps, limit = engine.cost, made.steps, memory_limit(self.machine, made.cut.views)
-        strategies = sum(len(engine.space(node)) for node in made.choice.strategies)
+        cost, steps = chooser.pricing.cost, made.steps
+        limit = memory_limit(self.machine, made.cut.views)
+        strategies = sum(len(chooser.spaces.of(node)) for node in made.choice.strategies)
         held = self._memory(steps, cost, frozenset())
         simulation = made.run.simulation
         ends = updates(made.run), simulation.sync + simulation.update

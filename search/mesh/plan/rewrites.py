@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from pcg.graph.graph import Graph, Node, Value, rebuild, topological
 from search.cost.derivation import Applied, Derivation, Scribe
-from search.mesh.choose.engine import Choice, Engine
+from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.window import Window
 from search.substitute.applications import is_usable
 from substitutions.rules.match import build, could_match, matches_at
@@ -139,14 +139,14 @@ class Limits:
 class Rewriter:
     """Rewrites graphs for one machine."""
 
-    engine: Engine
+    chooser: Chooser
     algebra: Algebra
     limits: Limits = Limits()
     tried: int = field(init=False, default=0)
 
     def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
         """The graph with rewrites that make it faster; None if there are none."""
-        first = choice = self.engine.choose(graph)
+        first = choice = self.chooser.choose(graph)
         refused: set[object] = set()
         while not self._is_over():
             found = self._step(choice, derivation, refused)
@@ -176,7 +176,7 @@ class Rewriter:
                 return None
             refused.add(key)
             graph, after = self._everywhere(choice.graph, derivation, key, places)
-            again = self.engine.choose(graph)
+            again = self.chooser.choose(graph)
             if again.seconds < (1 - LEAST_GAIN) * choice.seconds:
                 return again, after
         return None
@@ -273,10 +273,10 @@ class Rewriter:
         ring = _around(first, near | gone, 1) - gone - near
         fixed = {node: strategies[node] for node in ring}
         among = near | gone | ring
-        old = self.engine.choose(first, among=among, fixed=fixed, ends=window.ends)
+        old = self.chooser.choose(first, among=among, fixed=fixed, ends=window.ends)
         fixed = {before[node]: own for node, own in fixed.items()}
         among = {before[node] for node in near | ring} | fresh
-        new = self.engine.choose(graph, among=among, fixed=fixed, ends=ends)
+        new = self.chooser.choose(graph, among=among, fixed=fixed, ends=ends)
         return old.seconds - new.seconds
 
 

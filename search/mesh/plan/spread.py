@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 
 from pcg.graph.graph import Node
-from search.mesh.choose.engine import Choice, Engine, Exposed, Prices
+from search.mesh.choose.choosing import Choice, Chooser, Exposed, Prices
 from search.mesh.space.allow import Allowed, Mask
 from search.mesh.space.axes import Mesh, Seconds
 from search.mesh.space.branches import Branch, forks
@@ -61,20 +61,20 @@ class Spread:
 
 
 def sides(
-    engine: Engine, spread: Spread, allowed: Allowed, exposed: Exposed, *, around: bool
+    chooser: Chooser, spread: Spread, allowed: Allowed, exposed: Exposed, *, around: bool
 ) -> list[Side]:
     """The ways to put more branches side by side, those that promise most first. ``around``:
     whether what is resharded to branches and from them counts, all other operators staying as they
     are."""
     every = forks(spread.choice.graph)
     rows = _Rows(
-        engine, spread, allowed, engine.prices(spread.choice.graph, exposed), around=around
+        chooser, spread, allowed, chooser.prices(spread.choice.graph, exposed), around=around
     )
     found: list[Side] = []
     for branches in dict.fromkeys(way for fork in every for way in (fork.branches, fork.innermost)):
         summed = [rows.summed(branch) for branch in branches]
         busy = sum(now for now, _ in summed)
-        for mesh_axis, prime in enumerate(engine.mesh.primes):
+        for mesh_axis, prime in enumerate(chooser.mesh.primes):
             loads, last = _shared(branches, [float(least[mesh_axis]) for _, least in summed], prime)
             if busy > last:
                 found += Side(mesh_axis, loads, busy - last).turned()
@@ -82,7 +82,7 @@ def sides(
 
 
 def put(
-    engine: Engine,
+    chooser: Chooser,
     spread: Spread,
     side: Side,
     allowed: Allowed,
@@ -92,7 +92,7 @@ def put(
 ) -> Spread:
     """The choice with branches side by side, their strategies chosen anew; those of all others as
     well if these are not ``fixed``."""
-    choice, mesh = spread.choice, engine.mesh
+    choice, mesh = spread.choice, chooser.mesh
     stride, prime = mesh.strides[side.mesh_axis], mesh.primes[side.mesh_axis]
     held, starts = dict(spread.held), dict(choice.starts)
     for value, load in enumerate(side.loads):
@@ -112,7 +112,7 @@ def put(
     def narrowed(node: Node, space: Space) -> Mask:
         return _leaving(allowed(node, space), space, made.idle(node, mesh))
 
-    found = engine.choose(choice.graph, 0.0, narrowed, exposed, fixed=others)
+    found = chooser.choose(choice.graph, 0.0, narrowed, exposed, fixed=others)
     return Spread(replace(made.choice, strategies=found.strategies), held)
 
 
@@ -123,9 +123,9 @@ class _Rows:
     """
 
     def __init__(
-        self, engine: Engine, spread: Spread, allowed: Allowed, prices: Prices, *, around: bool
+        self, chooser: Chooser, spread: Spread, allowed: Allowed, prices: Prices, *, around: bool
     ) -> None:
-        self._engine, self._spread, self._allowed, self._prices = engine, spread, allowed, prices
+        self._chooser, self._spread, self._allowed, self._prices = chooser, spread, allowed, prices
         self._number = {node: i for i, node in enumerate(prices.nodes)}
         self._known: dict[tuple[int, tuple[int, ...]], tuple[float, Seconds]] = {}
         reshardings = range(len(prices.resharding) if around else 0)
@@ -177,12 +177,12 @@ class _Rows:
         return values.astype(np.float64) * factor.times
 
     def _place(self, node: Node) -> int:
-        place = self._engine.space(node).place(self._spread.choice.strategies[node])
+        place = self._chooser.spaces.of(node).place(self._spread.choice.strategies[node])
         assert place is not None
         return place
 
     def _now_and_least(self, node: Node, seconds: Seconds) -> tuple[float, Seconds]:
-        space, mesh = self._engine.space(node), self._engine.mesh
+        space, mesh = self._chooser.spaces.of(node), self._chooser.mesh
         held, idle = self._spread.held.get(node, ()), self._spread.idle(node, mesh)
         mask = self._allowed(node, space)
         least = [

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from pcg.graph.graph import Graph
 from search.cost.derivation import Derivation, Scribe
-from search.mesh.choose.engine import Engine
+from search.mesh.choose.choosing import Chooser
 from search.mesh.plan.rewrites import Algebra, Limits, Rewriter
 from search.mesh.rules.cuts import opened
 from search.mesh.space.allow import closed
@@ -45,9 +45,9 @@ class Variant:
 
 
 def variants(
-    graph: Graph, library: Library, mode: Mode, alone: Engine, limits: Limits
+    graph: Graph, library: Library, mode: Mode, alone: Chooser, limits: Limits
 ) -> Iterator[Variant]:
-    """The variants of a model that need no look at how they are cut. ``alone``: the engine of one
+    """The variants of a model that need no look at how they are cut. ``alone``: the chooser of one
     device."""
     start = Variant(graph, Derivation.start(graph))
     if mode in (Mode.JOINT, Mode.PARALLEL):
@@ -89,10 +89,13 @@ def _size(graph: Graph) -> int:
     return sum(not node.is_leaf for node in graph.nodes)
 
 
-def rewritten(variant: Variant, library: Library, engine: Engine, limits: Limits) -> Variant | None:
-    """The variant with the rewrites that make it faster as an engine cuts it, if there are any."""
+def rewritten(
+    variant: Variant, library: Library, chooser: Chooser, limits: Limits
+) -> Variant | None:
+    """The variant with the rewrites that make it faster, with strategies chosen anew; None if there
+    are none."""
     algebra = Algebra.of(library.concrete(variant.graph))
-    rewriter = Rewriter(engine, algebra, limits)
+    rewriter = Rewriter(chooser, algebra, limits)
     found = rewriter.improved(variant.graph, variant.derivation)
     return None if found is None else Variant(*found)
 

@@ -20,7 +20,7 @@ Strategy = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Peers:
     """How devices reach those that differ from them along some mesh axes.
 
     ``latency`` and ``inverse_bandwidth`` are means over the peers of a device, in seconds and
@@ -45,7 +45,7 @@ class Mesh:
     primes: tuple[int, ...] = field(init=False)
     strides: tuple[int, ...] = field(init=False)
     """How many devices a step of each mesh axis is."""
-    _pairs: dict[int, Pairs] = field(init=False, default_factory=dict[int, Pairs])
+    _peers: dict[int, Peers] = field(init=False, default_factory=dict[int, Peers])
 
     def __post_init__(self) -> None:
         primes = _primes(self.machine)
@@ -55,12 +55,12 @@ class Mesh:
     def __len__(self) -> int:
         return len(self.primes)
 
-    def pairs(self, mask: int) -> Pairs:
+    def peers(self, mask: int) -> Peers:
         """Of the group of devices that differ along the mesh axes of a mask (bit i: axis i) only.
         All groups are alike; this one holds device 0."""
-        found = self._pairs.get(mask)
+        found = self._peers.get(mask)
         if found is None:
-            found = self._pairs[mask] = self._measured(self.group(mask))
+            found = self._peers[mask] = self._measured(self.group(mask))
         return found
 
     def gradient_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
@@ -69,10 +69,10 @@ class Mesh:
         found, inverse = self._each(masks)
         return bucketed(padded([pairs.all_reduce for pairs in found])[inverse], volume)
 
-    def _each(self, masks: Masks) -> tuple[list[Pairs], NDArray[np.intp]]:
+    def _each(self, masks: Masks) -> tuple[list[Peers], NDArray[np.intp]]:
         """The groups of some masks, each different mask measured once, and which each one has."""
         known, inverse = np.unique(masks, return_inverse=True)
-        return [self.pairs(int(mask)) for mask in known], inverse.reshape(masks.shape)
+        return [self.peers(int(mask)) for mask in known], inverse.reshape(masks.shape)
 
     def group(self, mask: int) -> list[int]:
         """The devices that differ from device 0 along the mesh axes of a mask only."""
@@ -83,15 +83,15 @@ class Mesh:
             for values in product(*ranges)
         )
 
-    def _measured(self, group: list[int]) -> Pairs:
+    def _measured(self, group: list[int]) -> Peers:
         links = [self.machine.link(group[0], other) for other in group[1:]]
         hops = self.machine.hops(group)
         collectives = ring(hops), all_reduce(hops)
         if not links:
-            return Pairs(1, 0.0, 0.0, *collectives)
+            return Peers(1, 0.0, 0.0, *collectives)
         latency = sum(link.latency for link in links) / len(links)
         inverse = sum(1 / link.bandwidth for link in links) / len(links)
-        return Pairs(len(group), latency, inverse, *collectives)
+        return Peers(len(group), latency, inverse, *collectives)
 
 
 def _primes(machine: Machine) -> tuple[int, ...]:

@@ -47,6 +47,10 @@ class Space:
     def __len__(self) -> int:
         return len(self.strategies)
 
+    def strategy(self, place: int) -> Strategy:
+        """The strategy at a place."""
+        return tuple(self.strategies[place].tolist())
+
     def place(self, strategy: Strategy) -> int | None:
         """Where a strategy is; None if the operator has no such one."""
         return self._place.get(strategy)
