@@ -15,6 +15,7 @@ from typing import Literal
 from pcg.errors import OperatorError
 from pcg.types.infer import infer
 from pcg.types.operator import Call
+from pcg.types.parallel import PARALLEL
 from pcg.types.tensor import ParallelTensor
 
 LeafKind = Literal["input", "weight", "tensor"]
@@ -131,7 +132,12 @@ class Node:
     @property
     def is_parallel(self) -> bool:
         """Whether it is one of the six parallel operators, which move data and do no work."""
-        return isinstance(self.call, Call) and self.call.operator.parallel not in (None, "join")
+        return isinstance(self.call, Call) and self.call.operator.parallel in PARALLEL
+
+    @property
+    def is_join(self) -> bool:
+        """Whether it makes one tensor in partials of two tensors on different devices."""
+        return isinstance(self.call, Call) and self.call.operator.parallel == "join"
 
     @property
     def operator_call(self) -> Call:

@@ -16,6 +16,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.layout import Layout, Piece, moved, operand_layout, output_layout, spread
 from pcg.placement.transfer import Transfer, transfer
 from pcg.placement.view import MachineView
+from pcg.types.parallel import PLACING
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,31 @@ class Load:
 
     slot: Slot
 
+    @property
+    def operands(self) -> tuple[Slot, ...]:
+        """What it reads: nothing."""
+        return ()
+
+    @property
+    def results(self) -> tuple[Slot, ...]:
+        """What it makes."""
+        return (self.slot,)
+
 
 @dataclass(frozen=True)
 class Reshard:
     source: Slot
     target: Slot
+
+    @property
+    def operands(self) -> tuple[Slot, ...]:
+        """What it reads."""
+        return (self.source,)
+
+    @property
+    def results(self) -> tuple[Slot, ...]:
+        """What it makes."""
+        return (self.target,)
 
     @property
     def transfer(self) -> Transfer:
@@ -58,9 +79,6 @@ class Compute:
     operands: tuple[Slot, ...]
     results: tuple[Slot, ...]
 
-
-PLACING = ("partition", "replicate", "pipeline")
-"""Parallel operators that, after a leaf, only say how it is stored."""
 
 Step = Load | Reshard | Compute
 
@@ -146,7 +164,7 @@ class Scheduler:
             start = Slot(source, self._leaf(source, chain, wanted))
         else:
             start = self._produced(source)
-        if start == target or transfer(start.layout, wanted).kind == "none":
+        if start == target or transfer(start.layout, wanted).is_nothing:
             return start
         if target not in self._made:
             self._made[target] = target
@@ -179,7 +197,6 @@ def schedule(graph: Graph, views: Mapping[Node, MachineView]) -> Schedule:
 
 
 __all__ = [
-    "PLACING",
     "Compute",
     "Load",
     "Piece",

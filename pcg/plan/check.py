@@ -18,11 +18,11 @@ from pcg.graph.opaque import Opaque
 from pcg.language.expr import Access, Add, Apply, Expr, Guard, IndexValue, Mul, children, walk
 from pcg.language.poly import Poly
 from pcg.placement.layout import covers, grid
-from pcg.placement.schedule import PLACING
 from pcg.placement.view import MachineView
 from pcg.plan.text import node_names
 from pcg.types.halo import states_halo
-from pcg.types.operator import PARALLEL_ATTRIBUTES, Call
+from pcg.types.operator import Call
+from pcg.types.parallel import PARALLEL, PLACING
 from pcg.types.tensor import ParallelTensor
 
 
@@ -172,7 +172,7 @@ def _attributes(graph: Graph) -> Iterator[Finding]:
 def _degrees(graph: Graph) -> Iterator[Finding]:
     for node in _calls(graph):
         call = node.operator_call
-        if "degree" not in PARALLEL_ATTRIBUTES.get(call.operator.parallel or "", ()):
+        if call.operator.parallel not in PARALLEL:
             continue
         given = call.values["degree"]
         degree = given.constant if isinstance(given, Poly) else given

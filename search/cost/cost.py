@@ -7,7 +7,6 @@ all_reduce and its kin.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,13 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from pcg.graph.graph import Node, Signature
 from pcg.machine import Device, DType, Link, Machine
+from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
-from pcg.placement.transfer import Transfer
+from pcg.placement.schedule import Reshard, Schedule
+from pcg.placement.transfer import Groups, Transfer
 from pcg.placement.view import MachineView
 from pcg.plan.training import Optimizer, update_bytes
 from pcg.readings.kind import Work, kind_of
-from pcg.readings.saved import differentiated
 from pcg.readings.work import work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
@@ -62,10 +61,6 @@ NOTHING = Duration(np.zeros((0, 0), np.intp), np.zeros(0))
 def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Duration:
     devices = np.array(tuple(groups), np.intp)
     return Duration(devices, np.array(tuple(seconds), np.float64)) if devices.size else NOTHING
-
-
-Groups = tuple[tuple[int, ...], ...]
-"""Devices that communicate with each other; no device is in two."""
 
 
 class Exchanged(NamedTuple):
@@ -187,29 +182,23 @@ class CostModel:
         return found
 
     def _movement(self, transfer: Transfer) -> Duration:
+        groups = transfer.groups or ()
+        before, after = (
+            prod(layout.type.block) * self.itemsize for layout in (transfer.source, transfer.target)
+        )
         match transfer.kind:
             case "none":
                 return NOTHING
             case "all_reduce":
-                assert transfer.groups is not None
-                block = prod(transfer.source.type.block) * self.itemsize
-                return _duration(
-                    transfer.groups, (self._all_reduce(group, block) for group in transfer.groups)
-                )
+                return _duration(groups, (self._all_reduce(group, before) for group in groups))
+            case "all_gather":
+                return _duration(groups, (self._ring(group, after) for group in groups))
+            case "reduce_scatter":
+                return _duration(groups, (self._ring(group, before) for group in groups))
             case "local":
                 return self._copies(transfer)
             case "messages":
-                return self._collective(transfer) or self._messages(transfer)
-
-    def _collective(self, transfer: Transfer) -> Duration | None:
-        """An all_gather or reduce_scatter; None for any other transfer."""
-        if (groups := transfer.gathers) is not None:
-            block = prod(transfer.target.type.block) * self.itemsize
-        elif (groups := transfer.scatters) is not None:
-            block = prod(transfer.source.type.block) * self.itemsize
-        else:
-            return None
-        return _duration(groups, (self._ring(group, block) for group in groups))
+                return self._messages(transfer)
 
     def _link(self, devices: tuple[int, ...]) -> Link:
         found = self._links.get(devices)
@@ -300,77 +289,6 @@ def _part(lines: Lines, block: int, together: int | None) -> float:
     if together is None:
         return float(bucketed(lines, block))
     return float(seconds(lines, together)) * block / together
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What back-propagation through a schedule computes."""
-
-    steps: tuple[frozenset[int] | None, ...]
-    """For each step, None if no gradient passes through it, else the operands of a computation
-    that need one."""
-    weights: tuple[Node, ...]
-    """The weights that get a gradient."""
-    joining: int | None
-    """The step that only puts the loss together, if there is one: nothing moves back there, for
-    every part of the loss has the gradient 1 anyway."""
-    parts: Mapping[Slot, int]
-    """How many gradients of a tensor come back from what reads it, to be added up."""
-
-
-def gradients(schedule: Schedule) -> Gradients:
-    """Find the steps that gradients pass through: on the way from a weight to the loss.
-
-    The loss is the first output if that is a number; a part of a model has none, and gradients
-    enter at all its outputs.
-    """
-    wanted = _needing(schedule)
-    first = schedule.outputs[0]
-    live: set[Slot] = set(schedule.outputs if first.value.type.rank else (first,))
-    found: list[frozenset[int] | None] = []
-    weights: list[Node] = []
-    read: set[Slot] = set()
-    parts: Counter[Slot] = Counter()
-    joining: int | None = None
-    for number in range(len(schedule.steps) - 1, -1, -1):
-        step = schedule.steps[number]
-        needs: frozenset[int] | None = None
-        match step:
-            case Load(slot):
-                if slot in live and slot.value.node.leaf.kind == "weight":
-                    weights.append(slot.value.node)
-            case Reshard(source, target):
-                if target in live and source.value.node in wanted:
-                    live.add(source)
-                    parts[source] += 1
-                    needs = frozenset()
-                    if target == first and not first.value.type.rank and first not in read:
-                        joining = number
-                    read.add(source)
-            case Compute():
-                if step.node in wanted and not live.isdisjoint(step.results):
-                    live.update(step.operands)
-                    read.update(step.operands)
-                    needs = frozenset(
-                        i for i, slot in enumerate(step.operands) if slot.value.node in wanted
-                    )
-                    parts.update(step.operands[i] for i in needs & differentiated(step.node))
-        found.append(needs)
-    return Gradients(tuple(reversed(found)), tuple(reversed(weights)), joining, parts)
-
-
-def _needing(schedule: Schedule) -> set[Node]:
-    """The leaves and operators whose outputs depend on a weight (or on the rest of a model)."""
-    found: set[Node] = set()
-    for step in schedule.steps:
-        match step:
-            case Load(slot) if slot.value.node.leaf.kind != "input":
-                found.add(slot.value.node)
-            case Compute() if any(slot.value.node in found for slot in step.operands):
-                found.add(step.node)
-            case _:
-                pass
-    return found
 
 
 def communication_elements(schedule: Schedule) -> int:

@@ -21,11 +21,11 @@ from math import prod
 from typing import TypeVar
 
 from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
 from pcg.readings.saved import Reads, back_reads, is_pointwise, view_of
 from pcg.readings.work import gradient_nodes
-from search.cost.cost import gradients
 
 LONGEST = 8
 """Operators in a row that are recomputed from what is held, at most."""
@@ -204,7 +204,7 @@ class _Reader:
 
     def run(self) -> Liveness:
         for i, step in enumerate(self.steps):
-            for slot in _operands(step):
+            for slot in step.operands:
                 self.last[self.root(slot)] = i
         for slot in self.schedule.outputs:
             self.last[self.root(slot)] = self.end
@@ -287,12 +287,12 @@ class _Reader:
         for i in sorted(depth, reverse=True):
             if i in wanted:
                 wanted.update(
-                    made for slot in self._sources(i) if (made := self._made(slot)) in depth
+                    made for slot in self.steps[i].operands if (made := self._made(slot)) in depth
                 )
         held: set[Slot] = set()
         for i in wanted:
             gain[leader[i]] += sum(self._size(s) for s in self._results_of(i) if s in read)
-            for slot in map(self.root, self._sources(i)):
+            for slot in map(self.root, self.steps[i].operands):
                 if self.maker[slot] not in depth and slot not in read and slot not in held:
                     held.add(slot)
                     gain[leader[i]] -= self._size(slot)
@@ -300,9 +300,6 @@ class _Reader:
 
     def _made(self, slot: Slot) -> int:
         return self.maker[self.root(slot)]
-
-    def _sources(self, i: int) -> tuple[Slot, ...]:
-        return _operands(self.steps[i])
 
     def _results_of(self, i: int) -> list[Slot]:
         step = self.steps[i]
@@ -312,16 +309,6 @@ class _Reader:
         step = self.steps[i]
         assert isinstance(step, Compute)
         return step.node
-
-
-def _operands(step: object) -> tuple[Slot, ...]:
-    match step:
-        case Compute():
-            return step.operands
-        case Reshard():
-            return (step.source,)
-        case _:
-            return ()
 
 
 def _joined(leader: dict[int, int], a: int, b: int) -> dict[int, int]:

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph.graph import Node
+from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Schedule
 from pcg.plan.training import STATE_BYTES, STATES, Optimizer
-from search.cost.cost import gradients
 from search.cost.liveness import Life, is_shared, liveness
 
 Bytes = NDArray[np.int64]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Node, Value
 from pcg.memo import Memo
 from search.cost.cost import CostModel
+from search.cost.slices import Slices
 from search.mesh.choose.choosing import least_places
 from search.mesh.choose.costs import PASSING
 from search.mesh.choose.duties import Duties, duties_in
@@ -26,7 +27,6 @@ from search.mesh.choose.spaces import Spaces
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import Allowed, everything
 from search.mesh.space.axes import Mesh, Strategy
-from search.mesh.space.slices import Slices
 from search.pipeline.streams import Streams
 
 Vector = NDArray[np.float64]

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value
+from pcg.types.parallel import IN_TIME
 from search.cost.derivation import Derivation
-from search.mesh.rules.cuts import SLICING, Cuts, opened
+from search.mesh.rules.cuts import Cuts, opened
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
@@ -47,7 +48,7 @@ def streams(graph: Graph, library: Library) -> Streams:
     # The operators that rules unfold into are within reach of the graph's, so these rules do for
     # both graphs.
     rules = library.concrete(graph)
-    slicing = Cuts(rules, SLICING)
+    slicing = Cuts(rules, IN_TIME)
     closed = _Roles(graph, batch, slicing)
     graph, steps = opened(graph, Derivation.start(graph), closed.tail, rules)
     roles = _Roles(graph, batch, slicing)

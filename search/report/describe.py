@@ -54,7 +54,7 @@ def _call(node: Node, names: dict[Node, tuple[str, ...]]) -> str:
 def cut_text(node: Node, view: MachineView, batch: str | None) -> str:
     """Such as ``data 2 x model 2 x reduction 3``; ``spatial`` is a cut with halos as well.
     ``batch``: the operator's index that runs over the samples."""
-    if node.operator_call.operator.parallel == "join":
+    if node.is_join:
         return "join"
     typing = typing_of(node.operator_call, [value.type for value in node.inputs])
     slid = {window.axis for window in typing.open_windows}

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from pcg.machine import Machine
+from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Compute, Load, Reshard, Schedule, schedule
 from pcg.placement.transfer import Transfer
@@ -15,7 +16,7 @@ from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from pcg.plan.timeline import COMPUTE, Entry, event, names, rows, write_timeline
-from search.cost.cost import CostModel, gradients
+from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.events import Event, Usage, busiest, events
 from search.cost.memory import Memory, peak_memory
@@ -189,13 +190,8 @@ class _Labels:
 
 def collective(transfer: Transfer) -> str:
     """The name of what a transfer amounts to."""
-    if transfer.kind != "messages":
-        return _KINDS[transfer.kind]
-    if transfer.gathers is not None:
-        return "all_gather"
-    return "reduce_scatter" if transfer.scatters is not None else SEND
+    return {"local": "copy", "messages": SEND}.get(transfer.kind, transfer.kind)
 
 
 SEND, RECEIVE = "send", "receive"
 """A device that only gets something receives it."""
-_KINDS: Mapping[str, str] = {"none": "none", "local": "copy", "all_reduce": "all_reduce"}

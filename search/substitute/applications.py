@@ -9,19 +9,15 @@ from itertools import product
 
 from pcg.graph.graph import Graph, Leaf, Node, Value, topological
 from pcg.language.poly import Poly
-from pcg.placement.schedule import PLACING, trace
+from pcg.placement.schedule import trace
 from pcg.types.halo import states_halo
 from pcg.types.operator import Call
+from pcg.types.parallel import IN_TIME, PLACING
 from pcg.types.tensor import ParallelTensor
 from search.cost.derivation import Applied
 from substitutions.rules.anchors import Anchors, Root
 from substitutions.rules.match import Match, anchor, build, matches_at, rewrite
 from substitutions.rules.rule import Rule, operators_in
-
-IN_TIME = frozenset({"pipeline", "batch"})
-"""Operators that cut in time. Views say nothing of micro-batches, which are the pipeline planner's;
-so rules that use these are left aside, and so are those about halos."""
-
 
 Allow = Callable[[Node], bool]
 
@@ -175,7 +171,8 @@ class Rewrites:
 
 def is_usable(rule: Rule) -> bool:
     """Whether a direction of a rule can be applied: all that the right side has is determined.
-    What takes two steps with other rules is left to these."""
+    What takes two steps with other rules is left to these. So are rules about slices in time, which
+    are the pipeline planner's, and those about halos."""
     if rule.derived:
         return False
     nodes = Graph((*rule.left, *rule.right)).nodes

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pcg.graph.graph import Node, Value
 from pcg.memo import Memo
 from pcg.types.infer import bind_sizes
+from search.cost.slices import WHOLE, Slices
 from search.mesh.choose.halos import windows
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.axes import Mesh
-from search.mesh.space.slices import WHOLE, Slices
 from search.mesh.space.strategies import Space, space
 
 MOST_CUT = 2

@@ -19,8 +19,8 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from pcg.graph.graph import Graph, Node
+from pcg.placement.backward import gradients
 from pcg.placement.schedule import Schedule, schedule
-from search.cost.cost import gradients
 from search.cost.derivation import Derivation
 from search.cost.events import exposures
 from search.cost.progress import Phases

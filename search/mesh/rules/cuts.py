@@ -11,15 +11,11 @@ from pcg.language.poly import Poly
 from pcg.placement.schedule import trace
 from pcg.types.halo import least_halo, states_halo, typing_of
 from pcg.types.infer import bind_sizes
+from pcg.types.parallel import IN_SPACE
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.mesh.rules.fully_sharded import Parting, parting
 from substitutions.rules.match import Match, build, matches_at
 from substitutions.rules.rule import Rule
-
-CUTTING = frozenset({"partition", "combine", "replicate", "reduce"})
-"""The parallel operators of rules that cut in space."""
-SLICING = frozenset({"pipeline", "batch"})
-"""Those of rules that cut in time."""
 
 
 @dataclass
@@ -27,7 +23,7 @@ class Cuts:
     """Rules that turn an operator on its own into one of blocks, by operator."""
 
     rules: Iterable[Rule]
-    parallel: frozenset[str] = CUTTING
+    parallel: frozenset[str] = IN_SPACE
     """The parallel operators that a rule may use."""
     windows: bool = False
     """Whether what windows slide over may be cut, each block with a halo of its neighbours."""
@@ -178,7 +174,7 @@ def _cut_index(value: Value) -> str | None:
     typing = typing_of(node.operator_call, [v.type for v in node.inputs])
     cut: list[str] = []
     for axis in typing.axes:
-        operand, dim = next((o, d) for o, d in enumerate(axis.operands) if d is not None)
+        operand, dim = axis.first_place
         degrees = node.inputs[operand].type.degrees
         if degrees.dims[dim] * degrees.slices[dim] > 1:
             cut.append(axis.name)
