@@ -142,13 +142,6 @@ def by_rank(messages: Iterable[tuple[int, int, Region, Region]]) -> Mapping[int,
     }
 
 
-def _of(
-    transfer: Transfer, source: int | None = None, target: int | None = None
-) -> tuple[Message, ...]:
-    """The messages of a sender or receiver."""
-    return tuple(m for m in transfer.messages if m.source == source or m.target == target)
-
-
 def region_of(layout: Layout, device: int) -> Region:
     """The global indices of a device's piece."""
     return layout.regions[device]
