@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar, cast
+from functools import wraps
+from typing import Concatenate, Generic, ParamSpec, TypeVar, cast
 
+P = ParamSpec("P")
+S = TypeVar("S")
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -47,3 +50,19 @@ class Memo(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._known)
+
+
+def remembered(method: Callable[Concatenate[S, P], V]) -> Callable[Concatenate[S, P], V]:
+    """A method whose results are remembered in its object by its arguments, which are given by
+    position."""
+    name = f"_remembered_{method.__name__}"
+
+    @wraps(method)
+    def known(self: S, *args: P.args, **kwargs: P.kwargs) -> V:
+        assert not kwargs, "arguments are given by position"
+        memo: Memo[tuple[object, ...], V] | None = self.__dict__.get(name)
+        if memo is None:
+            memo = self.__dict__[name] = Memo()
+        return memo.get(args, lambda: method(self, *args, **kwargs))
+
+    return known

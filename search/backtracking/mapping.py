@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pcg.graph.components import components
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.view import MachineView, Range
@@ -171,7 +172,7 @@ class _Solver:
             found = self._solved.get((nodes, devices, around, True))
             found = None if found is not None and found.is_divided else found
         if found is None:
-            parts = components(self._net, nodes)
+            parts = _components(self._net, nodes)
             if len(parts) == 1:
                 found = self._sequence(nodes, devices, outer, parallel)
             else:
@@ -304,25 +305,13 @@ def divisions(devices: Range, left: Side, right: Side) -> list[tuple[Range, Rang
     return found
 
 
-def components(net: Network, nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _components(net: Network, nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The parts of ``nodes`` between which nothing passes, by their first operators."""
-    leader = {i: i for i in nodes}
 
-    def find(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
+    def beside(i: int) -> list[int]:
+        return [arc.source for arc in net.before[i]] + [arc.target for arc in net.after[i]]
 
-    for i in nodes:
-        for arc in net.before[i]:
-            if arc.source in leader:
-                a, b = find(arc.source), find(i)
-                leader[max(a, b)] = min(a, b)
-    found: dict[int, list[int]] = {}
-    for i in nodes:
-        found.setdefault(find(i), []).append(i)
-    return [tuple(part) for part in found.values()]
+    return components(nodes, beside)
 
 
 def sequence_splits(

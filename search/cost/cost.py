@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pcg.graph.graph import Node, Signature
 from pcg.machine import Device, DType, Link, Machine
+from pcg.memo import Memo, remembered
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Reshard, Schedule
@@ -90,13 +91,8 @@ class CostModel:
         self.dtype: DType = dtype
         self.itemsize = ITEMSIZE[dtype]
         self.speed: Speed = standard() if speed is None else speed
-        self._compute: dict[object, tuple[float, float]] = {}
-        self._computations: dict[_OnDevices, tuple[Duration, Duration]] = {}
-        self._transfers: dict[Transfer, Duration] = {}
-        self._homes: dict[tuple[Layout, int | None], tuple[Duration, Duration]] = {}
-        self._exchanged: dict[Layout, Exchanged] = {}
-        self._links: dict[tuple[int, ...], Link] = {}
-        self._collectives: dict[tuple[int, ...], tuple[Lines, Lines]] = {}
+        self._tasks = Memo[tuple[Signature, frozenset[int], int], tuple[float, float]]()
+        self._computations = Memo[_OnDevices, tuple[Duration, Duration]]()
 
     def compute_seconds(
         self, node: Node, needs: frozenset[int], view: MachineView | None = None
@@ -113,21 +109,23 @@ class CostModel:
         return max(forward for forward, _ in each), max(backward for _, backward in each)
 
     def _on(self, node: Node, needs: frozenset[int], device: Device) -> tuple[float, float]:
-        key = (node.signature, needs, id(device))
-        found = self._compute.get(key)
-        if found is None:
-            done, kind = work(node, needs, self.itemsize), kind_of(node)
-            forward = self.kernel_seconds(
-                kind, device, done.flops_forward, done.bytes_forward, done.kernels_forward
-            )
-            backward = self.kernel_seconds(
-                kind, device, done.flops_backward, done.bytes_backward, done.kernels_backward
-            )
-            slope = self.kernel_seconds(
-                "pointwise", device, done.flops_slope, done.bytes_slope, done.kernels_slope
-            )
-            found = self._compute[key] = (float(forward), float(backward + slope))
-        return found
+        key = node.signature, needs, id(device)
+        return self._tasks.get(key, lambda: self._task_seconds(node, needs, device))
+
+    def _task_seconds(
+        self, node: Node, needs: frozenset[int], device: Device
+    ) -> tuple[float, float]:
+        done, kind = work(node, needs, self.itemsize), kind_of(node)
+        forward = self.kernel_seconds(
+            kind, device, done.flops_forward, done.bytes_forward, done.kernels_forward
+        )
+        backward = self.kernel_seconds(
+            kind, device, done.flops_backward, done.bytes_backward, done.kernels_backward
+        )
+        slope = self.kernel_seconds(
+            "pointwise", device, done.flops_slope, done.bytes_slope, done.kernels_slope
+        )
+        return float(forward), float(backward + slope)
 
     def kernel_seconds(
         self, kind: Work, device: Device, flops: ArrayLike, moved: ArrayLike, kernels: int
@@ -143,13 +141,15 @@ class CostModel:
         self, node: Node, needs: frozenset[int], view: MachineView
     ) -> tuple[Duration, Duration]:
         """The tasks of an operator on the devices of a view, forward and backward."""
-        found = self._computations.get((node.signature, needs, view))
-        if found is None:
-            forward, backward = self.compute_seconds(node, needs, view)
-            devices = [view.devices]
-            found = (_duration(devices, [forward]), _duration(devices, [backward]))
-            self._computations[node.signature, needs, view] = found
-        return found
+        key = node.signature, needs, view
+        return self._computations.get(key, lambda: self._computation(node, needs, view))
+
+    def _computation(
+        self, node: Node, needs: frozenset[int], view: MachineView
+    ) -> tuple[Duration, Duration]:
+        forward, backward = self.compute_seconds(node, needs, view)
+        devices = [view.devices]
+        return _duration(devices, [forward]), _duration(devices, [backward])
 
     def with_sums(self, back: Duration, made: Iterable[Layout], parts: Iterable[int]) -> Duration:
         """The backward pass of what makes tensors of these layouts, once the gradients that come
@@ -174,14 +174,9 @@ class CostModel:
         kind = self.machine.device_at(device)
         return float(self.kernel_seconds(work, kind, 0, moved, 1))
 
+    @remembered
     def movement(self, transfer: Transfer) -> Duration:
         """Who takes part in a transfer, and for how long; its adjoint is the same."""
-        found = self._transfers.get(transfer)
-        if found is None:
-            found = self._transfers[transfer] = self._movement(transfer)
-        return found
-
-    def _movement(self, transfer: Transfer) -> Duration:
         groups = transfer.groups or ()
         before, after = (
             prod(layout.type.block) * self.itemsize for layout in (transfer.source, transfer.target)
@@ -200,19 +195,15 @@ class CostModel:
             case "messages":
                 return self._messages(transfer)
 
+    @remembered
     def _link(self, devices: tuple[int, ...]) -> Link:
-        found = self._links.get(devices)
-        if found is None:
-            found = self._links[devices] = self.machine.group_link(devices)
-        return found
+        return self.machine.group_link(devices)
 
+    @remembered
     def _lines(self, group: tuple[int, ...]) -> tuple[Lines, Lines]:
         """A pass along a ring, and an all_reduce, in a group."""
-        found = self._collectives.get(group)
-        if found is None:
-            hops = self.machine.hops(group)
-            found = self._collectives[group] = (ring(hops), all_reduce(hops))
-        return found
+        hops = self.machine.hops(group)
+        return ring(hops), all_reduce(hops)
 
     def _ring(self, group: tuple[int, ...], volume: int) -> float:
         """Seconds of an all_gather or reduce_scatter of a volume in bytes, on a device that has
@@ -256,15 +247,13 @@ class CostModel:
             busy += np.maximum(*way)
         return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
 
+    @remembered
     def exchanged(self, home: Layout) -> Exchanged:
         """What is exchanged of a weight's gradient."""
-        found = self._exchanged.get(home)
-        if found is None:
-            groups = tuple(group for group in home.holders.values() if len(group) > 1)
-            block = prod(home.type.block) * self.itemsize
-            found = self._exchanged[home] = Exchanged(block, groups)
-        return found
+        groups = tuple(group for group in home.holders.values() if len(group) > 1)
+        return Exchanged(prod(home.type.block) * self.itemsize, groups)
 
+    @remembered
     def weight(self, home: Layout, together: int | None = None) -> tuple[Duration, Duration]:
         """The all_reduce of a weight's gradient over the holders of each piece, and its update.
 
@@ -272,16 +261,12 @@ class CostModel:
         it takes its part; by default a buffer that others fill up. An update reads the piece, its
         gradient and the optimizer's states, and writes the piece and the states.
         """
-        found = self._homes.get((home, together))
-        if found is None:
-            block, groups = self.exchanged(home)
-            lines = [self._lines(group)[1] for group in groups]
-            sync = _duration(groups, (_part(found, block, together) for found in lines))
-            moved = prod(home.type.block) * update_bytes(self.itemsize, self.optimizer)
-            updates = (self._streamed(device, moved, "update") for device in home.devices)
-            update = _duration(((device,) for device in home.devices), updates)
-            found = self._homes[home, together] = (sync, update)
-        return found
+        block, groups = self.exchanged(home)
+        parts = [_part(self._lines(group)[1], block, together) for group in groups]
+        moved = prod(home.type.block) * update_bytes(self.itemsize, self.optimizer)
+        updates = (self._streamed(device, moved, "update") for device in home.devices)
+        own = ((device,) for device in home.devices)
+        return _duration(groups, parts), _duration(own, updates)
 
 
 def _part(lines: Lines, block: int, together: int | None) -> float:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeVar
 
+from pcg.graph.components import components
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
@@ -269,7 +270,7 @@ class _Reader:
 
     def worth_recomputing(self) -> frozenset[Node]:
         depth: dict[int, int] = {}
-        leader: dict[int, int] = {}
+        beside: dict[int, list[int]] = {}
         for i, step in enumerate(self.steps):
             if not isinstance(step, Compute) or not is_pointwise(step.node):
                 continue
@@ -278,9 +279,11 @@ class _Reader:
             before = [made for slot in step.operands if (made := self._made(slot)) in depth]
             if max((depth[made] for made in before), default=0) < LONGEST:
                 depth[i] = 1 + max((depth[made] for made in before), default=0)
-                leader[i] = i
+                beside[i] = before
                 for made in before:
-                    leader = _joined(leader, made, i)
+                    beside[made].append(i)
+        chains = components(list(depth), beside.__getitem__)
+        leader = {i: chain[0] for chain in chains for i in chain}
         read = {slot for slots in self.reads for slot in slots}
         gain: dict[int, int] = dict.fromkeys(leader.values(), 0)
         wanted = {i for slot in read if (i := self.maker[slot]) in depth}
@@ -309,13 +312,3 @@ class _Reader:
         step = self.steps[i]
         assert isinstance(step, Compute)
         return step.node
-
-
-def _joined(leader: dict[int, int], a: int, b: int) -> dict[int, int]:
-    """The groups with those of two members made one."""
-    old, new = leader[b], leader[a]
-    if old != new:
-        for member, known in leader.items():
-            if known == old:
-                leader[member] = new
-    return leader

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcg.memo import Memo
+from pcg.memo import Memo, remembered
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(1, 5))
@@ -40,3 +40,22 @@ def test_an_error_is_not_remembered() -> None:
     assert memo.get("key", lambda: 2.0) == 2.0
     memo.clear()
     assert len(memo) == 0
+
+
+class Counter:
+    """Counts how often its method runs."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    @remembered
+    def total(self, first: int, second: int) -> int:
+        self.runs += 1
+        return first + second
+
+
+def test_a_method_is_remembered_in_its_own_object() -> None:
+    one, other = Counter(), Counter()
+    assert [one.total(1, 2), one.total(1, 2), one.total(2, 1)] == [3, 3, 3]
+    assert other.total(1, 2) == 3
+    assert (one.runs, other.runs) == (2, 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pcg.graph.graph import Graph, Node, Value
-from pcg.memo import Memo
+from pcg.memo import Memo, remembered
 from pcg.readings.saved import Reads
 from search.cost.cost import CostModel
 from search.cost.liveness import saved_positions
@@ -39,9 +39,6 @@ class Pricing:
     _reshardings: Memo[object, PairTable] = field(
         init=False, default_factory=Memo[object, PairTable]
     )
-    _saved: Memo[Graph, Mapping[Node, Reads]] = field(
-        init=False, default_factory=Memo[Graph, Mapping[Node, Reads]]
-    )
 
     def __post_init__(self) -> None:
         self._transfers = Transfers(self.mesh)
@@ -71,9 +68,10 @@ class Pricing:
             for node, duties in duties_in(graph, nodes).items()
         }
 
+    @remembered
     def saved(self, graph: Graph) -> Mapping[Node, Reads]:
         """What each operator of a graph keeps for back-propagation."""
-        return self._saved.get(graph, lambda: saved_positions(graph))
+        return saved_positions(graph)
 
     def resharding(self, value: Value, node: Node, position: int) -> PairTable:
         """Seconds of a tensor's way, once, from the operator that makes it to one that reads it,

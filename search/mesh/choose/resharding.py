@@ -15,6 +15,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from pcg.memo import Memo
 from search.cost.collectives import Lines, padded, seconds
 from search.mesh.choose.factors import PairTable
 from search.mesh.space.axes import Mesh, Seconds
@@ -51,7 +52,7 @@ class Transfers:
     _known: dict[_Key, int] = field(init=False, default_factory=dict[_Key, int])
     _lines: list[Lines] = field(init=False, default_factory=list[Lines])
     _padded: Lines = field(init=False, default_factory=lambda: padded(()))
-    _tables: dict[object, PairTable] = field(init=False, default_factory=dict[object, PairTable])
+    _tables: Memo[object, PairTable] = field(init=False, default_factory=Memo[object, PairTable])
     _table: NDArray[np.int32] = field(init=False)
     """[placements, placements]: the number of the lines of each pair, -1 where it is not known
     yet."""
@@ -66,10 +67,12 @@ class Transfers:
         # Strategies that differ in what the tensor lacks leave it alike.
         (a, first, source), (b, other, target) = (self._numbers(c) for c in (sources, targets))
         key = (volume, *(part.tobytes() for part in (a, source, b, target)))
-        if key not in self._tables:
+
+        def table() -> PairTable:
             different = self._between(a, b, sources[first], targets[other], volume)
-            self._tables[key] = PairTable.of(different.take(source, axis=0).take(target, axis=1))
-        return self._tables[key]
+            return PairTable.of(different.take(source, axis=0).take(target, axis=1))
+
+        return self._tables.get(key, table)
 
     def _between(
         self, a: Places, b: Places, sources: Placements, targets: Placements, volume: float

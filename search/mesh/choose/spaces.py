@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pcg.graph.graph import Node, Value
-from pcg.memo import Memo
+from pcg.memo import Memo, remembered
 from pcg.types.infer import bind_sizes
 from search.cost.slices import WHOLE, Slices
 from search.mesh.choose.halos import windows
@@ -31,17 +31,11 @@ class Spaces:
     partials_pass: bool = True
     """Whether partial sums may pass through operators."""
     _numbers: dict[object, int] = field(init=False, default_factory=dict[object, int])
-    _kinds: Memo[Node, int] = field(init=False, default_factory=Memo[Node, int])
-    _carriers: Memo[Node, tuple[frozenset[int], ...]] = field(
-        init=False, default_factory=Memo[Node, tuple[frozenset[int], ...]]
-    )
     _spaces: Memo[int, Space] = field(init=False, default_factory=Memo[int, Space])
 
+    @remembered
     def kind(self, node: Node) -> int:
         """The number of an operator's kind."""
-        return self._kinds.get(node, lambda: self._kind(node))
-
-    def _kind(self, node: Node) -> int:
         key = node.signature, self.carriers(node), self.slices.axis(node)
         return self._numbers.setdefault(key, len(self._numbers))
 
@@ -60,12 +54,10 @@ class Spaces:
         }
         return space(node, cuttable, self.mesh, MOST_CUT, self.carriers(node))
 
+    @remembered
     def carriers(self, node: Node) -> tuple[frozenset[int], ...]:
         """The operands of which partial sums may pass through, where what makes them may leave
         some."""
-        return self._carriers.get(node, lambda: self._passing(node))
-
-    def _passing(self, node: Node) -> tuple[frozenset[int], ...]:
         sets = self.cuts.carriers(node) if self.partials_pass else ()
         return tuple(
             some for some in sets if all(self._leaves_partials(node.inputs[i]) for i in some)

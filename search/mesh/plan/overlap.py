@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from pcg.graph.graph import Graph, Node
+from pcg.memo import Memo
 from pcg.placement.backward import gradients
 from pcg.placement.schedule import Schedule, schedule
 from search.cost.derivation import Derivation
@@ -95,7 +96,7 @@ class Trial(Generic[Judged]):
     judge: Callable[[Simulated], Judged]
     phases: Phases = field(default_factory=Phases)
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
-    _seconds: dict[object, float] = field(init=False, default_factory=dict[object, float])
+    _seconds: Memo[object, float] = field(init=False, default_factory=Memo[object, float])
     """Of choices that were simulated, but neither judged nor kept."""
     _cut: dict[object, CutNode] = field(init=False, default_factory=dict[object, CutNode])
     """Operators of a small graph, as they were cut."""
@@ -264,10 +265,7 @@ class Trial(Generic[Judged]):
         return best
 
     def _seconds_of(self, choice: Choice) -> float:
-        key = _key(choice)
-        if key not in self._seconds:
-            self._seconds[key] = self._made(choice).seconds
-        return self._seconds[key]
+        return self._seconds.get(_key(choice), lambda: self._made(choice).seconds)
 
     def _path(
         self, choice: Choice, computing: Mapping[Node, Seconds], changed: Mapping[Node, int]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from pcg.graph.graph import Graph, Node, Value, rebuild, topological
+from pcg.memo import Memo
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.window import Window
@@ -46,8 +47,8 @@ class Algebra:
     by_root: Mapping[tuple[str, int], tuple[Rule, ...]]
     openings: tuple[Rule, ...]
     """Those by which any tensor is two parts joined, of which one size is free."""
-    _fitting: dict[object, tuple[Rule, ...]] = field(
-        init=False, default_factory=dict[object, tuple[Rule, ...]]
+    _fitting: Memo[object, tuple[Rule, ...]] = field(
+        init=False, default_factory=Memo[object, tuple[Rule, ...]]
     )
 
     @staticmethod
@@ -83,10 +84,8 @@ class Algebra:
         rank = node.types[0].rank
         operands = (None if value.node.is_leaf else value.node.name for value in node.inputs)
         key = (node.call, rank, *operands)
-        if key not in self._fitting:
-            rules = self.by_root.get((node.name, rank), ())
-            self._fitting[key] = tuple(rule for rule in rules if could_match(rule, node))
-        return self._fitting[key]
+        rules = self.by_root.get((node.name, rank), ())
+        return self._fitting.get(key, lambda: tuple(r for r in rules if could_match(r, node)))
 
     def opened(self, node: Node) -> Iterator[Applied]:
         """Weights that an operator reads, each in the parts in which an operand that it meets there

@@ -18,6 +18,7 @@ from math import inf
 import numpy as np
 
 from pcg.graph.graph import Node
+from pcg.memo import remembered
 from search.mesh.choose.choosing import Choice, Chooser, Exposed, Prices
 from search.mesh.space.allow import Allowed, Mask
 from search.mesh.space.axes import Mesh, Seconds
@@ -127,7 +128,6 @@ class _Rows:
     ) -> None:
         self._chooser, self._spread, self._allowed, self._prices = chooser, spread, allowed, prices
         self._number = {node: i for i, node in enumerate(prices.nodes)}
-        self._known: dict[tuple[int, tuple[int, ...]], tuple[float, Seconds]] = {}
         reshardings = range(len(prices.resharding) if around else 0)
         pairs = [prices.resharding[at].variables for at in reshardings]
         ends = np.array(pairs, int).reshape(-1, 2)
@@ -158,14 +158,13 @@ class _Rows:
         rows = [self._row(i, ()) for i in range(len(self._prices.nodes))]
         return np.array([now for now, _ in rows]), np.array([least for _, least in rows])
 
+    @remembered
     def _row(self, at: int, reshardings: tuple[int, ...]) -> tuple[float, Seconds]:
         """Of one operator with some reshardings."""
-        if (at, reshardings) not in self._known:
-            seconds = self._prices.alone[self._prices.nodes[at]]
-            for resharding in reshardings:
-                seconds = seconds + self._resharding_seconds(resharding)
-            self._known[at, reshardings] = self._now_and_least(self._prices.nodes[at], seconds)
-        return self._known[at, reshardings]
+        seconds = self._prices.alone[self._prices.nodes[at]]
+        for resharding in reshardings:
+            seconds = seconds + self._resharding_seconds(resharding)
+        return self._now_and_least(self._prices.nodes[at], seconds)
 
     def _resharding_seconds(self, resharding: int) -> Seconds:
         """Seconds of a resharding by the strategies of one end, where the other stays as it is."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pcg.graph.graph import Graph, Leaf, Node, Signature, Value
 from pcg.language.poly import Poly
+from pcg.memo import Memo
 from pcg.placement.schedule import trace
 from pcg.types.halo import least_halo, states_halo, typing_of
 from pcg.types.infer import bind_sizes
@@ -31,14 +32,15 @@ class Cuts:
     """How weights are fully sharded."""
     _by_operator: dict[str, list[Rule]] = field(init=False)
     _through: dict[str, list[tuple[frozenset[int], Rule]]] = field(init=False)
-    _known: dict[Signature, Mapping[str, Rule]] = field(init=False)
+    _known: Memo[Signature, Mapping[str, Rule]] = field(
+        init=False, default_factory=Memo[Signature, Mapping[str, Rule]]
+    )
 
     def __post_init__(self) -> None:
         self.rules = tuple(self.rules)
         self.parting = parting(self.rules)
         self._by_operator = defaultdict(list)
         self._through = defaultdict(list)
-        self._known = {}
         for rule in (way for both in self.rules for way in (both, both.reversed)):
             name = _operator_alone(rule, self.parallel, windows=self.windows)
             if name is not None:
@@ -48,11 +50,7 @@ class Cuts:
 
     def of(self, node: Node) -> Mapping[str, Rule]:
         """For each index of a whole operator along which some rule cuts it, that rule."""
-        key = node.signature
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = dict(self._of(node))
-        return found
+        return self._known.get(node.signature, lambda: dict(self._of(node)))
 
     def carriers(self, node: Node) -> Sequence[frozenset[int]]:
         """The operands of which some rule lets partial sums pass through, a set at a time."""

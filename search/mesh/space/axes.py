@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.machine import Machine
+from pcg.memo import remembered
 from search.cost.collectives import Lines, all_reduce, bucketed, padded, ring
 
 Masks = NDArray[np.int64]
@@ -45,7 +46,6 @@ class Mesh:
     primes: tuple[int, ...] = field(init=False)
     strides: tuple[int, ...] = field(init=False)
     """How many devices a step of each mesh axis is."""
-    _peers: dict[int, Peers] = field(init=False, default_factory=dict[int, Peers])
 
     def __post_init__(self) -> None:
         primes = _primes(self.machine)
@@ -55,13 +55,11 @@ class Mesh:
     def __len__(self) -> int:
         return len(self.primes)
 
+    @remembered
     def peers(self, mask: int) -> Peers:
         """Of the group of devices that differ along the mesh axes of a mask (bit i: axis i) only.
         All groups are alike; this one holds device 0."""
-        found = self._peers.get(mask)
-        if found is None:
-            found = self._peers[mask] = self._measured(self.group(mask))
-        return found
+        return self._measured(self.group(mask))
 
     def gradient_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
         """Seconds of the all_reduce of a weight's gradient in each group of a mask, of a volume of

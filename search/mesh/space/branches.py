@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from pcg.graph.components import components
 from pcg.graph.graph import Graph, Node
 
 Branch = tuple[Node, ...]
@@ -81,7 +82,7 @@ class _Ordered:
     def forks(self, members: Sequence[int]) -> Iterator[Fork]:
         """The outermost ones among some operators, whose numbers ascend."""
         for between in self._between(members):
-            parts = self._components(between)
+            parts = components(between, self.beside.__getitem__)
             within = (p for p in parts if 1 < len(p) < len(members))
             if len(parts) == 1:
                 yield from (fork for part in within for fork in self.forks(part))
@@ -101,19 +102,3 @@ class _Ordered:
             if not through >> i & 1:
                 found.setdefault((self.before[i] & through).bit_count(), []).append(i)
         return list(found.values())
-
-    def _components(self, members: Sequence[int]) -> list[list[int]]:
-        """Operators of which one reads the other, however indirectly, each set of them."""
-        found: list[list[int]] = []
-        left = set(members)
-        for first in members:
-            if first not in left:
-                continue
-            left.remove(first)
-            part = [first]
-            for i in part:
-                near = self.beside[i] & left
-                left -= near
-                part += near
-            found.append(sorted(part))
-        return found

@@ -20,7 +20,7 @@ from pcg.models import build_model
 from pcg.placement.layout import grid
 from pcg.placement.schedule import schedule
 from pcg.plan.text import parse_graph
-from search.backtracking.mapping import Mapper, Side, components, divisions, sequence_splits
+from search.backtracking.mapping import Mapper, Side, _components, divisions, sequence_splits
 from search.backtracking.network import Arc, Network, network
 from search.backtracking.tables import Flow, Tables
 from search.backtracking.views import candidate_views
@@ -269,7 +269,7 @@ def test_splits_are_where_all_paths_go(data: st.DataObject):
     net = network_of(size, pairs)
     dag = nx.DiGraph(list(pairs))
     dag.add_nodes_from(range(size))
-    parts = components(net, tuple(range(size)))
+    parts = _components(net, tuple(range(size)))
     assert sorted(map(sorted, parts)) == sorted(map(sorted, nx.weakly_connected_components(dag)))
     nodes = tuple(range(size))
     starts = [i for i in nodes if not dag.in_degree(i)]
