@@ -22,7 +22,13 @@ from pcg.plan.schema import MachineFile
 from search.cost.efficiency import Speed
 from search.pipeline.stage_timeline import PipelineRun
 from search.report.describe import pipeline_text
-from search.report.trace import Simulated, representatives, simulate_plan, stage_span, write_trace
+from search.report.trace import (
+    SimulatedPlan,
+    representatives,
+    simulate_plan,
+    stage_span,
+    write_trace,
+)
 from unity.support.cli import PlainConsole, new_app, run_app, say
 from unity.support.declarations import load_user_operators
 from unity.support.origin import machine_of
@@ -68,7 +74,7 @@ def simulate(
         _print(found, trace)
 
 
-def save_trace(found: Simulated, path: Path, devices: tuple[int, ...] | None = None) -> None:
+def save_trace(found: SimulatedPlan, path: Path, devices: tuple[int, ...] | None = None) -> None:
     """Write the timeline of some devices, a few by default."""
     check_writable(path)
     write_trace(found, path, representatives(found) if devices is None else devices)
@@ -98,7 +104,7 @@ def device_list(text: str, devices: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def report(found: Simulated) -> dict[str, object]:
+def report(found: SimulatedPlan) -> dict[str, object]:
     """What is printed, as JSON: seconds and bytes."""
     use, memory, estimates = found.busiest, found.memory, found.plan.estimates
     return {
@@ -150,7 +156,7 @@ def _stages(run: PipelineRun) -> dict[str, object]:
     }
 
 
-def _idle(found: Simulated) -> float:
+def _idle(found: SimulatedPlan) -> float:
     """Seconds for which the busiest device has nothing to do."""
     return max(found.step_seconds - found.busiest.busy, 0.0)
 
@@ -165,7 +171,7 @@ PHASES = {
 """What is printed of phases."""
 
 
-def _phase_rows(found: Simulated) -> list[tuple[str, float]]:
+def _phase_rows(found: SimulatedPlan) -> list[tuple[str, float]]:
     """The phases by name; of a pipeline, those of the stage that decides how long a step takes."""
     names = [PHASES[name] for name in found.phases]
     if (run := found.pipeline) is not None:
@@ -175,7 +181,7 @@ def _phase_rows(found: Simulated) -> list[tuple[str, float]]:
     return list(zip(names, found.phases.values(), strict=True))
 
 
-def _print(found: Simulated, trace: Path | None) -> None:
+def _print(found: SimulatedPlan, trace: Path | None) -> None:
     use, memory, run = found.busiest, found.memory, found.pipeline
     console = PlainConsole()
     pipeline = pipeline_text(found.plan)

@@ -15,7 +15,7 @@ from typing import Literal
 from pcg.errors import OperatorError
 from pcg.types.infer import infer
 from pcg.types.operator import Call
-from pcg.types.parallel import PARALLEL
+from pcg.types.parallel_operators import PARALLEL
 from pcg.types.tensor import ParallelTensor
 
 LeafKind = Literal["input", "weight", "tensor"]

@@ -16,7 +16,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.layout import Layout, Piece, moved, operand_layout, output_layout, spread
 from pcg.placement.transfer import Transfer, transfer
 from pcg.placement.view import MachineView
-from pcg.types.parallel import PLACING
+from pcg.types.parallel_operators import PLACING
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Flows(NamedTuple):
     """The number of a piece of the source that is what is sent."""
 
 
-Kind = Literal["none", "local", "all_reduce", "all_gather", "reduce_scatter", "messages"]
+TransferKind = Literal["none", "local", "all_reduce", "all_gather", "reduce_scatter", "messages"]
 """What a transfer is: nothing moves; each device copies what it has; a collective; or messages, of
 which some sets are an all_to_all (``Transfer.swaps``)."""
 
@@ -243,7 +243,7 @@ class Transfer:
         return (a.dims, a.halos) == (b.dims, b.halos)
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> TransferKind:
         """What the transfer amounts to; the cost model and the runtime read it here."""
         if self.is_nothing:
             return "none"

@@ -22,7 +22,7 @@ from pcg.placement.view import MachineView
 from pcg.plan.text import node_names
 from pcg.types.halo import states_halo
 from pcg.types.operator import Call
-from pcg.types.parallel import PARALLEL, PLACING
+from pcg.types.parallel_operators import PARALLEL, PLACING
 from pcg.types.tensor import ParallelTensor
 
 

@@ -18,7 +18,7 @@ from pcg.language.poly import Poly
 from pcg.types.halo import check_halos, check_widths, halos_after, open_typing
 from pcg.types.local import Axis, LocalTyping
 from pcg.types.operator import Call, Value
-from pcg.types.parallel import PARALLEL, ParallelOperator
+from pcg.types.parallel_operators import PARALLEL, ParallelOperator
 from pcg.types.tensor import Degrees, ParallelTensor
 
 D = TypeVar("D")

@@ -20,7 +20,7 @@ from pcg.language.language import Equation, expand
 from pcg.language.poly import Poly
 from pcg.language.template import Declared, EquationError, Template, parse_template
 from pcg.types import local
-from pcg.types.parallel import PARALLEL
+from pcg.types.parallel_operators import PARALLEL
 from pcg.types.task import Task
 
 Value = int | float | Poly

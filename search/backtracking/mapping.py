@@ -237,7 +237,7 @@ class _Solver:
     ) -> _Part:
         """Independent components: one after the other, or side by side if that is faster.
 
-        Side by side, the first few run on one end of the devices and the rest on the other.
+        SplitSide by side, the first few run on one end of the devices and the rest on the other.
         """
         in_turn = tuple(self.solve(part, devices, outer, parallel) for part in parts)
         options: list[tuple[_Part, ...]] = [in_turn]
@@ -247,7 +247,7 @@ class _Solver:
             left = tuple(sorted(i for part in parts[:count] for i in part))
             right = tuple(sorted(i for part in parts[count:] for i in part))
             use = sum(part.width for part in in_turn[:count])
-            sides = (Side(self._tasks(left), use), Side(self._tasks(right), width - use))
+            sides = (SplitSide(self._tasks(left), use), SplitSide(self._tasks(right), width - use))
             for a, b in divisions(devices, *sides):
                 option = (self.solve(left, a, outer, True), self.solve(right, b, outer, True))
                 options.append(option)
@@ -280,7 +280,7 @@ def _side_by_side(left: Table, right: Table) -> Table:
 
 
 @dataclass(frozen=True)
-class Side:
+class SplitSide:
     """One side of a parallel split."""
 
     need: int
@@ -289,7 +289,7 @@ class Side:
     """The devices that it can use at most."""
 
 
-def divisions(devices: Range, left: Side, right: Side) -> list[tuple[Range, Range]]:
+def divisions(devices: Range, left: SplitSide, right: SplitSide) -> list[tuple[Range, Range]]:
     """Ways to divide a range between two sides.
 
     The side with the larger need gets any multiple of it that it can use, and the other side the

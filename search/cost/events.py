@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from search.cost.cost import Duration
-from search.cost.simulate import Run
+from search.cost.simulate import TimedTasks
 from search.cost.tasks import COMMUNICATE, COMPUTE, Task
 
 
@@ -49,7 +49,7 @@ class Usage:
         return self.computing + self.exposed
 
 
-def events(run: Run, device: int) -> Iterator[Event]:
+def events(run: TimedTasks, device: int) -> Iterator[Event]:
     """What a device takes part in, in the order of issue."""
     for task, start in zip(run.tasks, run.starts, strict=True):
         group = group_of(task.duration, device)
@@ -58,7 +58,7 @@ def events(run: Run, device: int) -> Iterator[Event]:
             yield Event(task, begin, float(task.duration.seconds[group]))
 
 
-def usage(run: Run, device: int) -> Usage:
+def usage(run: TimedTasks, device: int) -> Usage:
     """How a device spends the step."""
     streams: tuple[list[Event], list[Event]] = ([], [])
     for event in events(run, device):
@@ -84,7 +84,7 @@ def overlaps(these: Sequence[Event], others: Sequence[Event]) -> list[float]:
     return found
 
 
-def exposures(run: Run, device: int, phase: int) -> dict[int, float]:
+def exposures(run: TimedTasks, device: int, phase: int) -> dict[int, float]:
     """For the communication of a phase that a device takes part in, by number of what it is of:
     which part of it is not hidden behind what the device computes."""
     mine = list(events(run, device))
@@ -104,6 +104,6 @@ def group_of(duration: Duration, device: int) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def busiest(run: Run, devices: Iterable[int]) -> Usage:
+def busiest(run: TimedTasks, devices: Iterable[int]) -> Usage:
     """The device that is busy for longest, the first of them if there are several."""
     return max((usage(run, device) for device in devices), key=lambda found: found.busy)

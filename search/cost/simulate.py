@@ -66,7 +66,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class Run:
+class TimedTasks:
     """Tasks with their times."""
 
     tasks: Sequence[Task]
@@ -94,7 +94,7 @@ def simulate(schedule: Schedule, cost: CostModel, *, overlap: bool = True) -> Si
     return run(issued, cost.machine.devices).simulation
 
 
-def recomputing(schedule: Schedule, cost: CostModel, remade: Collection[Node]) -> Run:
+def recomputing(schedule: Schedule, cost: CostModel, remade: Collection[Node]) -> TimedTasks:
     """Run a schedule in which the results of ``remade`` are recomputed in the backward pass."""
     recomputed = liveness(schedule, remade).recomputed
     return run(tasks(program(schedule, cost, recomputed)), cost.machine.devices)
@@ -105,7 +105,7 @@ def price(given: Program, devices: int, *, overlap: bool = True) -> Simulation:
     return run(tasks(given, overlap=overlap), devices).simulation
 
 
-def run(issued: Sequence[Task], devices: int, before: Run | None = None) -> Run:
+def run(issued: Sequence[Task], devices: int, before: TimedTasks | None = None) -> TimedTasks:
     """Run tasks in the order of issue.
 
     ``before``: a run on as many devices, from which the times of the first tasks are taken as far
@@ -128,7 +128,7 @@ def run(issued: Sequence[Task], devices: int, before: Run | None = None) -> Run:
             clocks.keep()
         clocks.advance(issued[number])
     clocks.keep()
-    return Run(issued, clocks.starts, clocks.ready, clocks.states)
+    return TimedTasks(issued, clocks.starts, clocks.ready, clocks.states)
 
 
 class Clocks:
@@ -207,4 +207,13 @@ def _latest(times: Sequence[Times]) -> Times:
     return found
 
 
-__all__ = ["COMMUNICATE", "COMPUTE", "Clocks", "Run", "Simulation", "price", "run", "simulate"]
+__all__ = [
+    "COMMUNICATE",
+    "COMPUTE",
+    "Clocks",
+    "Simulation",
+    "TimedTasks",
+    "price",
+    "run",
+    "simulate",
+]

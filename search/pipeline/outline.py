@@ -13,7 +13,7 @@ import numpy as np
 from pcg.machine import Link, Machine
 from pcg.plan.training import held_bytes
 from pcg.readings.work import gradient_nodes
-from search.pipeline.balance import Crossing, Table, balanced, crossing_seconds, fits, sums
+from search.pipeline.balance import Crossing, StageTable, balanced, crossing_seconds, fits, sums
 from search.pipeline.clock import (
     WEIGHT_VERSIONS,
     ScheduleKind,
@@ -83,7 +83,7 @@ def least_memory(batches: MicroBatches, machine: Machine, stages: int, kind: Sch
     chosen = _sparing(batches, machine, stages, batches.choose(), PRICES[-1])
     weights, activations = _held(batches, chosen, kind)
 
-    def held(stage: int) -> Table:
+    def held(stage: int) -> StageTable:
         return weights + in_flight(stage, stages, batches.slices) * activations
 
     bounds = balanced(held, stages)
@@ -103,7 +103,9 @@ def _sparing(
     return batches.choose(byte_price, (1 + min(stages, batches.slices)) / 2)
 
 
-def _held(batches: MicroBatches, chosen: Chosen, kind: ScheduleKind) -> tuple[Table, Table]:
+def _held(
+    batches: MicroBatches, chosen: Chosen, kind: ScheduleKind
+) -> tuple[StageTable, StageTable]:
     """Bytes of a stage's weights, and of what it keeps of one micro-batch."""
     itemsize, optimizer = batches.cost.itemsize, batches.cost.optimizer
     older = (WEIGHT_VERSIONS[kind] - 1) * itemsize
@@ -127,7 +129,7 @@ def _balanced(
 
 def _between(
     batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int
-) -> Callable[[int], Table]:
+) -> Callable[[int], StageTable]:
     """What each stage spends in a step on tensors from stages before and to later ones, as if
     those were its neighbours."""
     size, count = batches.cost.machine.devices, len(batches.nodes)
@@ -138,7 +140,7 @@ def _between(
     }
     nothing = np.zeros((count + 1, count + 1))
 
-    def of(stage: int) -> Table:
+    def of(stage: int) -> StageTable:
         comes = tables[links[stage - 1]][0] if stage else nothing
         goes = tables[links[stage]][1] if stage < stages - 1 else nothing
         return comes + goes
@@ -147,7 +149,10 @@ def _between(
 
 
 def _estimated(
-    batches: MicroBatches, chosen: Chosen, between: Callable[[int], Table], bounds: tuple[int, ...]
+    batches: MicroBatches,
+    chosen: Chosen,
+    between: Callable[[int], StageTable],
+    bounds: tuple[int, ...],
 ) -> list[StageSeconds]:
     """Forward is taken to be a third of forward and backward."""
     micro, once = sums(chosen.costs.micro), sums(chosen.costs.once)

@@ -17,7 +17,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.training import Optimizer
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
-from search.cost.planned import Planned, Planner, Report, Stop
+from search.cost.planned import Planned, Planner, SearchReport, Stop
 from search.cost.progress import Phases, Teller
 from search.mesh.plan.building import Cut
 from search.mesh.plan.finish import finished
@@ -33,7 +33,7 @@ from search.pipeline.outline import (
     outline,
     stage_counts,
 )
-from search.pipeline.price import Groups, stage_bytes, stage_seconds
+from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
 from substitutions.rules.store import Library
 
@@ -103,7 +103,7 @@ class PipelinePlanner:
         stop: Stop = "time" if self._phases.is_over else "exhausted"
         stop = "interrupted" if interrupted else stop
         strategies = sum(o.batches.strategies() for o in tried)
-        report = Report(strategies, len(built), stop, self._phases.seconds)
+        report = SearchReport(strategies, len(built), stop, self._phases.seconds)
         plan = self._finished(name, graph, self._best(name, built))
         return Planned(plan, report, perf_counter() - start)
 
@@ -177,7 +177,7 @@ class PipelinePlanner:
 
     def _built(self, found: Outline, cost: CostModel) -> Built:
         batches = found.batches
-        groups = Groups(found.stages, batches.cost.machine.devices, batches.slices)
+        groups = StageGroups(found.stages, batches.cost.machine.devices, batches.slices)
         cut = self._phases.timed("building", lambda: build(batches, found.chosen, found.bounds))
         steps = self._phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
         stages = self._phases.timed("simulating", lambda: stage_seconds(steps, cost, groups))

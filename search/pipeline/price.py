@@ -20,13 +20,13 @@ from pcg.plan.training import STATE_BYTES, STATES
 from search.cost.cost import CostModel
 from search.cost.liveness import liveness
 from search.cost.memory import Bytes, Memory
-from search.cost.simulate import Run, run
+from search.cost.simulate import TimedTasks, run
 from search.cost.tasks import TimedStep, linked, tasks, timed_steps
 from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds, in_flight
 
 
 @dataclass(frozen=True)
-class Groups:
+class StageGroups:
     """Stages on devices in a row, ``size`` for each, and micro-batches that they work on."""
 
     stages: int
@@ -53,12 +53,12 @@ class StageRuns:
     """What a stage does, simulated. Tasks are numbered as in the stage; ``repeated``, ``single``
     and ``weights`` have their numbers in the schedule, where loads do not count."""
 
-    micro: Run
+    micro: TimedTasks
     """One micro-batch."""
-    last: Run
+    last: TimedTasks
     """The last one, with the exchange and update of weights: a part of it is hidden behind the
     backward pass."""
-    once: Run
+    once: TimedTasks
     """What is done once a step."""
     repeated: tuple[int, ...]
     single: tuple[int, ...]
@@ -76,12 +76,14 @@ class StageRuns:
         return StageSeconds(micro.forward, micro.backward, once.forward, after)
 
 
-def stage_seconds(steps: Schedule, cost: CostModel, groups: Groups) -> tuple[StageSeconds, ...]:
+def stage_seconds(
+    steps: Schedule, cost: CostModel, groups: StageGroups
+) -> tuple[StageSeconds, ...]:
     """What each stage of a schedule does; ``cost`` is of the whole machine."""
     return tuple(runs.seconds for runs in stage_runs(steps, cost, groups))
 
 
-def stage_runs(steps: Schedule, cost: CostModel, groups: Groups) -> tuple[StageRuns, ...]:
+def stage_runs(steps: Schedule, cost: CostModel, groups: StageGroups) -> tuple[StageRuns, ...]:
     """What each stage of a schedule does; ``cost`` is of the whole machine."""
     passed = gradients(steps)
     timed = timed_steps(steps, passed, cost, by_slice=True)
@@ -94,14 +96,14 @@ def _stage(
     timed: Sequence[TimedStep],
     trained: Sequence[Slot],
     cost: CostModel,
-    groups: Groups,
+    groups: StageGroups,
 ) -> StageRuns:
     own = [i for i, part in enumerate(timed) if stage in groups.of(part.step)]
     weights = tuple(i for i, slot in enumerate(trained) if stage in groups.on(slot.layout.devices))
     repeated = tuple(i for i in own if timed[i].repeated)
     single = tuple(i for i in own if not timed[i].repeated)
 
-    def simulated(which: Sequence[int], homes: Sequence[int]) -> Run:
+    def simulated(which: Sequence[int], homes: Sequence[int]) -> TimedTasks:
         given = linked([timed[i] for i in which], [trained[i] for i in homes], cost)
         return run(tasks(given), groups.devices)
 
@@ -116,14 +118,14 @@ def _stage(
 
 
 def stage_bytes(
-    steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
+    steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
 ) -> tuple[int, ...]:
     """Bytes on the fullest device of each stage, at its fullest time."""
     held = np.sum(_held(steps, cost, groups, kind), axis=0)
     return tuple(int(n) for n in held.reshape(groups.stages, groups.size).max(axis=1))
 
 
-def fullest(steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind) -> Memory:
+def fullest(steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind) -> Memory:
     """What is on the fullest device of all."""
     kinds = _held(steps, cost, groups, kind)
     device = int(np.sum(kinds, axis=0).argmax())
@@ -131,7 +133,7 @@ def fullest(steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
 
 
 def _held(
-    steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
+    steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the
     optimizer's states; all that one micro-batch has at its fullest time, and of the others under
@@ -155,7 +157,7 @@ def _held(
 
 
 def _weights(
-    steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
+    steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
 ) -> tuple[Bytes, Bytes, Bytes]:
     """Bytes on each device of weights, of their gradients, and of the optimizer's states."""
     fixed, trained = np.zeros((2, groups.devices), np.int64)

@@ -16,11 +16,11 @@ from pcg.placement.schedule import Schedule
 from pcg.plan.pipeline import PipelineFile
 from search.cost.cost import CostModel
 from search.cost.events import Event, Usage, events, usage
-from search.cost.simulate import Run
+from search.cost.simulate import TimedTasks
 from search.cost.tasks import BACKWARD, FORWARD, SYNC, UPDATE
 from search.pipeline.clock import StageSeconds, step_seconds
-from search.pipeline.passes import Pass, passes
-from search.pipeline.price import Groups, StageRuns, stage_runs
+from search.pipeline.pass_times import Pass, passes
+from search.pipeline.price import StageGroups, StageRuns, stage_runs
 
 ROUNDING = 1e-9
 """Of a step; a part of an event that is shorter is left out where the event is cut."""
@@ -31,7 +31,7 @@ class PipelineRun:
     """A step of a pipeline, simulated. In PipeDream-2BW's steady state the events of the steps
     that are under way are shown within the time of one."""
 
-    groups: Groups
+    groups: StageGroups
     pipeline: PipelineFile
     stages: Sequence[StageRuns]
 
@@ -139,7 +139,7 @@ class PipelineRun:
 def pipeline_run(steps: Schedule, cost: CostModel, pipeline: PipelineFile) -> PipelineRun:
     """Simulate a schedule that is a pipeline; ``cost`` is of the whole machine."""
     size = cost.machine.devices // pipeline.stages
-    groups = Groups(pipeline.stages, size, pipeline.micro_batches)
+    groups = StageGroups(pipeline.stages, size, pipeline.micro_batches)
     return PipelineRun(groups, pipeline, stage_runs(steps, cost, groups))
 
 
@@ -160,7 +160,7 @@ class _Stage:
         turn, once = stage.micro.simulation.forward, stage.once.simulation.forward
 
         def part(
-            run: Run, numbers: Sequence[int], start: float, *phases: int, at: float = 0.0
+            run: TimedTasks, numbers: Sequence[int], start: float, *phases: int, at: float = 0.0
         ) -> list[Event]:
             found: list[Event] = []
             for event in events(run, device):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value
-from pcg.types.parallel import IN_TIME
+from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Derivation
 from search.mesh.rules.cuts import Cuts, opened
 from substitutions.rules.rule import Rule

@@ -20,7 +20,7 @@ MOST_WAYS = 4
 
 
 @dataclass(frozen=True)
-class Row:
+class OperatorRow:
     """An operator of a plan: its name in the plan's graph, what it reads, how it is cut, where."""
 
     name: str
@@ -29,13 +29,13 @@ class Row:
     devices: str
 
 
-def rows(plan: Plan) -> list[Row]:
+def rows(plan: Plan) -> list[OperatorRow]:
     """The computing operators of a plan in order."""
     names, batch = node_names(plan.graph), batch_axes(plan.graph)
-    found: list[Row] = []
+    found: list[OperatorRow] = []
     for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
         cut = cut_text(node, view, batch.get(node))
-        found.append(Row(names[node][0], _call(node, names), cut, _span(view)))
+        found.append(OperatorRow(names[node][0], _call(node, names), cut, _span(view)))
     return found
 
 

@@ -22,7 +22,7 @@ from search.cost.events import Event, Usage, busiest, events
 from search.cost.memory import Memory, peak_memory
 from search.cost.simulate import recomputing
 from search.cost.tasks import FORWARD, PHASES, RECOMPUTE, SYNC, UPDATE, Task
-from search.pipeline.price import Groups, fullest
+from search.pipeline.price import StageGroups, fullest
 from search.pipeline.stage_timeline import PipelineRun, pipeline_run
 
 MOST_EVENTS = 500_000
@@ -31,7 +31,7 @@ Events = Callable[[int], Iterator[Event]]
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedPlan:
     """A plan as it was simulated."""
 
     plan: Plan
@@ -48,7 +48,7 @@ class Simulated:
     pipeline: PipelineRun | None = None
 
 
-def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> Simulated:
+def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> SimulatedPlan:
     """Simulate a plan on the machine that it was made for. ``speed``: of its devices, by default as
     the curves that come with Unity say."""
     cost = CostModel(machine, optimizer=plan.optimizer, speed=speed)
@@ -57,7 +57,7 @@ def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> S
         return _simulated_pipeline(plan, steps, cost, plan.pipeline)
     run = recomputing(steps, cost, plan.recompute)
     step = run.simulation
-    return Simulated(
+    return SimulatedPlan(
         plan,
         machine,
         steps,
@@ -76,9 +76,9 @@ def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> S
 
 def _simulated_pipeline(
     plan: Plan, steps: Schedule, cost: CostModel, pipeline: PipelineFile
-) -> Simulated:
+) -> SimulatedPlan:
     run = pipeline_run(steps, cost, pipeline)
-    return Simulated(
+    return SimulatedPlan(
         plan,
         cost.machine,
         steps,
@@ -91,7 +91,7 @@ def _simulated_pipeline(
     )
 
 
-def representatives(simulated: Simulated) -> tuple[int, ...]:
+def representatives(simulated: SimulatedPlan) -> tuple[int, ...]:
     """A few devices that stand for all: the first and last, those that are busiest and fullest, and
     the first of each stage."""
     found = {0, simulated.machine.devices - 1, simulated.busiest.device, simulated.memory.device}
@@ -101,7 +101,7 @@ def representatives(simulated: Simulated) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def write_trace(simulated: Simulated, path: Path, devices: Sequence[int]) -> None:
+def write_trace(simulated: SimulatedPlan, path: Path, devices: Sequence[int]) -> None:
     """Write the timeline of some devices, whole or not at all.
 
     That of a pipeline begins with its stages. Where it would have more than ``MOST_EVENTS``, the
@@ -116,7 +116,7 @@ def write_trace(simulated: Simulated, path: Path, devices: Sequence[int]) -> Non
     write_timeline([*names(nodes), *stages, *_events(simulated, nodes, shown)], path)
 
 
-def _events(simulated: Simulated, nodes: Mapping[int, int], shown: Events) -> Iterator[Entry]:
+def _events(simulated: SimulatedPlan, nodes: Mapping[int, int], shown: Events) -> Iterator[Entry]:
     label = _Labels(simulated)
     for device, node in nodes.items():
         for found in shown(device):
@@ -128,7 +128,7 @@ def _events(simulated: Simulated, nodes: Mapping[int, int], shown: Events) -> It
             yield event(name, PHASES[task.phase], *place, found.start, found.seconds)
 
 
-def _stages(simulated: Simulated, pipeline: PipelineRun) -> Iterator[Entry]:
+def _stages(simulated: SimulatedPlan, pipeline: PipelineRun) -> Iterator[Entry]:
     """The passes of micro-batches, with a row for each stage, as of a node after all others."""
     groups, machine = pipeline.groups, simulated.machine
     node, first = (machine.devices - 1) // machine.devices_per_node + 1, machine.devices
@@ -142,7 +142,7 @@ def _stages(simulated: Simulated, pipeline: PipelineRun) -> Iterator[Entry]:
             yield event(name, one.kind, *place, one.start, one.seconds)
 
 
-def stage_span(stage: int, groups: Groups) -> str:
+def stage_span(stage: int, groups: StageGroups) -> str:
     """The devices of a stage, such as ``devices 6-11``."""
     start, last = stage * groups.size, (stage + 1) * groups.size - 1
     return f"device {start}" if start == last else f"devices {start}-{last}"
@@ -151,7 +151,7 @@ def stage_span(stage: int, groups: Groups) -> str:
 class _Labels:
     """Names of tasks: the operator or collective, and the tensor as the plan's file calls it."""
 
-    def __init__(self, simulated: Simulated) -> None:
+    def __init__(self, simulated: SimulatedPlan) -> None:
         printed = node_names(simulated.plan.graph)
         self._steps: list[str] = []
         self._sent: dict[int, tuple[Layout, Layout]] = {}

@@ -12,7 +12,7 @@ from pcg.language.poly import Poly
 from pcg.placement.schedule import trace
 from pcg.types.halo import states_halo
 from pcg.types.operator import Call
-from pcg.types.parallel import IN_TIME, PLACING
+from pcg.types.parallel_operators import IN_TIME, PLACING
 from pcg.types.tensor import ParallelTensor
 from search.cost.derivation import Applied
 from substitutions.rules.anchors import Anchors, Root

@@ -6,7 +6,7 @@ import numpy as np
 
 from pcg.graph.graph import Node
 from pcg.types.local import Window
-from search.mesh.choose.resharding import Table
+from search.mesh.choose.resharding import PairSeconds
 from search.mesh.rules.cuts import block_halo
 from search.mesh.space.axes import Mesh
 from search.mesh.space.strategies import Space
@@ -17,7 +17,9 @@ def windows(node: Node) -> tuple[Window, ...]:
     return node.operator_call.typing(tuple(value.rank for value in node.inputs)).windows
 
 
-def halo_seconds(node: Node, position: int, own: Space, mesh: Mesh, itemsize: int) -> Table | None:
+def halo_seconds(
+    node: Node, position: int, own: Space, mesh: Mesh, itemsize: int
+) -> PairSeconds | None:
     """Seconds of fetching what windows read of neighbouring blocks of an operand; None where
     nothing is fetched."""
     slid = {window.axis for window in windows(node)}

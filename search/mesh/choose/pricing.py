@@ -16,7 +16,7 @@ from search.mesh.choose.costs import OwnCosts, own_costs
 from search.mesh.choose.duties import Duties, duties_in
 from search.mesh.choose.factors import PairTable
 from search.mesh.choose.halos import halo_seconds
-from search.mesh.choose.resharding import Table, Transfers
+from search.mesh.choose.resharding import PairSeconds, Transfers
 from search.mesh.choose.spaces import Spaces
 from search.mesh.space.axes import Mesh, Seconds
 from search.mesh.space.strategies import IDLE, Placements
@@ -93,7 +93,7 @@ class Pricing:
             ("weight", *ends), lambda: self._between(there, wanted, weight)
         )
 
-    def gathering(self, value: Value) -> Table:
+    def gathering(self, value: Value) -> PairSeconds:
         """Seconds that it takes to bring a value to one device, for each strategy of its maker."""
         whole = np.full((1, len(self.mesh)), IDLE, np.int8)
         made = self.spaces.of(value.node).output(value.port)

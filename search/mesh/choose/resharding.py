@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pcg.memo import Memo
 from search.cost.collectives import Lines, padded, seconds
-from search.mesh.choose.factors import PairTable
+from search.mesh.choose.factors import PairTable, Places
 from search.mesh.space.axes import Mesh, Seconds
 from search.mesh.space.strategies import IDLE, PARTIAL, REPLICATE, Placements
 
@@ -33,8 +33,7 @@ _Key = tuple[int, int, float, float]
 and the number of messages."""
 
 
-Places = NDArray[np.intp]
-Table = NDArray[np.float32]
+PairSeconds = NDArray[np.float32]
 
 Bits = NDArray[np.int32]
 """Sets of mesh axes."""
@@ -76,7 +75,7 @@ class Transfers:
 
     def _between(
         self, a: Places, b: Places, sources: Placements, targets: Placements, volume: float
-    ) -> Table:
+    ) -> PairSeconds:
         """Of different placements, by their numbers."""
         if (unknown := self._table[np.ix_(a, b)] < 0).any():
             rows, columns = unknown.any(axis=1), unknown.any(axis=0)

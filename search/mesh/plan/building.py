@@ -15,7 +15,7 @@ from search.mesh.choose.choosing import Choice
 from search.mesh.choose.spaces import Spaces
 from search.mesh.rules.cuts import applied
 from search.mesh.rules.cutting import CutNode, Cutting, in_order
-from search.mesh.rules.fully_sharded import Placed, fully_sharded
+from search.mesh.rules.fully_sharded import PlacedGraph, fully_sharded
 from search.mesh.space.axes import Strategy
 from search.mesh.space.strategies import IDLE, REPLICATE, Space, passes, view
 
@@ -61,7 +61,7 @@ class Builder:
             cut.write(scribe)
             views[cut.inner] = cut.view
             new.update({node.value(port): value for port, value in enumerate(cut.outer)})
-        placed = Placed(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
+        placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
         if choice.fully_sharded:
             weights = {leaf.leaf.name for leaf in choice.graph.leaves}
             devices = self.spaces.mesh.machine.devices

@@ -11,7 +11,7 @@ from search.mesh.plan.overlap import Trial
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class PricedPlan:
     """A plan that was priced. ``seconds`` of a step, ``memory`` bytes on the fullest device, of
     ``limit`` that it has. The plan itself is made again of the choice where it is wanted."""
 
@@ -32,16 +32,16 @@ class Candidate:
         return self.memory <= self.limit
 
 
-Candidates = tuple[Candidate, ...]
-PricedTrial = Trial[Candidates]
+PricedPlans = tuple[PricedPlan, ...]
+PricedTrial = Trial[PricedPlans]
 
 
 @dataclass
-class Search:
+class SearchState:
     """What was found so far. ``fastest``: seconds of the best plan of each graph."""
 
-    found: dict[Candidate, PricedTrial] = field(default_factory=dict[Candidate, PricedTrial])
-    data_parallel: list[Candidate] = field(default_factory=list[Candidate])
+    found: dict[PricedPlan, PricedTrial] = field(default_factory=dict[PricedPlan, PricedTrial])
+    data_parallel: list[PricedPlan] = field(default_factory=list[PricedPlan])
     fastest: dict[PricedTrial, float] = field(default_factory=dict[PricedTrial, float])
     trials: list[PricedTrial] = field(default_factory=list[PricedTrial])
     """Those that were begun, whether or not their bounds ruled them out."""

@@ -25,7 +25,7 @@ from pcg.placement.schedule import Schedule, schedule
 from search.cost.derivation import Derivation
 from search.cost.events import exposures
 from search.cost.progress import Phases
-from search.cost.simulate import Run, run
+from search.cost.simulate import TimedTasks, run
 from search.cost.tasks import SYNC, UPDATE, program, tasks
 from search.mesh.choose.choosing import ALL, Choice, Chooser, Exposed
 from search.mesh.plan.building import Builder, Cut
@@ -67,7 +67,7 @@ class Simulated:
     choice: Choice
     cut: Cut
     steps: Schedule
-    run: Run
+    run: TimedTasks
 
     @property
     def seconds(self) -> float:
@@ -360,7 +360,7 @@ def _exposed(made: Simulated) -> dict[Node, float]:
     return found
 
 
-def updates(made: Run) -> float:
+def updates(made: TimedTasks) -> float:
     """Seconds for which a device updates weights at most."""
     total: dict[int, float] = defaultdict(float)
     for task in made.tasks:

@@ -16,13 +16,13 @@ from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.liveness import worth_recomputing
 from search.cost.memory import peak_memory
-from search.cost.planned import Planned, Report, Stop
+from search.cost.planned import Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, Teller
 from search.cost.simulate import recomputing
 from search.mesh.choose.choosing import Chooser
 from search.mesh.plan.families import PLANNERS, TURNED, Family, Strategies
 from search.mesh.plan.finish import does_not_fit, finished, memory_limit
-from search.mesh.plan.incumbent import Candidate, Candidates, PricedTrial, Search
+from search.mesh.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
 from search.mesh.plan.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
 from search.mesh.plan.rewrites import Limits
 from search.mesh.plan.variants import Mode, Variant, rewritten, variants
@@ -83,7 +83,7 @@ class MeshPlanner:
         graph.check()
         self.teller.works_on("rules")
         self._phases, self._choosers = Phases(start + self.seconds), {}
-        search = Search()
+        search = SearchState()
         stop = self._searched(graph, search)
         found = search.found
         fitting = [c for c in found if c.fits]
@@ -105,7 +105,7 @@ class MeshPlanner:
                 memory=best.memory,
                 recompute=best.recompute,
             ),
-            Report(
+            SearchReport(
                 sum(c.strategies for c in found),
                 len(found),
                 stop,
@@ -116,7 +116,7 @@ class MeshPlanner:
             min((c.seconds for c in search.data_parallel), default=None),
         )
 
-    def _searched(self, graph: Graph, search: Search) -> Stop:
+    def _searched(self, graph: Graph, search: SearchState) -> Stop:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
         try:
             self._on_all_devices(graph, search)
@@ -130,7 +130,7 @@ class MeshPlanner:
             return "interrupted"
         return "exhausted"
 
-    def _on_all_devices(self, graph: Graph, search: Search) -> None:
+    def _on_all_devices(self, graph: Graph, search: SearchState) -> None:
         """Try the graph, and what rewrites make of it before and after it is cut."""
         cost = self._cost(self.machine)
         trials = [self._trial(variant, cost, search) for variant in self._variants(graph)]
@@ -142,7 +142,7 @@ class MeshPlanner:
                 self._try(self._trial(again, cost, search), search)
         self._with_axes_turned(search)
 
-    def _with_axes_turned(self, search: Search) -> None:
+    def _with_axes_turned(self, search: SearchState) -> None:
         """Try all graphs with the mesh axes within a node in the other order, if there is one."""
         is_other = Mesh(self.machine).primes != Mesh(self.machine, turned=True).primes
         if self.family not in TURNED or self.mode is Mode.ALGEBRA or not is_other:
@@ -152,7 +152,7 @@ class MeshPlanner:
             turned = self._trial(variant, trial.chooser.pricing.cost, search, turned=True)
             self._try(turned, search, TURNED)
 
-    def _on_fewer_devices(self, search: Search) -> None:
+    def _on_fewer_devices(self, search: SearchState) -> None:
         """Try all graphs on the first devices alone, and on fewer yet where that is faster: what
         does not divide by 3 is cut by 2, and little work is soon done by few. Not where the work
         alone, spread over them, would take longer than the plan that is known; of a small graph
@@ -178,7 +178,7 @@ class MeshPlanner:
         return CostModel(machine, optimizer=self.optimizer, speed=self.speed)
 
     def _try(
-        self, trial: PricedTrial, search: Search, families: Mapping[str, Family] = PLANNERS
+        self, trial: PricedTrial, search: SearchState, families: Mapping[str, Family] = PLANNERS
     ) -> None:
         """Try all strategies of the family on one graph."""
         if families is PLANNERS:
@@ -205,12 +205,12 @@ class MeshPlanner:
     def _cuts_data(self) -> bool:
         return self.dimensions is None or Dimension.DATA in self.dimensions
 
-    def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> Candidates:
+    def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> PricedPlans:
         """What strategies come to that may not be used themselves, on all devices."""
         if trial.chooser.pricing.cost.machine != self.machine:
             return ()
 
-        def judge(made: Simulated) -> Candidates:
+        def judge(made: Simulated) -> PricedPlans:
             return tuple(self._judged(trial.chooser, made))
 
         apart = replace(trial, judge=judge)
@@ -237,11 +237,11 @@ class MeshPlanner:
         return any(leaf.type.shape[0] % devices for leaf in inputs if leaf.type and leaf.rank)
 
     def _trial(
-        self, variant: Variant, cost: CostModel, search: Search, *, turned: bool = False
+        self, variant: Variant, cost: CostModel, search: SearchState, *, turned: bool = False
     ) -> PricedTrial:
         chooser = self._phases.timed("rules", lambda: self._chooser(variant.graph, cost, turned))
 
-        def judge(made: Simulated) -> Candidates:
+        def judge(made: Simulated) -> PricedPlans:
             found = tuple(self._judged(chooser, made))
             if self.family == "zero" and not made.choice.fully_sharded:
                 return found  # on the way to fully sharded weights, and none of what was asked for
@@ -269,13 +269,13 @@ class MeshPlanner:
         return Limits(TRIES, lambda: self._phases.is_over)
 
     def _fitting(
-        self, trial: PricedTrial, allowed: Strategies, search: Search
-    ) -> Iterator[Candidate]:
+        self, trial: PricedTrial, allowed: Strategies, search: SearchState
+    ) -> Iterator[PricedPlan]:
         """The best plans, and where they take too much memory, plans that take less; unless one
         that is known is as fast as they are."""
         mask = self._masked(trial.graph, allowed.mask)
 
-        def tries(price: float) -> list[Tried[Candidates]]:
+        def tries(price: float) -> list[Tried[PricedPlans]]:
             found = trial.choices(price, mask, brief=allowed.brief)
             return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in found]
 
@@ -300,7 +300,7 @@ class MeshPlanner:
             else:
                 low, high = price, high if high > price else price * 4
 
-    def _in_parts(self, trial: PricedTrial, tried: Tried[Candidates]) -> Candidates:
+    def _in_parts(self, trial: PricedTrial, tried: Tried[PricedPlans]) -> PricedPlans:
         """A plan with its weights fully sharded, where it does not fit, or where what comes after
         its backward pass, which is what that makes shorter, is more than little."""
         whole = tried.judged[0]
@@ -308,7 +308,7 @@ class MeshPlanner:
             return ()
         return trial.fully_sharded(tried).judged
 
-    def _judged(self, chooser: Chooser, made: Simulated) -> Iterator[Candidate]:
+    def _judged(self, chooser: Chooser, made: Simulated) -> Iterator[PricedPlan]:
         """A plan, and where it doesn't fit, with computing again what takes much memory and little
         time to make."""
         cost, steps = chooser.pricing.cost, made.steps
@@ -317,14 +317,14 @@ class MeshPlanner:
         held = self._memory(steps, cost, frozenset())
         simulation = made.run.simulation
         ends = updates(made.run), simulation.sync + simulation.update
-        yield Candidate(made.choice, made.seconds, held, limit, strategies, *ends)
+        yield PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
         if held <= limit:
             return
         recomputed = self._phases.timed("memory", lambda: worth_recomputing(steps))
         if recomputed:
             less = self._memory(steps, cost, recomputed)
             seconds = recomputing(steps, cost, recomputed).simulation.step_seconds
-            yield Candidate(made.choice, seconds, less, limit, strategies, *ends, recomputed)
+            yield PricedPlan(made.choice, seconds, less, limit, strategies, *ends, recomputed)
 
     def _memory(self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node]) -> int:
         return self._phases.timed(

@@ -22,7 +22,7 @@ from pcg.graph.graph import Graph, Node, Value, rebuild, topological
 from pcg.memo import Memo
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.mesh.choose.choosing import Choice, Chooser
-from search.mesh.plan.window import Window
+from search.mesh.plan.excerpt import Excerpt
 from search.substitute.applications import is_usable
 from substitutions.rules.match import build, could_match, matches_at
 from substitutions.rules.rule import Rule
@@ -251,13 +251,13 @@ class Rewriter:
         """Seconds that a rewrite saves where operators near it choose anew."""
         self.tried += 1
         whole = choice.graph
-        window = Window.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
-        strategies = {image: choice.strategies[node] for node, image in window.images.items()}
-        first = graph = window.graph
+        excerpt = Excerpt.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
+        strategies = {image: choice.strategies[node] for node, image in excerpt.images.items()}
+        first = graph = excerpt.graph
         kept = {n.value(p): n.value(p) for n in first.nodes for p in _ports(n)}
-        ends = window.ends
+        ends = excerpt.ends
         for step in steps:
-            replaced = window.replaced(step)
+            replaced = excerpt.replaced(step)
             graph, ends = graph.replace(replaced), rebuild(ends, replaced)
             held = [(old, value) for old, value in kept.items() if value not in replaced]
             images = rebuild(tuple(value for _, value in held), replaced)
@@ -272,7 +272,7 @@ class Rewriter:
         ring = _around(first, near | gone, 1) - gone - near
         fixed = {node: strategies[node] for node in ring}
         among = near | gone | ring
-        old = self.chooser.choose(first, among=among, fixed=fixed, ends=window.ends)
+        old = self.chooser.choose(first, among=among, fixed=fixed, ends=excerpt.ends)
         fixed = {before[node]: own for node, own in fixed.items()}
         among = {before[node] for node in near | ring} | fresh
         new = self.chooser.choose(graph, among=among, fixed=fixed, ends=ends)

@@ -30,7 +30,7 @@ Held = Mapping[Node, frozenset[int]]
 
 
 @dataclass(frozen=True)
-class Side:
+class BranchLoads:
     """Branches to be put side by side along a mesh axis: for each device along it the operators
     that it computes, and the seconds that this promises to save."""
 
@@ -38,7 +38,7 @@ class Side:
     loads: tuple[Branch, ...]
     saved: float
 
-    def turned(self) -> Iterator[Side]:
+    def turned(self) -> Iterator[BranchLoads]:
         """The same with each load on the device of another: what comes before the branches and
         after them may run on one of these."""
         for first in range(len(self.loads)):
@@ -63,7 +63,7 @@ class Spread:
 
 def sides(
     chooser: Chooser, spread: Spread, allowed: Allowed, exposed: Exposed, *, around: bool
-) -> list[Side]:
+) -> list[BranchLoads]:
     """The ways to put more branches side by side, those that promise most first. ``around``:
     whether what is resharded to branches and from them counts, all other operators staying as they
     are."""
@@ -71,21 +71,21 @@ def sides(
     rows = _Rows(
         chooser, spread, allowed, chooser.prices(spread.choice.graph, exposed), around=around
     )
-    found: list[Side] = []
+    found: list[BranchLoads] = []
     for branches in dict.fromkeys(way for fork in every for way in (fork.branches, fork.innermost)):
         summed = [rows.summed(branch) for branch in branches]
         busy = sum(now for now, _ in summed)
         for mesh_axis, prime in enumerate(chooser.mesh.primes):
             loads, last = _shared(branches, [float(least[mesh_axis]) for _, least in summed], prime)
             if busy > last:
-                found += Side(mesh_axis, loads, busy - last).turned()
+                found += BranchLoads(mesh_axis, loads, busy - last).turned()
     return sorted(found, key=lambda side: -side.saved)
 
 
 def put(
     chooser: Chooser,
     spread: Spread,
-    side: Side,
+    side: BranchLoads,
     allowed: Allowed,
     exposed: Exposed,
     *,

@@ -12,7 +12,7 @@ from pcg.memo import Memo
 from pcg.placement.schedule import trace
 from pcg.types.halo import least_halo, states_halo, typing_of
 from pcg.types.infer import bind_sizes
-from pcg.types.parallel import IN_SPACE
+from pcg.types.parallel_operators import IN_SPACE
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.mesh.rules.fully_sharded import Parting, parting
 from substitutions.rules.match import Match, build, matches_at

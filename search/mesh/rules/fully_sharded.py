@@ -23,7 +23,7 @@ Parting = Callable[[Value, int], Applied | None]
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedGraph:
     """A graph that is cut, and where its operators run."""
 
     graph: Graph
@@ -49,8 +49,8 @@ def parting(rules: Iterable[Rule]) -> Parting:
 
 
 def fully_sharded(
-    placed: Placed, weights: Collection[str], devices: int, parted: Parting, scribe: Scribe
-) -> Placed:
+    placed: PlacedGraph, weights: Collection[str], devices: int, parted: Parting, scribe: Scribe
+) -> PlacedGraph:
     """The graph with some weights, by name, fully sharded on so many devices."""
     replaced: dict[Value, Value] = {}
     for leaf in placed.graph.leaves:
@@ -64,7 +64,7 @@ def fully_sharded(
     images = dict(zip(kept, rebuild(kept, replaced), strict=True))
     scribe.rename(images)
     views = {images[node.value()].node: view for node, view in placed.views.items()}
-    return Placed(placed.graph.replace(replaced), views)
+    return PlacedGraph(placed.graph.replace(replaced), views)
 
 
 def _parts(rule: Rule) -> bool:

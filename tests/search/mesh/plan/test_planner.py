@@ -27,7 +27,7 @@ from search.cost.collectives import BUCKET
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation
 from search.cost.memory import peak_memory
-from search.cost.planned import Report
+from search.cost.planned import SearchReport
 from search.cost.simulate import simulate
 from search.mesh.choose.choosing import Choice, Chooser
 from search.mesh.plan.building import Builder
@@ -271,7 +271,7 @@ def test_more_layers_are_no_more_plans():
     """Blocks that are alike are worked out once, and bounds rule out as much of twice as many."""
     machine, library = load_machine("dgx-h100").with_nodes(1), load_library()
 
-    def report(layers: int) -> Report:
+    def report(layers: int) -> SearchReport:
         size = replace(SIZES["bert-large-tiny"], layers=layers)
         with torch.device("meta"):
             ids = [torch.empty(4 * machine.devices, size.sequence, dtype=torch.int64)] * 3

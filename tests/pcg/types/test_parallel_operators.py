@@ -7,7 +7,7 @@ import pytest
 from pcg.ops import parallel
 from pcg.types.infer import infer
 from pcg.types.operator import Call
-from pcg.types.parallel import IN_SPACE, IN_TIME, PARALLEL, PLACING
+from pcg.types.parallel_operators import IN_SPACE, IN_TIME, PARALLEL, PLACING
 from pcg.types.tensor import Degrees, ParallelTensor
 
 BY_NAME = {operator.parallel: operator for operator in parallel.OPERATORS}
