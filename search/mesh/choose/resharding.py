@@ -8,7 +8,7 @@ depends on neither the tensor's size nor its rank: so each pair is looked at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -158,50 +158,60 @@ def _keys(
     product = _products(primes)
     # Where a tensor is copied, every device has what it needs of it.
     moved = _union(a[entry] & ~b[entry] for entry in entries if entry != REPLICATE)
-    cell, inner_a, inner_b, met = 1.0, 1.0, 1.0, 1.0
-    shifted = np.zeros_like(moved)
-    for dim in range(rank):
-        alike = _below_lowest(a[dim] ^ b[dim])
-        parts_a, parts_b = product[a[dim] & ~alike], product[b[dim] & ~alike]
-        cell = cell * product[a[dim] & alike]
-        inner_a, inner_b = inner_a * parts_a, inner_b * parts_b
-        met = met * np.maximum(parts_a / parts_b, 1.0)
-        # They cut the same dimension on both sides, but at another place.
-        shifted |= a[dim] & b[dim] & ~alike
+    blocks = _Blocks.of(a, b, rank, product)
     group = product[a[PARTIAL] & ~b[PARTIAL]]
-    before, after = 1.0 / (cell * inner_a), 1.0 / (cell * inner_b)
-    own = 1.0 / (cell * inner_a * inner_b)
     # Along mesh axes that are idle before, one device has what all the others need.
     asking = product[a[IDLE] & ~b[IDLE]]
-    received = np.maximum(after * group - np.where(asking > 1, 0.0, own), 0.0)
+    received = np.maximum(blocks.after * group - np.where(asking > 1, 0.0, blocks.both), 0.0)
     served = np.maximum(asking / product[b[IDLE] & ~a[IDLE]], 1.0)
-    mask = moved | shifted
-    plain = (shifted == 0) & (mask > 0)
+    mask = moved | blocks.shifted
+    plain = (blocks.shifted == 0) & (mask > 0)
     cut_a, cut_b = (_union(side[dim] for dim in range(rank)) for side in (a, b))
     reduced = moved & ~(a[PARTIAL] & b[REPLICATE]) == 0
     scattered = moved & ~(a[PARTIAL] & cut_b) == 0
     gathered = moved & ~(cut_a & b[REPLICATE]) == 0
-    wanted = (b[PARTIAL] > 0) & (a[PARTIAL] != b[PARTIAL])
-    kinds: Sequence[tuple[NDArray[np.bool_], int]] = (
-        (wanted, _NEVER),
-        (received <= 0, _NOTHING),
-        (plain & reduced, _REDUCES),
-        (plain & (scattered | gathered), _PASSES),
-    )
-    kind = np.select([chosen for chosen, _ in kinds], [number for _, number in kinds], _MESSAGES)
+    kinds = {
+        _NEVER: (b[PARTIAL] > 0) & (a[PARTIAL] != b[PARTIAL]),
+        _NOTHING: received <= 0,
+        _REDUCES: plain & reduced,
+        _PASSES: plain & (scattered | gathered),
+    }
+    kind = np.select(list(kinds.values()), list(kinds), _MESSAGES)
+    sends = kind == _MESSAGES
+    part = np.where(sends, received * served, np.where(gathered, blocks.after, blocks.before))
+    messages = np.where(sends, group * blocks.met * served, 0.0)
     moves = (kind > _NOTHING) & (kind < _NEVER)
-    volume = np.where(gathered, after, before)
-    part = np.where(kind == _MESSAGES, received * served, volume)
-    messages = group * met * served
-    return np.stack(
-        [
-            kind,
-            np.where(moves, mask, 0),
-            np.where(moves, part, 0.0),
-            np.where(kind == _MESSAGES, messages, 0.0),
-        ],
-        axis=2,
-    )
+    columns = [kind, np.where(moves, mask, 0), np.where(moves, part, 0.0), messages]
+    return np.stack(columns, axis=2)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks of a tensor before and after each transfer [sources, targets], as parts of it."""
+
+    before: Seconds
+    after: Seconds
+    both: Seconds
+    """What a block before and one after have in common, on the device that has both."""
+    met: Seconds
+    """How many blocks before a block after has elements of."""
+    shifted: Bits
+    """The mesh axes that cut one dimension before and after, but at another place."""
+
+    @staticmethod
+    def of(a: Mapping[int, Bits], b: Mapping[int, Bits], rank: int, product: Seconds) -> _Blocks:
+        """``a`` and ``b``: by entry, the mesh axes that have it before and after."""
+        cell, inner_a, inner_b, met = np.ones((4, 1, 1))
+        shifted = np.zeros((1, 1), np.int32)
+        for dim in range(rank):
+            alike = _below_lowest(a[dim] ^ b[dim])
+            parts_a, parts_b = product[a[dim] & ~alike], product[b[dim] & ~alike]
+            cell = cell * product[a[dim] & alike]
+            inner_a, inner_b = inner_a * parts_a, inner_b * parts_b
+            met = met * np.maximum(parts_a / parts_b, 1.0)
+            shifted = shifted | (a[dim] & b[dim] & ~alike)
+        both = 1.0 / (cell * inner_a * inner_b)
+        return _Blocks(1.0 / (cell * inner_a), 1.0 / (cell * inner_b), both, met, shifted)
 
 
 def _axes_of(placements: Placements, entry: int) -> Bits:
