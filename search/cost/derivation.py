@@ -107,15 +107,15 @@ def _numbers(match: Match) -> dict[str, Symbol]:
 
 def _instances(rule: Rule, made: tuple[Value, ...]) -> dict[Node, Node]:
     """The operators that those of the right side have become."""
-    found: dict[Node, Node] = {}
+    instances: dict[Node, Node] = {}
     pending = [(a.node, b.node) for a, b in zip(rule.right, made, strict=True)]
     while pending:
         pattern, node = pending.pop()
-        if pattern not in found and not isinstance(pattern.call, Leaf):
-            found[pattern] = node
+        if pattern not in instances and not isinstance(pattern.call, Leaf):
+            instances[pattern] = node
             inputs = zip(pattern.inputs, node.inputs, strict=True)
             pending += [(a.node, b.node) for a, b in inputs]
-    return found
+    return instances
 
 
 @lru_cache(maxsize=1 << 12)

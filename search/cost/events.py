@@ -63,7 +63,7 @@ def usage(run: TimedTasks, device: int) -> Usage:
     streams: tuple[list[Event], list[Event]] = ([], [])
     for event in events(run, device):
         streams[event.task.stream].append(event)
-    computing, communicating = (sum(e.seconds for e in found) for found in streams)
+    computing, communicating = (sum(e.seconds for e in own) for own in streams)
     hidden = sum(overlaps(streams[COMMUNICATE], streams[COMPUTE]))
     return Usage(device, computing, communicating, hidden)
 
@@ -71,7 +71,7 @@ def usage(run: TimedTasks, device: int) -> Usage:
 def overlaps(these: Sequence[Event], others: Sequence[Event]) -> list[float]:
     """For each of some events, how long others go on meanwhile; both are in order, and those of
     one list do not overlap."""
-    found: list[float] = []
+    overlapping: list[float] = []
     first = 0
     for event in these:
         while first < len(others) and others[first].end <= event.start:
@@ -80,8 +80,8 @@ def overlaps(these: Sequence[Event], others: Sequence[Event]) -> list[float]:
         while at < len(others) and others[at].start < event.end:
             total += min(event.end, others[at].end) - max(event.start, others[at].start)
             at += 1
-        found.append(total)
-    return found
+        overlapping.append(total)
+    return overlapping
 
 
 def exposures(run: TimedTasks, device: int, phase: int) -> dict[int, float]:
@@ -100,10 +100,10 @@ def exposures(run: TimedTasks, device: int, phase: int) -> dict[int, float]:
 @lru_cache(maxsize=65536)
 def group_of(duration: Duration, device: int) -> int | None:
     """The number of the group that a device is in, if it is in one."""
-    found = np.flatnonzero((duration.groups == device).any(axis=1))
-    return int(found[0]) if len(found) else None
+    groups = np.flatnonzero((duration.groups == device).any(axis=1))
+    return int(groups[0]) if len(groups) else None
 
 
 def busiest(run: TimedTasks, devices: Iterable[int]) -> Usage:
     """The device that is busy for longest, the first of them if there are several."""
-    return max((usage(run, device) for device in devices), key=lambda found: found.busy)
+    return max((usage(run, device) for device in devices), key=lambda used: used.busy)

@@ -67,13 +67,13 @@ def chosen(
     """One of the ways in which each step may be taken back, by what it reads: one that reads what
     is held anyway, else the smallest."""
     held = {key for ways in options if len(ways) == 1 for key in ways[0]}
-    found: list[frozenset[Key]] = [frozenset()] * len(options)
+    reads: list[frozenset[Key]] = [frozenset()] * len(options)
     for i in range(len(options) - 1, -1, -1):
         ways = options[i]
         if ways:
-            found[i] = min(ways, key=lambda way: sum(size(key) for key in way if key not in held))
-            held |= found[i]
-    return found
+            reads[i] = min(ways, key=lambda way: sum(size(key) for key in way if key not in held))
+            held |= reads[i]
+    return reads
 
 
 def saved_positions(graph: Graph) -> dict[Node, Reads]:
@@ -101,11 +101,11 @@ def saved_positions(graph: Graph) -> dict[Node, Reads]:
             # A reader downstream holds it in the layout in which it wants it.
             if known is None or known[1].outputs:
                 places[value] = place
-    found: dict[Node, Reads] = {}
+    saved: dict[Node, Reads] = {}
     for node, reads in places.values():
-        known = found.get(node, Reads())
-        found[node] = Reads(known.operands | reads.operands, known.outputs | reads.outputs)
-    return found
+        known = saved.get(node, Reads())
+        saved[node] = Reads(known.operands | reads.operands, known.outputs | reads.outputs)
+    return saved
 
 
 def _reader(node: Node, value: Value, roots: Mapping[Value, Value]) -> tuple[Node, Reads]:

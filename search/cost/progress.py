@@ -84,6 +84,6 @@ class Phases:
         if self.has_plan and self.is_over:
             raise OutOfTime
         start = perf_counter()
-        found = work()
+        result = work()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + perf_counter() - start
-        return found
+        return result

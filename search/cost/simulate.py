@@ -187,9 +187,9 @@ class Clocks:
         self, times: Times, groups: NDArray[np.intp], each: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """The times, with those of the groups set."""
-        found = times.copy() if isinstance(times, np.ndarray) else np.full(self._devices, times)
-        found[groups] = each[:, None]
-        return found
+        changed = times.copy() if isinstance(times, np.ndarray) else np.full(self._devices, times)
+        changed[groups] = each[:, None]
+        return changed
 
 
 def _at(times: Times, groups: NDArray[np.intp]) -> Times:
@@ -198,13 +198,13 @@ def _at(times: Times, groups: NDArray[np.intp]) -> Times:
 
 
 def _latest(times: Sequence[Times]) -> Times:
-    found = times[0]
+    latest = times[0]
     for other in times[1:]:
-        if isinstance(found, np.ndarray) or isinstance(other, np.ndarray):
-            found = np.maximum(found, other)
+        if isinstance(latest, np.ndarray) or isinstance(other, np.ndarray):
+            latest = np.maximum(latest, other)
         else:
-            found = max(found, other)
-    return found
+            latest = max(latest, other)
+    return latest
 
 
 __all__ = [

@@ -172,7 +172,7 @@ def _buffers(steps: Sequence[ProgramStep], given: Sequence[Exchanged]) -> list[t
     filling: dict[Groups, list[int]] = {}
     sizes: dict[Groups, int] = {}
     full: dict[Groups, float] = {}
-    found: list[tuple[int, ...]] = []
+    buffers: list[tuple[int, ...]] = []
     for number in reversed(order):
         block, groups = given[number]
         if not groups:
@@ -180,9 +180,9 @@ def _buffers(steps: Sequence[ProgramStep], given: Sequence[Exchanged]) -> list[t
         filling.setdefault(groups, []).append(number)
         sizes[groups] = sizes.get(groups, 0) + block
         if sizes[groups] >= full.get(groups, BUCKET):
-            found.append(tuple(filling.pop(groups)))
+            buffers.append(tuple(filling.pop(groups)))
             sizes[groups], full[groups] = 0, FULL
-    return [*found, *map(tuple, filling.values())]
+    return [*buffers, *map(tuple, filling.values())]
 
 
 def tasks(given: Program, *, overlap: bool = True) -> list[Task]:

@@ -62,42 +62,42 @@ class _Builder:
             outer, made = self._sliced(node, made)
         cut = self._cutter.cut_node(node, made, strategy)
         cut.write(self._scribe)
-        found = self._replaced(outer, dict(zip(_ports(made), cut.outer, strict=True)))
-        self._new.update({node.value(port): value for port, value in enumerate(found)})
+        outputs = self._replaced(outer, dict(zip(_ports(made), cut.outer, strict=True)))
+        self._new.update({node.value(port): value for port, value in enumerate(outputs)})
         return cut.inner, cut.view
 
     def _sliced(self, whole: Node, node: Node) -> tuple[tuple[Value, ...], Node]:
         """The outputs of an operator in slices, and the operator on slices itself."""
         streams, slices = self.batches.streams, self.batches.slices
-        found = applied(streams.rules[whole], node, slices)
-        assert found is not None
-        self._scribe.write(found)
-        before = trace(found.made[0])[0].node
+        sliced = applied(streams.rules[whole], node, slices)
+        assert sliced is not None
+        self._scribe.write(sliced)
+        before = trace(sliced.made[0])[0].node
         joined = {value: self._joined(value) for value in dict.fromkeys(before.inputs)}
         after = Node(before.call, tuple(joined[value] for value in before.inputs))
         same = _same_ports(before, after)
         self._scribe.rename(same)
-        return self._replaced(found.made, same), after
+        return self._replaced(sliced.made, same), after
 
     def _joined(self, value: Value) -> Value:
         """An operand without a batch that a pipeline follows."""
         if value.node.is_leaf or value.node.name != "pipeline":
             return value
         for cancel in self.batches.streams.cancel.get(value.rank, ()):
-            found = applied(cancel, value.node, 1)
-            if found is not None:
-                self._scribe.write(found)
-                return found.made[0]
+            cancelled = applied(cancel, value.node, 1)
+            if cancelled is not None:
+                self._scribe.write(cancelled)
+                return cancelled.made[0]
         return value
 
     def _replaced(
         self, values: tuple[Value, ...], replaced: dict[Value, Value]
     ) -> tuple[Value, ...]:
         """Values with others in what they are made of, which stay what they are to readers."""
-        found = Graph(values).replace(replaced).outputs
-        pairs = zip(values, found, strict=True)
+        images = Graph(values).replace(replaced).outputs
+        pairs = zip(values, images, strict=True)
         self._scribe.rename({a: b for a, b in pairs if a not in replaced})
-        return found
+        return images
 
 
 def _ports(node: Node) -> list[Value]:

@@ -72,9 +72,9 @@ def outline(
     those of ``first`` do not fit. None where none do."""
     for price in PRICES:
         chosen = _sparing(batches, machine, stages, first, price)
-        found = _balanced(batches, chosen, machine, stages, kind)
-        if found is not None:
-            return found
+        fitting = _balanced(batches, chosen, machine, stages, kind)
+        if fitting is not None:
+            return fitting
     return None
 
 
@@ -156,11 +156,11 @@ def _estimated(
 ) -> list[StageSeconds]:
     """Forward is taken to be a third of forward and backward."""
     micro, once = sums(chosen.costs.micro), sums(chosen.costs.once)
-    found: list[StageSeconds] = []
+    estimated: list[StageSeconds] = []
     for stage, pair in enumerate(pairwise(bounds)):
         each = float(micro[pair] + between(stage)[pair] / batches.slices)
-        found.append(StageSeconds(each / 3, 2 * each / 3, 0.0, float(once[pair])))
-    return found
+        estimated.append(StageSeconds(each / 3, 2 * each / 3, 0.0, float(once[pair])))
+    return estimated
 
 
 def _crossings(batches: MicroBatches, chosen: Chosen, link: Link) -> Iterator[Crossing]:
@@ -177,7 +177,7 @@ def _crossings(batches: MicroBatches, chosen: Chosen, link: Link) -> Iterator[Cr
                 readers[key].append(i)
                 wanted = batches.block_bytes(value, node, position, chosen.strategies[i])
                 bytes_wanted[key] = max(wanted, bytes_wanted.get(key, 0.0))
-    for (maker, port), found in readers.items():
+    for (maker, port), reading in readers.items():
         ways = 2 if batches.nodes[maker] in trained else 1
         once = link.latency + bytes_wanted[maker, port] / link.bandwidth
-        yield Crossing(maker, tuple(np.unique(found).tolist()), batches.slices * ways * once)
+        yield Crossing(maker, tuple(np.unique(reading).tolist()), batches.slices * ways * once)

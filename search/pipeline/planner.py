@@ -128,11 +128,11 @@ class PipelinePlanner:
                 chosen = self._phases.timed("choosing", batches.choose)
                 if (count * chosen.costs.micro.sum() + chosen.costs.once.sum()) / stages >= best:
                     break
-                found = outline(batches, self.machine, stages, self.kind, chosen)
+                made = outline(batches, self.machine, stages, self.kind, chosen)
                 batches.forget()
-                if found is not None and found.seconds < self.faster_than:
-                    best = min(best, found.seconds)
-                    yield found
+                if made is not None and made.seconds < self.faster_than:
+                    best = min(best, made.seconds)
+                    yield made
 
     def _why_none(self, name: str, source: Streams, cuts: Cuts) -> str:
         """Why there is no outline."""
@@ -159,10 +159,10 @@ class PipelinePlanner:
     def _finalists(self, ranked: list[Outline]) -> Iterator[Built]:
         cost = self._cost(self.machine)
         fits = False
-        for number, found in enumerate(ranked[:MOST_BUILT]):
+        for number, one in enumerate(ranked[:MOST_BUILT]):
             if fits and (number >= FINALISTS or self._phases.is_over):
                 break
-            built = self._built(found, cost)
+            built = self._built(one, cost)
             fits = fits or self._fits(built)
             yield built
 
@@ -175,15 +175,15 @@ class PipelinePlanner:
     def _fits(self, built: Built) -> bool:
         return built.memory <= self.machine.memory_limit()
 
-    def _built(self, found: Outline, cost: CostModel) -> Built:
-        batches = found.batches
-        groups = StageGroups(found.stages, batches.cost.machine.devices, batches.slices)
-        cut = self._phases.timed("building", lambda: build(batches, found.chosen, found.bounds))
+    def _built(self, outline: Outline, cost: CostModel) -> Built:
+        batches = outline.batches
+        groups = StageGroups(outline.stages, batches.cost.machine.devices, batches.slices)
+        cut = self._phases.timed("building", lambda: build(batches, outline.chosen, outline.bounds))
         steps = self._phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
         stages = self._phases.timed("simulating", lambda: stage_seconds(steps, cost, groups))
         memory = max(stage_bytes(steps, cost, groups, self.kind))
         seconds = step_seconds(stages, batches.slices, self.kind)
-        built = Built(found, cut, steps, seconds, memory)
+        built = Built(outline, cut, steps, seconds, memory)
         self.teller.priced(seconds if self._fits(built) else inf)
         return built
 
@@ -209,11 +209,11 @@ class PipelinePlanner:
         )
 
 
-def _interrupted(found: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> bool:
+def _interrupted(results: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> bool:
     """Take what is found, until there is no more or somebody interrupts; whether it was that.
     Raises KeyboardInterrupt where what is known by then is not enough."""
     try:
-        for one in found:
+        for one in results:
             known.append(one)  # what was found stays where this is interrupted
     except KeyboardInterrupt:
         if not is_enough():

@@ -138,11 +138,11 @@ def _held(
     """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the
     optimizer's states; all that one micro-batch has at its fullest time, and of the others under
     way what waits for their backward pass."""
-    found = liveness(steps)
-    turn = found.end // 2
-    change = np.zeros((found.end + 2, groups.devices), np.int64)
+    living = liveness(steps)
+    turn = living.end // 2
+    change = np.zeros((living.end + 2, groups.devices), np.int64)
     waiting = np.zeros(groups.devices, np.int64)
-    for life in found.lifetimes:
+    for life in living.lifetimes:
         one = life.layout.one_slice
         devices = list(life.layout.devices)
         block = prod((one or life.layout).type.block) * cost.itemsize

@@ -132,7 +132,7 @@ def _is_linear(node: Node, dependent: set[Node]) -> bool:
 
 def _cancelling(rules: tuple[Rule, ...]) -> Mapping[int, tuple[Rule, ...]]:
     """The library's rules that a pipeline after its batch is nothing, by the rank of the tensor."""
-    found: dict[int, tuple[Rule, ...]] = {}
+    cancelling: dict[int, tuple[Rule, ...]] = {}
     for rule in (way for both in rules for way in (both, both.reversed)):
         top = rule.left[0].node
         if top.is_leaf or top.name != "pipeline" or not rule.right[0].node.is_leaf:
@@ -140,5 +140,5 @@ def _cancelling(rules: tuple[Rule, ...]) -> Mapping[int, tuple[Rule, ...]]:
         below = top.inputs[0].node
         if not below.is_leaf and below.name == "batch" and below.inputs[0].node.is_leaf:
             rank = below.inputs[0].rank
-            found[rank] = (*found.get(rank, ()), rule)
-    return found
+            cancelling[rank] = (*cancelling.get(rank, ()), rule)
+    return cancelling

@@ -32,11 +32,11 @@ class OperatorRow:
 def rows(plan: Plan) -> list[OperatorRow]:
     """The computing operators of a plan in order."""
     names, batch = node_names(plan.graph), batch_axes(plan.graph)
-    found: list[OperatorRow] = []
+    table: list[OperatorRow] = []
     for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
         cut = cut_text(node, view, batch.get(node))
-        found.append(OperatorRow(names[node][0], _call(node, names), cut, _span(view)))
-    return found
+        table.append(OperatorRow(names[node][0], _call(node, names), cut, _span(view)))
+    return table
 
 
 def _span(view: MachineView) -> str:
@@ -86,12 +86,12 @@ def overall(plan: Plan) -> str:
 
 def pipeline_text(plan: Plan) -> str | None:
     """Such as ``pipeline 4 stages x 8 micro-batches``; None for a plan without one."""
-    found = plan.pipeline
-    if found is None:
+    pipeline = plan.pipeline
+    if pipeline is None:
         return None
-    counts = ((found.stages, "stage"), (found.micro_batches, "micro-batch"))
+    counts = ((pipeline.stages, "stage"), (pipeline.micro_batches, "micro-batch"))
     words = (_counted(number, word) for number, word in counts)
-    waits = "" if found.schedule == "1f1b" else ", two versions of weights"
+    waits = "" if pipeline.schedule == "1f1b" else ", two versions of weights"
     return f"pipeline {' x '.join(words)}{waits}"
 
 

@@ -94,11 +94,11 @@ def _simulated_pipeline(
 def representatives(simulated: SimulatedPlan) -> tuple[int, ...]:
     """A few devices that stand for all: the first and last, those that are busiest and fullest, and
     the first of each stage."""
-    found = {0, simulated.machine.devices - 1, simulated.busiest.device, simulated.memory.device}
+    devices = {0, simulated.machine.devices - 1, simulated.busiest.device, simulated.memory.device}
     if simulated.pipeline is not None:
         groups = simulated.pipeline.groups
-        found.update(range(0, groups.devices, groups.size))
-    return tuple(sorted(found))
+        devices.update(range(0, groups.devices, groups.size))
+    return tuple(sorted(devices))
 
 
 def write_trace(simulated: SimulatedPlan, path: Path, devices: Sequence[int]) -> None:
@@ -119,13 +119,13 @@ def write_trace(simulated: SimulatedPlan, path: Path, devices: Sequence[int]) ->
 def _events(simulated: SimulatedPlan, nodes: Mapping[int, int], shown: Events) -> Iterator[Entry]:
     label = _Labels(simulated)
     for device, node in nodes.items():
-        for found in shown(device):
-            task = found.task
+        for shown_event in shown(device):
+            task = shown_event.task
             place = device, node, task.stream
             name = label.of(task, device)
-            if found.batch is not None:
-                name = f"{name}, micro-batch {found.batch}"
-            yield event(name, PHASES[task.phase], *place, found.start, found.seconds)
+            if shown_event.batch is not None:
+                name = f"{name}, micro-batch {shown_event.batch}"
+            yield event(name, PHASES[task.phase], *place, shown_event.start, shown_event.seconds)
 
 
 def _stages(simulated: SimulatedPlan, pipeline: PipelineRun) -> Iterator[Entry]:

@@ -112,10 +112,10 @@ class _Elimination:
 
     def chosen(self) -> list[int]:
         """The best value of each variable, once all are gone."""
-        found: dict[int, int] = {}
+        values: dict[int, int] = {}
         for best in reversed(self._order):
-            found[best.variable] = int(best.choice[tuple(found[v] for v in best.given)])
-        return [found.get(v, 0) for v in range(len(self._sizes))]
+            values[best.variable] = int(best.choice[tuple(values[v] for v in best.given)])
+        return [values.get(v, 0) for v in range(len(self._sizes))]
 
     def _one(self, values: Values) -> tuple[Values, float]:
         """The array that stands for all of this content but for a constant, and the constant."""
@@ -154,15 +154,15 @@ class _Elimination:
         ]
         shape = tuple(self._sizes[v] for v in scope)
         key = (shape, axis, tuple(sorted((places, id(values)) for places, values in parts)))
-        found = self._sums.get(key)
-        if found is None:
+        best = self._sums.get(key)
+        if best is None:
             total = np.zeros(shape)
             for places, values in parts:
                 total += _spread(values, places, len(scope))
             choice = total.argmin(axis=axis)
             left = np.take_along_axis(total, np.expand_dims(choice, axis), axis).squeeze(axis)
-            found = self._sums[key] = (choice.astype(np.int16), *self._one(left))
-        return found
+            best = self._sums[key] = (choice.astype(np.int16), *self._one(left))
+        return best
 
 
 Scope = tuple[int, ...]
@@ -179,19 +179,19 @@ def order(sizes: Sequence[int], scopes: Iterable[Scope]) -> list[tuple[int, Scop
     entries = {v: _entries(sizes, near[v]) for v in near}
     waiting = [(count, v) for v, count in entries.items()]
     heapify(waiting)
-    found: list[tuple[int, Scope]] = []
+    going: list[tuple[int, Scope]] = []
     while waiting:
         count, variable = heappop(waiting)
         if entries.get(variable) != count:
             continue  # its table has changed since, or it is gone
         del entries[variable]
         scope = near.pop(variable)
-        found.append((variable, tuple(sorted(scope))))
+        going.append((variable, tuple(sorted(scope))))
         for v in scope - {variable}:
             near[v] = (near[v] | scope) - {variable}
             entries[v] = _entries(sizes, near[v])
             heappush(waiting, (entries[v], v))
-    return found
+    return going
 
 
 def _entries(sizes: Sequence[int], scope: Iterable[int]) -> int:
@@ -234,18 +234,18 @@ def restricted(factors: Sequence[Factor], places: Sequence[Places]) -> list[Fact
     """The factors over some values of each variable. One table restricted alike is one table."""
     same = _interned(places)
     known: dict[tuple[object, ...], Values] = {}
-    found: list[Factor] = []
+    fewer: list[Factor] = []
     for factor in factors:
         some = [same[v] for v in factor.variables]
         if factor.values.shape == tuple(map(len, some)):
-            found.append(factor)  # all of its values
+            fewer.append(factor)  # all of its values
             continue
         key = (factor.table, *map(id, some))
         if key not in known:
             part = factor.values[np.ix_(*some)]
             known[key] = part.astype(np.float64) * factor.times
-        found.append(Factor(factor.variables, known[key]))
-    return found
+        fewer.append(Factor(factor.variables, known[key]))
+    return fewer
 
 
 def _interned(places: Sequence[Places]) -> list[Places]:

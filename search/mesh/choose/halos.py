@@ -30,7 +30,7 @@ def halo_seconds(
     cut = own.degrees(mesh.primes).astype(float)
     reads = [axis.operands[position] is not None for axis in own.axes]
     block = tensor.elements * itemsize / np.where(reads, cut, 1.0).prod(axis=1)
-    found = np.zeros(len(own), np.float32)
+    fetching = np.zeros(len(own), np.float32)
     for place, axis in enumerate(own.axes):
         dim = axis.operands[position]
         width = 0 if axis not in slid or dim is None else sum(block_halo(node, position, dim))
@@ -41,5 +41,5 @@ def halo_seconds(
         latency = np.array([p.latency for p in peers])[which]
         inverse = np.array([p.inverse_bandwidth for p in peers])[which]
         share = width * cut[:, place] / tensor.shape[dim]
-        found += np.where(cut[:, place] > 1, latency + block * share * inverse, 0.0)
-    return found if found.any() else None
+        fetching += np.where(cut[:, place] > 1, latency + block * share * inverse, 0.0)
+    return fetching if fetching.any() else None

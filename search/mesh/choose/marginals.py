@@ -62,11 +62,11 @@ def promising(
     passing = _Passing([len(some) for some in places], restricted(factors, places))
     for _ in range(ROUNDS):
         passing.there_and_back()
-    found = [
+    best = [
         some[np.union1d(np.argsort(passing.cost(v), kind="stable")[:most], [value])]
         for v, (value, some) in enumerate(zip(passing.rounded(), places, strict=True))
     ]
-    return _with(found, also)
+    return _with(best, also)
 
 
 def _with(places: Sequence[Places], choices: Sequence[Sequence[int]]) -> list[Places]:

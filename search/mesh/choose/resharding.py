@@ -79,8 +79,8 @@ class Transfers:
         """Of different placements, by their numbers."""
         if (unknown := self._table[np.ix_(a, b)] < 0).any():
             rows, columns = unknown.any(axis=1), unknown.any(axis=0)
-            found = self._found(sources[rows], targets[columns])
-            self._table[np.ix_(a[rows], b[columns])] = found
+            new = self._found(sources[rows], targets[columns])
+            self._table[np.ix_(a[rows], b[columns])] = new
             if len(self._lines) > len(self._padded):
                 self._padded = padded(self._lines)
         lines = seconds(self._padded, volume).astype(np.float32)
@@ -92,12 +92,12 @@ class Transfers:
         content = np.ascontiguousarray(placements).view(f"V{placements.shape[1]}").ravel()
         different, first, inverse = np.unique(content, return_index=True, return_inverse=True)
         known = self._placements
-        found = [known.setdefault(one, len(known)) for one in different.tolist()]
+        numbers = [known.setdefault(one, len(known)) for one in different.tolist()]
         if len(known) > len(self._table):
             grown = np.full((2 * len(known), 2 * len(known)), -1, np.int32)
             grown[: len(self._table), : len(self._table)] = self._table
             self._table = grown
-        return np.array(found, np.intp), first, inverse
+        return np.array(numbers, np.intp), first, inverse
 
     def _found(self, sources: Placements, targets: Placements) -> NDArray[np.int32]:
         """The numbers of the lines of all pairs."""
@@ -225,10 +225,10 @@ def _union(sets: Iterable[Bits]) -> Bits:
 
 def _products(primes: NDArray[np.int64]) -> Seconds:
     """The product of the primes of each set of mesh axes."""
-    found = np.ones(1)
+    products = np.ones(1)
     for prime in primes:
-        found = np.concatenate([found, found * prime])
-    return found
+        products = np.concatenate([products, products * prime])
+    return products
 
 
 def _below_lowest(axes: Bits) -> Bits:

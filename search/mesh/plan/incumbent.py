@@ -40,7 +40,7 @@ PricedTrial = Trial[PricedPlans]
 class SearchState:
     """What was found so far. ``fastest``: seconds of the best plan of each graph."""
 
-    found: dict[PricedPlan, PricedTrial] = field(default_factory=dict[PricedPlan, PricedTrial])
+    priced: dict[PricedPlan, PricedTrial] = field(default_factory=dict[PricedPlan, PricedTrial])
     data_parallel: list[PricedPlan] = field(default_factory=list[PricedPlan])
     fastest: dict[PricedTrial, float] = field(default_factory=dict[PricedTrial, float])
     trials: list[PricedTrial] = field(default_factory=list[PricedTrial])
@@ -49,7 +49,7 @@ class SearchState:
     @property
     def known(self) -> float:
         """Seconds of the fastest plan that fits."""
-        return min((c.seconds for c in self.found if c.fits), default=inf)
+        return min((c.seconds for c in self.priced if c.fits), default=inf)
 
     @property
     def base(self) -> PricedTrial:

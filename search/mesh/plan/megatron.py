@@ -36,9 +36,9 @@ class ColumnsThenRows:
         masks: dict[Node, Mask] = {}
         is_cut = False
         for node, name in self._cuts.items():
-            found = _mask(self._space_of(node), mesh_axes, self._batch.get(node), name)
-            if found is not None:
-                masks[node], along = found
+            strategies = _mask(self._space_of(node), mesh_axes, self._batch.get(node), name)
+            if strategies is not None:
+                masks[node], along = strategies
                 is_cut |= along
         return partial(_allowed, masks) if is_cut else None
 
@@ -68,7 +68,7 @@ def _cuts(graph: Graph, batch: Mapping[Node, str]) -> Mapping[Node, str | None]:
     ``batch``."""
     constant = {node.value() for node in graph.leaves if node.leaf.kind == "weight"}
     cut: dict[Value, int] = {}
-    found: dict[Node, str | None] = {}
+    names: dict[Node, str | None] = {}
     for node in graph.nodes:
         if node.is_leaf:
             continue
@@ -80,10 +80,10 @@ def _cuts(graph: Graph, batch: Mapping[Node, str]) -> Mapping[Node, str | None]:
         axes = [axis for axis in typing.axes if axis.name != batch.get(node)]
         ways = chain(_followed(node, axes, cut), _by_columns(node, axes, constant))
         chosen = next(ways, None)
-        found[node] = None if chosen is None else chosen.name
+        names[node] = None if chosen is None else chosen.name
         dims = (None,) * len(outputs) if chosen is None else chosen.outputs
         cut.update((v, dim) for v, dim in zip(outputs, dims, strict=True) if dim is not None)
-    return found
+    return names
 
 
 def _followed(node: Node, axes: Sequence[Axis], cut: Mapping[Value, int]) -> Iterator[Axis]:

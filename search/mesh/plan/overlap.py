@@ -112,22 +112,22 @@ class Trial(Generic[Judged]):
         only. ``brief``: fewer are looked for, as with a price of memory, which is varied instead.
         """
         brief = brief or price > 0
-        found: dict[Tried[Judged], None] = {}
+        plans: dict[Tried[Judged], None] = {}
         for exposed in FIRST[:2] if brief else FIRST:
-            found[self._try(price, allowed, exposed)] = None
-        best = min(found, key=lambda tried: tried.seconds)
+            plans[self._try(price, allowed, exposed)] = None
+        best = min(plans, key=lambda tried: tried.seconds)
         for resharding in () if brief else AGAIN:
             exposed = Exposed(resharding=resharding, loss=0.0, weights=best.exposed)
-            found[self._try(price, allowed, exposed)] = None
+            plans[self._try(price, allowed, exposed)] = None
         if not brief:
             small = self.is_small
-            bases = [min(found, key=lambda tried: tried.seconds)]
+            bases = [min(plans, key=lambda tried: tried.seconds)]
             if small and self._allows_uncut(allowed):
                 bases.append(self._tried_choice(self._uncut(best.choice)))
             if small:
                 bases.append(self._try(price, allowed, FREE))
-            found |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
-        yield from found
+            plans |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
+        yield from plans
 
     @cached_property
     def at_best(self) -> float:
@@ -172,11 +172,11 @@ class Trial(Generic[Judged]):
     def is_small(self) -> bool:
         """Whether each strategy of each operator can be simulated."""
         nodes = [node for node in self.graph.nodes if not node.is_leaf]
-        found = 0
+        count = 0
         for node in nodes:
             rows = self.chooser.spaces.of(node).strategies.tolist()
-            found += sum(len(starts(row, self.chooser.mesh)) for row in rows)
-            if found * len(nodes) > FEW:
+            count += sum(len(starts(row, self.chooser.mesh)) for row in rows)
+            if count * len(nodes) > FEW:
                 return False
         return True
 
@@ -199,8 +199,8 @@ class Trial(Generic[Judged]):
         while last is not best:
             last, exposed = best, Exposed(loss=0.0, weights=best.exposed)
             least = 0.0 if small else LEAST_SAVED * best.seconds
-            found = sides(self.chooser, spread, allowed, exposed, around=False)
-            ways = [s for s in found if s.saved > least][: None if small else SIDES]
+            promising = sides(self.chooser, spread, allowed, exposed, around=False)
+            ways = [s for s in promising if s.saved > least][: None if small else SIDES]
             for side, fixed in product(ways, (True, False) if small else (True,)):
                 more = put(self.chooser, spread, side, allowed, exposed, fixed=fixed)
                 tried = self._tried_choice(more.choice)
@@ -217,7 +217,7 @@ class Trial(Generic[Judged]):
         allows = {
             n: np.flatnonzero(allowed(n, self.chooser.spaces.of(n))) for n in best.choice.strategies
         }
-        places = {node: found.tolist() for node, found in allows.items()}
+        places = {node: mask.tolist() for node, mask in allows.items()}
         last = None
         while last is not best:
             last = best
@@ -349,15 +349,15 @@ def _changed(choice: Choice, node: Node, strategy: Strategy, start: int) -> Choi
 def _exposed(made: Simulated) -> dict[Node, float]:
     """How much of each weight's exchange is exposed, on the first of its devices."""
     weights = gradients(made.steps).weights
-    found: dict[Node, float] = {}
+    exposed: dict[Node, float] = {}
     by_device: dict[int, dict[int, float]] = {}
     for task in made.run.tasks:
         if task.phase == SYNC:
             device = int(task.duration.groups[0, 0])
             if device not in by_device:
                 by_device[device] = exposures(made.run, device, SYNC)
-            found[weights[task.what]] = by_device[device].get(task.what, 1.0)
-    return found
+            exposed[weights[task.what]] = by_device[device].get(task.what, 1.0)
+    return exposed
 
 
 def updates(made: TimedTasks) -> float:

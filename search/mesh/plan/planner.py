@@ -85,13 +85,13 @@ class MeshPlanner:
         self._phases, self._choosers = Phases(start + self.seconds), {}
         search = SearchState()
         stop = self._searched(graph, search)
-        found = search.found
-        fitting = [c for c in found if c.fits]
+        priced = search.priced
+        fitting = [c for c in priced if c.fits]
         if not fitting:
-            over = min(c.memory - c.limit for c in found)
+            over = min(c.memory - c.limit for c in priced)
             raise does_not_fit(name, self.machine, over, stop)
         best = min(fitting, key=lambda c: c.seconds)
-        trial = found[best]
+        trial = priced[best]
         cut = trial.builder.cut(best.choice, trial.before)
         return Planned(
             finished(
@@ -106,8 +106,8 @@ class MeshPlanner:
                 recompute=best.recompute,
             ),
             SearchReport(
-                sum(c.strategies for c in found),
-                len(found),
+                sum(c.strategies for c in priced),
+                len(priced),
                 stop,
                 self._phases.seconds,
                 sum(chooser.pricing.known for chooser in self._choosers.values()),
@@ -242,13 +242,13 @@ class MeshPlanner:
         chooser = self._phases.timed("rules", lambda: self._chooser(variant.graph, cost, turned))
 
         def judge(made: Simulated) -> PricedPlans:
-            found = tuple(self._judged(chooser, made))
+            plans = tuple(self._judged(chooser, made))
             if self.family == "zero" and not made.choice.fully_sharded:
-                return found  # on the way to fully sharded weights, and none of what was asked for
-            search.found |= dict.fromkeys(found, trial)
+                return plans  # on the way to fully sharded weights, and none of what was asked for
+            search.priced |= dict.fromkeys(plans, trial)
             self._phases.has_plan = True
-            self.teller.priced(min((c.seconds for c in found if c.fits), default=inf))
-            return found
+            self.teller.priced(min((c.seconds for c in plans if c.fits), default=inf))
+            return plans
 
         trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases)
         return trial
@@ -256,9 +256,9 @@ class MeshPlanner:
     def _variants(self, graph: Graph) -> Sequence[Variant]:
         cost = self._cost(self.machine.with_devices(1))
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
-        found = variants(graph, self.library, mode, Chooser.on(cost, Cuts(())), self._limits())
+        graphs = variants(graph, self.library, mode, Chooser.on(cost, Cuts(())), self._limits())
         self.teller.works_on("rewriting")
-        return self._phases.timed("rewriting", lambda: list(found))
+        return self._phases.timed("rewriting", lambda: list(graphs))
 
     def _rewritten(self, base: PricedTrial) -> Variant | None:
         self.teller.works_on("rewriting as it is cut")
@@ -276,15 +276,15 @@ class MeshPlanner:
         mask = self._masked(trial.graph, allowed.mask)
 
         def tries(price: float) -> list[Tried[PricedPlans]]:
-            found = trial.choices(price, mask, brief=allowed.brief)
-            return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in found]
+            plans = trial.choices(price, mask, brief=allowed.brief)
+            return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in plans]
 
         first = tries(0.0)
         best = [candidate for one in first for candidate in one.judged]
         if not allowed.brief:
             best += self._in_parts(trial, min(first, key=lambda one: one.seconds))
         yield from best
-        fastest = min(found.seconds for found in best)
+        fastest = min(one.seconds for one in best)
         if search.known <= fastest or any(c.fits for c in best):
             return
         low, high = 0.0, best[0].seconds / best[0].limit

@@ -69,7 +69,7 @@ class Algebra:
                     openings.append(rule)
             elif is_usable(rule) and not rule.free_symbols:
                 by_root[root.name, root.ranks[0]].append(rule)
-        return Algebra({root: tuple(found) for root, found in by_root.items()}, tuple(openings))
+        return Algebra({root: tuple(own) for root, own in by_root.items()}, tuple(openings))
 
     def applications(self, node: Node, graph: Graph) -> Iterator[Applied]:
         """What the rules make of what an operator computes."""
@@ -148,10 +148,10 @@ class Rewriter:
         first = choice = self.chooser.choose(graph)
         refused: set[object] = set()
         while not self._is_over():
-            found = self._step(choice, derivation, refused)
-            if found is None:
+            better = self._step(choice, derivation, refused)
+            if better is None:
                 break
-            choice, derivation = found
+            choice, derivation = better
         return None if choice is first else (choice.graph, derivation)
 
     def _is_over(self) -> bool:
@@ -190,12 +190,12 @@ class Rewriter:
         for node in graph.nodes:
             if not node.is_leaf:
                 alike[looks[node]].append(node)
-        found: dict[object, tuple[Steps, list[Node]]] = {}
+        groups: dict[object, tuple[Steps, list[Node]]] = {}
         for look, nodes in alike.items():
             for number, steps in enumerate(self._at(nodes[0], graph)):
                 key = (look, number, tuple(step.rule.name for step in steps))
-                found[key] = (steps, nodes)
-        return found
+                groups[key] = (steps, nodes)
+        return groups
 
     def _at(self, node: Node, graph: Graph) -> Iterator[Steps]:
         """The rewrites of what an operator computes."""
@@ -235,8 +235,8 @@ class Rewriter:
         taken: set[Node] = set()
         apart: list[Applied] = []
         for node in places:
-            found = self.algebra.applications(node, graph)
-            applied = next((one for one in found if one.rule.name == rule), None)
+            here = self.algebra.applications(node, graph)
+            applied = next((one for one in here if one.rule.name == rule), None)
             if applied is None:
                 continue
             inside = _inside(applied)
@@ -324,8 +324,8 @@ def _images(node: Node, new: Mapping[Value, Value]) -> dict[Value, Value]:
 def _inside(applied: Applied) -> set[Node]:
     """The operators that a rule replaces, as far as nothing else reads them."""
     stop = set(applied.match.values.values())
-    found = topological((value.node for value in applied.match.outputs), stop)
-    return {node for node in found if not node.is_leaf}
+    replaced = topological((value.node for value in applied.match.outputs), stop)
+    return {node for node in replaced if not node.is_leaf}
 
 
 def _reads(applied: Applied) -> set[Value]:
@@ -334,12 +334,12 @@ def _reads(applied: Applied) -> set[Value]:
 
 def _touched(graph: Graph, steps: Steps) -> set[Node]:
     """The operators that steps replace, in part or whole, or that read a weight that is opened."""
-    found: set[Node] = set()
+    touched: set[Node] = set()
     for step in steps:
         stop = set(step.match.values.values())
-        found.update(topological((v.node for v in step.match.outputs), stop))
-        found.update(u for v in step.match.outputs for u in graph.users.get(v.node, ()))
-    return {node for node in found if node in graph.users and not node.is_leaf}
+        touched.update(topological((v.node for v in step.match.outputs), stop))
+        touched.update(u for v in step.match.outputs for u in graph.users.get(v.node, ()))
+    return {node for node in touched if node in graph.users and not node.is_leaf}
 
 
 def _ports(node: Node) -> range:
@@ -348,12 +348,12 @@ def _ports(node: Node) -> range:
 
 def _around(graph: Graph, nodes: set[Node], distance: int) -> set[Node]:
     """The operators at most so far from some, in either direction; those among them."""
-    found = set(nodes)
+    near = set(nodes)
     for _ in range(distance):
-        found |= {v.node for n in found for v in n.inputs if not v.node.is_leaf} | {
-            user for n in found for user in graph.users.get(n, ())
+        near |= {v.node for n in near for v in n.inputs if not v.node.is_leaf} | {
+            user for n in near for user in graph.users.get(n, ())
         }
-    return found
+    return near
 
 
 def _looks(choice: Choice) -> dict[Node, object]:

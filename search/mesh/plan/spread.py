@@ -71,15 +71,15 @@ def sides(
     rows = _Rows(
         chooser, spread, allowed, chooser.prices(spread.choice.graph, exposed), around=around
     )
-    found: list[BranchLoads] = []
+    ways: list[BranchLoads] = []
     for branches in dict.fromkeys(way for fork in every for way in (fork.branches, fork.innermost)):
         summed = [rows.summed(branch) for branch in branches]
         busy = sum(now for now, _ in summed)
         for mesh_axis, prime in enumerate(chooser.mesh.primes):
             loads, last = _shared(branches, [float(least[mesh_axis]) for _, least in summed], prime)
             if busy > last:
-                found += BranchLoads(mesh_axis, loads, busy - last).turned()
-    return sorted(found, key=lambda side: -side.saved)
+                ways += BranchLoads(mesh_axis, loads, busy - last).turned()
+    return sorted(ways, key=lambda side: -side.saved)
 
 
 def put(
@@ -113,8 +113,8 @@ def put(
     def narrowed(node: Node, space: Space) -> Mask:
         return _leaving(allowed(node, space), space, made.idle(node, mesh))
 
-    found = chooser.choose(choice.graph, 0.0, narrowed, exposed, fixed=others)
-    return Spread(replace(made.choice, strategies=found.strategies), held)
+    chosen = chooser.choose(choice.graph, 0.0, narrowed, exposed, fixed=others)
+    return Spread(replace(made.choice, strategies=chosen.strategies), held)
 
 
 class _Rows:

@@ -53,9 +53,9 @@ def variants(
     if mode in (Mode.JOINT, Mode.PARALLEL):
         yield from _cuttable(start, library)
     if mode is not Mode.PARALLEL:
-        found = rewritten(start, library, alone, limits)
-        if found is not None:
-            yield from _cuttable(found, library)
+        better = rewritten(start, library, alone, limits)
+        if better is not None:
+            yield from _cuttable(better, library)
         elif mode is not Mode.JOINT:
             yield from _cuttable(start, library)
     if mode is Mode.JOINT:
@@ -96,8 +96,8 @@ def rewritten(
     are none."""
     algebra = Algebra.of(library.concrete(variant.graph))
     rewriter = Rewriter(chooser, algebra, limits)
-    found = rewriter.improved(variant.graph, variant.derivation)
-    return None if found is None else Variant(*found)
+    better = rewriter.improved(variant.graph, variant.derivation)
+    return None if better is None else Variant(*better)
 
 
 def _cuttable(variant: Variant, library: Library) -> Iterator[Variant]:

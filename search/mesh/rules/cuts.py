@@ -66,9 +66,9 @@ class Cuts:
     def through(self, node: Node, carriers: Collection[int]) -> Applied | None:
         """What an operator makes of operands that are reduced, reduced after it instead."""
         for some, rule in self._through[node.name]:
-            found = applied(rule, node, 1) if some == carriers else None
-            if found is not None:
-                return found
+            made = applied(rule, node, 1) if some == carriers else None
+            if made is not None:
+                return made
         return None
 
     def _of(self, node: Node) -> Iterator[tuple[str, Rule]]:
@@ -158,9 +158,9 @@ def opened(
         outputs = tuple(made.value(port) for port in range(len(node.types)))
         scribe.rename({node.value(port): value for port, value in enumerate(outputs)})
         if node in nodes:
-            for found in simpler(made):
-                scribe.write(found)
-                outputs = found.made
+            for simple in simpler(made):
+                scribe.write(simple)
+                outputs = simple.made
                 break
         new.update({node.value(port): value for port, value in enumerate(outputs)})
     return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation

@@ -64,8 +64,8 @@ class Mesh:
     def gradient_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
         """Seconds of the all_reduce of a weight's gradient in each group of a mask, of a volume of
         bytes on a device."""
-        found, inverse = self._each(masks)
-        return bucketed(padded([pairs.all_reduce for pairs in found])[inverse], volume)
+        groups, inverse = self._each(masks)
+        return bucketed(padded([pairs.all_reduce for pairs in groups])[inverse], volume)
 
     def _each(self, masks: Masks) -> tuple[list[Peers], NDArray[np.intp]]:
         """The groups of some masks, each different mask measured once, and which each one has."""
@@ -95,14 +95,14 @@ class Mesh:
 def _primes(machine: Machine) -> tuple[int, ...]:
     """Prime factors of the number of devices, level by level where whole units take part."""
     rest = machine.devices
-    found: list[int] = []
+    primes: list[int] = []
     for level in machine.levels[:-1]:
         if rest % level.count == 0:
-            found = [*_factors(level.count), *found]
+            primes = [*_factors(level.count), *primes]
             rest //= level.count
         else:
             break
-    return (*_factors(rest), *found)
+    return (*_factors(rest), *primes)
 
 
 def _turned(primes: tuple[int, ...], machine: Machine) -> tuple[int, ...]:
@@ -115,11 +115,11 @@ def _turned(primes: tuple[int, ...], machine: Machine) -> tuple[int, ...]:
 
 
 def _factors(number: int) -> list[int]:
-    found: list[int] = []
+    primes: list[int] = []
     prime = 2
     while number > 1:
         while number % prime == 0:
-            found.append(prime)
+            primes.append(prime)
             number //= prime
         prime += 1
-    return found
+    return primes

@@ -37,10 +37,10 @@ class Fork:
         """The branches, of which one with a fork within stands for the branches of that: of a row
         of concats, say, all that is joined. One with several forks stands for itself, as one of
         these waits for the other."""
-        found: list[Branch] = []
+        innermost: list[Branch] = []
         for branch, within in zip(self.branches, self.inside, strict=True):
-            found += within[0].innermost if len(within) == 1 else [branch]
-        return tuple(found)
+            innermost += within[0].innermost if len(within) == 1 else [branch]
+        return tuple(innermost)
 
 
 def forks(graph: Graph) -> list[Fork]:
@@ -97,8 +97,8 @@ class _Ordered:
         through = sum(
             1 << i for i in members if (self.before[i] | self.after[i] | 1 << i) & every == every
         )
-        found: dict[int, list[int]] = {}
+        between: dict[int, list[int]] = {}
         for i in members:
             if not through >> i & 1:
-                found.setdefault((self.before[i] & through).bit_count(), []).append(i)
-        return list(found.values())
+                between.setdefault((self.before[i] & through).bit_count(), []).append(i)
+        return list(between.values())
