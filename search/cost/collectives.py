@@ -1,4 +1,4 @@
-"""What collective communication costs over the levels of a machine.
+"""Seconds of collectives such as all_reduce over the levels of a machine.
 
 All algorithms take a time that is linear in the bytes moved, so each is a *line*, the seconds that
 it takes for nothing and those for each byte more, and a collective takes the cheapest of its lines.

@@ -1,4 +1,4 @@
-"""What computations and transfers cost on a machine.
+"""The cost model: seconds of computations and transfers on a machine.
 
 A task takes what ``search.cost.efficiency`` says of its arithmetic and memory traffic, on the
 slowest of its devices. A message of b bytes takes alpha + b / beta; ``search.cost.collectives`` has

@@ -1,4 +1,4 @@
-"""How a graph was arrived at, step by step, in a form that others can follow.
+"""Derivations: the rule applications that led to a graph, in a form that an audit can follow.
 
 A step names the values that it concerns by ids that stay what they are
 (``pcg.plan.derivation.Application``), so that following it takes no longer than the rule is large.

@@ -1,4 +1,4 @@
-"""How long a device is busy with operators: a roofline with efficiency curves, or a profile.
+"""Seconds of operators on a device: by a roofline with efficiency curves, or by a profile.
 
 The roofline (Williams, Waterman and Patterson, CACM 2009) is the limit for large operators, up to a
 fraction of both peaks; ``efficiency.toml`` has the curves and where they come from.

@@ -1,4 +1,4 @@
-"""What a device does when: the events of a simulated step, and how much communication is hidden."""
+"""The timeline of a device: events of a simulated step, and how much communication is hidden."""
 
 from __future__ import annotations
 

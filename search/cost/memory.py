@@ -1,4 +1,4 @@
-"""How much memory a plan takes on each device, and what it is taken by.
+"""Memory of a plan: bytes on its fullest device, by what takes them.
 
 Weights, what the optimizer keeps of them, and the buffers in which several devices add gradients up
 are there for the whole step; all other tensors come and go (``search.cost.liveness``). What counts

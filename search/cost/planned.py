@@ -1,4 +1,4 @@
-"""What planners are asked for: a plan, and what the search for it did."""
+"""The interface of planners: a plan with a report on the search for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search tells of itself while it goes on."""
+"""The progress of a search: its status for an observer, and the seconds of its phases."""
 
 from __future__ import annotations
 

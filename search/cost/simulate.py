@@ -1,5 +1,4 @@
-"""The time of one training step, by an event-driven simulation of its tasks
-(``search.cost.tasks``).
+"""Event-driven simulation of a training step: when each of its tasks (``tasks``) runs.
 
 A task starts when all that it uses is done and the streams of all its devices are free, in the
 order of issue, so communication overlaps with computation as far as neither waits for the other:

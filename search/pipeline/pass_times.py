@@ -1,4 +1,4 @@
-"""What each stage of a pipeline does when: the passes of its micro-batches, as they are priced.
+"""Start times of the passes of micro-batches through the stages of a pipeline, as they are priced.
 
 1F1B: as ``search.pipeline.clock`` counts it, from the start of a step to its end. PipeDream-2BW
 has no start: one step begins while others are under way. What is found is one step of many that

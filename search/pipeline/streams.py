@@ -1,4 +1,4 @@
-"""Which operators of a model can work on the batch slice by slice.
+"""Streams: the operators of a model that can work on the batch slice by slice.
 
 The samples are the first dimension of the model's inputs. An operator *streams* where it reads all
 its samples at one index that the library has a rule for (``op(x) = batch(op(pipeline(x)))``). What

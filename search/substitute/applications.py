@@ -1,4 +1,4 @@
-"""What the search may do to a graph: the applications of the library's rules, and nothing else."""
+"""Applications of the rules: every graph that one rule of the library makes of a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost of each strategy of an operator by itself, in one table."""
+"""The costs of every strategy of an operator by itself, in one table: seconds and bytes."""
 
 from __future__ import annotations
 

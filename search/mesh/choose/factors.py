@@ -1,8 +1,15 @@
 """The least sum of tables over finitely many choices, by variable elimination.
 
-Eliminating a variable adds the tables that it is in and keeps, for every choice of the other
-variables in these, its best value (Bertele and Brioschi, 1972). The next to go is the one whose
-table is least; along chains and branches that join again, tables stay small.
+Problem: each variable has finitely many values, and tables of a few variables each add up to a sum
+to be made least.
+
+Method: eliminating a variable adds the tables that it is in and keeps, for every choice of the
+other variables in these, its best value (Bertele and Brioschi, Nonserial Dynamic Programming,
+1972). The next to go is the one whose table is least. Along chains and branches that join again,
+tables stay small; time and memory are those of the largest table, which is exponential in the
+variables that it has.
+
+The least sum is exact, to a picosecond for each table.
 """
 
 from __future__ import annotations

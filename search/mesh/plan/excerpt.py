@@ -1,4 +1,4 @@
-"""A few operators cut out of a large graph, so that a change is judged by what is near it."""
+"""Excerpts of a graph: a few operators as a graph of their own, to judge a change near them."""
 
 from __future__ import annotations
 

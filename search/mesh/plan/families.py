@@ -1,4 +1,4 @@
-"""Families of strategies: what each planner may choose from."""
+"""Families of strategies: those that each planner may choose from, such as data parallelism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan that a planner returns, once it knows how it cuts a model."""
+"""The plan file of what a planner chose, with its estimates, and the answer that nothing fits."""
 
 from __future__ import annotations
 

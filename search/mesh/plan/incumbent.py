@@ -1,4 +1,4 @@
-"""Incumbents: the best plans that a search over strategies has found so far."""
+"""The plans that a search over strategies has priced so far, and the best of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data x tensor parallelism as it is written by hand for transformers and perceptrons.
+"""Data x tensor parallelism in Megatron's manner: columns of one product, then rows of the next.
 
 A product with weights whose operand is whole is cut by columns of the weights; what follows works
 on its part, until a product cuts its weights by rows and leaves partial sums (Shoeybi et al.,

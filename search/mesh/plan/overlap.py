@@ -1,9 +1,16 @@
-"""Strategies that are fastest with communication that overlaps with computation.
+"""Choices of strategies by simulated plans, so that hidden communication does not count.
 
-The search over strategies adds up seconds, and how much of them is hidden only a whole plan tells.
-So it is asked several times: with all communication counted, with the exchange of weights'
-gradients taken to be hidden, with half of the resharding hidden; then with each weight's exchange
-counted as far as it was exposed in the fastest plan so far. Each answer is simulated.
+Problem: find the strategies with which a step takes least time. The sum that ``choosing`` makes
+least counts all communication, and only a simulated plan tells how much of it is exposed.
+
+Method: a descent over simulated plans. The sum is made least several times: with all communication
+counted, with the exchange of weights' gradients taken to be hidden, with half of the resharding
+hidden; then with each weight's exchange counted as far as it was exposed in the fastest plan so
+far. Branches of a graph are put side by side where that is faster (``spread``). A small graph is
+then changed operator by operator, and pair by pair, as long as a change makes it faster.
+
+Each plan's seconds are as the simulation has them. The choice is heuristic: a step that is faster
+only after three changes at once is not found. ``at_best`` is the bound that rules graphs out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,16 @@
-"""From a model to a plan by strategies: the search's default engine."""
+"""The planner over strategies: the fastest plan of a model that fits the memory of its machine.
+
+Problem: choose a variant of the model's graph, a strategy for every operator, and whether weights
+are fully sharded and results recomputed, so that a simulated step takes least time and every device
+has the memory.
+
+Method: for each variant and each family of strategies, choices that are fastest with overlap
+(``overlap``); where these do not fit, choices in which memory has a price, found by bisection of
+the price. The same on fewer devices, as long as that is faster. A variant whose bound is slower
+than the best plan so far is left out.
+
+Every candidate is simulated, and its memory is counted; what is tried is a heuristic selection.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,16 @@
-"""Algebra together with strategies: rewrites that make the whole faster as it is cut best.
+"""Algebraic rewrites, judged by the strategies that are best after them.
 
-A rewrite is tried where it would be made: the operators near it choose their strategies anew, those
-further away keep theirs. Places that look alike and are cut alike are one place, of which one is
-tried; where it gains, the rewrite is made at all of them, and stays if the whole graph, with all
-strategies chosen again, is faster (descent over groups of rewrites; each is judged after
-parallelization, not before, which is what makes the optimization joint: Unity, sections 2 and 6.4).
+Problem: find rewrites of a graph, by rules of the library, after which its best strategies take
+less time. Judging a rewrite after parallelization, not before, is what makes the optimization joint
+(Unity, OSDI 2022, sections 2 and 6.4).
+
+Method: greedy descent over groups of rewrites. Places that look alike and are cut alike are one
+group, of which one place is tried. The operators near it choose their strategies anew, those
+further away keep theirs. Where the place gains, the rewrite is made at all places of the group; it
+stays if the whole graph, with all strategies chosen again, is faster.
+
+The gain of a place is an estimate, the gain of the whole is as the sum of ``choosing`` has it. That
+no other order of rewrites gains more is not shown.
 
 Some rules want a fully sharded weight where a model has it whole. Such a weight, or a part of it
 that an earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its

@@ -1,11 +1,12 @@
-"""Strategies with branches side by side, each on devices of its own.
+"""Branches side by side: strategies in which branches of a graph run on devices of their own.
 
-Along one mesh axis every device computes a part of the branches, and none of the others. What that
-saves is kernels' latency, gradients that fewer devices exchange, and work that cannot be cut; what
-it costs is resharding to and from the branches. The search over strategies adds up seconds as if
-all operators ran one after the other, so that it never sees the first; here a mesh axis is left
-idle in all branches of a fork, strategies of these are chosen anew, and each branch is given to the
-device of the mesh axis that has least to do (longest first: Graham, SIAM J. Appl. Math. 1969).
+Problem: the search over strategies adds up seconds as if all operators ran one after the other, so
+that it never sees what branches side by side save: kernels' latency, gradients that fewer devices
+exchange, and work that cannot be cut. They cost resharding to and from the branches.
+
+Method: one mesh axis is left idle in all branches of a fork. Strategies of these are chosen anew,
+and each branch is given to the device along the axis that has least to do, longest branch first
+(Graham, SIAM J. Appl. Math. 1969). What a fork promises is an estimate; whoever asks simulates it.
 """
 
 from __future__ import annotations

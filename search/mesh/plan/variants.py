@@ -1,4 +1,4 @@
-"""Graphs that compute what a model does, of which a planner cuts the best.
+"""Variants of a model: equal graphs by rewrites, of which a planner takes the fastest.
 
 Whether algebra comes before parallelization or together with it is a planner's mode (Unity, section
 6.4): *parallel* leaves the model as it is; *algebra* and *sequential* take the rewrites that are

@@ -1,4 +1,4 @@
-"""The library's rules that cut an operator along one of its indices."""
+"""The rules of the library that cut an operator along one of its indices, by operator."""
 
 from __future__ import annotations
 

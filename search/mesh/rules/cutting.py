@@ -1,4 +1,4 @@
-"""An operator, as rules cut it one after the other."""
+"""Cutting one operator: the rules of its strategy, applied one after the other."""
 
 from __future__ import annotations
 

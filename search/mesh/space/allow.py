@@ -1,4 +1,4 @@
-"""Which strategies a planner may use: all of them, or those of a family known by name."""
+"""Masks of strategies: which a planner may use, all of them or those of a family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The axes of the device mesh, and what communication along some of them costs."""
+"""The device mesh: its axes, and what communication along some of them costs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Branches of a graph: operators that lie between the same others and depend on each other in
-nothing, so that they may run side by side on different devices.
+"""Branches of a graph: sets of operators that may run side by side, as none depends on another.
 
 Any graph is a row of operators through which all paths go and of what lies between two of them.
 What lies between may fall into several components: these are branches, and each of them is looked
