@@ -156,8 +156,18 @@ class Node:
         assert isinstance(self.call, Leaf)
         return self.call
 
+    @property
+    def is_weight(self) -> bool:
+        """Whether it is a leaf that is trained."""
+        return isinstance(self.call, Leaf) and self.call.kind == "weight"
+
     def value(self, port: int = 0) -> Value:
         return Value(self, port)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """All its outputs, by port."""
+        return tuple(Value(self, port) for port in range(len(self.types)))
 
 
 def _restored(call: Call | Leaf, inputs: tuple[Value, ...], digest: str) -> Node:
@@ -197,6 +207,11 @@ class Graph:
     def nodes(self) -> tuple[Node, ...]:
         """Every node, operands before their users, in an order that depends on structure only."""
         return topological(value.node for value in self.outputs)
+
+    @cached_property
+    def operators(self) -> tuple[Node, ...]:
+        """The nodes that are no leaves, in order."""
+        return tuple(node for node in self.nodes if not node.is_leaf)
 
     @cached_property
     def digest(self) -> str:

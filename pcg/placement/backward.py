@@ -48,7 +48,7 @@ def gradients(schedule: Schedule) -> Gradients:
         step = schedule.steps[number]
         needs: frozenset[int] | None = None
         if isinstance(step, Load):
-            if step.slot in live and step.slot.value.node.leaf.kind == "weight":
+            if step.slot in live and step.slot.value.node.is_weight:
                 weights.append(step.slot.value.node)
         elif _node(step) in wanted and not live.isdisjoint(step.results):
             live.update(step.operands)

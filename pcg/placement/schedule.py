@@ -129,8 +129,8 @@ class Scheduler:
         self._homes: dict[Node, Layout] = {}
 
     def run(self, graph: Graph) -> Schedule:
-        for node in graph.nodes:
-            if not node.is_leaf and not node.is_parallel:
+        for node in graph.operators:
+            if not node.is_parallel:
                 self._compute(node)
         outputs = tuple(self._output(value) for value in graph.outputs)
         return Schedule(tuple(self._steps), outputs, dict(self._homes))
@@ -141,8 +141,7 @@ class Scheduler:
             self._fetch(value, operand_layout(node, i, view)) for i, value in enumerate(node.inputs)
         )
         results = tuple(
-            Slot(node.value(port), output_layout(node, port, view))
-            for port in range(len(node.types))
+            Slot(value, output_layout(node, value.port, view)) for value in node.outputs
         )
         self._steps.append(Compute(node, view, operands, results))
 
@@ -190,8 +189,8 @@ class Scheduler:
 
 def schedule(graph: Graph, views: Mapping[Node, MachineView]) -> Schedule:
     """The steps of a graph whose operators have views. Operators without one: InputError."""
-    for node in graph.nodes:
-        if not node.is_leaf and not node.is_parallel and node not in views:
+    for node in graph.operators:
+        if not node.is_parallel and node not in views:
             raise InputError("plan", f"{node.name} has no machine view")
     return Scheduler(views).run(graph)
 

@@ -76,8 +76,8 @@ class Scribe:
         )
         nodes = _instances(rule, applied.made)
         for operator, node in enumerate(nodes[pattern] for pattern in rule.created):
-            for port in range(len(node.types)):
-                self.ids[node.value(port)] = made_id(number, operator, port)
+            for value in node.outputs:
+                self.ids[value] = made_id(number, operator, value.port)
 
     def rename(self, same: Mapping[Value, Value]) -> None:
         """Note that values have become others by what was replaced in what they are made of."""
@@ -87,8 +87,7 @@ class Scribe:
         """Note that a rule was applied to a graph all of whose values are known. The graph
         afterwards."""
         replaced = applied.replaced
-        values = [n.value(p) for n in graph.nodes for p in range(len(n.types))]
-        kept = [value for value in values if value not in replaced]
+        kept = [v for node in graph.nodes for v in node.outputs if v not in replaced]
         before = [self.ids[value] for value in kept]
         self.write(applied)
         images = zip(before, kept, rebuild(tuple(kept), replaced), strict=True)

@@ -80,21 +80,24 @@ def saved_positions(graph: Graph) -> dict[Node, Reads]:
     """For an uncut graph: the operands and outputs of each operator that are held because
     back-propagation reads them; what several read is listed once, at its first reader."""
     trained = gradient_nodes(graph)
-    nodes = [node for node in graph.nodes if not node.is_leaf]
+    nodes = graph.operators
     roots: dict[Value, Value] = {}
     ways: list[list[frozenset[Value]]] = []
     places: dict[Value, tuple[Node, Reads]] = {}
     for node in nodes:
         operands = [roots.get(value, value) for value in node.inputs]
-        shown = [view_of(node, port) for port in range(len(node.types))]
-        for port, of in enumerate(shown):
-            roots[node.value(port)] = node.value(port) if of is None else operands[of]
+        for value in node.outputs:
+            of = view_of(node, value.port)
+            roots[value] = value if of is None else operands[of]
         needs = frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
-        own = [_keys(reads, operands, _outputs(node, roots)) for reads in back_reads(node, needs)]
+        own = [
+            _keys(reads, operands, [roots[value] for value in node.outputs])
+            for reads in back_reads(node, needs)
+        ]
         ways.append(own if needs else [])
     for node, read in zip(nodes, chosen(ways, lambda value: value.type.elements), strict=True):
         for value in read:
-            if value.node.is_leaf and value.node.leaf.kind == "weight":
+            if value.node.is_weight:
                 continue
             place = _reader(node, value, roots)
             known = places.get(value)
@@ -116,10 +119,6 @@ def _reader(node: Node, value: Value, roots: Mapping[Value, Value]) -> tuple[Nod
         if roots.get(operand, operand) == value and (whole or value.node.is_leaf):
             return node, Reads(frozenset({i}))
     return value.node, Reads(outputs=frozenset({value.port}))
-
-
-def _outputs(node: Node, roots: Mapping[Value, Value]) -> list[Value]:
-    return [roots[node.value(port)] for port in range(len(node.types))]
 
 
 def _keys(reads: Reads, operands: Sequence[Key], outputs: Sequence[Key]) -> frozenset[Key]:
@@ -263,7 +262,7 @@ class _Reader:
             begin = self.end - 1 - i
             if slot not in self.static:
                 made.append(Life(slot.layout, begin, self.end - 1 - self.maker[slot]))
-            elif slot.value.node.leaf.kind == "weight":
+            elif slot.value.node.is_weight:
                 end = self.end - 1 - complete[slot] if is_shared(slot.layout) else self.end
                 of_weights.append(Life(slot.layout, begin, end))
         return made, of_weights

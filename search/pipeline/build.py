@@ -57,13 +57,13 @@ class _Builder:
     def _operator(self, node: Node, strategy: Strategy) -> tuple[Node, MachineView]:
         made = Node(node.call, tuple(self._new[value] for value in node.inputs))
         self._scribe.rename(_same_ports(node, made))
-        outer = tuple(made.value(port) for port in range(len(node.types)))
+        outer = made.outputs
         if node in self.batches.streams.axes and self.batches.slices > 1:
             outer, made = self._sliced(node, made)
         cut = self._cutter.cut_node(node, made, strategy)
         cut.write(self._scribe)
-        outputs = self._replaced(outer, dict(zip(_ports(made), cut.outer, strict=True)))
-        self._new.update({node.value(port): value for port, value in enumerate(outputs)})
+        outputs = self._replaced(outer, dict(zip(made.outputs, cut.outer, strict=True)))
+        self._new.update(zip(node.outputs, outputs, strict=True))
         return cut.inner, cut.view
 
     def _sliced(self, whole: Node, node: Node) -> tuple[tuple[Value, ...], Node]:
@@ -100,9 +100,5 @@ class _Builder:
         return images
 
 
-def _ports(node: Node) -> list[Value]:
-    return [node.value(port) for port in range(len(node.types))]
-
-
 def _same_ports(before: Node, after: Node) -> dict[Value, Value]:
-    return dict(zip(_ports(before), _ports(after), strict=True))
+    return dict(zip(before.outputs, after.outputs, strict=True))

@@ -92,7 +92,7 @@ class MicroBatches:
         slices = Slices(self.slices, self.streams.axes)
         spaces = Spaces(Mesh(self.cost.machine), self.cuts, slices, partials_pass=False)
         self.pricing = Pricing(spaces, self.cost)
-        self.nodes = tuple(node for node in self.streams.graph.nodes if not node.is_leaf)
+        self.nodes = self.streams.graph.operators
 
     @property
     def spaces(self) -> Spaces:
@@ -179,7 +179,7 @@ class MicroBatches:
         degrees = space.degrees(self.spaces.mesh.primes).astype(float)
         blocks: dict[int, Vector] = {}
         for position, value in enumerate(node.inputs):
-            if value.node.is_leaf and value.node.leaf.kind == "weight":
+            if value.node.is_weight:
                 named = [axis.operands[position] is not None for axis in space.axes]
                 block = prod(task.inputs[position].type.block)
                 parts = np.where(named, degrees, 1.0).prod(axis=1)

@@ -124,7 +124,7 @@ class Chooser:
         that are looked at, all by default; ``fixed``: the strategies of some that are settled.
         ``also``: strategies of all of them that are looked at in any case, if they are allowed.
         ``ends``: what has to come out whole, by default all outputs."""
-        nodes = [n for n in graph.nodes if not n.is_leaf and (among is None or n in among)]
+        nodes = [n for n in graph.operators if among is None or n in among]
         number = {node: i for i, node in enumerate(nodes)}
         spaces = [self.spaces.of(node) for node in nodes]
         masks = [
@@ -142,7 +142,7 @@ class Chooser:
 
     def prices(self, graph: Graph, exposed: Exposed = ALL) -> Prices:
         """What the strategies of all operators cost, and what moves between them, in seconds."""
-        nodes = [node for node in graph.nodes if not node.is_leaf]
+        nodes = graph.operators
         number = {node: i for i, node in enumerate(nodes)}
         factors = list(self._factors(graph, number, 0.0, exposed))
         alone = {nodes[f.variables[0]]: f.scaled for f in factors if len(f.variables) == 1}

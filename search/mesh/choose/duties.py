@@ -43,9 +43,9 @@ def duties_in(
         first: list[int] = []
         for position, value in enumerate(node.inputs):
             leaf = value.node
-            if leaf.is_leaf and leaf.leaf.kind == "weight" and leaf not in read:
+            if leaf.is_weight and leaf not in read:
                 read.add(leaf)
                 first.append(position)
-        added = tuple(parts[node.value(port)] for port in range(len(node.types)))
+        added = tuple(parts[value] for value in node.outputs)
         duties[node] = Duties(needs, tuple(first), saved.get(node, Reads()), added)
     return duties

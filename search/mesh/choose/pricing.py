@@ -62,10 +62,9 @@ class Pricing:
 
     def computing(self, graph: Graph) -> Mapping[Node, Seconds]:
         """Seconds for which each strategy of each operator computes, forward and backward."""
-        nodes = [node for node in graph.nodes if not node.is_leaf]
         return {
             node: self.own(node, replace(duties.without_weights, saved=Reads())).seconds
-            for node, duties in duties_in(graph, nodes).items()
+            for node, duties in duties_in(graph, graph.operators).items()
         }
 
     @remembered

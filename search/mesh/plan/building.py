@@ -52,7 +52,7 @@ class Builder:
                 new[node.value()] = node.value()
                 continue
             made = Node(node.call, tuple(new[value] for value in node.inputs))
-            scribe.rename({node.value(p): made.value(p) for p in range(len(node.types))})
+            scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
             strategy, start = choice.strategies[node], choice.starts.get(node, 0)
             key = self.spaces.kind(node), made, strategy, start
             if key not in known:
@@ -60,7 +60,7 @@ class Builder:
             cut = known[key]
             cut.write(scribe)
             views[cut.inner] = cut.view
-            new.update({node.value(port): value for port, value in enumerate(cut.outer)})
+            new.update(zip(node.outputs, cut.outer, strict=True))
         placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
         if choice.fully_sharded:
             weights = {leaf.leaf.name for leaf in choice.graph.leaves}
@@ -73,7 +73,7 @@ class Builder:
         on devices from ``start`` on."""
         own, cuts, mesh = self.spaces.of(whole), self.spaces.cuts, self.spaces.mesh
         rules = cuts.of(whole)
-        made = Cutting([node.value(port) for port in range(len(node.types))], node)
+        made = Cutting(list(node.outputs), node)
         for place in in_order(own, strategy):
             axis, entries = own.axes[place], zip(mesh.primes, strategy, strict=True)
             degree = prod(prime for prime, entry in entries if entry == place)

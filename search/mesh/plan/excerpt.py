@@ -34,7 +34,7 @@ class Excerpt:
             for value in node.inputs
             if value.node not in nodes and not value.node.is_leaf
         }
-        ordered = tuple(node.value(p) for node in nodes for p in range(len(node.types)))
+        ordered = tuple(value for node in nodes for value in node.outputs)
         images = dict(zip(ordered, rebuild(ordered, leaves), strict=True))
         ends = frozenset(graph.outputs)
         read = {

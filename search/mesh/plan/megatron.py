@@ -66,13 +66,11 @@ def _mask(
 def _cuts(graph: Graph, batch: Mapping[Node, str]) -> Mapping[Node, str | None]:
     """By operator that reads more than weights, the index that is cut besides that of samples,
     ``batch``."""
-    constant = {node.value() for node in graph.leaves if node.leaf.kind == "weight"}
+    constant = {node.value() for node in graph.leaves if node.is_weight}
     cut: dict[Value, int] = {}
     names: dict[Node, str | None] = {}
-    for node in graph.nodes:
-        if node.is_leaf:
-            continue
-        outputs = [node.value(port) for port in range(len(node.types))]
+    for node in graph.operators:
+        outputs = node.outputs
         if constant.issuperset(node.inputs):
             constant.update(outputs)
             continue

@@ -178,7 +178,7 @@ class Trial(Generic[Judged]):
     @cached_property
     def is_small(self) -> bool:
         """Whether each strategy of each operator can be simulated."""
-        nodes = [node for node in self.graph.nodes if not node.is_leaf]
+        nodes = self.graph.operators
         count = 0
         for node in nodes:
             rows = self.chooser.spaces.of(node).strategies.tolist()
@@ -188,7 +188,7 @@ class Trial(Generic[Judged]):
         return True
 
     def _allows_uncut(self, allowed: Allowed) -> bool:
-        nodes = [node for node in self.graph.nodes if not node.is_leaf]
+        nodes = self.graph.operators
         return all(allowed(node, self.chooser.spaces.of(node))[UNCUT] for node in nodes)
 
     def _improved(self, tried: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:

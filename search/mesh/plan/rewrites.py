@@ -65,7 +65,7 @@ class Algebra:
         openings: list[Rule] = []
         whole = [rule for rule in rules if rule.family not in PARALLEL]
         for rule in (way for both in whole for way in (both, both.reversed)):
-            nodes = [n for n in Graph((*rule.left, *rule.right)).nodes if not n.is_leaf]
+            nodes = Graph((*rule.left, *rule.right)).operators
             if rule.derived or any(n.is_parallel for n in nodes):
                 continue
             root = next((v.node for v in rule.left if not v.node.is_leaf), None)
@@ -112,7 +112,7 @@ def _is_weight(value: Value) -> bool:
     """Whether a value is a weight or a part of one."""
     while value.node.name == "split":
         (value,) = value.node.inputs
-    return value.node.is_leaf and value.node.leaf.kind == "weight"
+    return value.node.is_weight
 
 
 def _joints(node: Node, position: int) -> Iterator[int]:
@@ -193,9 +193,8 @@ class Rewriter:
         graph = choice.graph
         looks = _looks(choice)
         alike: dict[object, list[Node]] = defaultdict(list)
-        for node in graph.nodes:
-            if not node.is_leaf:
-                alike[looks[node]].append(node)
+        for node in graph.operators:
+            alike[looks[node]].append(node)
         groups: dict[object, tuple[Steps, list[Node]]] = {}
         for look, nodes in alike.items():
             for number, steps in enumerate(self._at(nodes[0], graph)):
@@ -260,7 +259,7 @@ class Rewriter:
         excerpt = Excerpt.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
         strategies = {image: choice.strategies[node] for node, image in excerpt.images.items()}
         first = graph = excerpt.graph
-        kept = {n.value(p): n.value(p) for n in first.nodes for p in _ports(n)}
+        kept = {value: value for node in first.nodes for value in node.outputs}
         ends = excerpt.ends
         for step in steps:
             replaced = excerpt.replaced(step)
@@ -324,7 +323,7 @@ def _images(node: Node, new: Mapping[Value, Value]) -> dict[Value, Value]:
     inputs = tuple(new[value] for value in node.inputs)
     same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
     made = node if same else Node(node.call, inputs)
-    return {node.value(port): made.value(port) for port in _ports(node)}
+    return dict(zip(node.outputs, made.outputs, strict=True))
 
 
 def _inside(applied: Applied) -> set[Node]:
@@ -346,10 +345,6 @@ def _touched(graph: Graph, steps: Steps) -> set[Node]:
         touched.update(topological((v.node for v in step.match.outputs), stop))
         touched.update(u for v in step.match.outputs for u in graph.users.get(v.node, ()))
     return {node for node in touched if node in graph.users and not node.is_leaf}
-
-
-def _ports(node: Node) -> range:
-    return range(len(node.types))
 
 
 def _around(graph: Graph, nodes: set[Node], distance: int) -> set[Node]:

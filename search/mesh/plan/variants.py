@@ -65,28 +65,24 @@ def variants(
 def _closure(start: Variant, library: Library) -> Iterator[Variant]:
     """Of a graph of few operators, all that rewrites in a row make of it, whether or not the first
     ones gain anything by themselves."""
-    if _size(start.graph) > FEW_OPERATORS:
+    if len(start.graph.operators) > FEW_OPERATORS:
         return
     known = {start.graph}
     pending = deque([start])
     while pending:
         base = pending.popleft()
         algebra = Algebra.of(library.concrete(base.graph))
-        for node in [node for node in base.graph.nodes if not node.is_leaf]:
+        for node in base.graph.operators:
             for applied in algebra.applications(node, base.graph):
                 scribe = Scribe.after(base.derivation)
                 graph = scribe.follow(base.graph, applied)
-                if graph in known or _size(graph) > _size(start.graph) + GROWTH:
+                if graph in known or len(graph.operators) > len(start.graph.operators) + GROWTH:
                     continue
                 known.add(graph)
                 if len(known) > FEW_GRAPHS:
                     return
                 pending.append(made := Variant(graph, scribe.derivation))
                 yield made
-
-
-def _size(graph: Graph) -> int:
-    return sum(not node.is_leaf for node in graph.nodes)
 
 
 def rewritten(

@@ -91,7 +91,7 @@ def applied(rule: Rule, node: Node, degree: int) -> Applied | None:
 
 def _match(rule: Rule, node: Node) -> Match | None:
     """Where a rule fits all outputs of an operator."""
-    graph = Graph(tuple(node.value(port) for port in range(len(node.types))))
+    graph = Graph(node.outputs)
     match = next(matches_at(rule, node, graph), None)
     return None if match is None or match.outputs != graph.outputs else match
 
@@ -155,14 +155,14 @@ def opened(
     simpler = unfolded(rules)
     for node in graph.nodes:
         made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))
-        outputs = tuple(made.value(port) for port in range(len(node.types)))
-        scribe.rename({node.value(port): value for port, value in enumerate(outputs)})
+        outputs = made.outputs
+        scribe.rename(dict(zip(node.outputs, outputs, strict=True)))
         if node in nodes:
             for simple in simpler(made):
                 scribe.write(simple)
                 outputs = simple.made
                 break
-        new.update({node.value(port): value for port, value in enumerate(outputs)})
+        new.update(zip(node.outputs, outputs, strict=True))
     return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
 
 
@@ -190,7 +190,7 @@ def _operator_alone(rule: Rule, allowed: frozenset[str], *, windows: bool) -> st
         return None
     if not all(isinstance(value.node.call, Leaf) for value in node.inputs):
         return None
-    others = [n for n in Graph(rule.right).nodes if not n.is_leaf]
+    others = Graph(rule.right).operators
     computing = [n for n in others if not n.is_parallel]
     if len(computing) != 1 or computing[0].name != node.name or len(others) == 1:
         return None
@@ -211,7 +211,7 @@ def _carriers(rule: Rule) -> frozenset[int]:
     if len(rule.left) != len(node.ranks) or not rule.is_applicable or rule.free_symbols:
         return none
     behind = [v.node.inputs[0] if v.node.name == "reduce" else v for v in node.inputs]
-    after = [n for n in Graph(rule.right).nodes if not n.is_leaf]
+    after = Graph(rule.right).operators
     computing = [n for n in after if not n.is_parallel]
     if not all(v.node.is_leaf for v in behind) or [n.call for n in computing] != [node.call]:
         return none

@@ -54,12 +54,12 @@ def fully_sharded(
     """The graph with some weights, by name, fully sharded on so many devices."""
     replaced: dict[Value, Value] = {}
     for leaf in placed.graph.leaves:
-        if leaf.leaf.kind == "weight" and leaf.leaf.name in weights:
+        if leaf.is_weight and leaf.leaf.name in weights:
             applied = parted(leaf.value(), devices)
             if applied is not None:
                 scribe.write(applied)
                 replaced.update(applied.replaced)
-    values = [n.value(port) for n in placed.graph.nodes for port in range(len(n.types))]
+    values = [value for node in placed.graph.nodes for value in node.outputs]
     kept = tuple(value for value in values if value not in replaced)
     images = dict(zip(kept, rebuild(kept, replaced), strict=True))
     scribe.rename(images)
@@ -72,7 +72,7 @@ def _parts(rule: Rule) -> bool:
     if len(rule.left) != 1 or not isinstance(rule.left[0].node.call, Leaf):
         return False
     combine = rule.right[0].node
-    names = [n.name for n in Graph(rule.right).nodes if not n.is_leaf]
+    names = [node.name for node in Graph(rule.right).operators]
     return (
         names == ["partition", "combine"]
         and rule.is_applicable

@@ -131,7 +131,7 @@ def closed(graph: Graph) -> list[Node]:
 def is_weight(value: Value) -> bool:
     """Whether a value is a weight, however it is cut and moved."""
     source = trace(value)[0].node
-    return source.is_leaf and source.leaf.kind == "weight"
+    return source.is_weight
 
 
 class Dimension(StrEnum):

@@ -44,7 +44,7 @@ class Fork:
 
 def forks(graph: Graph) -> list[Fork]:
     """All forks, those that lie within a branch after it."""
-    nodes = [node for node in graph.nodes if not node.is_leaf]
+    nodes = graph.operators
     outer = _Ordered.of(nodes).forks(range(len(nodes)))
     return [fork for around in outer for fork in around]
 
