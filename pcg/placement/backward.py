@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pcg.graph.graph import Node
 from pcg.placement.schedule import Compute, Load, Schedule, Slot, Step
@@ -30,6 +31,7 @@ class Gradients:
     """The tensors that have a gradient, on the way from a weight to the loss."""
 
 
+@lru_cache(maxsize=8)
 def gradients(schedule: Schedule) -> Gradients:
     """Find the steps that gradients pass through: on the way from a weight to the loss.
 

@@ -83,9 +83,10 @@ class Compute:
 Step = Load | Reshard | Compute
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
-    """``outputs`` are the graph's outputs, in order; ``homes`` where each weight is kept."""
+    """``outputs`` are the graph's outputs, in order; ``homes`` where each weight is kept. What is
+    derived of a schedule is remembered by the object."""
 
     steps: tuple[Step, ...]
     outputs: tuple[Slot, ...]
