@@ -83,6 +83,9 @@ def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
     pending = [node]
     while pending:
         last = pending[-1]
+        if last in known:
+            pending.pop()
+            continue
         missing = [source for source in last.all_input_nodes if source not in known]
         if missing:
             pending += missing
@@ -91,7 +94,6 @@ def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
         here = {"device": "cpu"} if "device" in kwargs else {}
         target: Any = last.target
         known[last] = target(*args, **{**kwargs, **here})
-        pending.pop()
     return known[node]
 
 

@@ -9,7 +9,7 @@ from pcg.capture.shapes import of_torch, spread
 from pcg.errors import InputError
 from pcg.graph.graph import Node, Value
 from pcg.graph.opaque import MOST_OPERANDS, TensorType, opaque
-from pcg.graph.torch_calls import ATTENTION, NAMESPACE
+from pcg.graph.torch_calls import ATTENTION, NAMESPACE, is_pointwise, parse_call
 from pcg.lazy import torch
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def by_its_function(
     kwargs = node.kwargs.items()
     args += [f"{k}={_text(arg, operands, where)}" for k, arg in kwargs if k not in PLACES]
     function = f"{target}({', '.join(args)})"
-    if torch.Tag.pointwise in target.tags and 1 <= len(operands) <= MOST_OPERANDS:
+    if is_pointwise(parse_call(function)) and 1 <= len(operands) <= MOST_OPERANDS:
         return _element_by_element(function, node, [(o, value(o)) for o in operands])
     try:
         call = opaque(

@@ -200,7 +200,7 @@ def torch_functions(graph: Graph) -> tuple[TorchFunction, ...]:
 
 def opaque_nodes(graph: Graph) -> tuple[Node, ...]:
     """The nodes of a graph that are kept whole, for lack of an equation."""
-    nodes = (node for node in graph.nodes if not node.is_leaf)
+    nodes = graph.operators
     return tuple(node for node in nodes if isinstance(node.operator_call.operator, Opaque))
 
 

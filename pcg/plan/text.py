@@ -26,8 +26,8 @@ from pcg.graph.opaque import MAX_RANK, TorchFunction, parse_declaration, torch_f
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
+from pcg.types.operator import Attribute as AttributeValue
 from pcg.types.operator import Operator
-from pcg.types.operator import Value as AttributeValue
 from pcg.types.tensor import Degrees, Halo, ParallelTensor
 
 FLOAT = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e[+-]?\d+")

@@ -20,12 +20,13 @@ from pcg.language.language import Equation, expand
 from pcg.language.poly import Poly
 from pcg.language.template import Declared, EquationError, Template, parse_template
 from pcg.types import local
+from pcg.types.parallel_operators import PARALLEL
 from pcg.types.task import Task
 
-Value = int | float | Poly
+Attribute = int | float | Poly
 """The value of an attribute; a polynomial where a rule leaves it symbolic."""
 
-Attributes = tuple[tuple[str, Value], ...]
+Attributes = tuple[tuple[str, Attribute], ...]
 
 Kernel = (
     Callable[[Task], Any]
@@ -63,7 +64,7 @@ class Operator:
 
     def _check(self) -> None:
         """Read the equation at two sets of ranks, from which the runs have to be found again."""
-        if self.parallel not in (None, "join", *PARALLEL_ATTRIBUTES):
+        if self.parallel not in (None, "join", *PARALLEL):
             raise EquationError(f"no type rule is called {self.parallel!r}")
         for name in self.attributes:
             if self.attributes.count(name) > 1:
@@ -73,7 +74,7 @@ class Operator:
             lengths = {run: start + step * i for i, run in enumerate(runs)}
             equation = self._expand(tuple(lengths.items()))
             ranks = tuple(len(operand.dims) for operand in equation.operands)
-            positions = _positions(self.template, lengths)
+            positions = positions_at(self.template, lengths)
             if run_lengths(self, ranks, positions) != lengths:
                 raise EquationError(f"ranks do not tell how long {', '.join(runs)} are")
 
@@ -90,10 +91,12 @@ class Operator:
         return f"<operator {self.name}>"
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Between processes one of Unity's own goes by its name, any other by its definition."""
+        """Between processes one of Unity's own goes by its name, any other by its definition: that
+        is without its kernel, a function that may have no name to go by."""
         if _OWN.get(self.name) == self:
             return _own_named, (self.name,)
-        return _defined, (type(self), *(getattr(self, f.name) for f in fields(self)))
+        definition = (getattr(self, f.name) if f.compare else f.default for f in fields(self))
+        return _defined, (type(self), *definition)
 
     @cached_property
     def identity(self) -> str:
@@ -111,19 +114,21 @@ class Operator:
     @cached_property
     def attributes(self) -> tuple[str, ...]:
         """The names of all attributes, in the order in which they are printed."""
-        moved = PARALLEL_ATTRIBUTES.get(self.parallel or "", ())
-        return (*self.template.positions, *self.sizes, *self.reals, *moved)
+        moved = PARALLEL.get(self.parallel or "")
+        degrees = () if moved is None else moved.attributes
+        return (*self.template.positions, *self.sizes, *self.reals, *degrees)
 
     @property
     def optional(self) -> tuple[str, ...]:
         """The names of the attributes that may be left out, all together."""
-        return OPTIONAL_ATTRIBUTES.get(self.parallel or "", ())
+        moved = PARALLEL.get(self.parallel or "")
+        return () if moved is None else moved.optional
 
     @property
     def arity(self) -> int:
         return len(self.template.operands)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         return tuple(d.name for d in self.template.definitions if not d.local)
 
@@ -149,7 +154,7 @@ class Operator:
         """Which cuts it allows at these ranks."""
         return local.derive(self.instance(ranks, positions))
 
-    def __call__(self, **attributes: Value) -> Call:
+    def __call__(self, **attributes: Attribute) -> Call:
         """The operator with values for its attributes, the optional ones all or none."""
         names = self.attributes
         if not set(attributes).isdisjoint(self.optional):
@@ -181,18 +186,6 @@ def _defined(kind: type[Operator], *definition: Any) -> Operator:
     return kind(*definition)
 
 
-PARALLEL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
-    "partition": ("dim", "degree"),
-    "combine": ("dim", "degree"),
-    "replicate": ("degree",),
-    "reduce": ("degree",),
-    "pipeline": ("dim", "degree"),
-    "batch": ("dim", "degree"),
-}
-OPTIONAL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {"partition": ("before", "after")}
-"""The halo of a partition: how many elements of its neighbours each block holds too."""
-
-
 @dataclass(frozen=True)
 class Call:
     """An operator with its attributes."""
@@ -208,7 +201,7 @@ class Call:
         return self.operator.name
 
     @cached_property
-    def values(self) -> dict[str, Value]:
+    def values(self) -> dict[str, Attribute]:
         return dict(self.attributes)
 
     @cached_property
@@ -244,7 +237,7 @@ class Call:
         return f"{name}({inner})"
 
 
-def _positions(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
+def positions_at(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
     """Where the indices marked ``@`` stand when runs have the given lengths."""
     found: dict[str, int] = {}
     for part in template.placing:

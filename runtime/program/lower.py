@@ -8,6 +8,7 @@ from functools import cached_property
 
 from pcg.graph.graph import Leaf, Node
 from pcg.placement import schedule as steps
+from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout, Piece, tasks
 from pcg.placement.schedule import Schedule, Slot
 from pcg.placement.transfer import transfer
@@ -234,16 +235,7 @@ class Lowering:
     @cached_property
     def _active(self) -> frozenset[Slot]:
         """Slots on a way from a weight to the loss."""
-        depends: set[Slot] = set()
-        for step in self.schedule.steps:
-            is_weight = isinstance(step, steps.Load) and step.slot.value.node.leaf.kind == "weight"
-            if is_weight or any(slot in depends for slot in ends(step)[0]):
-                depends.update(ends(step)[1])
-        needed = {self.loss}
-        for step in reversed(self.schedule.steps):
-            if any(slot in needed for slot in ends(step)[1]):
-                needed.update(ends(step)[0])
-        return frozenset(depends & needed)
+        return gradients(self.schedule).slots
 
     @cached_property
     def _groups(self) -> tuple[Group, ...]:

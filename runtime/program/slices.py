@@ -104,13 +104,9 @@ def is_sliced(slot: Slot) -> bool:
     return prod(slot.layout.type.degrees.slices) > 1
 
 
-@lru_cache(maxsize=65536)
 def one_slice(layout: Layout) -> Layout:
     """Where a slice of a tensor lies, as a tensor of its own; of one without slices, all of it."""
-    tensor = layout.type
-    shape = tuple(s // t for s, t in zip(tensor.shape, tensor.degrees.slices, strict=True))
-    degrees = replace(tensor.degrees, slices=(1,) * tensor.rank)
-    return Layout(ParallelTensor(shape, degrees), layout.pieces)
+    return layout.one_slice or layout
 
 
 def first_index(layout: Layout, number: int) -> tuple[int, ...]:

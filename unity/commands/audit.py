@@ -1,4 +1,4 @@
-"""Checks that a plan follows from its model by proved rules: what `unity audit` does.
+"""Checks that a plan follows from its model by proved rules.
 
 What a plan's content may make long, its derivation, the proofs and its programs, is checked within
 a budget, in a fork of this process. The model is captured beside that, in a process that imports
@@ -7,7 +7,6 @@ torch while the plan is still read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -23,13 +22,13 @@ from pcg.errors import InputError, NegativeAnswer, one_line
 from pcg.files import read_json
 from pcg.graph.opaque import torch_functions
 from pcg.machine import load_machine, preset_names
-from pcg.models import MODELS
 from pcg.plan.naming import NamingFile, batch_of
 from pcg.plan.plan import Plan, altered_parts, plan_of
 from pcg.plan.schema import PlanFile
+from pcg.zoo import MODELS
 from runtime.program.lower import Lowering
 from runtime.program.validate import ProgramError, validate_lowered
-from substitutions.audit.captured import Captured, captured
+from substitutions.audit.captured import CapturedModel, captured
 from substitutions.audit.errors import Finding
 from substitutions.audit.locate import located
 from substitutions.audit.proofs import check_proofs
@@ -45,7 +44,7 @@ from substitutions.rules.limited import Lost, limited_map
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import CERTIFICATES, Library, default_path, load_rules
 from unity.audit import Options
-from unity.support.cli import say
+from unity.support.cli import say, say_json
 from unity.support.declarations import load_user_operators
 from verifier.bundle import read_bundle
 from verifier.solvers import SOLVERS, require
@@ -80,8 +79,7 @@ def run(options: Options) -> None:
     """Audit a plan, and print what was checked and what came of it. Raises NegativeAnswer where
     the plan does not follow, or where a part could not be checked."""
     start, path, audit = perf_counter(), options.plan, Audit()
-    if options.operators is not None:
-        load_user_operators(options.operators)
+    load_user_operators(options.operators)
     list(_within(options, _read, [path]))  # now it is known to take no more than that
     with _capturing(options) as capture:
         content = read_json(path, PlanFile)
@@ -240,7 +238,9 @@ def _check_programs(audit: Audit, plan: Plan, options: Options) -> None:
     audit.figures["programs_seconds"] = perf_counter() - start
 
 
-def _check_model(audit: Audit, plan: Plan, name: str, again: Captured, rules: Path | None) -> None:
+def _check_model(
+    audit: Audit, plan: Plan, name: str, again: CapturedModel, rules: Path | None
+) -> None:
     """Check the graph that the plan begins with and, if it is that of the model, its names and of
     what running statistics are kept."""
     other = list(check_model(plan, name, again))
@@ -269,7 +269,7 @@ def _model_name(audit: Audit, plan: Plan, model: str | None) -> str | None:
     return name
 
 
-Capture = Callable[[Plan, str], Callable[[], Captured]]
+Capture = Callable[[Plan, str], Callable[[], CapturedModel]]
 """Begins to capture the model of a plan, by its name; the result waits until it is there."""
 
 
@@ -301,7 +301,7 @@ def _print_json(audit: Audit, plan: Plan, path: Path) -> None:
         "could_not_check": audit.unchecked,
         **audit.figures,
     }
-    say(json.dumps(content, indent=1))
+    say_json(content)
 
 
 def _print(audit: Audit, plan: Plan, path: Path) -> None:

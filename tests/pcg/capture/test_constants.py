@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.graphs.torch_functions import default_dtype
 from torch import Tensor, nn
 
 from pcg.capture import capture
@@ -50,11 +51,13 @@ class Times(nn.Module):
 @given(st.lists(tensors(), min_size=1, max_size=4))
 def test_operators_give_the_same_numbers(constants: list[Tensor]) -> None:
     module = Times(constants)
-    made = capture(module, (torch.ones((), dtype=torch.float64),))
+    with default_dtype(torch.float64):
+        made = capture(module, (torch.ones((), dtype=torch.float64),))
     assert made.opaque == ()
     assert made.buffers == {}
     leaves = {w.leaf: module.weight for w in made.weights}
     leaves |= {name: torch.ones((), dtype=torch.float64) for name in made.inputs if name}
-    _, *found = evaluate(made.graph, leaves)
-    for one, expected in zip(found, constants, strict=True):
+    with default_dtype(torch.float64):
+        _, *results = evaluate(made.graph, leaves)
+    for one, expected in zip(results, constants, strict=True):
         torch.testing.assert_close(one, expected, rtol=0, atol=0)

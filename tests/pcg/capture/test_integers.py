@@ -49,8 +49,9 @@ def captured(loss: Loss, other: Tensor, padding: int | None = None) -> Captured:
     return made
 
 
-def entropy(scores: Tensor, labels: Tensor, **options: int) -> Tensor:
-    return f.cross_entropy(scores.flatten(0, 1), labels.flatten(), **options)
+def entropy(scores: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
+    flat = scores.flatten(0, 1), labels.flatten()
+    return f.cross_entropy(*flat, ignore_index=ignore_index)
 
 
 def shifted(scores: Tensor, labels: Tensor) -> Tensor:

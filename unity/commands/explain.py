@@ -1,4 +1,4 @@
-"""How rules of a file follow from the library, printed: ``--explain FILE[:NAME]``.
+"""Prints how rules of a file follow from a library: ``--explain FILE[:NAME]``.
 
 The file is ours, or of TASO or FlexFlow. Each of its rules is decided first; one that is proved is
 then explained, case by case of its sizes where there are several.
@@ -6,7 +6,6 @@ then explained, case by case of its sizes where there are several.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from time import perf_counter
 
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph.graph import Graph
-from substitutions.explain.explain import Attempt, Derivation, Explainer, named
+from substitutions.explain.explain import Explained, Explainer, RuleDerivation, named
 from substitutions.rules.rule import Rule, side_text
 from substitutions.rules.sources import Statement, read_source
 from substitutions.rules.workers import parallel_map
-from unity.support.cli import say
+from unity.support.cli import say, say_json
 from verifier.decide import Decision, Verdict
 
 RulesFor = Callable[[Graph], Sequence[Rule]]
@@ -29,7 +28,7 @@ RulesFor = Callable[[Graph], Sequence[Rule]]
 
 @dataclass(frozen=True)
 class Explanation:
-    """What was found for a rule.
+    """What is said of a rule.
 
     ``steps``: of the longest derivation among its cases; None where a case has none. ``lines``:
     the derivations, or why there is none, for readers. ``seconds``: of the search, without proofs.
@@ -49,12 +48,12 @@ def explain_file(given: str, rules_for: RulesFor, jobs: int = 1, *, as_json: boo
     rule, and NegativeAnswer where one that is proved is not explained, or none is proved.
     """
     file, statements = _chosen(given)
-    found = parallel_map(partial(explain_statement, Prepared(rules_for)), statements, jobs)
+    explained = parallel_map(partial(explain_statement, Prepared(rules_for)), statements, jobs)
     tally = Counter[int | None]()
-    for explanation in found:
+    for explanation in explained:
         tally.update([explanation.steps] if explanation.verdict is Verdict.PROVED else [])
         if as_json:
-            say(json.dumps(_record(file, explanation)))
+            say_json(_record(file, explanation), indent=None)
         else:
             say("\n".join((_heading(explanation), *explanation.lines)))
     if not as_json and len(statements) > 1:
@@ -102,14 +101,14 @@ def explain_statement(prepared: Prepared, statement: Statement) -> Explanation:
     return Explanation(statement.name, outcome.verdict, longest, tuple(lines), seconds)
 
 
-def _attempt(prepared: Prepared, proof: Decision) -> Attempt:
+def _attempt(prepared: Prepared, proof: Decision) -> Explained:
     assert proof.evidence is not None
     left, right = proof.evidence.witness.pair
     explainer = prepared.explainer(Graph((*left, *right)))
     return explainer.attempt(left, right, proof.evidence.equal)
 
 
-def _text(attempt: Attempt, proof: Decision) -> Iterator[str]:
+def _text(attempt: Explained, proof: Decision) -> Iterator[str]:
     if attempt.derivation is not None:
         yield from derivation_lines(attempt.derivation)
         return
@@ -121,7 +120,7 @@ def _text(attempt: Attempt, proof: Decision) -> Iterator[str]:
     yield f"  {attempt.problem}" + (f": {graphs} were looked at" if any(attempt.reached) else "")
 
 
-def derivation_lines(derivation: Derivation) -> Iterator[str]:
+def derivation_lines(derivation: RuleDerivation) -> Iterator[str]:
     """The graph at the start, then a line for each step: the graph after it, and the rule."""
     yield f"  {side_text(named(derivation.start, derivation.names))}"
     for step in derivation.steps:
