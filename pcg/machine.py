@@ -27,6 +27,7 @@ from pcg.files import FileModel, Name, read_toml
 MAX_DEVICES = 1 << 20
 """Machines with more devices are refused: a slip in a file should not exhaust memory."""
 
+DeviceKind: TypeAlias = Literal["gpu", "cpu"]
 DType: TypeAlias = Literal["float64", "float32", "tf32", "bf16", "fp16"]
 Pattern: TypeAlias = Literal["message", "all_gather", "all_reduce"]
 """What devices do over a link; reduce_scatter is an all_gather backwards."""
@@ -64,7 +65,7 @@ class Flops(FileModel):
 class Device(FileModel):
     """One device."""
 
-    kind: Literal["gpu", "cpu"]
+    kind: DeviceKind
     flops: Flops
     memory_bytes: Annotated[int, Field(gt=0, le=1 << 60)]
     memory_bandwidth: Positive

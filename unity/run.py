@@ -23,7 +23,7 @@ from pcg.plan.naming import batch_of
 from pcg.plan.plan import Plan, load_plan
 from runtime.checkpoints.folder import tidy
 from runtime.checkpoints.lock import remove_stale
-from runtime.job.job import AgreedError, Begins, NotFinite, Observer, Options, Step
+from runtime.job.job import AgreedError, Begins, FinishedStep, NotFinite, Observer, Options
 from runtime.program.lower import Lowering
 from runtime.program.validate import validate_lowered
 from runtime.world.launch import check_computer, launch, start_server
@@ -207,7 +207,7 @@ def _observed(job: Job, plan: Plan) -> Generator[tuple[Observer, Begins]]:
     ):
         bar = progress.add_task("training", total=steps, loss="", speed="")
 
-        def observe(step: Step) -> None:
+        def observe(step: FinishedStep) -> None:
             speed = f"{step.seconds:.3g} s a step, {samples / step.seconds:.4g} samples/s"
             progress.update(bar, completed=step.number, loss=f"{step.loss:.6g}", speed=speed)
             log.write(step)
@@ -221,7 +221,7 @@ def _lines(steps: int, plan: Plan) -> Observer:
     """What prints a line of ``PARTS`` steps, evenly chosen, and of the last one."""
     predicted = f"{plan.estimates.step_seconds:.3g} s predicted"
 
-    def tell(step: Step) -> None:
+    def tell(step: FinishedStep) -> None:
         if step.number * PARTS // steps == (step.number - 1) * PARTS // steps:
             return
         text = f"step {step.number} of {steps}: loss {step.loss:.6g}, {step.seconds:.3g} s"

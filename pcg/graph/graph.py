@@ -31,6 +31,17 @@ class Leaf:
     below: int | None = None
     """For integer inputs such as token ids: every element is in [0, below)."""
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a leaf of a graph that can run; an input of a rule has none."""
+        assert self.type is not None, "a graph that runs has types"
+        return self.type.shape
+
+    @property
+    def uncut(self) -> tuple[str, str, tuple[int, ...], int | None]:
+        """What a leaf is in all graphs of a model, however it is cut in each."""
+        return self.kind, self.name, self.shape, self.below
+
     def __str__(self) -> str:
         shape = f"rank {self.rank}" if self.type is None else str(self.type)
         below = f" below {self.below}" if self.below is not None else ""

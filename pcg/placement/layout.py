@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph.graph import Node, Signature
+from pcg.placement.region import Region
 from pcg.placement.view import MachineView
 from pcg.types.halo import typing_of
 from pcg.types.infer import bind_sizes, carriers_of
@@ -37,10 +38,6 @@ class Piece:
 
     partial: int
     block: tuple[int, ...]
-
-
-Region = tuple[tuple[int, int], ...]
-"""Global [start, stop) in each dimension."""
 
 
 class Cells(NamedTuple):

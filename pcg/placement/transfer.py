@@ -17,7 +17,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.placement.layout import Cells, Layout, Piece, Region
+from pcg.placement.layout import Cells, Layout, Piece
+from pcg.placement.region import Region, elements
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Message:
 
     @property
     def elements(self) -> int:
-        return prod(stop - start for start, stop in self.region)
+        return elements(self.region)
 
 
 class Flows(NamedTuple):
@@ -46,7 +47,7 @@ class Flows(NamedTuple):
     """The number of a piece of the source that is what is sent."""
 
 
-Kind = Literal["none", "local", "all_reduce", "messages"]
+TransferKind = Literal["none", "local", "all_reduce", "messages"]
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class Transfer:
         return None if any(rest for _, rest in found) else tuple(times for times, _ in found)
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> TransferKind:
         if self.group == 1 and set(self.source.pieces) == set(self.target.pieces):
             a, b = self.source.type.degrees, self.target.type.degrees
             if (a.dims, a.halos) == (b.dims, b.halos):

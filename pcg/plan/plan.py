@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from pcg.errors import InputError
 from pcg.files import read_json, write_text_atomic
-from pcg.graph.graph import Graph, Leaf, Node
+from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.view import MachineView
 from pcg.plan.check import Placement, check_graph, check_placement
@@ -266,16 +266,8 @@ def _recomputed(graph: Graph, content: PlanFile, where: str) -> frozenset[Node]:
 
 def _same_leaves(graph: Graph, model: Graph, where: str) -> None:
     """The graph to run has to read what the model reads, however it is cut."""
-    known = {_identity(node.leaf) for node in model.leaves}
+    known = {node.leaf.uncut for node in model.leaves}
     for leaf in (node.leaf for node in graph.leaves):
-        if _identity(leaf) not in known:
-            problem = f"{leaf.name}: {leaf.kind} of shape {_shape(leaf)}, not in model.graph"
+        if leaf.uncut not in known:
+            problem = f"{leaf.name}: {leaf.kind} of shape {leaf.shape}, not in model.graph"
             raise InputError(f"{where}: decisions.graph", problem)
-
-
-def _identity(leaf: Leaf) -> tuple[str, str, tuple[int, ...], int | None]:
-    return leaf.kind, leaf.name, _shape(leaf), leaf.below
-
-
-def _shape(leaf: Leaf) -> tuple[int, ...]:
-    return leaf.type.shape if leaf.type else ()

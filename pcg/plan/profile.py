@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from pcg.errors import InputError
 from pcg.files import FileModel, Name, read_json
 from pcg.machine import MAX_DEVICES, DType, Level, Machine, Pattern, Positive, Rate
-from pcg.readings.kind import Work
+from pcg.readings.kind import WorkKind
 
 
 class Point(FileModel):
@@ -42,7 +42,7 @@ def _check_sizes(where: str, points: Points) -> None:
 class OperatorSeries(FileModel):
     """Operators of one kind and number format, by ascending size."""
 
-    kind: Work
+    kind: WorkKind
     dtype: DType
     points: Points
 
@@ -95,7 +95,7 @@ class Profile(FileModel):
                 raise ValueError(f"{what}: expected once, got {times} times")
         return self
 
-    def series(self, kind: Work, dtype: DType) -> tuple[Point, ...] | None:
+    def series(self, kind: WorkKind, dtype: DType) -> tuple[Point, ...] | None:
         """The measurements of a kind in a number format, if there are any."""
         found = (s.points for s in self.operators if (s.kind, s.dtype) == (kind, dtype))
         return next(found, None)

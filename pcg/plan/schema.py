@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pcg.files import FileModel, Name
+from pcg.machine import DeviceKind
 from pcg.plan.naming import NamingFile
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.statistics import RunningFile
@@ -37,7 +38,7 @@ class ModelFile(FileModel):
 
 class MachineFile(FileModel):
     name: Name
-    kind: Literal["cpu", "gpu"]
+    kind: DeviceKind
     devices: Count
     hash: Name
 

@@ -23,22 +23,22 @@ from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
 from pcg.types.operator import Call
 
-Kind = Literal["contraction", "reduction", "pointwise"]
+OperatorKind = Literal["contraction", "reduction", "pointwise"]
 """What an operator is to a device: sums of products whose factors are used again and again, as in
 matmul and convolution, which its matrix units compute; other sums and maxima; and the rest, with
 look-ups."""
-Work = Kind | Literal["update", "function"]
+WorkKind = OperatorKind | Literal["update", "function"]
 """What a device computes in a step: an operator, or the update of a weight once its gradient is
 complete; and the arithmetic of functions such as an exponential, whatever operator they are in."""
 
 
-def kind_of(node: Node) -> Kind:
+def kind_of(node: Node) -> OperatorKind:
     """The kind of a compute operator."""
     return _kind_of(node.operator_call, tuple(value.type.rank for value in node.inputs))
 
 
 @lru_cache(maxsize=4096)
-def _kind_of(call: Call, ranks: tuple[int, ...]) -> Kind:
+def _kind_of(call: Call, ranks: tuple[int, ...]) -> OperatorKind:
     equation = call.instance(ranks)
     parts = [part for output in equation.outputs for part in _parts(output.body)]
     indices = {name for output in equation.outputs for dim in output.dims for name in dim.names}

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.language.functions import FUNCTIONS
-from pcg.types.operator import Value
+from pcg.types.operator import Attribute
 
 Array = Any
 """An array of ring elements: numpy here, a torch tensor in the runtime."""
@@ -31,7 +31,7 @@ class Ring(Protocol):
 
     def constant(self, value: Fraction) -> Array: ...
 
-    def real(self, value: Value) -> Array:
+    def real(self, value: Attribute) -> Array:
         """A real attribute; a symbol stands for some fixed element."""
         ...
 
@@ -86,7 +86,7 @@ class Reals:
     def constant(self, value: Fraction) -> Array:
         return np.float64(value)
 
-    def real(self, value: Value) -> Array:
+    def real(self, value: Attribute) -> Array:
         if isinstance(value, (int, float)):
             return np.float64(value)
         return np.float64(0.5 + (crc32(str(value).encode()) % 1009) / 1009)
@@ -148,7 +148,7 @@ class PrimeField:
         inverse = pow(value.denominator, -1, self.prime)
         return np.int64(value.numerator * inverse % self.prime)
 
-    def real(self, value: Value) -> Array:
+    def real(self, value: Attribute) -> Array:
         if isinstance(value, (int, float)):
             return self.constant(Fraction(value))
         symbols = {symbol: self._symbol(symbol) for symbol in value.symbols}

@@ -17,7 +17,7 @@ from pcg.language.language import Equation
 from pcg.language.poly import Poly
 from pcg.types.halo import check_halos, check_widths, halos_after, open_typing
 from pcg.types.local import Axis, LocalTyping
-from pcg.types.operator import Call, Value
+from pcg.types.operator import Attribute, Call
 from pcg.types.tensor import Degrees, ParallelTensor
 
 D = TypeVar("D")
@@ -26,7 +26,7 @@ D = TypeVar("D")
 class Arithmetic(Protocol[D]):
     """Positive numbers under multiplication. ``where`` is (operand, dimension), for messages."""
 
-    def of(self, value: Value | int) -> D:
+    def of(self, value: Attribute | int) -> D:
         """The degree that an attribute or a constant stands for."""
         ...
 
@@ -47,7 +47,7 @@ class Integers:
     def __init__(self, call: Call) -> None:
         self._call = call
 
-    def of(self, value: Value | int) -> int:
+    def of(self, value: Attribute | int) -> int:
         degree = value.constant if isinstance(value, Poly) else value
         if not isinstance(degree, int) or degree < 1:
             raise OperatorError(

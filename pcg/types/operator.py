@@ -22,10 +22,10 @@ from pcg.language.template import Declared, EquationError, Template, parse_templ
 from pcg.types import local
 from pcg.types.task import Task
 
-Value = int | float | Poly
+Attribute = int | float | Poly
 """The value of an attribute; a polynomial where a rule leaves it symbolic."""
 
-Attributes = tuple[tuple[str, Value], ...]
+Attributes = tuple[tuple[str, Attribute], ...]
 
 Kernel = (
     Callable[[Task], Any]
@@ -149,7 +149,7 @@ class Operator:
         """Which cuts it allows at these ranks."""
         return local.derive(self.instance(ranks, positions))
 
-    def __call__(self, **attributes: Value) -> Call:
+    def __call__(self, **attributes: Attribute) -> Call:
         """The operator with values for its attributes, the optional ones all or none."""
         names = self.attributes
         if not set(attributes).isdisjoint(self.optional):
@@ -208,7 +208,7 @@ class Call:
         return self.operator.name
 
     @cached_property
-    def values(self) -> dict[str, Value]:
+    def values(self) -> dict[str, Attribute]:
         return dict(self.attributes)
 
     @cached_property

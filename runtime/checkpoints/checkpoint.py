@@ -104,7 +104,7 @@ class Manifest(FileModel):
 
 
 @dataclass(frozen=True)
-class Kept:
+class Checkpoint:
     """A checkpoint that is whole."""
 
     path: Path
@@ -157,7 +157,7 @@ def save(
     return path
 
 
-def find(world: World, folder: Path, warn: Warn) -> Kept | None:
+def find(world: World, folder: Path, warn: Warn) -> Checkpoint | None:
     """The newest checkpoint of a folder that is whole, None where there is none at all. All ranks
     call together. ``warn`` is told of damaged ones that are passed over.
 
@@ -174,13 +174,13 @@ def find(world: World, folder: Path, warn: Warn) -> Kept | None:
             warn(f"{problem}; taking the one before")
             passed_over.append(step)
         else:
-            return Kept(path, manifests[world.rank], tuple(passed_over))
+            return Checkpoint(path, manifests[world.rank], tuple(passed_over))
     if problem:
         raise AgreedError(str(folder), f"no checkpoint is whole; {problem}")
     return None
 
 
-def load(world: World, kept: Kept, shards: Iterable[Shard]) -> None:
+def load(world: World, kept: Checkpoint, shards: Iterable[Shard]) -> None:
     """Fill blocks from a checkpoint, whatever blocks it has. All ranks call together.
 
     Raises AgreedError for a tensor that is not in it, or has another shape.
@@ -197,14 +197,14 @@ def load(world: World, kept: Kept, shards: Iterable[Shard]) -> None:
         raise AgreedError(where, _reason(error).removeprefix(f"{where}: ")) from error
 
 
-def newest_manifest(path: Path) -> Kept:
+def newest_manifest(path: Path) -> Checkpoint:
     """The checkpoint at a path, or the newest whole one of a folder of them. For a single process.
 
     Raises InputError where there is none.
     """
     if (path / MANIFEST).exists():
         try:
-            return Kept(path, _verified(path, World()))
+            return Checkpoint(path, _verified(path, World()))
         except _Damaged as error:
             raise InputError(str(path), f"damaged: {error}") from None
     found = find(World(), path, lambda text: None)

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 from runtime.checkpoints import checkpoint
-from runtime.checkpoints.checkpoint import CheckpointError, Kept, Manifest
+from runtime.checkpoints.checkpoint import Checkpoint, CheckpointError, Manifest
 from runtime.checkpoints.folder import remove_others
 from runtime.checkpoints.lock import Lock
 from runtime.checkpoints.shards import Shard
@@ -52,7 +52,7 @@ class Keeper:
         self._apart: World | None = None
         self._writing: _Writing | None = None
 
-    def begin(self) -> Kept | None:
+    def begin(self) -> Checkpoint | None:
         """Take the folder; the checkpoint to go on from, if that is wanted and there is one.
 
         Raises AgreedError as ``taking.begin`` and ``checkpoint.find`` do."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pcg.errors import InputError
+from pcg.placement.region import extent
 from runtime.execute.frame import Machinery
 from runtime.execute.passes import Passes, Told
 from runtime.execute.precision import LossScale, PrecisionName, precision
@@ -89,7 +90,7 @@ class Executor:
         dtype, device = self._precision.dtype, self._world.device
         if drawn:
             return initial_weight(weight.leaf, seed, weight.region, dtype).to(device)
-        return torch.zeros([b - a for a, b in weight.region], dtype=dtype, device=device)
+        return torch.zeros(extent(weight.region), dtype=dtype, device=device)
 
     @torch.no_grad()
     def step(self, number: int, update: Update | None, *, more: bool = False) -> StepResult:

@@ -31,12 +31,13 @@ from runtime.program.program import (
     Alias,
     Communication,
     Exchange,
+    PassName,
     Program,
     Run,
     sources,
     targets,
 )
-from runtime.world.collectives import Channel, World
+from runtime.world.collectives import World
 from runtime.world.messages import communicate, run_exchange
 
 Compiled = Callable[..., tuple[Tensor, ...]]
@@ -266,7 +267,7 @@ class Frame:
             self.add(source, found)
 
     def _communicate(
-        self, instruction: Communication, source: Tensor | None, channel: Channel
+        self, instruction: Communication, source: Tensor | None, channel: PassName
     ) -> Tensor | None:
         shared = self.shared
         shape = None if instruction.target is None else shared.program.shapes[instruction.target]

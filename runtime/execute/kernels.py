@@ -15,7 +15,7 @@ from pcg.language.functions import FUNCTIONS
 from pcg.readings.evaluate import Block, evaluate_output
 from pcg.readings.ring import IndexArray
 from pcg.types.infer import bind_sizes
-from pcg.types.operator import Call, Value
+from pcg.types.operator import Attribute, Call
 from pcg.types.task import Task
 from runtime.execute.pointwise import pointwise
 
@@ -33,7 +33,7 @@ class TorchReals:
     def constant(self, value: Fraction) -> Tensor:
         return self._number(float(value))
 
-    def real(self, value: Value) -> Tensor:
+    def real(self, value: Attribute) -> Tensor:
         assert isinstance(value, (int, float)), "lowering leaves no symbols"
         return self._number(float(value))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pcg.lazy import torch
+from pcg.placement.region import elements, extent
 from runtime.program.buckets import Bucket
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ class GradientSync:
 
     def _make_buffer(self, number: int, like: Tensor) -> None:
         weights = self.buckets[number].weights
-        sizes = [[stop - start for start, stop in weight.region] for weight in weights]
-        lengths = [torch.Size(size).numel() for size in sizes]
+        sizes = [extent(weight.region) for weight in weights]
+        lengths = [elements(weight.region) for weight in weights]
         self._buffers[number] = torch.empty(sum(lengths), dtype=like.dtype, device=like.device)
         for weight, size, part in zip(
             weights, sizes, self._buffers[number].split(lengths), strict=True

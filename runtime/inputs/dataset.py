@@ -22,11 +22,10 @@ from torch import Tensor
 from pcg.errors import InputError
 from pcg.graph.graph import Leaf
 from pcg.ops.user import run_file
-from pcg.placement.transfer import Region
+from pcg.placement.region import Region, as_slices
 from pcg.plan.naming import DRAWN, NamingFile
 from runtime.inputs.fitting import as_tensor, fitting
 from runtime.inputs.seeded import Source, Synthetic
-from runtime.world.messages import cut
 
 
 class Samples(Protocol):
@@ -182,12 +181,12 @@ class UserData:
             return self._drawn.piece(leaf, region, step)
         if leaf.name in self._constants:
             where = f"{self._where}: constants: input {leaf.name}"
-            whole = fitting(leaf, self._constants[leaf.name], _shape(leaf), where)
-            return whole[cut(region)]
+            whole = fitting(leaf, self._constants[leaf.name], leaf.shape, where)
+            return whole[as_slices(region)]
         if step != self._step:
             self._step, self._read = step, {}
         (begin, end), *others = region
-        rows = [self._row(leaf, row)[cut(tuple(others))] for row in range(begin, end)]
+        rows = [self._row(leaf, row)[as_slices(tuple(others))] for row in range(begin, end)]
         return torch.stack(rows)
 
     def _row(self, leaf: Leaf, row: int) -> Tensor:
@@ -202,7 +201,7 @@ class UserData:
                 raise InputError(self._where, problem) from error
         found, name = self._field(leaf, self._read[row]), f"input {leaf.name}"
         try:
-            return fitting(leaf, as_tensor(found, name), _shape(leaf)[1:], name)
+            return fitting(leaf, as_tensor(found, name), leaf.shape[1:], name)
         except InputError as error:
             place = f"sample {position}, {self._samples.place(position)}"
             raise InputError(f"{self._where}: {place}", str(error)) from error
@@ -259,14 +258,9 @@ def _module(path: str, where: str) -> ModuleType:
         raise InputError(where, f"import of {path}: {type(error).__name__}: {error}") from error
 
 
-def _shape(leaf: Leaf) -> tuple[int, ...]:
-    assert leaf.type is not None, "a graph that runs has types"
-    return leaf.type.shape
-
-
 def _batch_size(leaves: Iterable[Leaf], where: str) -> int:
     """Of the inputs that have a batch. Raises InputError where they differ, or there are none."""
-    sizes = {leaf.name: _shape(leaf)[0] if leaf.rank else 0 for leaf in leaves}
+    sizes = {leaf.name: leaf.shape[0] if leaf.rank else 0 for leaf in leaves}
     if len(set(sizes.values())) != 1:
         found = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "none"
         raise InputError(where, f"expected inputs with one batch size, the model has {found}")

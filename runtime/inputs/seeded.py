@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pcg.graph.graph import Leaf
-from pcg.placement.transfer import Region
+from pcg.placement.region import Region, elements, extent, whole_region
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -32,6 +31,14 @@ CHUNK = 1 << 18
 
 Words = NDArray[np.uint64]
 Reals = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LeafRegion:
+    """A region of a leaf, by the leaf's name, as a rank holds or reads one."""
+
+    leaf: str
+    region: Region
 
 
 class Source(Protocol):
@@ -76,7 +83,7 @@ def initial_weight(
 ) -> Tensor:
     """A region of a weight, by default all: normal values scaled by 1/sqrt(fan-in), the second to
     last dimension (Kaiming)."""
-    shape = _shape(leaf)
+    shape = leaf.shape
     fan_in = shape[-2] if len(shape) > 1 else 1
     scale = fan_in**-0.5
     return _filled(shape, region, f"{seed}/{leaf.name}", lambda w: normal(w) * scale, dtype)
@@ -93,8 +100,8 @@ def input_batch(
     [0, below) as floats; other values in every step."""
     name, below = f"{seed}/{leaf.name}/{step}", leaf.below
     if below is None:
-        return _filled(_shape(leaf), region, name, normal, dtype)
-    return _filled(_shape(leaf), region, name, lambda words: whole_numbers(words, below), dtype)
+        return _filled(leaf.shape, region, name, normal, dtype)
+    return _filled(leaf.shape, region, name, lambda words: whole_numbers(words, below), dtype)
 
 
 def normal(words: Words) -> Reals:
@@ -125,9 +132,9 @@ def _filled(
     made: Callable[[Words], Reals],
     dtype: torch.dtype,
 ) -> Tensor:
-    region = tuple((0, size) for size in shape) if region is None else region
+    region = whole_region(shape) if region is None else region
     key = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
-    found = torch.empty([stop - start for start, stop in region], dtype=dtype)
+    found = torch.empty(extent(region), dtype=dtype)
     flat = found.view(-1)
     for start, index in _indices(shape, region):
         values = torch.from_numpy(made(random_words(key, index)))
@@ -138,9 +145,9 @@ def _filled(
 def _indices(shape: tuple[int, ...], region: Region) -> Iterator[tuple[int, Words]]:
     """The flat global indices of a region's elements in order, a chunk at a time, each with the
     number of its first element within the region."""
-    lengths = [stop - start for start, stop in region]
-    for first in range(0, prod(lengths), CHUNK):
-        left = np.arange(first, min(first + CHUNK, prod(lengths)), dtype=np.uint64)
+    lengths = extent(region)
+    for first in range(0, elements(region), CHUNK):
+        left = np.arange(first, min(first + CHUNK, elements(region)), dtype=np.uint64)
         index, stride = np.zeros_like(left), 1
         for size, (start, _), length in zip(
             reversed(shape), reversed(region), reversed(lengths), strict=True
@@ -149,8 +156,3 @@ def _indices(shape: tuple[int, ...], region: Region) -> Iterator[tuple[int, Word
             index += (digit + np.uint64(start)) * np.uint64(stride)
             stride *= size
         yield first, index
-
-
-def _shape(leaf: Leaf) -> tuple[int, ...]:
-    assert leaf.type is not None, "a graph that runs has types"
-    return leaf.type.shape

@@ -14,7 +14,8 @@ from math import prod
 from typing import Literal
 
 from pcg.placement.layout import Layout
-from pcg.placement.transfer import Message, Region, Transfer
+from pcg.placement.region import Region, intersection, within
+from pcg.placement.transfer import Transfer
 from runtime.program.program import (
     AllGather,
     AllReduce,
@@ -22,7 +23,7 @@ from runtime.program.program import (
     Collective,
     Exchange,
     Group,
-    Kept,
+    LocalCopy,
     Part,
     ReduceScatter,
 )
@@ -66,15 +67,10 @@ def _swaps(transfer: Transfer) -> tuple[Group, ...] | None:
     if any(tuple(sorted(heard[d])) != group for group in found for d in group):
         return None
     for device in told:
-        regions = [message.region for message in _of(transfer, source=device)]
-        if any(_meet(a, b) for a, b in combinations(regions, 2)):
+        regions = [m.region for m in transfer.messages if m.source == device]
+        if any(intersection(a, b) for a, b in combinations(regions, 2)):
             return None
     return tuple(sorted(found))
-
-
-def _meet(a: Region, b: Region) -> bool:
-    """Whether two regions have elements in common."""
-    return all(max(i, k) < min(j, m) for (i, j), (k, m) in zip(a, b, strict=True))
 
 
 def collective(
@@ -92,10 +88,10 @@ def collective(
         case "all_reduce":
             return AllReduce(source, target, group, position)
         case "all_gather":
-            places = _places(transfer.source, group, region_of(transfer.target, rank))
+            places = _places(transfer.source, group, transfer.target.regions[rank])
             return AllGather(source, target, group, places, position)
         case "reduce_scatter":
-            places = _places(transfer.target, group, region_of(transfer.source, rank))
+            places = _places(transfer.target, group, transfer.source.regions[rank])
             return ReduceScatter(source, target, group, places, position)
         case "all_to_all":
             sent, got = _swapped(transfer)[rank]
@@ -106,7 +102,7 @@ def collective(
 @lru_cache(maxsize=4096)
 def _places(layout: Layout, group: Group, whole: Region) -> tuple[Region, ...]:
     """Where in a region the pieces of members are: the same for all that have the same."""
-    return tuple([inside(region_of(layout, member), whole) for member in group])
+    return tuple([within(layout.regions[member], whole) for member in group])
 
 
 @lru_cache(maxsize=4096)
@@ -124,9 +120,9 @@ def _swapped(transfer: Transfer) -> Mapping[int, tuple[dict[int, Region], dict[i
     for message in transfer.messages:
         sender, receiver = message.source, message.target
         sent = found.setdefault(sender, ({}, {}))[0]
-        sent[receiver] = _within(transfer.source, message, sender)
+        sent[receiver] = within(message.region, transfer.source.regions[sender])
         got = found.setdefault(receiver, ({}, {}))[1]
-        got[sender] = _within(transfer.target, message, receiver)
+        got[sender] = within(message.region, transfer.target.regions[receiver])
     return found
 
 
@@ -150,8 +146,8 @@ def _exchanges(transfer: Transfer) -> Mapping[int, Exchange]:
         (
             message.source,
             message.target,
-            _within(transfer.source, message, message.source),
-            _within(transfer.target, message, message.target),
+            within(message.region, transfer.source.regions[message.source]),
+            within(message.region, transfer.target.regions[message.target]),
         )
         for message in transfer.messages
     )
@@ -162,10 +158,10 @@ def by_rank(messages: Iterable[tuple[int, int, Region, Region]]) -> Mapping[int,
     region of what the receiver wants). Both ends list theirs in the order given."""
     sends: dict[int, list[Part]] = {}
     receives: dict[int, list[Part]] = {}
-    kept: dict[int, list[Kept]] = {}
+    kept: dict[int, list[LocalCopy]] = {}
     for sender, receiver, given, place in messages:
         if sender == receiver:
-            kept.setdefault(sender, []).append(Kept(given, place))
+            kept.setdefault(sender, []).append(LocalCopy(given, place))
             continue
         sends.setdefault(sender, []).append(Part(receiver, given))
         receives.setdefault(receiver, []).append(Part(sender, place))
@@ -179,28 +175,3 @@ def by_rank(messages: Iterable[tuple[int, int, Region, Region]]) -> Mapping[int,
         )
         for rank in {*sends, *receives, *kept}
     }
-
-
-def _of(
-    transfer: Transfer, source: int | None = None, target: int | None = None
-) -> tuple[Message, ...]:
-    """The messages of a sender or receiver."""
-    return tuple(m for m in transfer.messages if m.source == source or m.target == target)
-
-
-def region_of(layout: Layout, device: int) -> Region:
-    """The global indices of a device's piece."""
-    return layout.regions[device]
-
-
-def _within(layout: Layout, message: Message, device: int) -> Region:
-    """A message's region, counted from the first element of a device's piece."""
-    return inside(message.region, region_of(layout, device))
-
-
-def inside(region: Region, piece: Region) -> Region:
-    """A region, counted from the first element of a piece."""
-    return tuple(
-        (start - first, stop - first)
-        for (start, stop), (first, _) in zip(region, piece, strict=True)
-    )

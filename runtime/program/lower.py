@@ -9,6 +9,7 @@ from functools import cached_property
 from pcg.graph.graph import Leaf, Node
 from pcg.placement import schedule as steps
 from pcg.placement.layout import Layout, Piece, tasks
+from pcg.placement.region import extent, starts_of
 from pcg.placement.schedule import Schedule, Slot
 from pcg.placement.transfer import transfer
 from pcg.plan.pipeline import turns
@@ -16,7 +17,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from pcg.types.task import Task
 from pcg.types.tensor import ParallelTensor
-from runtime.program.communication import collective, exchange, pattern, region_of
+from runtime.program.communication import collective, exchange, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
 from runtime.program.program import (
     Alias,
@@ -277,7 +278,7 @@ class Lowering:
         made: dict[Layout, Mapping[int, tuple[int, ...]]] = {}
         for layout in dict.fromkeys(slot.layout for slot in self._slots):
             own = one_slice(layout)
-            made[layout] = {r: tuple(b - a for a, b in own.regions[r]) for r in layout.by_device}
+            made[layout] = {rank: extent(region) for rank, region in own.regions.items()}
         return tuple((self._name(slot), made[slot.layout]) for slot in self._slots)
 
     @cached_property
@@ -295,7 +296,7 @@ class Lowering:
         for name, leaf, layout, first in self._homes:
             piece = layout.by_device.get(rank)
             if piece is not None:
-                yield Weight(name, leaf, region_of(layout, rank), layout.holders[piece], first)
+                yield Weight(name, leaf, layout.regions[rank], layout.holders[piece], first)
 
     def _lower(self, number: int, step: steps.Step, ranks: Sequence[int], part: int) -> Lowered:
         match step:
@@ -365,7 +366,7 @@ class Lowering:
             placed = self._placed[key] = {
                 device: (
                     replace(sliced_task(step.node, task, part), attributes=values),
-                    tuple(_starts(layout, device, part) for layout in layouts),
+                    tuple(starts_of(global_regions(layout, part)[device]) for layout in layouts),
                 )
                 for device, task in tasks(step.node, step.view)
             }
@@ -397,10 +398,6 @@ def _with_loss_in_parts(schedule: Schedule) -> Schedule:
             return schedule
         return replace(schedule, steps=rest, outputs=(step.source, *others))
     return schedule
-
-
-def _starts(layout: Layout, device: int, part: int) -> tuple[int, ...]:
-    return tuple(start for start, _ in global_regions(layout, part)[device])
 
 
 def _holders(slot: Slot, ranks: Iterable[int]) -> Iterable[int]:

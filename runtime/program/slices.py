@@ -18,11 +18,12 @@ from math import prod
 from pcg.errors import InputError
 from pcg.graph.graph import Node, Value
 from pcg.placement.layout import Layout, Piece
+from pcg.placement.region import Region, intersection, within
 from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot, Step
-from pcg.placement.transfer import Region, Transfer, transfer
+from pcg.placement.transfer import Transfer, transfer
 from pcg.types.task import Task
 from pcg.types.tensor import ParallelTensor
-from runtime.program.communication import NOTHING, by_rank, inside
+from runtime.program.communication import NOTHING, by_rank
 from runtime.program.program import Exchange
 
 
@@ -159,8 +160,8 @@ def _exchanges(source: Layout, target: Layout, number: int) -> Mapping[int, Exch
         (
             sender,
             receiver,
-            inside(region, global_regions(source, number)[sender]),
-            inside(region, global_regions(target, number)[receiver]),
+            within(region, global_regions(source, number)[sender]),
+            within(region, global_regions(target, number)[receiver]),
         )
         for sender, receiver, region in _messages(source, target, number)
     )
@@ -175,14 +176,9 @@ def _messages(source: Layout, target: Layout, number: int) -> Iterable[tuple[int
         for j, block in product(range(group), product(*map(range, own.type.degrees.dims))):
             holders = own.holders[Piece(piece.partial * group + j, block)]
             sender = receiver if receiver in holders else holders[receiver % len(holders)]
-            region = _common(wanted, global_regions(source, number)[sender])
+            region = intersection(wanted, global_regions(source, number)[sender])
             if region is not None:
                 yield sender, receiver, region
-
-
-def _common(a: Region, b: Region) -> Region | None:
-    found = tuple((max(i, k), min(j, m)) for (i, j), (k, m) in zip(a, b, strict=True))
-    return found if all(start < stop for start, stop in found) else None
 
 
 def _check_sliced(step: Step, where: str) -> None:

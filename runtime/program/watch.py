@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pcg.ops.norms import batch_norm, ghost_batch_norm
+from pcg.placement.region import elements, starts_of
 from pcg.placement.schedule import Compute, Schedule, Slot
 from pcg.plan.plan import Plan
 from pcg.plan.statistics import named_values
 from pcg.types.operator import Operator
 from pcg.types.task import Task
-from runtime.program.communication import region_of
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
-from runtime.program.program import Instruction, Piece, Run, Running
+from runtime.program.program import Instruction, Run, Running, StatisticsPart
 from runtime.program.slices import ends
 
 Lowered = Iterator[tuple[int, Instruction]]
@@ -34,22 +34,20 @@ class Watch:
     is_normed: bool
     groups: int = 1
 
-    def piece(self, rank: int, name: str) -> Piece | None:
+    def piece(self, rank: int, name: str) -> StatisticsPart | None:
         """The part of a rank: each block counts where it is held first."""
         held = self.slot.layout.by_device.get(rank)
         if held is None or self.slot.layout.holders[held][0] != rank:
             return None
-        _, channels, *others = region_of(self.slot.layout, rank)
-        count = self._rows(rank)
+        _, channels, *others = self.slot.layout.regions[rank]
+        count = self._rows(rank) * elements(tuple(others))
         if count == 0:
             return None
-        for start, stop in others:
-            count *= stop - start
-        return Piece((f"{name}.mean", f"{name}.variance"), channels, count)
+        return StatisticsPart((f"{name}.mean", f"{name}.variance"), channels, count)
 
     def _rows(self, rank: int) -> int:
         """How many of the first group's samples a rank holds. They are its first ones."""
-        (first, last), *_ = region_of(self.slot.layout, rank)
+        (first, last), *_ = self.slot.layout.regions[rank]
         end = self.slot.layout.type.shape[0] // self.groups
         return max(0, min(last, end) - first)
 
@@ -69,8 +67,8 @@ class Watch:
             if piece is not None and not self.is_normed:
                 yield rank, self._statistics(rank, piece, name)
 
-    def _statistics(self, rank: int, piece: Piece, name: str) -> Run:
-        starts = (tuple(start for start, _ in region_of(self.slot.layout, rank)),)
+    def _statistics(self, rank: int, piece: StatisticsPart, name: str) -> Run:
+        starts = (starts_of(self.slot.layout.regions[rank]),)
         call = STATISTICS() if self.groups == 1 else FIRST_STATISTICS(rows=self._rows(rank))
         task = Task(call.values, {}, {})
         return Run(call, task, starts, (name,), piece.registers, position=self.number)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pcg.graph.graph import Graph, Leaf, Node, Value, topological
-from pcg.placement.transfer import Region
+from pcg.placement.region import whole_region
 from runtime.execute.kernels import run_whole
 from runtime.inputs.seeded import Source, initial_weight
 from runtime.job.job import Comparison, Options
@@ -47,7 +47,7 @@ def _inputs(
 ) -> dict[str, Tensor]:
     """The whole inputs of a micro-step, in double precision."""
     return {
-        leaf.name: source.piece(leaf, whole_region(leaf), number).to(device, torch.float64)
+        leaf.name: source.piece(leaf, whole_region(leaf.shape), number).to(device, torch.float64)
         for leaf in leaves
         if leaf.kind == "input"
     }
@@ -96,12 +96,6 @@ def train_alone(
         tuple((output,) for output in outputs),
         {name: (weight.detach(),) for name, weight in weights.items()},
     )
-
-
-def whole_region(leaf: Leaf) -> Region:
-    """All of a leaf."""
-    assert leaf.type is not None, "a graph that runs has types"
-    return tuple((0, size) for size in leaf.type.shape)
 
 
 def _trained(graph: Graph, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

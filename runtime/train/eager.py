@@ -105,7 +105,7 @@ class _Inputs:
             n.leaf.name: n.leaf for n in captured.graph.leaves if n.leaf.name.startswith(DRAWN)
         }
         for name in sorted(drawn, key=_number):
-            mask = torch.rand(_shape_of(drawn[name])) < 0.5
+            mask = torch.rand(drawn[name].shape) < 0.5
             self.masks.append(mask)
             self.leaves[name] = torch.where(mask, -30.0, 30.0).double()
 
@@ -241,7 +241,3 @@ def _number(name: str) -> int:
     """Which call of dropout a drawn leaf is of."""
     last = name.rpartition("_")[2]
     return int(last) if last.isdigit() else 0
-
-
-def _shape_of(leaf: Any) -> tuple[int, ...]:
-    return leaf.type.shape

@@ -23,7 +23,6 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 
 import numpy as np
 import torch
@@ -33,14 +32,13 @@ from torch.nn import Module
 from pcg.errors import UnityError, one_line
 from pcg.graph.graph import Leaf
 from pcg.models import make_module
-from pcg.placement.transfer import Region
+from pcg.placement.region import Region, as_slices, elements, extent, whole_region
 from pcg.plan.plan import Plan
-from runtime.inputs.seeded import Source
+from runtime.inputs.seeded import LeafRegion, Source
 from runtime.job.job import AgreedError, Options
 from runtime.program.program import Load, Program, Weight
 from runtime.train.plain import read_state_dict
 from runtime.world.collectives import World
-from runtime.world.messages import cut
 
 PULSE = 1.0
 """Seconds from one sign that rank 0 is still there to the next."""
@@ -53,18 +51,6 @@ UNKNOWN = (
     "the plan's model reads {} of the module: expected --model with that module, --init with a"
     " state dict that has it, or `constants` of --data"
 )
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A region of a leaf that a rank holds."""
-
-    leaf: str
-    region: Region
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(stop - start for start, stop in self.region)
 
 
 @dataclass
@@ -108,7 +94,7 @@ class Initial:
 
     def fill(self, weights: Mapping[str, Tensor], pieces: Iterable[Weight]) -> None:
         """Give this rank's pieces of weights, by register, their values."""
-        held = [(Piece(p.leaf.name, p.region), weights[p.register]) for p in pieces]
+        held = [(LeafRegion(p.leaf.name, p.region), weights[p.register]) for p in pieces]
         self._hand_out(self.state, held)
 
     def statistics(self) -> dict[str, Tensor]:
@@ -119,11 +105,14 @@ class Initial:
         own = {name: self.state[name].clone() for name in sorted(names)}
         return self.world.gather(own)[0]
 
-    def constants(self, pieces: Iterable[Piece]) -> dict[Piece, Tensor]:
+    def constants(self, pieces: Iterable[LeafRegion]) -> dict[LeafRegion, Tensor]:
         """Pieces of what the graph reads of the module without training it. Raises AgreedError
         where nobody knows it."""
         state = dict(self.state)
-        held = {p: torch.zeros(p.shape, dtype=self.dtype, device=self.world.device) for p in pieces}
+        held = {
+            p: torch.zeros(extent(p.region), dtype=self.dtype, device=self.world.device)
+            for p in pieces
+        }
         if self.file is not None and self.world.rank == 0:
             state |= read_state_dict(self.file)
         wanted = {piece.leaf for own in self.world.gather(list(held)) for piece in own}
@@ -141,12 +130,14 @@ class Initial:
         value = state[next(name for name in parameter.names if name in state)]
         return value.mT if parameter.transposed else value
 
-    def _hand_out(self, state: Mapping[str, Tensor], held: Iterable[tuple[Piece, Tensor]]) -> None:
+    def _hand_out(
+        self, state: Mapping[str, Tensor], held: Iterable[tuple[LeafRegion, Tensor]]
+    ) -> None:
         """Bring the values of pieces to the ranks that hold them, into their tensors."""
-        world, targets = self.world, dict[Piece, list[Tensor]]()
+        world, targets = self.world, dict[LeafRegion, list[Tensor]]()
         for piece, tensor in held:
             targets.setdefault(piece, []).append(tensor)
-        holders: dict[Piece, list[int]] = {}
+        holders: dict[LeafRegion, list[int]] = {}
         for rank, pieces in enumerate(world.gather(list(targets))):
             for piece in pieces:
                 holders.setdefault(piece, []).append(rank)
@@ -154,26 +145,28 @@ class Initial:
         # In one order on all ranks.
         for piece in sorted(holders, key=lambda p: (p.leaf, p.region)):
             ranks = [0, *(rank for rank in holders[piece] if rank)]
-            if world.rank in ranks and prod(piece.shape):
+            if world.rank in ranks and elements(piece.region):
                 found = self._passed_on(piece, ranks, state)
                 for target in targets.get(piece, ()):
                     target.copy_(found)
         world.settle()
 
-    def _passed_on(self, piece: Piece, ranks: Sequence[int], state: Mapping[str, Tensor]) -> Tensor:
+    def _passed_on(
+        self, piece: LeafRegion, ranks: Sequence[int], state: Mapping[str, Tensor]
+    ) -> Tensor:
         """A piece, from the rank above in the tree, and sent to those below."""
         world, place = self.world, ranks.index(self.world.rank)
         if place:
             above = ranks[(place - 1) // 2]
-            flat = world.exchange({}, {above: prod(piece.shape)}, self.dtype)[above]
+            flat = world.exchange({}, {above: elements(piece.region)}, self.dtype)[above]
         else:
-            value = self._value(piece.leaf, state)[cut(piece.region)]
+            value = self._value(piece.leaf, state)[as_slices(piece.region)]
             flat = value.to(world.device, self.dtype).contiguous().reshape(-1)
         if below := [ranks[i] for i in (2 * place + 1, 2 * place + 2) if i < len(ranks)]:
             world.exchange(dict.fromkeys(below, flat), {}, self.dtype)
             # So that a piece at a time is all that is kept.
             world.settle()
-        return flat.reshape(piece.shape)
+        return flat.reshape(extent(piece.region))
 
     def _misfit(self) -> str:
         """What of the plan's model the module lacks, if anything; known to rank 0."""
@@ -190,7 +183,7 @@ class Initial:
             )
             if not any(name in state for name in names):
                 return f"has no {names[0]}, which the plan's model has"
-            wanted, found = _shape(leaf), tuple(self._value(leaf.name, state).shape)
+            wanted, found = leaf.shape, tuple(self._value(leaf.name, state).shape)
             if wanted != found:
                 if leaf.name not in naming.buffers and naming.parameter(leaf.name).transposed:
                     wanted, found = wanted[::-1], found[::-1]
@@ -208,7 +201,7 @@ class WithConstants:
     """Inputs from a source, and those that are the module's own."""
 
     source: Source
-    pieces: Mapping[Piece, Tensor]
+    pieces: Mapping[LeafRegion, Tensor]
 
     @property
     def counts(self) -> bool:
@@ -220,7 +213,7 @@ class WithConstants:
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
         """As ``runtime.inputs.seeded.Source`` says."""
-        known = self.pieces.get(Piece(leaf.name, region))
+        known = self.pieces.get(LeafRegion(leaf.name, region))
         return self.source.piece(leaf, region, step) if known is None else known
 
 
@@ -233,8 +226,8 @@ def with_constants(source: Source, initial: Initial, program: Program, options: 
     pieces = [piece for piece in loaded(program) if piece.leaf in wanted]
     if options.check and initial.world.rank == 0:
         leaves = {node.leaf.name: node.leaf for node in plan.model.leaves}
-        shapes = ((name, _shape(leaves[name])) for name in sorted(wanted))
-        pieces += [Piece(n, tuple((0, size) for size in shape)) for n, shape in shapes]
+        shapes = ((name, leaves[name].shape) for name in sorted(wanted))
+        pieces += [LeafRegion(n, whole_region(shape)) for n, shape in shapes]
     return WithConstants(source, initial.constants(dict.fromkeys(pieces)))
 
 
@@ -320,15 +313,10 @@ def _raised(world: World, model: str, problem: str) -> None:
         raise AgreedError(f"model {model}", one_line(found))
 
 
-def loaded(program: Program) -> list[Piece]:
+def loaded(program: Program) -> list[LeafRegion]:
     """The pieces of inputs that a rank's program loads."""
     pipeline = program.pipeline
     parts = () if pipeline is None else (*pipeline.slices, pipeline.tail)
     instructions = (i for part in (program.instructions, *parts) for i in part)
     loads = (i for i in instructions if isinstance(i, Load) and i.leaf.kind == "input")
-    return list(dict.fromkeys(Piece(load.leaf.name, load.region) for load in loads))
-
-
-def _shape(leaf: Leaf) -> tuple[int, ...]:
-    assert leaf.type is not None, "a graph that runs has types"
-    return leaf.type.shape
+    return list(dict.fromkeys(LeafRegion(load.leaf.name, load.region) for load in loads))

@@ -21,12 +21,11 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from pcg.language.functions import FUNCTIONS
-from pcg.machine import DType, Pattern
+from pcg.machine import DeviceKind, DType, Pattern
 from pcg.plan.training import update_bytes
-from pcg.readings.kind import Work
+from pcg.readings.kind import WorkKind
 from runtime.program.program import Group
 from runtime.train.worker import share_cores
-from runtime.world.collectives import Kind as DeviceKind
 from runtime.world.collectives import World, open_world
 
 DTYPES: Mapping[DType, torch.dtype] = {
@@ -62,7 +61,7 @@ class Measured:
     """All measurements of a rank."""
 
     device: str
-    operators: Mapping[tuple[Work, DType], tuple[Timing, ...]]
+    operators: Mapping[tuple[WorkKind, DType], tuple[Timing, ...]]
     """By kind and number format."""
     links: tuple[tuple[LinkTimings, ...], ...]
     """By level of the machine, the innermost first; nothing for levels that no two ranks span."""
@@ -87,7 +86,7 @@ def measure(
     """
     share_cores()
     with open_world(kind, timeout) as world:
-        operators: dict[tuple[Work, DType], tuple[Timing, ...]] = {
+        operators: dict[tuple[WorkKind, DType], tuple[Timing, ...]] = {
             (name, dtype): tuple(series)
             for dtype in dtypes
             for name, series in _operators(world, DTYPES[dtype])
@@ -113,7 +112,7 @@ Case = Callable[[int], tuple[float, int, Call]]
 """From a length to the size of a kernel, how many there are, and a call that runs them."""
 
 
-def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Work, list[Timing]]]:
+def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[WorkKind, list[Timing]]]:
     def tensor(*shape: int, grad: bool = False) -> Tensor:
         values = torch.full(shape, 1 / shape[-1], dtype=dtype, device=world.device)
         return values.requires_grad_(grad)
@@ -161,7 +160,7 @@ def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Work, list[Ti
 
     sides = [2**k for k in range(3, 14)]
     lengths = [4**k for k in range(3, 14)]
-    cases: tuple[tuple[Work, Case, Sequence[int]], ...] = (
+    cases: tuple[tuple[WorkKind, Case, Sequence[int]], ...] = (
         ("contraction", contraction, sides),
         ("pointwise", pointwise, lengths),
         ("reduction", reduction, lengths),

@@ -12,7 +12,7 @@ from torch import Tensor
 from pcg.errors import one_line
 from pcg.plan.plan import Plan
 from runtime.checkpoints import checkpoint
-from runtime.checkpoints.checkpoint import CheckpointError, Kept, Manifest, ScaleRecord
+from runtime.checkpoints.checkpoint import Checkpoint, CheckpointError, Manifest, ScaleRecord
 from runtime.checkpoints.keeping import Keeper
 from runtime.checkpoints.shards import Shard
 from runtime.execute.executor import Executor, StepResult, Update
@@ -22,11 +22,11 @@ from runtime.job.job import (
     Beginning,
     Begins,
     Checkpoints,
+    FinishedStep,
     Mark,
     NotFinite,
     Observer,
     Options,
-    Step,
 )
 from runtime.program.lower import Lowering
 from runtime.program.program import Program, Weight
@@ -77,7 +77,9 @@ class Training:
         """What is not finite at the end, if anything."""
         return self._finite.now
 
-    def run(self, observe: Observer, begins: Begins = lambda beginning: None) -> tuple[Step, ...]:
+    def run(
+        self, observe: Observer, begins: Begins = lambda beginning: None
+    ) -> tuple[FinishedStep, ...]:
         """Train up to the step that was asked for; ``observe`` and ``begins`` are called on rank 0.
 
         Raises Stopped where a signal ended it sooner, and NotFinite where that was asked for.
@@ -124,9 +126,9 @@ class Training:
 
     def _kept(
         self, kept: Checkpoints, keeper: Keeper, requests: Requests, observe: Observer
-    ) -> tuple[Step, ...]:
+    ) -> tuple[FinishedStep, ...]:
         """Train with checkpoints."""
-        steps: list[Step] = []
+        steps: list[FinishedStep] = []
         for step in self._steps(observe, keeper):
             if self._world.stops:
                 self._stop(keeper, requests)
@@ -166,7 +168,7 @@ class Training:
         kept = "" if keeper is None else "; until that has changed no checkpoint is written"
         self._tell(f"warning: {self._finite.now}{kept}")
 
-    def _steps(self, observe: Observer, keeper: Keeper | None) -> Iterator[Step | None]:
+    def _steps(self, observe: Observer, keeper: Keeper | None) -> Iterator[FinishedStep | None]:
         """Every step as it ends; None for an update that is left out, after which the same
         batches are taken again."""
         left_out = 0
@@ -178,7 +180,7 @@ class Training:
                 left_out += 1
                 yield None
                 continue
-            step, left_out = Step(number + 1, loss, seconds, left_out), 0
+            step, left_out = FinishedStep(number + 1, loss, seconds, left_out), 0
             if self._world.rank == 0:
                 observe(step)
             self._watch(step.number, loss, keeper)
@@ -223,7 +225,7 @@ class Training:
         if self._world.rank == 0:
             begins(Beginning(self._updater.updates + 1, found is not None, keeper.run))
 
-    def _go_on(self, found: Kept) -> None:
+    def _go_on(self, found: Checkpoint) -> None:
         self._check(found)
         updates, batches = found.manifest.updates, found.manifest.batches
         self._updater.restore(updates)
@@ -244,7 +246,7 @@ class Training:
             self._renew_older()
         self._tell(f"{found.path}: going on with step {updates + 1}")
 
-    def _check(self, found: Kept) -> None:
+    def _check(self, found: Checkpoint) -> None:
         """Refuse a checkpoint of something else; tell of what the run does otherwise."""
         manifest, where = found.manifest, str(found.path)
         for problem in self._world.gather(self._problem(manifest)):
@@ -357,10 +359,9 @@ class Training:
 
     def _shard(self, key: str, weight: Weight, tensor: Tensor) -> Shard:
         parameter = self._lowering.plan.naming.parameter(weight.leaf.name)
-        assert weight.leaf.type is not None, "a graph that runs has types"
         shard = Shard(
             key.format(parameter.names[0]),
-            weight.leaf.type.shape,
+            weight.leaf.shape,
             tuple(start for start, _ in weight.region),
             tensor,
             self._writes(weight),

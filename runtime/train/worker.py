@@ -18,7 +18,15 @@ from runtime.execute.executor import Executor
 from runtime.execute.precision import precision
 from runtime.inputs.dataset import make_source
 from runtime.inputs.seeded import Source, initial_weight
-from runtime.job.job import AgreedError, Beginning, Begins, Observer, Options, Report, Step
+from runtime.job.job import (
+    AgreedError,
+    Beginning,
+    Begins,
+    FinishedStep,
+    Observer,
+    Options,
+    RunReport,
+)
 from runtime.program.lower import Lowering
 from runtime.train.check import Outcome, compare, train_alone
 from runtime.train.initial import Initial, with_constants
@@ -37,7 +45,7 @@ def train(
     observe: Observer,
     where: str = "plan",
     begins: Begins = _ignore,
-) -> Report | None:
+) -> RunReport | None:
     """Train by a plan as one of the ranks that torchrun started, or alone for one device.
 
     ``timeout``: seconds that a communication may take. ``observe`` is called on rank 0, which
@@ -126,14 +134,14 @@ def run_plan(
     world: World,
     observe: Observer,
     begins: Begins = _ignore,
-) -> Report | None:
+) -> RunReport | None:
     """The same among ranks that are already connected."""
     made = prepare(lowering, options, world)
     plan, seed, recipe = lowering.plan, options.seed, options.recipe
     executor, training = made.executor, made.training
     with _naming_rank(world):
         steps = training.run(observe, begins)
-    report = Report(
+    report = RunReport(
         steps,
         batches=recipe.accumulate,
         timeline=training.timeline,
@@ -170,7 +178,9 @@ def _naming_rank(world: World) -> Generator[None]:
         raise InputError(where, error.problem) from error
 
 
-def _collect(lowering: Lowering, executor: Executor, rank: int, steps: tuple[Step, ...]) -> Outcome:
+def _collect(
+    lowering: Lowering, executor: Executor, rank: int, steps: tuple[FinishedStep, ...]
+) -> Outcome:
     """Bring all outputs, where there were steps, and weights to rank 0, whole, every copy. Other
     ranks get no tensors."""
 

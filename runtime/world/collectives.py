@@ -9,14 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from pcg.errors import InputError, UnityError
-from runtime.program.program import Group
+from pcg.machine import DeviceKind
+from runtime.program.program import Group, PassName
 from runtime.world.blame import Pulse
 from runtime.world.error_names import words
 from runtime.world.loopback import stay_on_this_computer
@@ -25,14 +26,11 @@ from runtime.world.orphans import end_undisturbed
 from runtime.world.rendezvous import own_store, pulse_store
 from runtime.world.status import TRY_AGAIN
 
-Kind = Literal["cpu", "gpu"]
 T = TypeVar("T")
 MARK = "unity: "
 """What names of communication begin with in a profile."""
 PHASE = "unity phase: "
 """What marks in a profile begin with that a pass begins, forward or backward."""
-Channel = Literal["forward", "backward"]
-"""Messages between two ranks keep their order within a channel."""
 
 CHANNELS = ("forward", "backward", "total")
 """What has a group of all ranks to itself, so that none of it waits for another: messages one way
@@ -168,7 +166,7 @@ class World:
         outgoing: Mapping[int, Tensor],
         incoming: Mapping[int, int],
         dtype: torch.dtype,
-        channel: Channel = "forward",
+        channel: PassName = "forward",
     ) -> dict[int, Tensor]:
         """Send a flat tensor to some ranks and receive flat tensors of given lengths from some.
 
@@ -200,7 +198,7 @@ class World:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def begin(self, phase: Channel) -> None:
+    def begin(self, phase: PassName) -> None:
         """Let torch's profiler know that a way begins, if it wants to."""
         if self.marks:
             with torch.profiler.record_function(f"{PHASE}{phase}"):
@@ -323,7 +321,7 @@ def _done() -> None:
 
 
 @contextmanager
-def open_world(kind: Kind, timeout: float) -> Generator[World]:
+def open_world(kind: DeviceKind, timeout: float) -> Generator[World]:
     """Join the ranks that torchrun started; without it, a world of one.
 
     ``timeout`` in seconds holds for each communication. Raises InputError for a missing GPU.
@@ -374,7 +372,7 @@ def _blaming(world: World, store: Any) -> Generator[None]:
     pulse.leave()
 
 
-def _device(kind: Kind) -> torch.device:
+def _device(kind: DeviceKind) -> torch.device:
     if kind == "cpu":
         return torch.device("cpu")
     local, present = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()

@@ -22,8 +22,7 @@ from pcg.language.expr import Access, Apply, IndexValue, Max, Sum, walk
 from pcg.language.poly import Poly
 from pcg.types.infer import bind_sizes, output_shapes
 from pcg.types.local import Axis
-from pcg.types.operator import Call, Operator
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call, Operator
 from pcg.types.task import Task
 from runtime.execute.kernels import run_equation, run_task
 from runtime.execute.precision import in_float64

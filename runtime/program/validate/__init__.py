@@ -46,7 +46,7 @@ from runtime.program.validate.alike import Forms
 from runtime.program.validate.ends import check_alike, check_ends
 from runtime.program.validate.errors import ProgramError
 from runtime.program.validate.frame import Rank
-from runtime.program.validate.local import Device, Kept
+from runtime.program.validate.local import Device, Holdings
 from runtime.program.validate.lockstep import followed
 from runtime.program.validate.meaning import Meaning
 from runtime.program.validate.order import Blame, Lanes, run
@@ -78,7 +78,7 @@ def _validate(plan: Plan, programs: Sequence[Program], where: str, itemsize: int
 
 def each_followed(
     meaning: Meaning, programs: Sequence[Program], forms: Forms, where: str, itemsize: int
-) -> list[Kept]:
+) -> list[Holdings]:
     """What ranks hold in the end, each followed by itself."""
     lanes = Lanes()
     passes = [

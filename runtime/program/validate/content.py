@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pcg.graph.graph import Value
-from pcg.placement.layout import Region
+from pcg.placement.region import Region, extent, region_text, starts_of, whole_region
 from runtime.program.validate.errors import Unsound
 
 
@@ -50,10 +50,10 @@ class Place:
 
     def __post_init__(self) -> None:
         self.extent = extent(self.region)
-        self.start = tuple([start for start, _ in self.region])
+        self.start = starts_of(self.region)
 
     def __str__(self) -> str:
-        return f"partials {self.first}:{self.last} of {shown(self.region)}"
+        return f"partials {self.first}:{self.last} of {region_text(self.region)}"
 
 
 class Places:
@@ -132,13 +132,13 @@ def fragment(content: Content, cut: Region | None, at: Region | None) -> Fragmen
         if len(cut) != len(region) or any(
             not 0 <= a < b <= size for (a, b), size in zip(cut, place.extent, strict=True)
         ):
-            raise Unsound(f"takes {shown(cut)} of a register of shape {list(place.extent)}")
+            raise Unsound(f"takes {region_text(cut)} of a register of shape {list(place.extent)}")
         region = tuple((s + a, s + b) for (s, _), (a, b) in zip(region, cut, strict=True))
     size = extent(region)
     if at is None:
-        at = tuple((0, n) for n in size)
+        at = whole_region(size)
     elif extent(at) != size:
-        raise Unsound(f"puts a block of shape {list(size)} at {shown(at)}")
+        raise Unsound(f"puts a block of shape {list(size)} at {region_text(at)}")
     return Fragment(at, tensor, place.first, place.last, region)
 
 
@@ -153,15 +153,21 @@ def assemble(parts: Sequence[Fragment], shape: tuple[int, ...], places: Places) 
         if part.tensor is not one.tensor:
             raise Unsound(f"adds {part.tensor.name} to {one.tensor.name}")
         if tuple(g - a for (g, _), (a, _) in zip(part.region, part.at, strict=True)) != offset:
-            own = f"{shown(part.region)} of {part.tensor.name} is put at {shown(part.at)}"
-            raise Unsound(f"{own}, where others put {shown(one.region)} at {shown(one.at)}")
+            own = (
+                f"{region_text(part.region)} of {part.tensor.name} is put at {region_text(part.at)}"
+            )
+            raise Unsound(
+                f"{own}, where others put {region_text(one.region)} at {region_text(one.at)}"
+            )
     first, last = min(p.first for p in parts), max(p.last for p in parts)
     if len(parts) > 1 or extent(one.at) != shape:
         boxes = [((p.first, p.last), *p.at) for p in parts]
-        problem = covers(boxes, ((first, last), *((0, n) for n in shape)))
+        problem = covers(boxes, ((first, last), *whole_region(shape)))
         if problem is not None:
             times, (partials, *region) = problem
-            some = shown(tuple((a + o, b + o) for (a, b), o in zip(region, offset, strict=True)))
+            some = region_text(
+                tuple((a + o, b + o) for (a, b), o in zip(region, offset, strict=True))
+            )
             how = "missing" if not times else f"added {times} times"
             raise Unsound(f"{one.tensor.name}{some} of partial {partials[0]} is {how}")
     whole = tuple((o, o + n) for o, n in zip(offset, shape, strict=True))
@@ -205,12 +211,3 @@ def _are_in_a_row(boxes: Sequence[Box], whole: Box) -> bool:
             return False
         start = last
     return start == stop
-
-
-def extent(region: Region) -> tuple[int, ...]:
-    """The shape of a region."""
-    return tuple([stop - start for start, stop in region])
-
-
-def shown(region: Region) -> str:
-    return f"[{', '.join(f'{start}:{stop}' for start, stop in region)}]"

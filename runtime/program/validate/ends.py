@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
+from pcg.placement.region import region_text, whole_region
 from pcg.plan.plan import Plan
 from pcg.plan.statistics import RunningFile, named_values
 from pcg.types.tensor import ParallelTensor
 from runtime.program.program import Group, Program, Running, Weight
-from runtime.program.validate.content import Box, Content, Place, Tensor, covers, shown
+from runtime.program.validate.content import Box, Content, Place, Tensor, covers
 from runtime.program.validate.errors import ProgramError
-from runtime.program.validate.local import Kept
+from runtime.program.validate.local import Holdings
 from runtime.program.validate.meaning import Meaning
 from runtime.program.validate.theorem import region
 
 
 def check_ends(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Kept], where: str
+    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """Raise ProgramError where something is missing, or there twice."""
     _check_loss(meaning, programs, made, where)
@@ -30,7 +31,7 @@ def check_ends(
 
 
 def _check_loss(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Kept], where: str
+    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """The parts of the loss that count add up to it: the gradient of each is 1."""
     tensor = meaning.tensor(meaning.plan.graph.outputs[0])
@@ -48,7 +49,7 @@ def _check_loss(
 
 
 def _check_outputs(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Kept], where: str
+    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """Registers that are kept are pieces of outputs, and each piece of an output is one of them."""
     registers: dict[str, list[tuple[int, Content]]] = {}
@@ -142,7 +143,7 @@ def _check_weights(meaning: Meaning, programs: Sequence[Program], where: str) ->
     for rank, weight, place in groups:
         held = whole[weight.leaf.name, place]
         if weight.group != held:
-            problem = f"{shown(weight.region)} is held by ranks {_ranks(held)}, summed over"
+            problem = f"{region_text(weight.region)} is held by ranks {_ranks(held)}, summed over"
             raise ProgramError(where, rank, weight, f"{problem} {_ranks(weight.group)}")
     for name, tensor in meaning.leaves.items():
         if tensor.value.node.leaf.kind == "weight":
@@ -152,7 +153,7 @@ def _check_weights(meaning: Meaning, programs: Sequence[Program], where: str) ->
 
 
 def _check_statistics(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Kept], where: str
+    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """Each element of what is normed counts once; of samples in groups, those of the first."""
     first = _records(programs[0])
@@ -178,7 +179,7 @@ def _check_statistics(
             raise ProgramError(where, pieces[0][0], record.value, f"statistics of {tensor.name}")
         boxes = [_box(content.place) for _, content in pieces]
         rank = pieces[0][0]
-        first_group = meaning.places.of(0, tensor.partials, tuple((0, size) for size in counted))
+        first_group = meaning.places.of(0, tensor.partials, whole_region(counted))
         _demand_once(boxes, first_group, tensor, where, rank, "statistics")
 
 
@@ -189,7 +190,7 @@ def _records(
 
 
 def _pieces(
-    number: int, programs: Sequence[Program], made: Sequence[Kept], where: str
+    number: int, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> Iterator[tuple[int, Content]]:
     """Of what blocks the ranks add statistics, with the rank."""
     for program, kept in zip(programs, made, strict=True):
@@ -249,7 +250,7 @@ def _demand_once(
         return
     times, (partials, *region) = problem
     how = "missing" if not times else f"there {times} times"
-    part = f"partial {partials[0]} of {tensor.name}{shown(tuple(region))}"
+    part = f"partial {partials[0]} of {tensor.name}{region_text(tuple(region))}"
     raise ProgramError(where, rank, what, f"{part} is {how}, expected once")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from runtime.program.program import (
     Alias,
@@ -13,6 +13,7 @@ from runtime.program.program import (
     Communication,
     Exchange,
     Group,
+    PassName,
     Run,
     sources,
     targets,
@@ -21,12 +22,11 @@ from runtime.program.validate.alike import Row
 from runtime.program.validate.blocks import Block, Meeting, Segment, made_by
 from runtime.program.validate.content import Content, Fragment, Place, Tensor
 from runtime.program.validate.errors import ProgramError, Unsound
-from runtime.program.validate.local import Device, Kept
+from runtime.program.validate.local import Device, Holdings
 from runtime.program.validate.movement import Member, arrived, collected, sent
 from runtime.program.validate.order import Lanes, Operation
 from runtime.program.validate.transposed import is_transposed
 
-Way = Literal["forward", "backward"]
 Waits = Generator[Operation, None, None]
 
 
@@ -93,7 +93,7 @@ class Frame:
     checks: bool = True
     sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
     known: set[str] = field(default_factory=set[str])
-    kept: Kept = field(default_factory=Kept)
+    kept: Holdings = field(default_factory=Holdings)
     needed: set[str] = field(default_factory=set[str])
     """Registers that have a gradient."""
 
@@ -270,7 +270,7 @@ class Frame:
             self.need(instruction.source)
 
     def _messages(
-        self, exchange: Exchange, outgoing: Mapping[int, Any], way: Way
+        self, exchange: Exchange, outgoing: Mapping[int, Any], way: PassName
     ) -> Generator[Operation, None, dict[int, Any]]:
         rank = self.rank
         sends = {part.peer: outgoing.get(part.peer) for part in exchange.sends}
@@ -290,7 +290,7 @@ class Frame:
             rank.pending.append((rank.batch, rank.part, made))
         return made.found or {}
 
-    def _collective(self, own: Collective, source: Content | None, way: Way) -> Waits:
+    def _collective(self, own: Collective, source: Content | None, way: PassName) -> Waits:
         if own.target in self.sums:
             raise Unsound(f"adds to {own.target}, expected messages")
         made = self._posted(own, source, way)
@@ -328,7 +328,7 @@ class Frame:
         yield made
         return bool(made.found)
 
-    def _posted(self, own: Collective, payload: object, way: Way) -> Operation:
+    def _posted(self, own: Collective, payload: object, way: PassName) -> Operation:
         rank = self.rank.device.rank
         self.rank.check_group(own.group)
         token = (way, type(own).__name__, *self.token, own.position)

@@ -17,7 +17,7 @@ from runtime.program.validate.theorem import Expected
 
 
 @dataclass
-class Kept:
+class Holdings:
     """What a rank is found to hold. ``statistics``: of which block registers of statistics are, by
     register, with whether it is the mean."""
 
@@ -53,7 +53,7 @@ class Device:
         tensors: Sequence[Tensor | None],
         places: Sequence[Place | None],
         part: int,
-        kept: Kept,
+        kept: Holdings,
     ) -> bool:
         """Operators in a row at once, if they do what some rank's were found to do; else False, and
         nothing is done. ``tensors`` and ``places``: of what the row reads."""
@@ -69,7 +69,7 @@ class Device:
         contents.hold(form.results, reading.made, made)
         return True
 
-    def learn(self, row: Row, tensors: Sequence[Tensor | None], kept: Kept) -> None:
+    def learn(self, row: Row, tensors: Sequence[Tensor | None], kept: Holdings) -> None:
         """Take a row that was right as an example."""
         held = kept.contents.tensors
         reads = [tensor for tensor in tensors if tensor is not None]
@@ -81,7 +81,7 @@ class Device:
         ):
             row.form.learn(self.meaning, reads, made)
 
-    def run(self, run: Run, given: list[Content], part: int, kept: Kept) -> None:
+    def run(self, run: Run, given: list[Content], part: int, kept: Holdings) -> None:
         """One task: exactly one that the plan has for this device, on just those blocks."""
         called = self.meaning.called(run.call)
         if called.only:
@@ -128,7 +128,7 @@ class Device:
         raise Unsound(problem)
 
     def _statistics(
-        self, run: Run, names: tuple[str, ...], given: list[Content], kept: Kept
+        self, run: Run, names: tuple[str, ...], given: list[Content], kept: Holdings
     ) -> None:
         """Mean and variance of each channel of a block, or of the first samples of it. The block
         has to be added up."""

@@ -37,7 +37,7 @@ from runtime.program.validate.blocks import Block, Local, Meeting, Segment, bloc
 from runtime.program.validate.content import Content, Place, Tensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.frame import Rank, Waits
-from runtime.program.validate.local import Device, Kept
+from runtime.program.validate.local import Device, Holdings
 from runtime.program.validate.meaning import Meaning
 from runtime.program.validate.movement import Member, collected
 from runtime.program.validate.order import Blame, Key, Lanes, Operation, run
@@ -107,7 +107,7 @@ def _numbered(values: Sequence[object]) -> list[int]:
 
 def followed(
     meaning: Meaning, programs: Sequence[Program], forms: Forms, where: str, itemsize: int
-) -> list[Kept] | None:
+) -> list[Holdings] | None:
     """What ranks hold in the end that ends are checked by; None where they are to be followed each
     by itself."""
     first = programs[0]
@@ -180,7 +180,7 @@ class _Team:
         self._shapes = [program.shapes for program in programs]
         self._tensors: dict[str, Tensor] = {}
         self._places: dict[str, Column] = {}
-        self._kept = [Kept() for _ in programs]
+        self._kept = [Holdings() for _ in programs]
         """What ranks were found to make one by one."""
 
     def forward(self, blocks: Sequence[tuple[Block, ...]]) -> None:
@@ -218,7 +218,7 @@ class _Team:
             found = self._groups[key] = Groups(groups)
         return found
 
-    def ends(self) -> list[Kept]:
+    def ends(self) -> list[Holdings]:
         """What each rank holds of the loss and the outputs, and its statistics."""
         for rank, (program, kept) in enumerate(zip(self._programs, self._kept, strict=True)):
             loss = (program.loss,) if program.loss is not None else ()
@@ -274,7 +274,7 @@ class _Team:
 
     def _learn(self, form: Form, row: Row, tensors: Sequence[Tensor]) -> None:
         """A reading of a form, as rank 0 has it."""
-        known = Kept()
+        known = Holdings()
         for name, tensor in zip(form.reads, tensors, strict=True):
             known.contents[name] = Content(tensor, self._places[name][0])
         self._run(0, row, known)
@@ -293,7 +293,7 @@ class _Team:
             if any(own is not None for own in made):
                 self._hold([name] * len(made), [_known(own) for own in made])
 
-    def _run(self, rank: int, row: Row, kept: Kept) -> None:
+    def _run(self, rank: int, row: Row, kept: Holdings) -> None:
         for operator in row.runs:
             given = [_known(kept.contents.get(name)) for name in operator.operands]
             self._devices[rank].run(operator, given, 0, kept)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pcg.graph.graph import Leaf, Node, Signature, Value
 from pcg.ops.norms import batch_norm, ghost_batch_norm
-from pcg.placement.layout import Region
+from pcg.placement.region import Region, region_text, whole_region
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
 from pcg.plan.plan import Plan
@@ -21,7 +21,7 @@ from pcg.types.operator import Call
 from pcg.types.tensor import ParallelTensor
 from runtime.program.executable import concrete
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
-from runtime.program.validate.content import Content, Place, Places, Tensor, shown
+from runtime.program.validate.content import Content, Place, Places, Tensor
 from runtime.program.validate.errors import Unsound
 from runtime.program.validate.theorem import Columns, Expected, columns, joined, tasks_of
 
@@ -139,7 +139,7 @@ class Meaning:
             0 <= start < stop <= size for (start, stop), size in zip(region, sizes, strict=True)
         )
         if not inside:
-            raise Unsound(f"loads {shown(region)} of {tensor.name} {list(sizes)}")
+            raise Unsound(f"loads {region_text(region)} of {tensor.name} {list(sizes)}")
         found = Content(tensor, self.places.of(0, 1, region))
         self._blocks[key] = leaf, found
         return found
@@ -153,7 +153,7 @@ class Meaning:
 
     def whole(self, tensor: Tensor) -> Place:
         """All of a tensor, added up."""
-        return self.places.of(0, tensor.partials, tuple((0, size) for size in tensor.shape))
+        return self.places.of(0, tensor.partials, whole_region(tensor.shape))
 
     def _leaf(self, node: Node) -> None:
         value = node.value()

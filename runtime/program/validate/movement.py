@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import NamedTuple
 
+from pcg.placement.region import Region, elements, extent
 from runtime.program.program import Collective, Exchange
 from runtime.program.validate.content import (
     Content,
     Fragment,
     Places,
     assemble,
-    extent,
     fragment,
 )
 from runtime.program.validate.errors import Unsound
@@ -55,7 +54,7 @@ def _collected(members: Sequence[Member], maps: Sequence[Parts], places: Places)
         for side in (own.sends, own.receives):
             if side is not None and len(side) != len(members):
                 raise Unsound(f"has {len(side)} regions, expected {len(members)}, one a member")
-    if len({prod(extent(side[0])) if (side := own.sends) else -1 for own in maps}) > 1:
+    if len({elements(side[0]) if (side := own.sends) else -1 for own in maps}) > 1:
         raise Unsound("members give parts of different sizes")
     alike = all(m.source.place.region == members[0].source.place.region for m in members) and all(
         own.sends == maps[0].sends for own in maps
@@ -83,7 +82,7 @@ def _collected(members: Sequence[Member], maps: Sequence[Parts], places: Places)
 
 
 def _summed(
-    members: Sequence[Member], sends: tuple[tuple[tuple[int, int], ...], ...] | None, places: Places
+    members: Sequence[Member], sends: tuple[Region, ...] | None, places: Places
 ) -> list[Content]:
     """The same where all have the same block, of different partials."""
     shape = members[0].source.place.extent

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import prod
 
-from pcg.placement.layout import Region
+from pcg.placement.region import Region, elements
 from runtime.program.buckets import Bucket, buckets
 from runtime.program.program import Instruction, Load, Program
 from runtime.program.validate.blocks import Block, Meeting, blocks_of, first_readers
-from runtime.program.validate.content import Content, Fragment, extent
+from runtime.program.validate.content import Content, Fragment
 from runtime.program.validate.errors import Unsound
 from runtime.program.validate.frame import Frame, Rank, Waits
-from runtime.program.validate.local import Kept
+from runtime.program.validate.local import Holdings
 from runtime.program.validate.order import Operation
 
 Done = Callable[[int], None]
@@ -28,7 +27,7 @@ class Sync:
 
     def __init__(self, rank: Rank, itemsize: int) -> None:
         program = rank.device.program
-        sizes = {w.register: itemsize * prod(extent(w.region)) for w in program.trained}
+        sizes = {w.register: itemsize * elements(w.region) for w in program.trained}
         self.buckets = buckets(program.trained, sizes)
         self._registers = [frozenset(w.register for w in b.weights) for b in self.buckets]
         self._rank, self._filled = rank, rank.filled
@@ -206,7 +205,7 @@ class Passes:
                 self._closing.setdefault(closing[weight.register], []).append(weight.register)
         self._under_way: Batch | None = None
         self._totals: list[Operation] = []
-        self.made: Kept = Kept()
+        self.made: Holdings = Holdings()
         """What the rank holds after the first step."""
 
     def steps(self) -> Waits:
@@ -220,7 +219,7 @@ class Passes:
                 yield from self._sliced(number, number + 1 < count)
             yield from self._close(number)
 
-    def back_alone(self, kept: Kept) -> Waits:
+    def back_alone(self, kept: Holdings) -> Waits:
         """The first step from the end of its forward pass on, without slices. ``kept``: what was
         found to be held then."""
         frame = self.frame(0, "before", self.before)

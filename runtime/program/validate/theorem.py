@@ -16,7 +16,7 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from pcg.graph.graph import Signature
-from pcg.placement.layout import Region
+from pcg.placement.region import Region
 from pcg.placement.view import MachineView
 from pcg.types.halo import typing_of
 from pcg.types.infer import bind_sizes, infer

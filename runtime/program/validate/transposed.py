@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pcg.placement.layout import Region
+from pcg.placement.region import Region
 from runtime.program.program import (
     AllGather,
     AllReduce,

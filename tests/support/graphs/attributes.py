@@ -12,8 +12,7 @@ from hypothesis.strategies import DrawFn
 
 from pcg.language.equation import Equation
 from pcg.language.expr import Access, Apply, Const, IndexValue, walk
-from pcg.types.operator import Operator
-from pcg.types.operator import Value as AttributeValue
+from pcg.types.operator import Attribute, Operator
 
 OFFSETS = ("top", "left", "before", "start")
 """Attributes that may be 0; other sizes count something."""
@@ -34,9 +33,9 @@ def fixed_sizes(equation: Equation) -> dict[str, int]:
 
 def attributes(
     draw: DrawFn, operator: Operator, equation: Equation, sizes: Mapping[str, int]
-) -> dict[str, AttributeValue]:
+) -> dict[str, Attribute]:
     """Values for the attributes that are sizes or reals, given the sizes of operands' indices."""
-    given: dict[str, AttributeValue] = {name: draw(reals) for name in operator.reals}
+    given: dict[str, Attribute] = {name: draw(reals) for name in operator.reals}
     if "eps" in given:
         given["eps"] = draw(st.sampled_from((1e-2, 0.5)))
     return {**given, **_sizes(draw, operator, equation, sizes)}
@@ -68,7 +67,7 @@ def _overlapping(
 
 
 def index_operands(
-    equation: Equation, sizes: Mapping[str, int], given: Mapping[str, AttributeValue]
+    equation: Equation, sizes: Mapping[str, int], given: Mapping[str, Attribute]
 ) -> dict[int, int]:
     """The operands whose elements are compared with an index or with 0: what they are below."""
     known = {f"|{name}|": size for name, size in sizes.items()}

@@ -19,7 +19,7 @@ from runtime.program.program import Program
 from runtime.program.validate import ProgramError, each_followed
 from runtime.program.validate.alike import Forms
 from runtime.program.validate.ends import check_ends
-from runtime.program.validate.local import Kept
+from runtime.program.validate.local import Holdings
 from runtime.program.validate.lockstep import Groups, Quotient, followed
 from runtime.program.validate.meaning import Meaning
 
@@ -74,15 +74,15 @@ def lowered(name: str) -> tuple[Plan, tuple[Program, ...]]:
     return plan, tuple(lowering.program(rank) for rank in range(lowering.ranks))
 
 
-def in_lockstep(plan: Plan, programs: Sequence[Program]) -> list[Kept] | None:
+def in_lockstep(plan: Plan, programs: Sequence[Program]) -> list[Holdings] | None:
     return followed(Meaning(plan, "plan"), programs, Forms(), "plan", 4)
 
 
-def each_alone(plan: Plan, programs: Sequence[Program]) -> list[Kept]:
+def each_alone(plan: Plan, programs: Sequence[Program]) -> list[Holdings]:
     return each_followed(Meaning(plan, "plan"), programs, Forms(), "plan", 4)
 
 
-def shown(kept: Kept, program: Program) -> dict[str, str]:
+def shown(kept: Holdings, program: Program) -> dict[str, str]:
     """What a rank holds of what ends are checked by."""
     names = {*program.outputs, *([program.loss] if program.loss else [])}
     held = {name: str(kept.contents.get(name)) for name in names}
