@@ -24,6 +24,7 @@ from pcg.types.task import Task
 
 Attribute = int | float | Poly
 """The value of an attribute; a polynomial where a rule leaves it symbolic."""
+Value = Attribute
 
 Attributes = tuple[tuple[str, Attribute], ...]
 

@@ -12,7 +12,8 @@ from math import isclose, prod
 from pcg.graph.graph import Leaf, Value
 from pcg.language.poly import Poly
 from pcg.plan.schema import Symbol
-from pcg.types.operator import Attribute, Call
+from pcg.types.operator import Call
+from pcg.types.operator import Value as Attribute
 from substitutions.audit.errors import Refused
 from substitutions.audit.values import Port
 

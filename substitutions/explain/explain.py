@@ -22,7 +22,8 @@ from types import MappingProxyType
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value
 from pcg.language.poly import Poly
-from pcg.types.operator import Attribute, Call
+from pcg.types.operator import Call
+from pcg.types.operator import Value as Attribute
 from substitutions.explain.sizes import Names, TypedPair, typed_pairs
 from substitutions.explain.steps import Direction, Pool, at, directions, together
 from substitutions.rules.rule import Rule

@@ -12,7 +12,8 @@ from itertools import islice, permutations, product
 
 from pcg.graph.graph import Graph, Leaf, Node, Value
 from pcg.language.poly import Poly
-from pcg.types.operator import Attribute, Call
+from pcg.types.operator import Call
+from pcg.types.operator import Value as Attribute
 from substitutions.rules.rule import variables
 from verifier.trusted.sizes.runs import with_sizes
 from verifier.trusted.sizes.sizes import input_size

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value, topological
 from pcg.language.poly import Poly
-from pcg.types.operator import Attribute, Call
+from pcg.types.operator import Call
+from pcg.types.operator import Value as Attribute
 from substitutions.rules.requirements import hold, not_natural
 from substitutions.rules.rule import Rule, unknown_of
 

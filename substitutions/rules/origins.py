@@ -19,7 +19,7 @@ from pcg.graph.graph import Graph, Value
 from pcg.language.poly import Poly
 from pcg.readings.evaluate import evaluate_values
 from pcg.readings.ring import Array, IndexArray
-from pcg.types.operator import Attribute
+from pcg.types.operator import Value as Attribute
 
 Kind = Literal["rearranged", "padded", "constant", "computed"]
 """What a value is to its inputs.

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from pcg.graph.graph import Graph, Leaf, Node, Value
 from pcg.language.poly import Poly
 from pcg.ops.stand_ins import STAND_INS
-from pcg.types.operator import Attribute, Call
+from pcg.types.operator import Call
+from pcg.types.operator import Value as Attribute
 from verifier.trusted.sizes.runs import Group, Place
 
 RUN_NAMES = "abcde"

@@ -14,7 +14,8 @@ from itertools import count
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value
 from pcg.language.poly import Poly
-from pcg.types.operator import Attribute, Call
+from pcg.types.operator import Call
+from pcg.types.operator import Value as Attribute
 from substitutions.rules.rule import attribute_symbols
 from verifier.trusted.errors import Unsolvable
 from verifier.trusted.sizes.sizes import SizeEquation, Sizes, pair_sizes

@@ -15,7 +15,8 @@ from pcg.errors import OperatorError
 from pcg.graph.graph import Leaf, Node, Value
 from pcg.language.poly import Poly
 from pcg.ops.stand_ins import STAND_INS, stand_in
-from pcg.types.operator import Attribute, Call, Operator
+from pcg.types.operator import Call, Operator
+from pcg.types.operator import Value as Attribute
 from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.sizes import Sizes, input_size, pair_sizes
 

@@ -15,7 +15,8 @@ from pcg.errors import OperatorError
 from pcg.language.language import EquationError
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
-from pcg.types.operator import Attribute, Call, Operator
+from pcg.types.operator import Call, Operator
+from pcg.types.operator import Value as Attribute
 
 NAMES = ("x", "y", "z", "w", "u", "v", "s", "t")
 MAX_RANK = 3

@@ -23,7 +23,8 @@ from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.readings.ring import PrimeField
-from pcg.types.operator import Attribute, Call, Operator
+from pcg.types.operator import Call, Operator
+from pcg.types.operator import Value as Attribute
 from substitutions.generate.algebra.batched import Evaluate, Shape, compile_call
 
 PADDED = ("enlarge", "pad")

@@ -25,7 +25,8 @@ from pcg.language.equation import Equation, Output, run_names
 from pcg.language.expr import Max, Sum, walk
 from pcg.language.poly import Poly
 from pcg.ops.layout import flatten, unflatten
-from pcg.types.operator import Attribute, Call, Operator
+from pcg.types.operator import Call, Operator
+from pcg.types.operator import Value as Attribute
 from substitutions.generate.decompose.compiler import Compiler, binders
 from substitutions.generate.decompose.named_axes import Named
 from substitutions.generate.decompose.product_form import NotCompiled

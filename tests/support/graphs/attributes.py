@@ -12,7 +12,8 @@ from hypothesis.strategies import DrawFn
 
 from pcg.language.equation import Equation
 from pcg.language.expr import Access, Apply, Const, IndexValue, walk
-from pcg.types.operator import Attribute, Operator
+from pcg.types.operator import Operator
+from pcg.types.operator import Value as AttributeValue
 
 OFFSETS = ("top", "left", "before", "start")
 """Attributes that may be 0; other sizes count something."""
@@ -33,9 +34,9 @@ def fixed_sizes(equation: Equation) -> dict[str, int]:
 
 def attributes(
     draw: DrawFn, operator: Operator, equation: Equation, sizes: Mapping[str, int]
-) -> dict[str, Attribute]:
+) -> dict[str, AttributeValue]:
     """Values for the attributes that are sizes or reals, given the sizes of operands' indices."""
-    given: dict[str, Attribute] = {name: draw(reals) for name in operator.reals}
+    given: dict[str, AttributeValue] = {name: draw(reals) for name in operator.reals}
     if "eps" in given:
         given["eps"] = draw(st.sampled_from((1e-2, 0.5)))
     return {**given, **_sizes(draw, operator, equation, sizes)}
@@ -67,7 +68,7 @@ def _overlapping(
 
 
 def index_operands(
-    equation: Equation, sizes: Mapping[str, int], given: Mapping[str, Attribute]
+    equation: Equation, sizes: Mapping[str, int], given: Mapping[str, AttributeValue]
 ) -> dict[int, int]:
     """The operands whose elements are compared with an index or with 0: what they are below."""
     known = {f"|{name}|": size for name, size in sizes.items()}

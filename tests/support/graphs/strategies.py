@@ -21,7 +21,8 @@ from pcg.placement.layout import grid
 from pcg.placement.view import MachineView
 from pcg.readings.ring import PrimeField, Reals
 from pcg.types.local import LocalTyping
-from pcg.types.operator import Attribute, Call, Operator, _positions, _solve_operand
+from pcg.types.operator import Call, Operator, _positions, _solve_operand
+from pcg.types.operator import Value as AttributeValue
 from pcg.types.tensor import Degrees, ParallelTensor
 
 COMPUTE = tuple(op for op in OPERATORS.values() if op.parallel is None)
@@ -214,7 +215,7 @@ class _Growing:
         if operator.parallel == "join":
             same = [value for value in self.values if value.type == x.type]
             return Node(operator(), (x, self._draw(st.sampled_from(same))))
-        attributes: dict[str, Attribute] = {"degree": self._draw(st.sampled_from((2, 2, 3)))}
+        attributes: dict[str, AttributeValue] = {"degree": self._draw(st.sampled_from((2, 2, 3)))}
         if "dim" in operator.attributes:
             cut = [dim for dim, degree in enumerate(x.type.degrees.dims) if degree > 1]
             dims = cut if operator.parallel == "combine" else range(x.type.rank)

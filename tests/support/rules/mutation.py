@@ -15,7 +15,8 @@ from pcg.graph.graph import Graph, Leaf, Node, Value, apply, rebuild
 from pcg.language.language import EquationError
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
-from pcg.types.operator import Attribute, Call, Operator
+from pcg.types.operator import Call, Operator
+from pcg.types.operator import Value as Attribute
 
 Side = tuple[Value, ...]
 

@@ -20,7 +20,8 @@ from pcg.language.poly import Poly
 from pcg.types.halo import halos_after, open_typing
 from pcg.types.infer import infer_degrees
 from pcg.types.local import LocalTyping
-from pcg.types.operator import Attribute, Call
+from pcg.types.operator import Call
+from pcg.types.operator import Value as Attribute
 from pcg.types.tensor import Degrees, Halos
 from verifier.trusted.errors import Undecided
 
