@@ -109,11 +109,11 @@ def _start(job: Job, lowering: Lowering) -> None:
     """Work as one of torchrun's processes, or start processes of our own."""
     machine, restarts = lowering.plan.machine, job.arguments.max_restarts
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        _work_among_ranks(job, lowering.plan)
+        _work_among_ranks(job, lowering)
         return
     check_computer(machine.kind, machine.devices)
     if machine.devices == 1 and not restarts:
-        work(job)
+        work(job, lowering)
         return
     try:
         launch(work, (job,), machine.devices, restarts=restarts, grace=_grace(job))
@@ -134,7 +134,7 @@ def _clear(job: Job) -> None:
             tidy(folder)
 
 
-def _work_among_ranks(job: Job, plan: Plan) -> None:
+def _work_among_ranks(job: Job, lowering: Lowering) -> None:
     """Work as one of torchrun's processes. What is wrong with this one alone, it reports."""
     # Here because the command, which starts processes of its own, can do without torch for long.
     from runtime.train.worker import check_ranks
@@ -142,12 +142,13 @@ def _work_among_ranks(job: Job, plan: Plan) -> None:
     from runtime.world.faults import Stopped
 
     with _first_complains():
-        check_computer(plan.machine.kind, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        check_ranks(plan, job.arguments.plan)
+        kind = lowering.plan.machine.kind
+        check_computer(kind, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        check_ranks(lowering.plan, job.arguments.plan)
     # Of one that was killed nobody would be told.
     end_with_parent(parent_ended, _grace(job))
     try:
-        work(job)
+        work(job, lowering)
     except (AgreedError, Stopped) as error:  # of which all ranks know
         if not _is_first():
             sys.exit(error.exit_status)
@@ -158,17 +159,19 @@ def _work_among_ranks(job: Job, plan: Plan) -> None:
         raise
 
 
-def work(job: Job) -> None:
-    """One process's part of a run; rank 0 prints."""
+def work(job: Job, lowering: Lowering | None = None) -> None:
+    """One process's part of a run; rank 0 prints. ``lowering``: of the plan, where this process has
+    lowered it already."""
     # Here because the parent, which also imports this module, can do without torch for long.
     from runtime.train.worker import train
 
     asked = job.arguments
     if asked.operators is not None:
         load_operators(asked.operators)  # which `run` has checked
-    plan = load_plan(asked.plan)
+    lowering = lowering or Lowering(load_plan(asked.plan), asked.plan)
+    plan = lowering.plan
     with _observed(job, plan) as (observe, begins):
-        report = train(plan, job.options, asked.timeout, observe, asked.plan, begins)
+        report = train(lowering, job.options, asked.timeout, observe, begins)
     if report is None:
         return
     if asked.trace is not None:

@@ -60,7 +60,7 @@ class Executor:
         """``source`` of the inputs: synthetic ones by default. ``compiles``: whether segments
         between communications go through torch.compile. ``drawn``: whether weights begin with
         values from the seed; else with zeros, for others to fill."""
-        self._program, self._world = program, world
+        self.program, self._world = program, world
         self._precision = precision(number_format, world.device)
         world.prepare(program.groups)
         self.running = RunningStatistics(program.running, world, self._precision.dtype)
@@ -164,7 +164,7 @@ class Executor:
         return [] if self._ahead is None else self._ahead.bad(self._number)
 
     def _read_ahead(self, source: Source) -> Ahead:
-        program = self._program
+        program = self.program
         parts = [program.instructions]
         if program.pipeline is not None:
             parts += [*program.pipeline.slices, program.pipeline.tail]
@@ -178,24 +178,24 @@ class Executor:
 
     @property
     def _is_delayed(self) -> bool:
-        return self._program.pipeline is not None and self._program.pipeline.is_delayed
+        return self.program.pipeline is not None and self.program.pipeline.is_delayed
 
     def _make_sync(self) -> GradientSync:
-        trained = self._program.trained
+        trained = self.program.trained
         sizes = {w.register: self.weights[w.register].nbytes for w in trained}
         return GradientSync(buckets(trained, sizes), self._world, self._take_gradient)
 
     def _next_version(self) -> Machinery | None:
         """What the next batch reads, where it may begin before this one has ended. With a scale of
         the loss, which an update may change, it may not."""
-        pipeline = self._program.pipeline
+        pipeline = self.program.pipeline
         if pipeline is None or not pipeline.runs_on or self.loss_scale:
             return None
         return self._versions[(self._reads + self._updates) % len(self._versions)]
 
     def _leaves(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights as autograd reads them: the same memory, so that updates show."""
-        trained = {weight.register for weight in self._program.trained}
+        trained = {weight.register for weight in self.program.trained}
         leaves: dict[str, Tensor] = {}
         for register, weight in weights.items():
             # Not detached, which would count updates of the weight as changes of what was read.

@@ -29,7 +29,7 @@ from runtime.job.job import (
     Options,
 )
 from runtime.program.lower import Lowering
-from runtime.program.program import Program, Weight
+from runtime.program.program import Weight
 from runtime.train.initial import DRAWN, Initial
 from runtime.train.optimizer import Updater
 from runtime.train.plain import fill
@@ -57,7 +57,7 @@ class Training:
         """``initial``: the module's own values, where the executor has not drawn weights."""
         self._initial = initial
         self._lowering, self._options, self._world = lowering, options, world
-        self._program: Program = lowering.program(world.rank)
+        self._program = executor.program
         self._executor = executor
         self.timeline: tuple[tuple[Mark, ...], ...] = ()
         """What each rank did in the last step, where that was recorded."""

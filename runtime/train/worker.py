@@ -39,11 +39,10 @@ def _ignore(_: Beginning) -> None:
 
 
 def train(
-    plan: Plan,
+    lowering: Lowering,
     options: Options,
     timeout: float,
     observe: Observer,
-    where: str = "plan",
     begins: Begins = _ignore,
 ) -> RunReport | None:
     """Train by a plan as one of the ranks that torchrun started, or alone for one device.
@@ -51,8 +50,8 @@ def train(
     ``timeout``: seconds that a communication may take. ``observe`` is called on rank 0, which
     alone gets a report. Raises InputError when there are not as many ranks as the plan has devices.
     """
+    plan, where = lowering.plan, lowering.where
     check_ranks(plan, where)
-    lowering = Lowering(plan, where)
     share_cores()
     with open_world(plan.machine.kind, timeout) as world, _memory(world, where), _compiler():
         return run_plan(lowering, options, world, observe, begins)

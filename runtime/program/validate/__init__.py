@@ -50,7 +50,7 @@ from runtime.program.validate.local import Device, Holdings
 from runtime.program.validate.lockstep import followed
 from runtime.program.validate.meaning import Meaning
 from runtime.program.validate.order import Blame, Lanes, run
-from runtime.program.validate.passes import Passes
+from runtime.program.validate.passes import Passes, Sync
 
 FLOAT32 = 4
 """Bytes of a number, which decide which gradients are summed up together."""
@@ -81,10 +81,8 @@ def each_followed(
 ) -> list[Holdings]:
     """What ranks hold in the end, each followed by itself."""
     lanes = Lanes()
-    passes = [
-        Passes(Rank(Device(program, meaning, forms), lanes, where), itemsize)
-        for program in programs
-    ]
+    ranks = [Rank(Device(program, meaning, forms), lanes, where) for program in programs]
+    passes = [Passes(rank, Sync(rank, itemsize)) for rank in ranks]
     try:
         run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     except Blame as blame:

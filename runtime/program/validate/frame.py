@@ -24,7 +24,7 @@ from runtime.program.validate.content import Content, Fragment, Place, Tensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.local import Device, Holdings
 from runtime.program.validate.movement import Member, arrived, collected, sent
-from runtime.program.validate.order import Lanes, Operation
+from runtime.program.validate.order import Lanes, Operation, nothing
 from runtime.program.validate.transposed import is_transposed
 
 Waits = Generator[Operation, None, None]
@@ -332,8 +332,4 @@ class Frame:
         rank = self.rank.device.rank
         self.rank.check_group(own.group)
         token = (way, type(own).__name__, *self.token, own.position)
-        return Operation(rank, own, token, own.group, payload, meet=_nothing)
-
-
-def _nothing(members: list[Operation]) -> None:
-    """Nothing becomes of it."""
+        return Operation(rank, own, token, own.group, payload, meet=nothing)

@@ -172,7 +172,7 @@ class _Team:
     def __init__(
         self, meaning: Meaning, programs: Sequence[Program], forms: Forms, where: str
     ) -> None:
-        self._meaning, self._programs, self._forms, self._where = meaning, programs, forms, where
+        self._meaning, self._programs = meaning, programs
         self._devices = [Device(program, meaning, forms) for program in programs]
         self._groups: dict[tuple[int, ...], Groups] = {}
         """All that have been named, by the objects that they are."""
@@ -198,7 +198,8 @@ class _Team:
 
     def backward(self, itemsize: int) -> None:
         """One rank of each class."""
-        self._check_sums(itemsize)
+        syncs = [Sync(rank, itemsize) for rank in self._ranks]
+        self._check_sums(syncs)
         losses = [program.loss for program in self._programs]
         lanes = Quotient(losses, self._groups.values())
         steps: dict[int, Waits] = {}
@@ -206,8 +207,9 @@ class _Team:
             contents = self._kept[rank].contents
             contents.tensors.update(self._tensors)
             contents.places.update({name: column[rank] for name, column in self._places.items()})
-            own = Rank(self._devices[rank], lanes, self._where)
-            steps[rank] = Passes(own, itemsize).back_alone(self._kept[rank])
+            self._ranks[rank].lanes = lanes
+            own = Passes(self._ranks[rank], syncs[rank])
+            steps[rank] = own.back_alone(self._kept[rank])
         run(steps, lanes)
 
     def _named(self, groups: Sequence[Group]) -> Groups:
@@ -335,9 +337,9 @@ class _Team:
             raise _Differs
         self._hold([target] * len(found), found)
 
-    def _check_sums(self, itemsize: int) -> None:
+    def _check_sums(self, syncs: Sequence[Sync]) -> None:
         """Gradients are summed up by all ranks at the same places, by members alike."""
-        synced = [Sync(rank, itemsize).buckets for rank in self._ranks]
+        synced = [sync.buckets for sync in syncs]
         if len(set(map(len, synced))) > 1:
             raise _Differs
         for own in zip(*synced, strict=True):

@@ -46,6 +46,10 @@ class Operation:
 Ranks = Generator[Operation, None, None]
 
 
+def nothing(members: list[Operation]) -> None:
+    """What becomes of a collective that brings nothing that is followed."""
+
+
 class Blame(Exception):
     """What goes wrong between ranks: at whose operation, and why."""
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from pcg.placement.region import Region, elements
 from runtime.program.buckets import Bucket, buckets
-from runtime.program.program import Instruction, Load, Program
+from runtime.program.program import Instruction, Load, Pipelined, Program
 from runtime.program.validate.blocks import Block, Meeting, blocks_of, first_readers
 from runtime.program.validate.content import Content, Fragment
 from runtime.program.validate.errors import Unsound
 from runtime.program.validate.frame import Frame, Rank, Waits
 from runtime.program.validate.local import Holdings
-from runtime.program.validate.order import Operation
+from runtime.program.validate.order import Operation, nothing
 
 Done = Callable[[int], None]
 BATCHES = 3
@@ -67,7 +67,7 @@ class Sync:
         if rank not in bucket.group or bucket.group not in self._rank.known_groups:
             raise self._rank.wrong(what, f"over {bucket.group}, expected one of its groups")
         token = ("gradients", self.batch, parts_of(bucket))
-        made = Operation(rank, what, token, bucket.group, meet=_nothing)
+        made = Operation(rank, what, token, bucket.group, meet=nothing)
         self._sent.append(self._rank.lanes.post(bucket.group, made))
 
 
@@ -82,6 +82,7 @@ class Batch:
 
     number: int
     passes: Passes
+    pipeline: Pipelined
     started: int = 0
     frames: dict[int, Frame] = field(default_factory=dict[int, Frame])
     sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
@@ -93,8 +94,7 @@ class Batch:
 
     def forward(self) -> Waits:
         passes, part = self.passes, self.started
-        rank, pipeline = passes.rank, passes.pipeline
-        assert pipeline is not None, "asked of slices only"
+        rank, pipeline = passes.rank, self.pipeline
         self._enter(part)
         last = rank.part - pipeline.stages
         yield from rank.settle(lambda _, sent: sent <= last)
@@ -130,8 +130,7 @@ class Batch:
                 except Unsound as error:
                     raise passes.rank.wrong(f"{name}, which slices add to", str(error)) from error
         yield from tail.forward()
-        assert passes.pipeline is not None, "asked of slices only"
-        if passes.pipeline.tail_trains:
+        if self.pipeline.tail_trains:
             passes.begin_back(tail)
             yield from _go_back(tail, done, len(passes.before))
             passes.lost(tail)
@@ -142,26 +141,24 @@ class Batch:
 
     def _tail(self, *, checks: bool) -> Frame:
         passes = self.passes
-        assert passes.pipeline is not None, "asked of slices only"
         tail = passes.frame(self.number, "tail", passes.tail, 0, self.before)
         tail.checks = checks
-        tail.loads.update(passes.pipeline.joined)
+        tail.loads.update(self.pipeline.joined)
         if checks:
-            passes.load(tail, passes.pipeline.tail)
+            passes.load(tail, self.pipeline.tail)
         return tail
 
     def _gradients_of_joined(self) -> Waits:
         """With zeros: what the tail joins is not known yet, and its gradient does not depend on
         it."""
         passes = self.passes
-        assert passes.pipeline is not None, "asked of slices only"
         tail = self._tail(checks=False)
         tail.token = (self.number, "zeros", 0)
         yield from tail.forward()
         passes.begin_back(tail)
         yield from tail.backward()
-        self.known = tail.needed & set(passes.pipeline.joined)
-        if not passes.pipeline.tail_trains:
+        self.known = tail.needed & set(self.pipeline.joined)
+        if not self.pipeline.tail_trains:
             self._demand_no_other()
         # What depends on the values is taken with the right ones, in the end.
         self.before.needed.clear()
@@ -183,7 +180,8 @@ class Batch:
 class Passes:
     """A rank's steps. What registers hold is followed in the first one."""
 
-    def __init__(self, rank: Rank, itemsize: int) -> None:
+    def __init__(self, rank: Rank, sync: Sync) -> None:
+        """``sync``: the sums of the rank's gradients."""
         self.rank, program = rank, rank.device.program
         self.program: Program = program
         self.pipeline = program.pipeline
@@ -196,7 +194,7 @@ class Passes:
         self.tail = blocks_of(self.pipeline.tail if self.pipeline else (), forms=forms)
         last = self.slices[-1] if self.slices else ()
         self.backward_blocks: tuple[Block, ...] = (*self.before, *self.tail, *last)
-        self._sync = Sync(rank, itemsize)
+        self._sync = sync
         trained = frozenset(weight.register for weight in program.trained)
         closing = first_readers(self.backward_blocks, trained)
         self._closing: dict[int, list[str]] = {}
@@ -216,7 +214,7 @@ class Passes:
             if self.pipeline is None:
                 yield from self._whole(number)
             else:
-                yield from self._sliced(number, number + 1 < count)
+                yield from self._sliced(self.pipeline, number, number + 1 < count)
             yield from self._close(number)
 
     def back_alone(self, kept: Holdings) -> Waits:
@@ -285,11 +283,9 @@ class Passes:
         yield from frame.backward(self._done)
         self.lost(frame)
 
-    def _sliced(self, number: int, more: bool) -> Waits:
-        pipeline = self.pipeline
-        assert pipeline is not None, "asked of slices only"
-        batch, self._under_way = self._under_way or Batch(number, self), None
-        ahead = Batch(number + 1, self) if more and pipeline.lead else None
+    def _sliced(self, pipeline: Pipelined, number: int, more: bool) -> Waits:
+        batch, self._under_way = self._under_way or Batch(number, self, pipeline), None
+        ahead = Batch(number + 1, self, pipeline) if more and pipeline.lead else None
         self.rank.batch = number
         early = self.program.loss is None
         if early:
@@ -320,7 +316,7 @@ class Passes:
         if len(ranks) == 1:
             return
         what, rank = "the sum of the loss", self.rank.device.rank
-        made = Operation(rank, what, ("loss", number), ranks, meet=_nothing)
+        made = Operation(rank, what, ("loss", number), ranks, meet=nothing)
         self._totals.append(self.rank.lanes.post("total", made))
 
     def _statistics(self, number: int) -> Waits:
@@ -328,7 +324,7 @@ class Passes:
         if len(ranks) == 1 or not any(running.is_known for running in self.program.running):
             return
         what, rank = "the sum of statistics", self.rank.device.rank
-        made = Operation(rank, what, ("statistics", number), ranks, meet=_nothing)
+        made = Operation(rank, what, ("statistics", number), ranks, meet=nothing)
         yield self.rank.lanes.post(ranks, made)
 
     def _done(self, number: int) -> None:
@@ -349,7 +345,3 @@ def _go_back(frame: Frame, done: Done | None, first: int) -> Waits:
     frame.rank.graded.clear()
     done(first + len(frame.blocks))
     yield from frame.backward(lambda number: done(first + number))
-
-
-def _nothing(members: list[Operation]) -> None:
-    """Nothing becomes of it."""
