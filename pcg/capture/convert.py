@@ -28,6 +28,7 @@ from pcg.plan.text import node_names
 
 if TYPE_CHECKING:
     from torch import fx
+    from torch.export import ExportedProgram
     from torch.nn import Module
 
 
@@ -84,9 +85,7 @@ def capture(
     check_momentum(module, where)
     program = export(module, inputs, TABLE.keys(), where)
     signature = program.graph_signature
-    outputs = [node for node in returned(program) if node.name in signature.user_outputs]
-    if not outputs or len(outputs) < len(signature.user_outputs):
-        raise InputError(where, "returns something that is no tensor, expected the loss")
+    outputs = _outputs(program, where)
     live = ancestors(outputs)
     frozen = frozen_parameters(module, program, outputs[0])
     leaves = Leaves(module, signature, live, frozen, where)
@@ -102,9 +101,7 @@ def capture(
     buffers = {name: origin for name, origin in leaves.buffers.items() if name in read}
     check_changed(signature, buffers.values(), where)
     inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
-    groups = norm_groups if groups_of(graph) else 1
-    if groups > 1:
-        check_samples(graph, _sampled(graph, inputs_read), groups, where)
+    groups = _norm_groups(graph, inputs_read, norm_groups, where)
     names = node_names(graph)
 
     def name(node: fx.Node) -> str:
@@ -114,6 +111,23 @@ def capture(
     normed = (node for node in program.graph.nodes if node in live)
     statistics = running_statistics(module, signature, normed, _given, name)
     return Captured(graph, leaves.weights, inputs_read, buffers, statistics, groups)
+
+
+def _outputs(program: ExportedProgram, where: str) -> list[fx.Node]:
+    """What a program returns, the loss first. Raises InputError for what is no tensor."""
+    wanted = program.graph_signature.user_outputs
+    outputs = [node for node in returned(program) if node.name in wanted]
+    if not outputs or len(outputs) < len(wanted):
+        raise InputError(where, "returns something that is no tensor, expected the loss")
+    return outputs
+
+
+def _norm_groups(graph: Graph, inputs: Sequence[str | None], wanted: int, where: str) -> int:
+    """In how many groups of samples the batch norms of a graph take their statistics."""
+    if wanted == 1 or not groups_of(graph):
+        return 1
+    check_samples(graph, _sampled(graph, inputs), wanted, where)
+    return wanted
 
 
 def _sampled(graph: Graph, inputs: Sequence[str | None]) -> frozenset[str]:

@@ -21,7 +21,7 @@ from runtime.inputs.fitting import exact_in
 from runtime.inputs.prefetch import Ahead
 from runtime.inputs.seeded import Source, Synthetic, initial_weight
 from runtime.program.buckets import buckets
-from runtime.program.program import Exchange, Load, Program, Weight
+from runtime.program.program import Exchange, Program, Weight
 from runtime.world.collectives import World
 from runtime.world.messages import run_exchange
 
@@ -164,12 +164,7 @@ class Executor:
         return [] if self._ahead is None else self._ahead.bad(self._number)
 
     def _read_ahead(self, source: Source) -> Ahead:
-        program = self.program
-        parts = [program.instructions]
-        if program.pipeline is not None:
-            parts += [*program.pipeline.slices, program.pipeline.tail]
-        loads = (i for part in parts for i in part if isinstance(i, Load))
-        wanted = [(i.leaf, i.region) for i in loads if i.leaf.kind != "weight"]
+        wanted = [(load.leaf, load.region) for load in self.program.inputs]
         for leaf, _ in wanted:
             if not exact_in(leaf, self._precision.dtype):
                 problem = f"has integers up to {leaf.below}, which {self._precision.dtype} does not"

@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from runtime.execute.fuse import Local
-from runtime.execute.kernels import Kernel, prepare
+from runtime.execute.kernels import BlockFunction, prepare
 from runtime.execute.precision import Precision
 from runtime.execute.recompute import Notes
 from runtime.execute.segment import (
     Action,
     Block,
-    Compute,
     Meeting,
     Segment,
     entering,
@@ -31,6 +29,7 @@ from runtime.program.program import (
     Alias,
     Communication,
     Exchange,
+    Local,
     PassName,
     Program,
     Run,
@@ -81,7 +80,7 @@ class Machinery:
         self._compiled[id(segment)] = torch.compile(run, dynamic=False)
         return run
 
-    def _compute(self, instruction: Local) -> Compute:
+    def _compute(self, instruction: Local) -> BlockFunction:
         match instruction:
             case Run():
                 return prepare(instruction.call, instruction.task, instruction.starts)
@@ -281,7 +280,7 @@ def _is_recomputed(instruction: Local) -> bool:
 
 
 def _compute(
-    precision: Precision, kernel: Kernel, operands: Sequence[Tensor]
+    precision: Precision, kernel: BlockFunction, operands: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     with precision.context():
         return kernel(operands)

@@ -18,9 +18,7 @@ from pcg.ops.algebra import add, matmul
 from pcg.ops.layout import expand_vector
 from pcg.types.operator import Operator
 from pcg.types.task import Task
-from runtime.program.program import Alias, Exchange, Run, sources
-
-Local = Run | Alias | Exchange
+from runtime.program.program import Local, Run, sources
 
 
 def _linear(task: Task, x: Tensor, w: Tensor, b: Tensor) -> Tensor:

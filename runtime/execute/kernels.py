@@ -84,11 +84,11 @@ class TorchReals:
         return torch.tensor(value, dtype=self.dtype, device=self.device)
 
 
-Kernel = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+BlockFunction = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 """The output blocks of a task from its operands' blocks."""
 
 
-def prepare(call: Call, task: Task, starts: Sequence[tuple[int, ...]]) -> Kernel:
+def prepare(call: Call, task: Task, starts: Sequence[tuple[int, ...]]) -> BlockFunction:
     """What runs a task on its operands' blocks, which begin at ``starts``: the operator's kernel,
     or its equation, read as torch functions of whole blocks where it is element by element."""
     kernel = call.operator.kernel

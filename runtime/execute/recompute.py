@@ -8,7 +8,7 @@ in the backward pass to the backward pass of the operator itself, which is its l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-Compute = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+from runtime.execute.kernels import BlockFunction
 
 
 @dataclass
 class _Made:
     """An operator that can be computed again: how, and from what."""
 
-    compute: Compute
+    compute: BlockFunction
     operands: tuple[Tensor | _Result, ...]
     needs: tuple[bool, ...]
     """Which operands have gradients."""
@@ -100,7 +100,7 @@ class Notes:
         """Whether there is anything that could be computed again."""
         return bool(self._known)
 
-    def run(self, compute: Compute, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def run(self, compute: BlockFunction, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run an operator such that it can be computed again."""
         read = tuple(self._find(o) or o.detach() for o in operands)
         made = _Made(compute, read, tuple(o.requires_grad for o in operands))

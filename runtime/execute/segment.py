@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from runtime.execute.fuse import Local, fused
+from runtime.execute.fuse import fused
+from runtime.execute.kernels import BlockFunction
 from runtime.program.program import (
-    Alias,
     Communication,
-    Exchange,
     Instruction,
     Load,
-    Run,
+    Local,
+    is_local,
     sources,
     targets,
 )
@@ -93,7 +93,7 @@ def blocks_of(
     for instruction in instructions:
         if isinstance(instruction, Load):
             continue
-        if not _is_local(instruction) or not joined.isdisjoint(targets(instruction)):
+        if not is_local(instruction) or not joined.isdisjoint(targets(instruction)):
             grouped.append(instruction)  # pyright: ignore[reportArgumentType]
         elif grouped and isinstance(grouped[-1], list):
             grouped[-1].append(instruction)  # pyright: ignore[reportArgumentType]
@@ -106,12 +106,6 @@ def blocks_of(
         later.update(block.reads)
         found.append(block)
     return tuple(reversed(found))
-
-
-def _is_local(instruction: Instruction) -> bool:
-    if isinstance(instruction, Exchange):
-        return instruction.is_local
-    return isinstance(instruction, Run | Alias)
 
 
 def _meeting(instruction: Communication, later: set[str]) -> Meeting:
@@ -157,13 +151,10 @@ def entering(value: Tensor, sink: Sink) -> Tensor:
     return found
 
 
-Compute = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
-
-
 class Action(NamedTuple):
     """An instruction of a segment, ready to run."""
 
-    compute: Compute
+    compute: BlockFunction
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     drops: tuple[str, ...]

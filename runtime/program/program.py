@@ -158,15 +158,11 @@ class Exchange:
         ends = self.target, self.source
         return Exchange(*ends, self.receives, self.sends, kept, self.active, self.position)
 
-    @property
-    def is_local(self) -> bool:
-        return not self.sends and not self.receives
-
     def __str__(self) -> str:
         words = [f"keep {region_text(k.source)} at {region_text(k.target)}" for k in self.kept]
         words += [f"send {region_text(p.region)} to {p.peer}" for p in self.sends]
         words += [f"add {region_text(p.region)} from {p.peer}" for p in self.receives]
-        what = "slice" if self.is_local else "exchange"
+        what = "slice" if is_local(self) else "exchange"
         target = f"{self.target} = " if self.target else ""
         return f"{target}{what}({self.source or ''}): {', '.join(words)}"
 
@@ -206,7 +202,16 @@ class Alias:
         return f"{self.target} = {self.source}"
 
 
+Local = Run | Alias | Exchange
+"""What needs no other rank, where the exchange is within one."""
 Instruction = Load | Communication | Run | Alias
+
+
+def is_local(instruction: Instruction) -> bool:
+    """Whether an instruction computes, and needs no other rank for that."""
+    if isinstance(instruction, Exchange):
+        return not instruction.sends and not instruction.receives
+    return isinstance(instruction, Run | Alias)
 
 
 def sources(instruction: Instruction) -> tuple[str, ...]:
@@ -328,6 +333,13 @@ class Program:
     """What follows ``instructions`` where the batch is taken in slices."""
     running: tuple[Running, ...] = ()
     """What the module's batch norms keep, in the order in which they do."""
+
+    @property
+    def inputs(self) -> tuple[Load, ...]:
+        """What is loaded of inputs, for slices of the batch too."""
+        later = () if self.pipeline is None else (*self.pipeline.slices, self.pipeline.tail)
+        every = (i for part in (self.instructions, *later) for i in part)
+        return tuple(i for i in every if isinstance(i, Load) and i.leaf.kind != "weight")
 
     @property
     def trained(self) -> tuple[Weight, ...]:

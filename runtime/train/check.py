@@ -33,6 +33,7 @@ class Outcome:
 def _initial_weights(
     leaves: Iterable[Leaf], seed: int, initial: Mapping[str, Tensor] | None, device: torch.device
 ) -> dict[str, Tensor]:
+    """Whole weights by leaf, as they are given or drawn."""
     return {
         leaf.name: (
             initial_weight(leaf, seed) if initial is None else initial[leaf.name].clone()
@@ -77,15 +78,9 @@ def train_alone(
     losses: list[float] = []
     outputs: tuple[Tensor, ...] = ()
     for step in range(options.steps):
-        total, sums = 0.0, dict[str, Tensor]()
-        for number in range(step * recipe.accumulate, (step + 1) * recipe.accumulate):
-            results = evaluate(graph, _inputs(leaves, source, number, device) | read)
-            loss = results[0].sum()
-            total += loss.item()
-            for name, gradient in _gradients(read, loss).items():
-                sums[name] = sums[name] + gradient if name in sums else gradient
-            # Copied, for outputs may be views of weights, which are updated in place.
-            outputs = tuple(result.detach().clone() for result in results)
+        numbers = range(step * recipe.accumulate, (step + 1) * recipe.accumulate)
+        batches = (_inputs(leaves, source, number, device) for number in numbers)
+        total, sums, outputs = _backward(graph, read, batches)
         with torch.no_grad():
             for name, weight in weights.items() if delayed else ():
                 read[name].copy_(weight)
@@ -96,6 +91,23 @@ def train_alone(
         tuple((output,) for output in outputs),
         {name: (weight.detach(),) for name, weight in weights.items()},
     )
+
+
+def _backward(
+    graph: Graph, weights: Mapping[str, Tensor], batches: Iterable[Mapping[str, Tensor]]
+) -> tuple[float, dict[str, Tensor], tuple[Tensor, ...]]:
+    """The sums of the loss and of gradients over batches, and the outputs of the last one."""
+    total, outputs = 0.0, tuple[Tensor, ...]()
+    sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    for batch in batches:
+        results = evaluate(graph, {**batch, **weights})
+        loss = results[0].sum()
+        total += loss.item()
+        for name, gradient in zip(sums, gradients(loss, weights.values()), strict=True):
+            sums[name] += gradient
+        # Copied, for outputs may be views of weights, which are updated in place.
+        outputs = tuple(result.detach().clone() for result in results)
+    return total, sums, outputs
 
 
 def _trained(graph: Graph, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -120,13 +132,12 @@ def evaluate(graph: Graph, leaves: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     return tuple(tensor(value) for value in graph.outputs)
 
 
-def _gradients(weights: Mapping[str, Tensor], loss: Tensor) -> dict[str, Tensor]:
-    if not loss.requires_grad:
-        return {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    gradients = torch.autograd.grad(
-        loss, list(weights.values()), allow_unused=True, materialize_grads=True
-    )
-    return dict(zip(weights, gradients, strict=True))
+def gradients(loss: Tensor, of: Iterable[Tensor]) -> Sequence[Tensor]:
+    """The gradients of a loss by tensors, 0 where it does not depend on one."""
+    tensors = list(of)
+    if not tensors or not loss.requires_grad:
+        return [torch.zeros_like(tensor) for tensor in tensors]
+    return torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
 
 
 def compare(expected: Outcome, measured: Outcome) -> tuple[Comparison, ...]:

@@ -27,7 +27,7 @@ from pcg.models.file import made_for_real
 from pcg.plan.naming import DRAWN
 from pcg.readings.work import work
 from runtime.execute.precision import in_float64
-from runtime.train.check import evaluate
+from runtime.train.check import evaluate, gradients
 from runtime.train.initial import seeded, tensors_of
 
 MOST_PARAMETERS = 20_000_000
@@ -177,14 +177,14 @@ def _agreement(
         size = max(own.detach().double().abs().max().item(), 1e-30) if own.numel() else 1.0
         worst = max(worst, _checked(name, what, own, graph, size))
     trained = list(given.parameters)
-    of_module = _gradients(expected[0], [given.parameters[leaf] for leaf in trained])
-    of_graph = _gradients(found[0], [given.leaves[leaf] for leaf in trained])
+    of_module = gradients(expected[0], [given.parameters[leaf] for leaf in trained])
+    of_graph = gradients(found[0], [given.leaves[leaf] for leaf in trained])
     size = max((g.abs().max().item() for g in of_module if g.numel()), default=0.0) or 1e-30
     weights = {weight.leaf: weight for weight in captured.weights}
-    gradients = [f"the gradient of {weights[leaf].parameter}" for leaf in trained]
-    if (what := _not_finite(gradients, of_module)) is not None:
+    names = [f"the gradient of {weights[leaf].parameter}" for leaf in trained]
+    if (what := _not_finite(names, of_module)) is not None:
         return Agreement(reason=f"{what} on random inputs is not finite")
-    for leaf, what, own, graph in zip(trained, gradients, of_module, of_graph, strict=True):
+    for leaf, what, own, graph in zip(trained, names, of_module, of_graph, strict=True):
         worst = max(worst, _checked(name, what, weights[leaf].of(own), graph, size))
     return Agreement(len(trained), worst)
 
@@ -212,13 +212,6 @@ def _checked(name: str, what: str, own: Tensor, graph: Tensor, size: float) -> f
         problem = f"{what} differs by {worst:.1e} from that of the module itself"
         raise InputError(name, f"{problem} (relative, on random inputs), {against}")
     return worst
-
-
-def _gradients(loss: Tensor, of: Sequence[Tensor]) -> list[Tensor]:
-    if not of or not loss.requires_grad:
-        return [torch.zeros_like(tensor) for tensor in of]
-    found = torch.autograd.grad(loss, list(of), allow_unused=True, materialize_grads=True)
-    return list(found)
 
 
 def _make_double(module: Module) -> None:

@@ -36,7 +36,7 @@ from pcg.placement.region import Region, as_slices, elements, extent, whole_regi
 from pcg.plan.plan import Plan
 from runtime.inputs.seeded import LeafRegion, Source
 from runtime.job.job import AgreedError, Options
-from runtime.program.program import Load, Program, Weight
+from runtime.program.program import Program, Weight
 from runtime.train.plain import read_state_dict
 from runtime.world.collectives import World
 
@@ -315,8 +315,4 @@ def _raised(world: World, model: str, problem: str) -> None:
 
 def loaded(program: Program) -> list[LeafRegion]:
     """The pieces of inputs that a rank's program loads."""
-    pipeline = program.pipeline
-    parts = () if pipeline is None else (*pipeline.slices, pipeline.tail)
-    instructions = (i for part in (program.instructions, *parts) for i in part)
-    loads = (i for i in instructions if isinstance(i, Load) and i.leaf.kind == "input")
-    return list(dict.fromkeys(LeafRegion(load.leaf.name, load.region) for load in loads))
+    return list(dict.fromkeys(LeafRegion(i.leaf.name, i.region) for i in program.inputs))

@@ -26,11 +26,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from threading import Event, Thread
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pcg.errors import one_line
 from runtime.world.orphans import ORPHANED
 from runtime.world.processes import Process, this_process
+
+if TYPE_CHECKING:
+    from runtime.world.store import Store
 
 BEAT = 0.5
 """Seconds from one sign of life to the next."""
@@ -49,18 +52,6 @@ class Doing(Protocol):
     doing: str
     waits: bool
     since: float
-
-
-class Store(Protocol):
-    """The part of torch's stores that is used here."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-
-    def get(self, key: str, /) -> bytes: ...
-
-    def check(self, keys: list[str], /) -> bool: ...
-
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes: ...
 
 
 @dataclass(frozen=True)

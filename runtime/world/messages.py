@@ -17,6 +17,7 @@ from runtime.program.program import (
     Part,
     PassName,
     ReduceScatter,
+    is_local,
 )
 from runtime.world.collectives import World
 
@@ -55,7 +56,7 @@ def run_exchange(
     channel: PassName = "forward",
 ) -> Tensor | None:
     """The same for messages; one that is local can be differentiated."""
-    if exchange.is_local:
+    if is_local(exchange):
         return None if shape is None else _local(world, exchange, source, shape, dtype)
     sent, lengths = _packed(exchange.sends, source), _lengths(exchange.receives)
     received = world.exchange(sent, lengths, dtype, channel)
@@ -78,7 +79,7 @@ def _local(
     dtype: torch.dtype,
 ) -> Tensor:
     """What a rank keeps: a view where that is all there is."""
-    if exchange.is_local and len(exchange.kept) == 1 and source is not None:
+    if is_local(exchange) and len(exchange.kept) == 1 and source is not None:
         (kept,) = exchange.kept
         if extent(kept.target) == shape:
             return source[as_slices(kept.source)]

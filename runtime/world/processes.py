@@ -7,6 +7,9 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+RUN = "UNITY_RUN"
+"""The variable of a process's environment that has the identity of its run."""
+
 
 @dataclass(frozen=True)
 class Process:

@@ -11,30 +11,14 @@ import json
 import os
 import time
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
-import torch.distributed as dist
+from runtime.world.processes import RUN
+from runtime.world.store import LIMIT, PREFIX_STORE, TCP_STORE, Store
 
-# Both are documented as torch.distributed's, whose typing leaves them out.
-_TCP_STORE: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
-_PREFIX_STORE: Any = dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 _POLL = 0.01
 """Seconds between looks at the store."""
-_LIMIT = timedelta(seconds=60)
-"""For an answer of the store, which is there already."""
-
-
-class Store(Protocol):
-    """The part of torch's stores that is used here."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-
-    def get(self, key: str, /) -> bytes: ...
-
-    def check(self, keys: list[str], /) -> bool: ...
-
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes: ...
 
 
 def own_store(rank: int, size: int, timeout: timedelta) -> Any:
@@ -46,14 +30,14 @@ def own_store(rank: int, size: int, timeout: timedelta) -> Any:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     store = _agent_store(timeout)
-    return _PREFIX_STORE(agree(store, rank, size, timeout), store)
+    return PREFIX_STORE(agree(store, rank, size, timeout), store)
 
 
 def pulse_store(store: Any, timeout: timedelta) -> Any:
     """The store in which ranks say that they live, by a connection of its own; ``store``: what
     ``own_store`` gave. Raises RuntimeError where it cannot be reached."""
     own = _agent_store(timeout) if store is None else store.clone()
-    return _PREFIX_STORE("pulse", own)
+    return PREFIX_STORE("pulse", own)
 
 
 def identity() -> str:
@@ -63,11 +47,11 @@ def identity() -> str:
     may be that of another one, and its count of restarts differs from node to node. Where each
     start has its own store, or none, it counts as a run of its own.
     """
-    if (given := os.environ.get("UNITY_RUN")) is not None:  # of our own launcher
+    if (given := os.environ.get(RUN)) is not None:  # of our own launcher
         return given
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return uuid4().hex
-    return kept_identity(_agent_store(_LIMIT), os.environ.get("TORCHELASTIC_RUN_ID", ""))
+    return kept_identity(_agent_store(LIMIT), os.environ.get("TORCHELASTIC_RUN_ID", ""))
 
 
 def kept_identity(store: Store, run_id: str) -> str:
@@ -77,7 +61,7 @@ def kept_identity(store: Store, run_id: str) -> str:
 
 def _agent_store(timeout: timedelta) -> Any:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return _TCP_STORE(address, port, is_master=False, timeout=timeout)
+    return TCP_STORE(address, port, is_master=False, timeout=timeout)
 
 
 def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:

@@ -7,18 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from runtime.program.program import (
-    Alias,
     Communication,
-    Exchange,
     Instruction,
     Load,
+    Local,
     Run,
+    is_local,
     sources,
     targets,
 )
 from runtime.program.validate.alike import Forms, Row
-
-Local = Run | Alias | Exchange
 
 
 @dataclass(frozen=True)
@@ -67,20 +65,14 @@ def blocks_of(
         if type(instruction) is Run:
             runs.append(instruction)
         elif not isinstance(instruction, Load):
-            is_local = _is_local(instruction, joined)
-            close(runs, not is_local)
-            if is_local:
+            stays = is_local(instruction) and joined.isdisjoint(targets(instruction))
+            close(runs, not stays)
+            if stays:
                 parts.append(instruction)  # pyright: ignore[reportArgumentType]
             else:
                 found.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
     close(runs, segment=True)
     return tuple(found)
-
-
-def _is_local(instruction: Instruction, joined: frozenset[str]) -> bool:
-    if isinstance(instruction, Exchange):
-        return instruction.is_local and instruction.target not in joined
-    return isinstance(instruction, Run | Alias)
 
 
 def made_by(blocks: Iterable[Block]) -> set[str]:

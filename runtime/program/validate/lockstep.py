@@ -31,9 +31,9 @@ from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, cast
 
-from runtime.program.program import Collective, Exchange, Group, Load, Program, Run
+from runtime.program.program import Collective, Exchange, Group, Load, Local, Program, Run
 from runtime.program.validate.alike import Form, Forms, Row, made_by_all
-from runtime.program.validate.blocks import Block, Local, Meeting, Segment, blocks_of
+from runtime.program.validate.blocks import Block, Meeting, Segment, blocks_of
 from runtime.program.validate.content import Content, Place, Tensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.frame import Rank, Waits
