@@ -23,7 +23,7 @@ from pcg.graph.graph import Node, Signature
 from pcg.placement.region import Region
 from pcg.placement.view import MachineView
 from pcg.types.halo import typing_of
-from pcg.types.infer import bind_sizes, carriers_of
+from pcg.types.infer import carriers_of, index_sizes
 from pcg.types.local import LocalTyping
 from pcg.types.task import Task
 from pcg.types.tensor import ParallelTensor
@@ -229,16 +229,14 @@ def tasks(node: Node, view: MachineView) -> Iterator[tuple[int, Task]]:
     """Every device of a compute operator with the task that it runs."""
     call = node.operator_call
     types = [value.type for value in node.inputs]
-    equation = call.instance(tuple(t.rank for t in types))
-    sizes = bind_sizes(call, equation, [t.shape for t in types])
-    plain = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
+    sizes = index_sizes(call, types)
     axes = _axes(node)
     for task in view.tasks():
         ranges: dict[str, tuple[int, int]] = {}
         for (name, degree), digit in zip(axes, task, strict=False):
-            length = plain[name] // degree
+            length = sizes[name] // degree
             ranges[name] = (digit * length, (digit + 1) * length)
-        yield view.device(task), Task(call.values, plain, ranges)
+        yield view.device(task), Task(call.values, sizes, ranges)
 
 
 def _pieces_shape(tensor: ParallelTensor) -> tuple[int, ...]:

@@ -27,12 +27,11 @@ from pcg.language.expr import (
     Mul,
     Sum,
     accesses,
-    children,
     walk,
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
-from pcg.readings.kind import is_epilogue
+from pcg.readings.kind import is_epilogue, passes_gradients, reads
 from pcg.readings.work import gradient_nodes
 from pcg.types.infer import bind_sizes
 from pcg.types.operator import Call
@@ -97,7 +96,7 @@ class _Derivative:
                 self._read(body)
                 self.visit(body, False)
             case Add(parts):
-                alone = sum(_varies(part) for part in parts) == 1
+                alone = sum(reads(part) for part in parts) == 1
                 for part in parts:
                     self.visit(part, known and alone)
             case Mul(parts):
@@ -108,7 +107,7 @@ class _Derivative:
                 pass
 
     def _product(self, factors: tuple[Expr, ...], known: bool) -> None:
-        alone = sum(_varies(factor) for factor in factors) == 1
+        alone = sum(reads(factor) for factor in factors) == 1
         chosen = any(isinstance(factor, Guard) for factor in factors)
         for i, factor in enumerate(factors):
             if self._wanted(factor):
@@ -130,15 +129,7 @@ class _Derivative:
         self.operands |= {access.operand for access in accesses(value)}
 
     def _wanted(self, value: Expr) -> bool:
-        if isinstance(value, Apply) and value.function == "eq":
-            return False
-        if isinstance(value, Access):
-            return value.operand in self.needs
-        return any(self._wanted(child) for child in children(value))
-
-
-def _varies(value: Expr) -> bool:
-    return next(accesses(value), None) is not None
+        return bool(passes_gradients(value, self.needs))
 
 
 def _reduced(value: Expr) -> Expr:

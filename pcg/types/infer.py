@@ -132,6 +132,13 @@ def bind_sizes(call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]]
     return sizes
 
 
+def index_sizes(call: Call, types: Sequence[ParallelTensor]) -> dict[str, int]:
+    """The size of every index by its name, for operands of these types."""
+    equation = call.instance(tuple(t.rank for t in types))
+    sizes = bind_sizes(call, equation, [t.shape for t in types])
+    return {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
+
+
 def _divide_merged(
     call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]], sizes: dict[str, int]
 ) -> None:

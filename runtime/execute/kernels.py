@@ -14,9 +14,10 @@ from torch import Tensor
 from pcg.language.functions import FUNCTIONS
 from pcg.readings.evaluate import Block, evaluate_output
 from pcg.readings.ring import IndexArray
-from pcg.types.infer import bind_sizes
+from pcg.types.infer import index_sizes
 from pcg.types.operator import Attribute, Call
 from pcg.types.task import Task
+from pcg.types.tensor import ParallelTensor
 from runtime.execute.pointwise import pointwise
 
 
@@ -132,10 +133,7 @@ def run_equation(
 
 def whole_task(call: Call, shapes: Sequence[tuple[int, ...]]) -> Task:
     """The one task of an operator that is not cut, on operands of these shapes."""
-    equation = call.instance(tuple(len(shape) for shape in shapes))
-    sizes = bind_sizes(call, equation, shapes)
-    named = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
-    return Task(call.values, named, {})
+    return Task(call.values, index_sizes(call, [ParallelTensor.whole(s) for s in shapes]), {})
 
 
 def run_whole(call: Call, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

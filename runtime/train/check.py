@@ -9,8 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pcg.graph.graph import Graph, Leaf, Node, Value, topological
+from pcg.graph.graph import Graph, Leaf, Node, topological
 from pcg.placement.region import whole_region
+from pcg.readings.evaluate import evaluate_nodes
 from runtime.execute.kernels import run_whole
 from runtime.inputs.seeded import Source, initial_weight
 from runtime.job.job import Comparison, Options
@@ -119,17 +120,11 @@ def _trained(graph: Graph, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def evaluate(graph: Graph, leaves: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """The outputs of a graph on whole tensors. Parallel operators leave a tensor's meaning alone,
     and join adds its operands up, which is what their equations say."""
-    known: dict[Node, tuple[Tensor, ...]] = {}
 
-    def tensor(value: Value) -> Tensor:
-        return known[value.node][value.port]
+    def run(node: Node, operands: list[Tensor]) -> tuple[Tensor, ...]:
+        return run_whole(node.operator_call, operands)
 
-    for node in graph.nodes:
-        if node.is_leaf:
-            known[node] = (leaves[node.leaf.name],)
-        else:
-            known[node] = run_whole(node.operator_call, [tensor(value) for value in node.inputs])
-    return tuple(tensor(value) for value in graph.outputs)
+    return evaluate_nodes(graph.outputs, graph.nodes, leaves, run)
 
 
 def gradients(loss: Tensor, of: Iterable[Tensor]) -> Sequence[Tensor]:

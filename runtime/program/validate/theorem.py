@@ -19,7 +19,7 @@ from pcg.graph.graph import Signature
 from pcg.placement.region import Region
 from pcg.placement.view import MachineView
 from pcg.types.halo import typing_of
-from pcg.types.infer import bind_sizes, infer
+from pcg.types.infer import index_sizes, infer
 from pcg.types.local import Axis
 from pcg.types.task import Task
 from pcg.types.tensor import ParallelTensor
@@ -66,9 +66,7 @@ def tasks_of(
     types, call = signature.operands, signature.call
     typing = typing_of(call, types)
     axes = [(axis, _degree(axis, types)) for axis in typing.axes]
-    equation = call.instance(tuple(t.rank for t in types))
-    bound = bind_sizes(call, equation, [t.shape for t in types])
-    sizes = {name[1:-1]: size for name, size in bound.items() if name.startswith("|")}
+    sizes = index_sizes(call, types)
     digits = tuple(zip(*view.tasks(), strict=True))
     operands = [
         _operands(t, _columns(t.rank, [a.operands[i] for a, _ in axes], digits), digits[-2], p)
