@@ -192,8 +192,8 @@ def _validate(where: str, model: type[M], text: str) -> M:
         # What is one line was perhaps made of a TOML file of several.
         before = text.count("\n", 0, control.start())
         place = f"line {before + 1}: " if "\n" in text.strip() else ""
-        found = _ESCAPED.search(control.group())
-        code = ord(json.loads(f'"{found.group()}"') if found else control.group())
+        escaped = _ESCAPED.search(control.group())
+        code = ord(json.loads(f'"{escaped.group()}"') if escaped else control.group())
         raise InputError(where, f"{place}has the control character U+{code:04X}")
     try:
         return model.model_validate_json(text)

@@ -15,10 +15,10 @@ else:
             self._name = name
 
         def __getattr__(self, attribute: str) -> Any:
-            found = getattr(importlib.import_module(self._name), attribute)
+            value = getattr(importlib.import_module(self._name), attribute)
             # Kernels ask for the same few functions in every step.
-            self.__dict__[attribute] = found
-            return found
+            self.__dict__[attribute] = value
+            return value
 
     torch = _LazyModule("torch")
 

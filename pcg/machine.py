@@ -290,13 +290,13 @@ class Machine(FileModel):
         """
         members = self._members(devices)
         crossed = tuple(self._crossed(members))
-        found: list[Hop] = []
+        hops: list[Hop] = []
         for i, ports in crossed:
             inner, outer = self._held(members, i), self._held(members, i + 1)
             if len(set(outer.values())) > 1 or len(inner) % len(outer):
                 return (self._hop(len(members), crossed),)
-            found.append(self._hop(len(inner) // len(outer), ((i, ports),)))
-        return tuple(found)
+            hops.append(self._hop(len(inner) // len(outer), ((i, ports),)))
+        return tuple(hops)
 
     def _hop(self, units: int, crossed: Sequence[tuple[int, float]]) -> Hop:
         gathers = any(self.levels[i].all_gather for i, _ in crossed)

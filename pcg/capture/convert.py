@@ -151,10 +151,10 @@ class _Walk:
     norm_groups: int = 1
 
     def value(self, node: fx.Node) -> Value:
-        found = self.known[node]
-        if not isinstance(found, Value):
+        known = self.known[node]
+        if not isinstance(known, Value):
             raise InputError(self.where, f"{node.name}: expected one tensor")
-        return found
+        return known
 
     def visit(self, node: fx.Node) -> None:
         self.known[node] = self._converted(node)
@@ -182,21 +182,21 @@ class _Walk:
                 pass
         return kept_whole(node, self.value, self.where)
 
-    def _in_groups(self, found: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
+    def _in_groups(self, made: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
         """Batch norms with the statistics that the capture is to give them."""
-        if isinstance(found, Value):
-            return in_groups(found, self.norm_groups, self.where)
-        return found
+        if isinstance(made, Value):
+            return in_groups(made, self.norm_groups, self.where)
+        return made
 
     def _picked(self, source: Any, at: Any) -> Known:
-        found = self.known[source]
-        if isinstance(found, Value):
-            found = (found,)
-        if at >= len(found) and str(source.target) in NORMS:
+        values = self.known[source]
+        if isinstance(values, Value):
+            values = (values,)
+        if at >= len(values) and str(source.target) in NORMS:
             return ()
-        if at >= len(found):
+        if at >= len(values):
             raise InputError(self.where, f"{source.target}: result {at} cannot be captured")
-        return found[at]
+        return values[at]
 
     def _call(self, node: fx.Node) -> AtenCall:
         given = _given(node)
@@ -231,9 +231,9 @@ def _shapes(node: fx.Node) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(part.shape) for part in parts if part is not None)
 
 
-def _checked(node: fx.Node, found: Known) -> Known:
+def _checked(node: fx.Node, made: Known) -> Known:
     """Values of the shapes that torch gives them."""
-    values = (found,) if isinstance(found, Value) else found
+    values = (made,) if isinstance(made, Value) else made
     for value, shape in zip(values, _shapes(node), strict=False):
         assert value.type.shape == shape, f"{node.target}: {value.type} is not {shape}"
-    return found
+    return made

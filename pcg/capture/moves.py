@@ -52,10 +52,10 @@ def _concat(call: AtenCall) -> Value:
 
 def joined(values: list[Value], axis: int) -> Value:
     """Tensors one after the other along an axis."""
-    found = values[0]
+    whole = values[0]
     for value in values[1:]:
-        found = apply(concat(axis=axis), found, value)
-    return found
+        whole = apply(concat(axis=axis), whole, value)
+    return whole
 
 
 def _stack(call: AtenCall) -> Value:

@@ -101,10 +101,10 @@ def parse_opaque(line: str) -> Opaque | None:
     function, colon, reads = rest.rpartition(" : ")
     if not arrow or not colon:
         raise ValueError("expected 'opaque NAME = CALL : OPERANDS -> RESULTS'")
-    found = opaque(function, _types(reads), _types(writes))
-    if found.name != name:
-        raise ValueError(f"{name[:40]} does not name this function, expected {found.name}")
-    return found
+    operator = opaque(function, _types(reads), _types(writes))
+    if operator.name != name:
+        raise ValueError(f"{name[:40]} does not name this function, expected {operator.name}")
+    return operator
 
 
 def opaque_nodes(graph: Graph) -> tuple[Node, ...]:
@@ -165,8 +165,8 @@ def _kernel(
                 raise
             raise OperatorError(call.target, "*", None, f"does not run: {error}") from error
         if [tuple(tensor.shape) for tensor in results] != [written.shape for written in writes]:
-            found = ", ".join(str(list(tensor.shape)) for tensor in results)
-            raise OperatorError(call.target, "*", None, f"returned tensors of shape {found}")
+            shapes = ", ".join(str(list(tensor.shape)) for tensor in results)
+            raise OperatorError(call.target, "*", None, f"returned tensors of shape {shapes}")
         device = blocks[0].device if blocks else results[0].device
         if any(t.layout != torch.strided or t.device != device for t in results):
             raise OperatorError(call.target, "*", None, "returned a tensor that lies elsewhere")

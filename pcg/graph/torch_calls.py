@@ -257,19 +257,19 @@ def _results(result: Any) -> tuple[Tensor, ...]:
 
 
 def _check_results(call: TorchCall, results: Sequence[Tensor], writes: Sequence[Format]) -> None:
-    found = [Format(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in results]
+    formats = [Format(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in results]
     if any(t.layout != torch.strided or t.device.type != "meta" for t in results):
         raise ValueError(f"{call.target} returns tensors that lie elsewhere")
-    if len(found) != len(writes) or not all(map(_agree, found, writes)):
-        shown = ", ".join(f"{list(t.shape)} {t.dtype}" for t in found[:4])
+    if len(formats) != len(writes) or not all(map(_agree, formats, writes)):
+        shown = ", ".join(f"{list(t.shape)} {t.dtype}" for t in formats[:4])
         raise ValueError(f"{call.target} returns {shown}")
 
 
-def _agree(found: Format, written: Format) -> bool:
+def _agree(returned: Format, written: Format) -> bool:
     """Real numbers have the format that the run computes in."""
-    if found.shape != written.shape:
+    if returned.shape != written.shape:
         return False
-    return found.dtype == written.dtype or all("float" in t.dtype for t in (found, written))
+    return returned.dtype == written.dtype or all("float" in t.dtype for t in (returned, written))
 
 
 def _argument(node: ast.expr, operands: Sequence[Tensor]) -> Any:

@@ -148,14 +148,16 @@ class Reader:
     def _comparison(self) -> Expr:
         """A value, or comparisons of two or more in a row."""
         left = self._additive()
-        found: list[Expr] = []
+        comparisons: list[Expr] = []
         while operator := self._accept("<", "<=", ">", ">=", "=="):
             right = self._additive()
-            found.append(compared(operator, left, right))
+            comparisons.append(compared(operator, left, right))
             left = right
-        if not found:
+        if not comparisons:
             return left
-        return found[0] if len(found) == 1 else Mul(tuple(g for f in found for g in guards_of(f)))
+        if len(comparisons) == 1:
+            return comparisons[0]
+        return Mul(tuple(guard for part in comparisons for guard in guards_of(part)))
 
     def _additive(self) -> Expr:
         value = self._product()

@@ -30,9 +30,9 @@ def load_operators(path: str | Path) -> tuple[Operator, ...]:
 
     Raises InputError as ``read_operators`` does.
     """
-    found = read_operators(path)
-    add_operators(found)
-    return found
+    operators = read_operators(path)
+    add_operators(operators)
+    return operators
 
 
 def read_operators(path: str | Path) -> tuple[Operator, ...]:
@@ -42,11 +42,11 @@ def read_operators(path: str | Path) -> tuple[Operator, ...]:
     fails, an equation without meaning, a name that another operator has, or no operator at all.
     """
     read_text(path, "a Python file that declares operators")
-    found = _declared(Path(path))
-    if not found:
+    operators = _declared(Path(path))
+    if not operators:
         raise InputError(str(path), "declares no operator, expected NAME = Operator(...)")
     by_name: dict[str, Operator] = {}
-    for operator in found:
+    for operator in operators:
         where = f"{path}: operator {operator.name}"
         if not NAME.fullmatch(operator.name):
             raise InputError(where, "expected a name of letters, digits and underscores")

@@ -82,10 +82,10 @@ class Layout:
     @cached_property
     def holders(self) -> Mapping[Piece, tuple[int, ...]]:
         """The devices that hold each piece, in ascending order."""
-        found: dict[Piece, list[int]] = {}
+        holders: dict[Piece, list[int]] = {}
         for device, piece in sorted(self.pieces):
-            found.setdefault(piece, []).append(device)
-        return {piece: tuple(devices) for piece, devices in found.items()}
+            holders.setdefault(piece, []).append(device)
+        return {piece: tuple(devices) for piece, devices in holders.items()}
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
@@ -165,14 +165,14 @@ def _once(layout_of: LayoutOf) -> LayoutOf:
     @wraps(layout_of)
     def kept(node: Node, position: int, view: MachineView) -> Layout:
         key = (node.signature, position, view)
-        found = made.get(key)
-        if found is None:
+        layout = made.get(key)
+        if layout is None:
             if len(made) >= _KEPT:
                 made.clear()
                 _one.clear()
-            found = layout_of(node, position, view)
-            found = made[key] = _one.setdefault(found, found)
-        return found
+            layout = layout_of(node, position, view)
+            layout = made[key] = _one.setdefault(layout, layout)
+        return layout
 
     return kept
 
@@ -215,14 +215,14 @@ def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
         return Layout(tensor, tuple(pieces))
     positions = [axis.operands[operand] for axis in _typing(node).axes]
     carries = operand in carriers_of([value.type.degrees for value in node.inputs])
-    found: list[tuple[int, Piece]] = []
+    placed: list[tuple[int, Piece]] = []
     for device, task in zip(view.devices, view.tasks(), strict=True):
         block = [0] * tensor.rank
         for position, digit in zip(positions, task, strict=False):
             if position is not None:
                 block[position] = digit
-        found.append((device, Piece(task[-2] if carries else 0, tuple(block))))
-    return Layout(tensor, tuple(found))
+        placed.append((device, Piece(task[-2] if carries else 0, tuple(block))))
+    return Layout(tensor, tuple(placed))
 
 
 def tasks(node: Node, view: MachineView) -> Iterator[tuple[int, Task]]:
@@ -252,11 +252,11 @@ def _typing(node: Node) -> LocalTyping:
 
 def _axes(node: Node) -> list[tuple[str, int]]:
     """The indices of the task grid with their degrees."""
-    found: list[tuple[str, int]] = []
+    degrees: list[tuple[str, int]] = []
     for axis in _typing(node).axes:
         operand, position = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
-        found.append((axis.name, node.inputs[operand].type.degrees.dims[position]))
-    return found
+        degrees.append((axis.name, node.inputs[operand].type.degrees.dims[position]))
+    return degrees
 
 
 def _passing(node: Node) -> int:

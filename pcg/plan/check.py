@@ -85,11 +85,11 @@ def check_placement(placement: Placement) -> list[Problem]:
 
 def _first(checks: tuple[Check[T], ...], subject: T, graph: Graph) -> list[Problem]:
     for check in checks:
-        if found := list(check.find(subject)):
+        if findings := list(check.find(subject)):
             names = {node: first for node, (first, *_) in node_names(graph).items()}
             return [
                 Problem(check.name, names.get(node, "") if node else "", what)
-                for node, what in found
+                for node, what in findings
             ]
     return []
 

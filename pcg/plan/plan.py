@@ -146,11 +146,11 @@ def part_hashes(content: PlanFile) -> dict[str, str]:
 def altered_parts(content: PlanFile) -> tuple[str, ...]:
     """The parts of a plan file that are not what was written. It tells of slips and of edits, not
     of forgery: who alters a part can write its hash too."""
-    found = part_hashes(content)
+    hashes = part_hashes(content)
     return tuple(
         part
-        for part in sorted(found.keys() | content.hashes.keys())
-        if found.get(part) != content.hashes.get(part)
+        for part in sorted(hashes.keys() | content.hashes.keys())
+        if hashes.get(part) != content.hashes.get(part)
     )
 
 
@@ -207,9 +207,9 @@ def plan_of(content: PlanFile, where: str) -> Plan:
 def _norm_groups(content: PlanFile, model: Graph, where: str) -> int:
     """What the file says of the model's batch norms, if that is so."""
     groups = content.norm_groups or 1
-    found = groups_of(model)
-    if groups > 1 and found != {groups}:
-        there = " and ".join(map(str, sorted(found))) or "no groups"
+    taken = groups_of(model)
+    if groups > 1 and taken != {groups}:
+        there = " and ".join(map(str, sorted(taken))) or "no groups"
         problem = f"{groups}, batch norms of model.graph take {there}"
         raise InputError(f"{where}: norm_groups", problem)
     return groups

@@ -97,8 +97,8 @@ class Profile(FileModel):
 
     def series(self, kind: WorkKind, dtype: DType) -> tuple[Point, ...] | None:
         """The measurements of a kind in a number format, if there are any."""
-        found = (s.points for s in self.operators if (s.kind, s.dtype) == (kind, dtype))
-        return next(found, None)
+        measured = (s.points for s in self.operators if (s.kind, s.dtype) == (kind, dtype))
+        return next(measured, None)
 
 
 def load_profile(path: str | Path, machine: Machine) -> tuple[Profile, Machine]:
@@ -124,11 +124,11 @@ def load_profile(path: str | Path, machine: Machine) -> tuple[Profile, Machine]:
 
 def _measured(level: Level, links: tuple[LinkSeries, ...], path: str | Path) -> Level:
     """A level with what was measured of it."""
-    found: dict[str, object] = {}
+    rates: dict[str, object] = {}
     for link in (link for link in links if link.level == level.name):
         rate = link_rate(link, path)
-        found |= dict(rate) if link.of == "message" else {link.of: rate}
-    return level.model_copy(update=found)
+        rates |= dict(rate) if link.of == "message" else {link.of: rate}
+    return level.model_copy(update=rates)
 
 
 def link_rate(link: LinkSeries, path: str | Path) -> Rate:

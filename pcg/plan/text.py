@@ -232,12 +232,12 @@ class _Reader:
 
     def list(self) -> list[Value]:
         """The whole text as values separated by commas."""
-        found = [self._value()]
+        values = [self._value()]
         while self._peek() == ",":
             self._at += 1
-            found.append(self._value())
+            values.append(self._value())
         self._end()
-        return found
+        return values
 
     def single(self) -> Value:
         """The whole text as one value."""

@@ -59,7 +59,7 @@ def back_reads(node: Node, needs: frozenset[int]) -> tuple[Reads, ...]:
 
 @lru_cache(maxsize=65536)
 def _back_reads(call: Call, ranks: tuple[int, ...], needs: frozenset[int]) -> tuple[Reads, ...]:
-    found: list[Reads] = []
+    ways: list[Reads] = []
     for given in (False, True):
         operands: set[int] = set()
         outputs: set[int] = set()
@@ -70,8 +70,8 @@ def _back_reads(call: Call, ranks: tuple[int, ...], needs: frozenset[int]) -> tu
             derivative.visit(_reduced(output.body), known)
             operands |= derivative.operands
             outputs |= {port} if derivative.value else set()
-        found.append(Reads(frozenset(operands), frozenset(outputs)))
-    return tuple(dict.fromkeys(found))
+        ways.append(Reads(frozenset(operands), frozenset(outputs)))
+    return tuple(dict.fromkeys(ways))
 
 
 @dataclass

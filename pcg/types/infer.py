@@ -305,18 +305,18 @@ def _passing_partials(
 def _axis_degree(
     axis: Axis, inputs: Sequence[Degrees[D]], arithmetic: Arithmetic[D], *, slices: bool
 ) -> D:
-    found: D | None = None
+    degree: D | None = None
     for i, position in enumerate(axis.operands):
         if position is None:
             continue
         value = (inputs[i].slices if slices else inputs[i].dims)[position]
-        if found is None:
-            found = value
+        if degree is None:
+            degree = value
         else:
             what = f"{'slices' if slices else 'degree'} of index {axis.name}:"
-            arithmetic.same(value, found, (i, position), what)
-    assert found is not None
-    return found
+            arithmetic.same(value, degree, (i, position), what)
+    assert degree is not None
+    return degree
 
 
 def _output_degrees(

@@ -247,14 +247,16 @@ class Call:
 
 def _positions(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
     """Where the indices marked ``@`` stand when runs have the given lengths."""
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for part in template.placing:
         at = 0
         for dim in part.dims:
-            if dim.position is not None and found.setdefault(dim.position, at) != at:
-                raise EquationError(f"'@{dim.position}' stands at {found[dim.position]} and {at}")
+            if dim.position is not None and positions.setdefault(dim.position, at) != at:
+                raise EquationError(
+                    f"'@{dim.position}' stands at {positions[dim.position]} and {at}"
+                )
             at += lengths[dim.names[0]] if dim.run else 1
-    return found
+    return positions
 
 
 def run_lengths(

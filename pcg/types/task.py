@@ -37,9 +37,9 @@ class Task:
 
     def elements(self, run: str) -> int:
         """The product of the global sizes of a run of indices."""
-        found = 1
+        elements = 1
         # A plain loop, which torch.compile follows.
         for name, size in self.sizes.items():
             if name.rstrip("0123456789") == run:
-                found *= size
-        return found
+                elements *= size
+        return elements

@@ -140,8 +140,8 @@ def save(
         _together(world, lambda: _prepare(folder, part) if world.rank == 0 else None)
         with _quiet(), _naming(world, path):
             _dcp_save(world, part, shards)
-        found = _together(world, lambda: _records(part, world.rank))
-        files = {name: record for records in found for name, record in records.items()}
+        written = _together(world, lambda: _records(part, world.rank))
+        files = {name: record for records in written for name, record in records.items()}
         complete = manifest.model_copy(update={"files": files})
         _together(world, lambda: _publish(part, path, complete) if world.rank == 0 else None)
     except (CheckpointException, _AnyFailed) as error:
@@ -207,10 +207,10 @@ def newest_manifest(path: Path) -> Checkpoint:
             return Checkpoint(path, _verified(path, World()))
         except _Damaged as error:
             raise InputError(str(path), f"damaged: {error}") from None
-    found = find(World(), path, lambda text: None)
-    if found is None:
+    newest = find(World(), path, lambda text: None)
+    if newest is None:
         raise InputError(str(path), "has no checkpoint")
-    return found
+    return newest
 
 
 class _Damaged(UnityError):
@@ -229,11 +229,11 @@ def _together(world: World, act: Callable[[], T], what: str = "all_gather of not
         result = act()
     except Exception as error:  # a rank that left would keep the others waiting
         problem = one_line(f"{_of_rank(world)}{words(error)}")
-    found = world.gather((result, problem), what)
-    for _, failed in found:
+    outcomes = world.gather((result, problem), what)
+    for _, failed in outcomes:
         if failed is not None:
             raise _AnyFailed(failed)
-    return [cast(T, part) for part, _ in found]
+    return [cast(T, part) for part, _ in outcomes]
 
 
 def _of_rank(world: World) -> str:

@@ -141,7 +141,7 @@ def _fault(tensor: TensorFile) -> str | None:
             if start + size != ends[dim][start]:
                 expected = ends[dim][start] - start
                 return f"a piece of {size} at {start} in dimension {dim}, expected {expected}"
-    cells = prod(len(found) for found in ends)
+    cells = prod(len(own) for own in ends)
     if len({piece.offsets for piece in tensor.pieces}) != len(tensor.pieces):
         return "has a piece twice"
     return None if len(tensor.pieces) == cells else f"{len(tensor.pieces)} of {cells} pieces"

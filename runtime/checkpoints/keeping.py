@@ -60,12 +60,12 @@ class Keeper:
         self.run, self._lock = begun.run, begun.lock
         if not begun.goes_on:
             return None
-        found = checkpoint.find(self._world, self.folder, self._tell)
-        if found is None:
+        newest = checkpoint.find(self._world, self.folder, self._tell)
+        if newest is None:
             self._tell(f"{self.folder}: no checkpoint yet, starting at step 1")
             return None
-        self.newest, self._passed_over = (found.manifest.updates, found.path), found.passed_over
-        return found
+        self.newest, self._passed_over = (newest.manifest.updates, newest.path), newest.passed_over
+        return newest
 
     @property
     def last_good(self) -> str:

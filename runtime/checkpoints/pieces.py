@@ -152,11 +152,11 @@ def _check(description: bytes, piece: PieceFile, dtype: str) -> None:
     rank = len(piece.shape)
     strides = [prod(piece.shape[dim + 1 :]) for dim in range(rank)]
     # Of a dimension of size 1 the stride may be any.
-    found = [
+    written = [
         expected if size == 1 else stride
         for stride, expected, size in zip(numbers[2 + rank :], strides, piece.shape, strict=True)
     ]
-    if [*numbers[: 2 + rank], *found] != [prod(piece.shape), 0, *piece.shape, *strides]:
+    if [*numbers[: 2 + rank], *written] != [prod(piece.shape), 0, *piece.shape, *strides]:
         raise ValueError(f"expected a tensor of shape {list(piece.shape)}")
 
 

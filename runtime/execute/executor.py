@@ -150,9 +150,9 @@ class Executor:
         wanted = shape if exchange.target else None
         dtype = self._precision.dtype
         given = None if source is None else source.to(dtype)
-        found = run_exchange(self._world, exchange, given, wanted, dtype)
+        whole = run_exchange(self._world, exchange, given, wanted, dtype)
         self._world.settle()
-        return found
+        return whole
 
     def ends_before(self, number: int) -> None:
         """Say which batch is the first that no step will ask for."""
@@ -233,8 +233,8 @@ class Executor:
 
 def _first_readers(blocks: tuple[Block, ...]) -> dict[str, int]:
     """By register, the first block that reads it: the last one to add to its gradient."""
-    found: dict[str, int] = {}
+    readers: dict[str, int] = {}
     for number, block in enumerate(blocks):
         for name in block.reads:
-            found.setdefault(name, number)
-    return found
+            readers.setdefault(name, number)
+    return readers

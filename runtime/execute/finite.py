@@ -84,8 +84,8 @@ class FiniteWatch:
     def _causes(self) -> list[str]:
         """What this rank has that is not finite: its data, which are the cause, or else its
         gradients."""
-        if found := self._details():
-            return [f"{what} of rank {self._world.rank}" for what in found]
+        if inputs := self._details():
+            return [f"{what} of rank {self._world.rank}" for what in inputs]
         if self._norms is None:
             return []
         names, norms = self._norms
@@ -103,8 +103,8 @@ def _listed(causes: Iterable[list[str]]) -> str:
     """Causes of all ranks, inputs first, each once."""
     all_of = [cause for own in causes for cause in own]
     inputs = [cause for cause in all_of if not cause.startswith("gradient")]
-    found = list(dict.fromkeys(inputs or all_of))
-    if not found:
+    shown = list(dict.fromkeys(inputs or all_of))
+    if not shown:
         return ""
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f" ({', '.join(found[:_SHOWN])}{more})"
+    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    return f" ({', '.join(shown[:_SHOWN])}{more})"

@@ -57,20 +57,20 @@ class Machinery:
 
     def actions(self, segment: Segment) -> tuple[Action, ...]:
         """The instructions of a segment, ready to run."""
-        found = self._actions.get(id(segment))
-        if found is None:
-            found = tuple(
+        actions = self._actions.get(id(segment))
+        if actions is None:
+            actions = tuple(
                 Action(self._compute(instruction), sources(instruction), targets(instruction), gone)
                 for instruction, gone in zip(segment.instructions, segment.drops, strict=True)
             )
-            self._actions[id(segment)] = found
-        return found
+            self._actions[id(segment)] = actions
+        return actions
 
     def compiled(self, segment: Segment) -> Compiled:
         """A segment as one function of what it reads. The first time it is not compiled yet:
         kernels then look up torch's functions, which the compiler could not follow."""
-        if (found := self._compiled.get(id(segment))) is not None:
-            return found
+        if (known := self._compiled.get(id(segment))) is not None:
+            return known
         actions = self.actions(segment)
 
         def run(*values: Tensor) -> tuple[Tensor, ...]:
@@ -98,8 +98,8 @@ def _slice(
     dtype: torch.dtype,
     given: Sequence[Tensor],
 ) -> tuple[Tensor, ...]:
-    found = run_exchange(world, exchange, given[0] if given else None, shape, dtype)
-    return () if found is None else (found,)
+    part = run_exchange(world, exchange, given[0] if given else None, shape, dtype)
+    return () if part is None else (part,)
 
 
 @dataclass
@@ -246,13 +246,13 @@ class Frame:
     def _meet(self, block: Meeting) -> None:
         instruction = block.instruction
         source = None if instruction.source is None else self.value(instruction.source)
-        found = self._communicate(instruction, source, "forward")
-        if found is None or instruction.target is None:
+        received = self._communicate(instruction, source, "forward")
+        if received is None or instruction.target is None:
             return
         if instruction.target in self.sums:
-            self.sums[instruction.target].add_(found)
+            self.sums[instruction.target].add_(received)
         else:
-            self.values[instruction.target] = found
+            self.values[instruction.target] = received
 
     def _meet_back(self, block: Meeting) -> None:
         instruction, active = block.instruction, self.shared.program.active
@@ -261,9 +261,9 @@ class Frame:
             return
         target, source = instruction.target, instruction.source
         gradient = None if target is None else self.take(target)
-        found = self._communicate(instruction.adjoint, gradient, "backward")
-        if source is not None and found is not None:
-            self.add(source, found)
+        received = self._communicate(instruction.adjoint, gradient, "backward")
+        if source is not None and received is not None:
+            self.add(source, received)
 
     def _communicate(
         self, instruction: Communication, source: Tensor | None, channel: PassName

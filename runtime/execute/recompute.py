@@ -78,13 +78,13 @@ class _Again(Function):
         made.held = None
         pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if r.requires_grad]
         wanted = [value for value in read if value.requires_grad]
-        found = torch.autograd.grad(
+        gradients_back = torch.autograd.grad(
             [result for result, _ in pairs],
             wanted,
             [gradient for _, gradient in pairs],
             allow_unused=True,
         )
-        left = iter(found)
+        left = iter(gradients_back)
         return None, *(next(left) if needed else None for needed in made.needs)
 
 
@@ -121,14 +121,14 @@ class Notes:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
 
     def _find(self, value: Tensor) -> _Result | None:
-        found = self._known.get(_storage(value))
-        return found if found is not None and _is_plain(value) else None
+        known = self._known.get(_storage(value))
+        return known if known is not None and _is_plain(value) else None
 
     def _pack(self, value: Tensor) -> Any:
-        found = self._known.get(_storage(value))
-        if found is None:
+        known = self._known.get(_storage(value))
+        if known is None:
             return value
-        return _Note(found, tuple(value.shape), value.stride(), int(value.storage_offset()))
+        return _Note(known, tuple(value.shape), value.stride(), int(value.storage_offset()))
 
 
 def _unpack(packed: Any) -> Tensor:

@@ -128,12 +128,12 @@ class RunningStatistics:
 
 def _ranges(sizes: Iterable[int]) -> list[range]:
     """Places of parts of these sizes, one after the other."""
-    found: list[range] = []
+    ranges: list[range] = []
     start = 0
     for size in sizes:
-        found.append(range(start, start + size))
+        ranges.append(range(start, start + size))
         start += size
-    return found
+    return ranges
 
 
 def _indices(spans: Iterable[range], device: torch.device) -> Tensor:

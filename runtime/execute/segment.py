@@ -99,13 +99,13 @@ def blocks_of(
             grouped[-1].append(instruction)  # pyright: ignore[reportArgumentType]
         else:
             grouped.append([instruction])  # pyright: ignore[reportArgumentType]
-    found: list[Block] = []
+    blocks: list[Block] = []
     later = set(kept)
     for group in reversed(grouped):
         block = _segment(group, later) if isinstance(group, list) else _meeting(group, later)
         later.update(block.reads)
-        found.append(block)
-    return tuple(reversed(found))
+        blocks.append(block)
+    return tuple(reversed(blocks))
 
 
 def _meeting(instruction: Communication, later: set[str]) -> Meeting:
@@ -146,9 +146,9 @@ class _Enter(Function):
 def entering(value: Tensor, sink: Sink) -> Tensor:
     """A value from before a segment, within autograd's record of it."""
     anchor = torch.empty((), requires_grad=True)
-    found = _Enter.apply(value, anchor, sink)
-    assert isinstance(found, Tensor)
-    return found
+    entered = _Enter.apply(value, anchor, sink)
+    assert isinstance(entered, Tensor)
+    return entered
 
 
 class Action(NamedTuple):

@@ -69,13 +69,13 @@ class GradientSync:
     def finish(self) -> dict[str, Tensor]:
         """The complete gradient of every weight. They are valid until the next step."""
         self.flush(0)
-        found: dict[str, Tensor] = {}
+        gradients: dict[str, Tensor] = {}
         for sent in self._sent:
             sent.wait()
-            found.update(sent.gradients)
+            gradients.update(sent.gradients)
         self._sent.clear()
         self._filled.clear()
-        return found
+        return gradients
 
     def _fill(self, register: str) -> None:
         if register in self._filled:

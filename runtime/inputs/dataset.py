@@ -199,26 +199,26 @@ class UserData:
             except Exception as error:
                 problem = f"sample {position} raised {type(error).__name__}: {error}"
                 raise InputError(self._where, problem) from error
-        found, name = self._field(leaf, self._read[row]), f"input {leaf.name}"
+        field, name = self._field(leaf, self._read[row]), f"input {leaf.name}"
         try:
-            return fitting(leaf, as_tensor(found, name), leaf.shape[1:], name)
+            return fitting(leaf, as_tensor(field, name), leaf.shape[1:], name)
         except InputError as error:
             place = f"sample {position}, {self._samples.place(position)}"
             raise InputError(f"{self._where}: {place}", str(error)) from error
 
     def _field(self, leaf: Leaf, sample: Any) -> Any:
         names = self._order
-        found: Any = None
+        field: Any = None
         if isinstance(sample, Mapping):
-            found = sample.get(leaf.name)
+            field = sample.get(leaf.name)
         elif leaf.name in names:
             parts = sample if isinstance(sample, (tuple, list)) else (sample,)
             place = names.index(leaf.name)
-            found = parts[place] if len(parts) == len(names) else None
-        if found is None:
+            field = parts[place] if len(parts) == len(names) else None
+        if field is None:
             expected = f"expected a tensor for each of {', '.join(names) or leaf.name}"
             raise InputError(self._where, f"no input {leaf.name} in a sample, {expected}")
-        return found
+        return field
 
 
 def make_source(
@@ -262,8 +262,8 @@ def _batch_size(leaves: Iterable[Leaf], where: str) -> int:
     """Of the inputs that have a batch. Raises InputError where they differ, or there are none."""
     sizes = {leaf.name: leaf.shape[0] if leaf.rank else 0 for leaf in leaves}
     if len(set(sizes.values())) != 1:
-        found = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "none"
-        raise InputError(where, f"expected inputs with one batch size, the model has {found}")
+        text = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "none"
+        raise InputError(where, f"expected inputs with one batch size, the model has {text}")
     return next(iter(sizes.values()))
 
 

@@ -134,12 +134,12 @@ def _filled(
 ) -> Tensor:
     region = whole_region(shape) if region is None else region
     key = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
-    found = torch.empty(extent(region), dtype=dtype)
-    flat = found.view(-1)
+    filled = torch.empty(extent(region), dtype=dtype)
+    flat = filled.view(-1)
     for start, index in _indices(shape, region):
         values = torch.from_numpy(made(random_words(key, index)))
         flat[start : start + len(index)] = values
-    return found
+    return filled
 
 
 def _indices(shape: tuple[int, ...], region: Region) -> Iterator[tuple[int, Words]]:

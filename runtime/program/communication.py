@@ -78,9 +78,9 @@ def collective(
 ) -> Collective | None:
     """A rank's part of a transfer that ``pattern`` calls a collective; None for a rank that takes
     no part."""
-    found = pattern(transfer)
-    assert found is not None, "asked for where there is a pattern"
-    kind = found[0]
+    regular = pattern(transfer)
+    assert regular is not None, "asked for where there is a pattern"
+    kind = regular[0]
     group = _group_of(transfer).get(rank)
     if group is None:
         return None
@@ -108,29 +108,29 @@ def _places(layout: Layout, group: Group, whole: Region) -> tuple[Region, ...]:
 @lru_cache(maxsize=4096)
 def _group_of(transfer: Transfer) -> Mapping[int, Group]:
     """The group of each rank that takes part in a transfer by a collective."""
-    found = pattern(transfer)
-    assert found is not None, "asked for where there is a pattern"
-    return {rank: group for group in found[1] for rank in group}
+    known = pattern(transfer)
+    assert known is not None, "asked for where there is a pattern"
+    return {rank: group for group in known[1] for rank in group}
 
 
 @lru_cache(maxsize=1024)
 def _swapped(transfer: Transfer) -> Mapping[int, tuple[dict[int, Region], dict[int, Region]]]:
     """Of each rank of an all_to_all, what goes to each member, and where what comes goes."""
-    found: dict[int, tuple[dict[int, Region], dict[int, Region]]] = {}
+    parts: dict[int, tuple[dict[int, Region], dict[int, Region]]] = {}
     for message in transfer.messages:
         sender, receiver = message.source, message.target
-        sent = found.setdefault(sender, ({}, {}))[0]
+        sent = parts.setdefault(sender, ({}, {}))[0]
         sent[receiver] = within(message.region, transfer.source.regions[sender])
-        got = found.setdefault(receiver, ({}, {}))[1]
+        got = parts.setdefault(receiver, ({}, {}))[1]
         got[sender] = within(message.region, transfer.target.regions[receiver])
-    return found
+    return parts
 
 
 def exchange(transfer: Transfer, rank: int, source: str, target: str) -> Exchange:
     """One rank's part of a transfer by messages."""
-    found = _exchanges(transfer).get(rank, NOTHING)
+    own = _exchanges(transfer).get(rank, NOTHING)
     return replace(
-        found,
+        own,
         source=source if rank in transfer.source.by_device else None,
         target=target if rank in transfer.target.by_device else None,
     )

@@ -178,10 +178,10 @@ class Lowering:
     @cached_property
     def _watched(self) -> Mapping[int, tuple[Watch, ...]]:
         """By step of the schedule, what statistics are taken of there."""
-        found: dict[int, tuple[Watch, ...]] = {}
+        watched: dict[int, tuple[Watch, ...]] = {}
         for watch in dict.fromkeys(self._watches.values()):
-            found[watch.number] = (*found.get(watch.number, ()), watch)
-        return found
+            watched[watch.number] = (*watched.get(watch.number, ()), watch)
+        return watched
 
     @cached_property
     def _roles(self) -> Roles:
@@ -248,22 +248,22 @@ class Lowering:
 
     @cached_property
     def _groups(self) -> tuple[Group, ...]:
-        found: set[Group] = set()
+        groups: set[Group] = set()
         for step in self.schedule.steps:
             if isinstance(step, steps.Reshard) and (regular := regular_transfer(step)) is not None:
                 known = pattern(regular)
-                found.update(known[1] if known else ())
+                groups.update(known[1] if known else ())
         for layout in self.schedule.homes.values():
-            found.update(layout.holders.values())
-        return tuple(sorted(group for group in found if len(group) > 1))
+            groups.update(layout.holders.values())
+        return tuple(sorted(group for group in groups if len(group) > 1))
 
     @cached_property
     def _first_uses(self) -> Mapping[Slot, int]:
-        found: dict[Slot, int] = {}
+        uses: dict[Slot, int] = {}
         for number, place in sorted(self._places.items(), key=lambda item: item[1]):
             for slot in ends(self.schedule.steps[number])[0]:
-                found.setdefault(slot, place)
-        return found
+                uses.setdefault(slot, place)
+        return uses
 
     @cached_property
     def _places(self) -> Mapping[int, int]:

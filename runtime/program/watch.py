@@ -89,21 +89,21 @@ def watches(plan: Plan, schedule: Schedule) -> Mapping[str, Watch]:
         for slot in ends(step)[1]:
             if _is_plain(slot):
                 made.setdefault(slot.value, Watch(slot, number, is_normed=False, groups=groups))
-    found: dict[str, Watch] = {}
+    watched: dict[str, Watch] = {}
     for record in plan.statistics:
         value = None if record.at is None else values[record.at]
         if (watch := normed.get(value) or made.get(value)) is not None:
-            found[record.value] = watch
-    return found
+            watched[record.value] = watch
+    return watched
 
 
 def running(
-    plan: Plan, found: Mapping[str, Watch], rank: int, names: Mapping[Slot, str]
+    plan: Plan, watched: Mapping[str, Watch], rank: int, names: Mapping[Slot, str]
 ) -> Iterator[Running]:
     """What a rank knows of each of the module's running statistics."""
     values = named_values(plan.model) if plan.statistics else {}
     for record in plan.statistics:
-        watch = found.get(record.value)
+        watch = watched.get(record.value)
         piece = None if watch is None else watch.piece(rank, names[watch.slot])
         samples, *rest = values[record.value].type.shape
         shape = (samples // plan.norm_groups, *rest)

@@ -137,19 +137,19 @@ def gradients(loss: Tensor, of: Iterable[Tensor]) -> Sequence[Tensor]:
 
 def compare(expected: Outcome, measured: Outcome) -> tuple[Comparison, ...]:
     """Errors of every loss, output and weight."""
-    found = [
+    errors = [
         _compare("loss", f"step {step + 1}", _number(a), (_number(b),))
         for step, (a, b) in enumerate(zip(expected.losses, measured.losses, strict=True))
     ]
-    found += [
+    errors += [
         _compare("output", str(i), whole, copies)
         for i, ((whole,), copies) in enumerate(zip(expected.outputs, measured.outputs, strict=True))
     ]
-    found += [
+    errors += [
         _compare("weight", name, expected.weights[name][0], copies)
         for name, copies in measured.weights.items()
     ]
-    return tuple(found)
+    return tuple(errors)
 
 
 def _compare(

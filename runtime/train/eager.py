@@ -70,13 +70,13 @@ def compare_with_module(name: str) -> Agreement:
             problem = f"on random inputs it raises {type(error).__name__}: {error}"
             return Agreement(reason=one_line(problem))
     with in_float64():
-        found = evaluate(captured.graph, given.leaves)
-    return _agreement(name, captured, given, expected, found)
+        outputs = evaluate(captured.graph, given.leaves)
+    return _agreement(name, captured, given, expected, outputs)
 
 
 def _too_much(graph: Graph) -> str | None:
     weights = [node.leaf.type for node in graph.leaves if node.leaf.kind == "weight"]
-    count = sum(found.elements for found in weights if found is not None)
+    count = sum(weight.elements for weight in weights if weight is not None)
     if count > MOST_PARAMETERS:
         return f"it has {count:,} parameters, more than {MOST_PARAMETERS:,}"
     nodes = (node for node in graph.nodes if not node.is_leaf)
@@ -167,18 +167,18 @@ def _agreement(
     captured: Captured,
     given: _Inputs,
     expected: Sequence[Tensor],
-    found: Sequence[Tensor],
+    outputs_of_graph: Sequence[Tensor],
 ) -> Agreement:
     outputs = [f"output {number}" for number in range(len(expected))]
     if (what := _not_finite(["loss", *outputs[1:]], expected)) is not None:
         return Agreement(reason=f"its {what} of random inputs is not finite")
     worst = 0.0
-    for what, own, graph in zip(outputs, expected, found, strict=True):
+    for what, own, graph in zip(outputs, expected, outputs_of_graph, strict=True):
         size = max(own.detach().double().abs().max().item(), 1e-30) if own.numel() else 1.0
         worst = max(worst, _checked(name, what, own, graph, size))
     trained = list(given.parameters)
     of_module = gradients(expected[0], [given.parameters[leaf] for leaf in trained])
-    of_graph = gradients(found[0], [given.leaves[leaf] for leaf in trained])
+    of_graph = gradients(outputs_of_graph[0], [given.leaves[leaf] for leaf in trained])
     size = max((g.abs().max().item() for g in of_module if g.numel()), default=0.0) or 1e-30
     weights = {weight.leaf: weight for weight in captured.weights}
     names = [f"the gradient of {weights[leaf].parameter}" for leaf in trained]

@@ -75,8 +75,8 @@ class Initial:
         """On rank 0 all tensors of the module, by name; nothing on others."""
         if self._state is None:
             make = partial(_state_of, self.model, self.seed)
-            found = _on_first(self.world, self.model or "", make if self.model else dict)
-            self._state = found or {}
+            state = _on_first(self.world, self.model or "", make if self.model else dict)
+            self._state = state or {}
             self._agree(self._misfit() if self.model else "")
         return self._state
 
@@ -146,9 +146,9 @@ class Initial:
         for piece in sorted(holders, key=lambda p: (p.leaf, p.region)):
             ranks = [0, *(rank for rank in holders[piece] if rank)]
             if world.rank in ranks and elements(piece.region):
-                found = self._passed_on(piece, ranks, state)
+                value = self._passed_on(piece, ranks, state)
                 for target in targets.get(piece, ()):
-                    target.copy_(found)
+                    target.copy_(value)
         world.settle()
 
     def _passed_on(
@@ -183,17 +183,17 @@ class Initial:
             )
             if not any(name in state for name in names):
                 return f"has no {names[0]}, which the plan's model has"
-            wanted, found = leaf.shape, tuple(self._value(leaf.name, state).shape)
-            if wanted != found:
+            wanted, given = leaf.shape, tuple(self._value(leaf.name, state).shape)
+            if wanted != given:
                 if leaf.name not in naming.buffers and naming.parameter(leaf.name).transposed:
-                    wanted, found = wanted[::-1], found[::-1]
-                return f"{names[0]} has shape {list(found)}, expected {list(wanted)} by the plan"
+                    wanted, given = wanted[::-1], given[::-1]
+                return f"{names[0]} has shape {list(given)}, expected {list(wanted)} by the plan"
         return ""
 
     def _agree(self, problem: str) -> None:
         """Raise what rank 0 finds wrong on all ranks."""
-        if found := self.world.gather(problem)[0]:
-            raise AgreedError(f"model {self.model or self.plan.model_name}", found)
+        if agreed := self.world.gather(problem)[0]:
+            raise AgreedError(f"model {self.model or self.plan.model_name}", agreed)
 
 
 @dataclass(frozen=True)
@@ -262,14 +262,14 @@ def _state_of(model: str | None, seed: int) -> dict[str, Tensor]:
 
 def tensors_of(module: Module) -> dict[str, Tensor]:
     """All tensors of a module by name: parameters, buffers, and plain attributes."""
-    found = {
+    tensors = {
         f"{prefix}.{name}".removeprefix("."): value
         for prefix, part in module.named_modules()
         for name, value in vars(part).items()
         if isinstance(value, Tensor)
     }
-    found |= dict(module.named_buffers(remove_duplicate=False))
-    return found | dict(module.named_parameters(remove_duplicate=False))
+    tensors |= dict(module.named_buffers(remove_duplicate=False))
+    return tensors | dict(module.named_parameters(remove_duplicate=False))
 
 
 def _on_first(
@@ -287,16 +287,16 @@ def _on_first(
     ended = threading.Event()
     thread = threading.Thread(target=_tell_until, args=(world, ended), daemon=True)
     thread.start()
-    problem, found = "", dict[str, Tensor]()
+    problem, made = "", dict[str, Tensor]()
     try:
-        found = make()
+        made = make()
     except UnityError as error:
         problem = str(error)
     finally:
         ended.set()
         thread.join()
     _raised(world, model, problem)
-    return found
+    return made
 
 
 def _tell_until(world: World, ended: threading.Event) -> None:
@@ -309,8 +309,8 @@ def _tell_until(world: World, ended: threading.Event) -> None:
 
 
 def _raised(world: World, model: str, problem: str) -> None:
-    if found := world.gather(problem)[0]:
-        raise AgreedError(f"model {model}", one_line(found))
+    if agreed := world.gather(problem)[0]:
+        raise AgreedError(f"model {model}", one_line(agreed))
 
 
 def loaded(program: Program) -> list[LeafRegion]:

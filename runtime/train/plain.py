@@ -75,9 +75,9 @@ def fill(
         value = state[name].mT if parameter.transposed else state[name]
         wanted = piece.leaf.shape
         if tuple(value.shape) != wanted:
-            found = list(state[name].shape)
+            given = list(state[name].shape)
             expected = list(wanted[::-1] if parameter.transposed else wanted)
-            raise InputError(path, f"{name}: expected shape {expected}, got {found}")
+            raise InputError(path, f"{name}: expected shape {expected}, got {given}")
         weights[piece.register].copy_(value[as_slices(piece.region)])
 
 
@@ -86,9 +86,9 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
     if not Path(path).is_file():
         raise InputError(path, "no such file (expected a state dict)")
     try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # whatever torch meets in a file that is no state dict
         raise InputError(path, one_line(f"not a state dict: {error}")) from error
-    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise InputError(path, "not a state dict, expected tensors by name")
-    return cast(dict[str, Tensor], found)
+    return cast(dict[str, Tensor], state)

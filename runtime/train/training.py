@@ -217,38 +217,38 @@ class Training:
 
     def _begin(self, keeper: Keeper, begins: Begins) -> None:
         """Go on from the newest checkpoint that is whole, where that is wanted."""
-        if (found := keeper.begin()) is not None:
-            self._go_on(found)
+        if (newest := keeper.begin()) is not None:
+            self._go_on(newest)
         else:
             self._draw()
         self._forget()
         if self._world.rank == 0:
-            begins(Beginning(self._updater.updates + 1, found is not None, keeper.run))
+            begins(Beginning(self._updater.updates + 1, newest is not None, keeper.run))
 
-    def _go_on(self, found: Checkpoint) -> None:
-        self._check(found)
-        updates, batches = found.manifest.updates, found.manifest.batches
+    def _go_on(self, newest: Checkpoint) -> None:
+        self._check(newest)
+        updates, batches = newest.manifest.updates, newest.manifest.batches
         self._updater.restore(updates)
         if batches is None:
-            batches = updates * found.manifest.recipe.accumulate
+            batches = updates * newest.manifest.recipe.accumulate
         self._begun = updates, batches
-        if (scale := found.manifest.loss_scale) and self._executor.loss_scale:
+        if (scale := newest.manifest.loss_scale) and self._executor.loss_scale:
             self._executor.loss_scale.value = scale.value
             self._executor.loss_scale.good_steps = scale.good_steps
-        weights = (*self._shards(), *(self._older() if found.manifest.delayed else ()))
-        known = found.manifest.parameters
+        weights = (*self._shards(), *(self._older() if newest.manifest.delayed else ()))
+        known = newest.manifest.parameters
         running = dict(self._executor.running.shards())
         there = (shard for name, shard in running.items() if name in known)
-        checkpoint.load(self._world, found, (*weights, *there))
+        checkpoint.load(self._world, newest, (*weights, *there))
         if running and not running.keys() <= known.keys():
-            self._tell(f"{found.path}: has no running statistics, they begin anew")
-        if not found.manifest.delayed:
+            self._tell(f"{newest.path}: has no running statistics, they begin anew")
+        if not newest.manifest.delayed:
             self._renew_older()
-        self._tell(f"{found.path}: going on with step {updates + 1}")
+        self._tell(f"{newest.path}: going on with step {updates + 1}")
 
-    def _check(self, found: Checkpoint) -> None:
+    def _check(self, given: Checkpoint) -> None:
         """Refuse a checkpoint of something else; tell of what the run does otherwise."""
-        manifest, where = found.manifest, str(found.path)
+        manifest, where = given.manifest, str(given.path)
         for problem in self._world.gather(self._problem(manifest)):
             if problem:
                 raise AgreedError(where, problem)

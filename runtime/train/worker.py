@@ -158,8 +158,8 @@ def run_plan(
     # A run that was resumed has the last steps' losses only, and without steps no outputs.
     losses = expected.losses[options.steps - len(steps) :]
     expected = replace(expected, losses=losses, outputs=expected.outputs if steps else ())
-    found = compare(expected, _with_unused(outcome, plan, seed, made.first))
-    return replace(report, comparisons=found)
+    comparisons = compare(expected, _with_unused(outcome, plan, seed, made.first))
+    return replace(report, comparisons=comparisons)
 
 
 @contextmanager
@@ -184,12 +184,12 @@ def _collect(
     ranks get no tensors."""
 
     def copies(slot: Slot, *, weight: bool = False) -> tuple[Tensor, ...]:
-        found: list[Tensor] = []
+        wholes: list[Tensor] = []
         for copy in range(max(map(len, slot.layout.holders.values()))):
             exchange = lowering.collect(slot, copy, rank)
             whole = executor.collect(exchange, slot.layout.type.shape, weight=weight)
-            found += [] if whole is None else [whole]
-        return tuple(found)
+            wholes += [] if whole is None else [whole]
+        return tuple(wholes)
 
     outputs = tuple(copies(slot) for slot in lowering.schedule.outputs if steps)
     homes = sorted(lowering.schedule.homes, key=_name)

@@ -199,8 +199,8 @@ def _last(beat: Beat | None) -> str:
     return f"{step}, {beat.doing} for {beat.seconds:.0f} s"
 
 
-def _each(found: Any) -> str:
-    texts = list(found)
+def _each(reasons: Any) -> str:
+    texts = list(reasons)
     more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
     return ", ".join(texts[:3]) + more
 

@@ -137,29 +137,29 @@ class World:
 
     def all_gather(self, values: Tensor, group: Group) -> Tensor:
         """The members' flat tensors, all of one length, one after the other."""
-        found = values.new_empty(len(group) * len(values))
+        gathered = values.new_empty(len(group) * len(values))
         with self.reporting(f"all_gather over {group}"):
             own, members = values.contiguous(), self._groups[group]
-            self.network.collective("all_gather", found, own, members)
-        return found
+            self.network.collective("all_gather", gathered, own, members)
+        return gathered
 
     def reduce_scatter(self, values: Tensor, group: Group) -> Tensor:
         """This rank's part of the sum of the members' flat tensors, cut in as many as there are
         members."""
-        found = values.new_empty(len(values) // len(group))
+        part = values.new_empty(len(values) // len(group))
         with self.reporting(f"reduce_scatter over {group}"):
             own, members = values.contiguous(), self._groups[group]
-            self.network.collective("reduce_scatter", found, own, members)
-        return found
+            self.network.collective("reduce_scatter", part, own, members)
+        return part
 
     def all_to_all(self, values: Tensor, group: Group) -> Tensor:
         """Of flat tensors that are cut in as many parts as there are members, the part that each
         member has for this rank, one after the other."""
-        found = torch.empty_like(values)
+        received = torch.empty_like(values)
         with self.reporting(f"all_to_all over {group}"):
             own, members = values.contiguous(), self._groups[group]
-            self.network.collective("all_to_all", found, own, members)
-        return found
+            self.network.collective("all_to_all", received, own, members)
+        return received
 
     def exchange(
         self,
@@ -231,10 +231,10 @@ class World:
 
         def total() -> float:
             self._wait(work, what)
-            found, asked, alarm = numbers.tolist()
+            summed, asked, alarm = numbers.tolist()
             self.stops |= asked > 0
             self.alarmed |= alarm > 0
-            return found
+            return summed
 
         return total
 

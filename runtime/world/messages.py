@@ -43,8 +43,8 @@ def communicate(
         case ReduceScatter(group=group, places=places):
             return world.reduce_scatter(_chunks(source, places), group).view(shape)
         case AllToAll(group=group, sends=sends, receives=receives):
-            found = world.all_to_all(_chunks(source, sends), group)
-            return _placed(found, receives, shape)
+            received = world.all_to_all(_chunks(source, sends), group)
+            return _placed(received, receives, shape)
 
 
 def run_exchange(

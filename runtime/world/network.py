@@ -77,9 +77,9 @@ class Network:
         """Begin to replace a tensor by the sum of the members'."""
         return dist.all_reduce(values, group=group, async_op=True)
 
-    def collective(self, name: FlatName, found: Tensor, own: Tensor, group: Handle) -> None:
+    def collective(self, name: FlatName, result: Tensor, own: Tensor, group: Handle) -> None:
         """A collective on flat tensors, from ``own`` to ``found``."""
-        COLLECTIVES[name](found, own, group)
+        COLLECTIVES[name](result, own, group)
 
     def messages(
         self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor], group: Handle
@@ -93,6 +93,6 @@ class Network:
 
     def notes(self, value: Any, size: int) -> list[Any]:
         """Every rank's value, which has to be one that can be pickled."""
-        found: list[Any] = [None] * size
-        dist.all_gather_object(found, value, group=self.everyone)
-        return found
+        values: list[Any] = [None] * size
+        dist.all_gather_object(values, value, group=self.everyone)
+        return values

@@ -76,9 +76,9 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
     store.set(f"unity/nonce/{rank}", nonce)
     proposed: list[str] = []
     while time.monotonic() < end:
-        if rank == 0 and (found := _nonces(store, size)) and found != proposed:
-            proposed = found
-            store.set("unity/proposal", json.dumps([uuid4().hex, found]))
+        if rank == 0 and (nonces := _nonces(store, size)) and nonces != proposed:
+            proposed = nonces
+            store.set("unity/proposal", json.dumps([uuid4().hex, nonces]))
         name = _accepted(store, rank, nonce)
         if name is not None and rank == 0 and _all_accept(store, name, size):
             store.set("unity/go", name)
@@ -92,8 +92,8 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
 
 
 def _nonces(store: Store, size: int) -> list[str] | None:
-    found = [_get(store, f"unity/nonce/{rank}") for rank in range(size)]
-    return [nonce for nonce in found if nonce] if all(found) else None
+    nonces = [_get(store, f"unity/nonce/{rank}") for rank in range(size)]
+    return [nonce for nonce in nonces if nonce] if all(nonces) else None
 
 
 def _accepted(store: Store, rank: int, nonce: str) -> str | None:

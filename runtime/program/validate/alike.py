@@ -127,8 +127,8 @@ class Form:
         """What else has a gradient where some registers have one: those that the row makes, and
         those that it reads, from the last one that is read."""
         pattern = tuple(map(needed.__contains__, self.results))
-        found = self._needs.get(pattern)
-        if found is None:
+        known = self._needs.get(pattern)
+        if known is None:
             own = {name for name, has in zip(self.results, pattern, strict=True) if has}
             names: dict[str, None] = {}
             for operands, results in reversed(self._operators):
@@ -136,8 +136,8 @@ class Form:
                     own.update(operands)
                     names.update(dict.fromkeys(operands))
             others = tuple(name for name in names if name not in self.made)
-            found = self._needs[pattern] = self.made.intersection(names), others
-        return found
+            known = self._needs[pattern] = self.made.intersection(names), others
+        return known
 
     def learn(self, meaning: Meaning, reads: Sequence[Tensor], made: Sequence[Tensor]) -> None:
         """Keep what a rank was found to do: of the tensors that the row reads it has made all

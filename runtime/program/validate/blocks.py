@@ -49,7 +49,7 @@ def blocks_of(
     """Instructions as blocks; loads are done before. ``joined``: what slices add to; ``forms``:
     of operators that are known."""
     forms = Forms() if forms is None else forms
-    found: list[Block] = []
+    blocks: list[Block] = []
     parts: list[Row | Local] = []
     runs: list[Run] = []
 
@@ -58,7 +58,7 @@ def blocks_of(
             parts.append(forms.row(tuple(row)))
             row.clear()
         if segment and parts:
-            found.append(Segment(tuple(parts)))
+            blocks.append(Segment(tuple(parts)))
             parts.clear()
 
     for instruction in instructions:
@@ -70,28 +70,28 @@ def blocks_of(
             if stays:
                 parts.append(instruction)  # pyright: ignore[reportArgumentType]
             else:
-                found.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
+                blocks.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
     close(runs, segment=True)
-    return tuple(found)
+    return tuple(blocks)
 
 
 def made_by(blocks: Iterable[Block]) -> set[str]:
     """The registers that blocks make."""
-    found: set[str] = set()
+    made: set[str] = set()
     for part in _parts(blocks):
-        found.update(part.form.made if isinstance(part, Row) else targets(part))
-    return found
+        made.update(part.form.made if isinstance(part, Row) else targets(part))
+    return made
 
 
 def first_readers(blocks: Iterable[Block], names: frozenset[str]) -> dict[str, int]:
     """By register, of some, the first block that reads it: the last one to add to its gradient."""
-    found: dict[str, int] = {}
+    readers: dict[str, int] = {}
     for number, block in enumerate(blocks):
         for part in _parts([block]):
             read = part.form.touched if isinstance(part, Row) else sources(part)
             for name in names.intersection(read):
-                found.setdefault(name, number)
-    return found
+                readers.setdefault(name, number)
+    return readers
 
 
 def _parts(blocks: Iterable[Block]) -> Iterator[Row | Local | Communication]:

@@ -68,10 +68,10 @@ class Places:
 
     def of(self, first: int, last: int, region: Region) -> Place:
         key = first, last, region
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = Place(first, last, region)
-        return found
+        place = self._known.get(key)
+        if place is None:
+            place = self._known[key] = Place(first, last, region)
+        return place
 
 
 class Content(NamedTuple):
@@ -195,8 +195,8 @@ def covers(boxes: Sequence[Box], whole: Box) -> tuple[int, Box] | None:
     if not len(wrong):
         return None
     at = tuple(int(i) for i in wrong[0])
-    found = tuple(list(pairwise(own))[i] for i, own in zip(at, cuts, strict=True))
-    return int(counts[at]), found
+    part = tuple(list(pairwise(own))[i] for i, own in zip(at, cuts, strict=True))
+    return int(counts[at]), part
 
 
 def _are_in_a_row(boxes: Sequence[Box], whole: Box) -> bool:

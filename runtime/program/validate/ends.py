@@ -217,8 +217,8 @@ def check_alike(plan: Plan, programs: Sequence[Program], where: str) -> None:
     pipeline = plan.pipeline
     for rank, program in enumerate(programs):
         if (program.rank, program.ranks) != (rank, len(programs)):
-            found = f"rank {program.rank} of {program.ranks}"
-            raise ProgramError(where, rank, found, f"expected rank {rank} of {len(programs)}")
+            given = f"rank {program.rank} of {program.ranks}"
+            raise ProgramError(where, rank, given, f"expected rank {rank} of {len(programs)}")
         if program.groups != groups or len(set(groups)) < len(groups):
             raise ProgramError(where, rank, "groups", "expected those of rank 0, each once")
         own = program.pipeline

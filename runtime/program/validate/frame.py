@@ -102,15 +102,15 @@ class Frame:
         self.loads: set[str] = set()
 
     def content(self, name: str) -> Content:
-        found = self.found(name)
-        if found is None:
+        content = self.found(name)
+        if content is None:
             raise Unsound(f"reads {name}, which nothing has made")
-        return found
+        return content
 
     def found(self, name: str) -> Content | None:
         """What a register holds, of this frame or of an outer one."""
-        found = self.kept.contents.get(name)
-        return found if found is not None or self.outer is None else self.outer.found(name)
+        content = self.kept.contents.get(name)
+        return content if content is not None or self.outer is None else self.outer.found(name)
 
     def forward(self) -> Waits:
         for block in self.blocks:
@@ -199,9 +199,9 @@ class Frame:
         """What other frames hold of some registers."""
         for number, name in enumerate(names):
             if tensors[number] is None and self.outer is not None:
-                found = self.outer.found(name)
-                if found is not None:
-                    tensors[number], places[number] = found
+                content = self.outer.found(name)
+                if content is not None:
+                    tensors[number], places[number] = content
 
     def _local(self, instruction: Run | Alias | Exchange) -> None:
         try:
@@ -246,9 +246,9 @@ class Frame:
                 yield from self._collective(instruction, source, "forward")
                 return
             outgoing = sent(instruction, source) if self.checks else {}
-            found = yield from self._messages(instruction, outgoing, "forward")
+            received = yield from self._messages(instruction, outgoing, "forward")
             if self.checks:
-                self._put(instruction, arrived(instruction, source, found))
+                self._put(instruction, arrived(instruction, source, received))
         except Unsound as error:
             raise self.rank.wrong(instruction, str(error)) from error
 
@@ -262,8 +262,8 @@ class Frame:
         adjoint = block.adjoint
         if isinstance(adjoint, Exchange):
             outgoing = dict.fromkeys((part.peer for part in adjoint.sends), has_gradient)
-            found = yield from self._messages(adjoint, outgoing, "backward")
-            needed = any(found.values()) or (has_gradient and bool(adjoint.kept))
+            received = yield from self._messages(adjoint, outgoing, "backward")
+            needed = any(received.values()) or (has_gradient and bool(adjoint.kept))
         else:
             needed = yield from self._collective_back(adjoint, has_gradient)
         if instruction.source is not None and needed:
@@ -302,8 +302,8 @@ class Frame:
             made.payload = Member(device.rank, own, source, tuple(shape))
 
             def meet(members: list[Operation]) -> None:
-                found = collected([m.payload for m in members], device.meaning.places)
-                for member, content in zip(members, found, strict=True):
+                contents = collected([m.payload for m in members], device.meaning.places)
+                for member, content in zip(members, contents, strict=True):
                     member.found = content
 
             made.meet = meet

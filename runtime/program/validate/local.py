@@ -60,12 +60,12 @@ class Device:
         form, contents = row.form, kept.contents
         if not form.is_regular or not contents.tensors.keys().isdisjoint(form.made):
             return False
-        found = reading_of(
+        known = reading_of(
             row, tensors, places, (self.rank, self.program.ranks, part), self._shapes.get
         )
-        if found is None:
+        if known is None:
             return False
-        reading, made = found
+        reading, made = known
         contents.hold(form.results, reading.made, made)
         return True
 

@@ -215,10 +215,10 @@ class _Team:
     def _named(self, groups: Sequence[Group]) -> Groups:
         """Groups of all ranks. Raises _Differs where members name another."""
         key = tuple(map(id, groups))
-        found = self._groups.get(key)
-        if found is None:
-            found = self._groups[key] = Groups(groups)
-        return found
+        named = self._groups.get(key)
+        if named is None:
+            named = self._groups[key] = Groups(groups)
+        return named
 
     def ends(self) -> list[Holdings]:
         """What each rank holds of the loss and the outputs, and its statistics."""
@@ -332,10 +332,10 @@ class _Team:
             members = [Member(r, instructions[r], given[r], shapes[r]) for r in group]
             for rank, content in zip(group, collected(members, self._meaning.places), strict=True):
                 made[rank] = content
-        found = [_known(own) for own in made]
-        if [own.place.extent for own in found] != shapes:
+        contents = [_known(own) for own in made]
+        if [own.place.extent for own in contents] != shapes:
             raise _Differs
-        self._hold([target] * len(found), found)
+        self._hold([target] * len(contents), contents)
 
     def _check_sums(self, syncs: Sequence[Sync]) -> None:
         """Gradients are summed up by all ranks at the same places, by members alike."""

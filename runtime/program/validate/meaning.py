@@ -51,11 +51,11 @@ class Work:
     def columns(self, part: int, ranks: int) -> Columns:
         """The same by rank, for all."""
         key = part, ranks
-        found = self._columns.get(key)
-        if found is None:
+        known = self._columns.get(key)
+        if known is None:
             self.on(0, part)
-            found = self._columns[key] = columns(self._parts[part], ranks)
-        return found
+            known = self._columns[key] = columns(self._parts[part], ranks)
+        return known
 
 
 @dataclass(frozen=True)
@@ -114,16 +114,16 @@ class Meaning:
     def called(self, call: Call) -> Called:
         """What is known of a call. Calls are many and mostly the same objects, so that each is
         compared once."""
-        found = self._called.get(id(call))
-        if found is None or found.call is not call:
+        known = self._called.get(id(call))
+        if known is None or known.call is not call:
             norm = NORMS.get(call.operator.name)
             also = norm is not None and call.operator == norm[0]
             plain = norm[1](**call.values) if norm is not None and also else call
             only = call.operator in (STATISTICS, FIRST_STATISTICS)
             operations = self.operations.get(plain, {})
-            found = Called(call, plain, also, only, operations)
-            self._called[id(call)] = found
-        return found
+            known = Called(call, plain, also, only, operations)
+            self._called[id(call)] = known
+        return known
 
     def block(self, leaf: Leaf, region: Region) -> Content:
         """A block of a leaf. Raises Unsound where there is none such."""
@@ -140,16 +140,16 @@ class Meaning:
         )
         if not inside:
             raise Unsound(f"loads {region_text(region)} of {tensor.name} {list(sizes)}")
-        found = Content(tensor, self.places.of(0, 1, region))
-        self._blocks[key] = leaf, found
-        return found
+        content = Content(tensor, self.places.of(0, 1, region))
+        self._blocks[key] = leaf, content
+        return content
 
     def tensor(self, value: Value) -> Tensor:
         """The tensor behind a value, and before the parallel operators that lead to it."""
-        found = self._of.get(value)
-        if found is None:
-            found = self._of[value] = self._of[trace(value)[0]]
-        return found
+        tensor = self._of.get(value)
+        if tensor is None:
+            tensor = self._of[value] = self._of[trace(value)[0]]
+        return tensor
 
     def whole(self, tensor: Tensor) -> Place:
         """All of a tensor, added up."""
@@ -177,8 +177,8 @@ class Meaning:
         if work is None:
             work = self._works[key] = Work(*key, self.places)
         recomputed = node in self.plan.recompute
-        found = Operation(node.name, work, results, recomputed)
-        self.operations.setdefault(call, {}).setdefault(reads, []).append(found)
+        operation = Operation(node.name, work, results, recomputed)
+        self.operations.setdefault(call, {}).setdefault(reads, []).append(operation)
 
     def _results(
         self,
@@ -189,14 +189,14 @@ class Meaning:
     ) -> tuple[Tensor, ...]:
         """The tensors that an operator makes, those of an equal one if there is such."""
         key = call, reads, types
-        found = self._made.get(key)
-        if found is None:
+        tensors = self._made.get(key)
+        if tensors is None:
             trains = any(read.trains for read in reads)
-            found = self._made[key] = tuple(
+            tensors = self._made[key] = tuple(
                 Tensor(name, value, value.type.degrees.partials, value.type.shape, trains)
                 for port, name in enumerate(self._names[node])
                 for value in (node.value(port),)
             )
-        for port, made in enumerate(found):
+        for port, made in enumerate(tensors):
             self._of[node.value(port)] = made
-        return found
+        return tensors

@@ -105,11 +105,11 @@ class Lanes:
         known = self._known.get(id(key))
         if known is not None and known[0] is key:
             return known[1]
-        found = self._channels.get(key)
-        if found is None:
-            found = self._channels[key] = Channel(key)
-        self._known[id(key)] = key, found
-        return found
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = Channel(key)
+        self._known[id(key)] = key, channel
+        return channel
 
     def _reach(self, channel: Channel, operation: Operation) -> None:
         """Something has come to the front of its lane."""

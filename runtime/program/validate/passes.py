@@ -241,10 +241,10 @@ class Passes:
         outer: Frame | None = None,
     ) -> Frame:
         token = (number, name, part)
-        found = Frame(self.rank, tuple(blocks), part, token, outer, checks=number == 0)
+        frame = Frame(self.rank, tuple(blocks), part, token, outer, checks=number == 0)
         if name == "before":
-            self.load(found, self.program.instructions)
-        return found
+            self.load(frame, self.program.instructions)
+        return frame
 
     def load(self, frame: Frame, instructions: Iterable[Instruction]) -> None:
         """Put what is loaded into a frame."""

@@ -76,7 +76,7 @@ def tasks_of(
         _results(t, [a.outputs[i] for a, _ in axes], [d for _, d in axes], digits)
         for i, t in enumerate(infer(call, types))
     ]
-    found = zip(
+    asked = zip(
         view.devices,
         _rows([own.places(places, part) for own in operands], view.size),
         _rows([own.places(places, part) for own in results], view.size),
@@ -85,7 +85,7 @@ def tasks_of(
     )
     return {
         device: Expected(given, made, sizes, ranges, tuple([place.start for place in given]))
-        for device, given, made, ranges in found
+        for device, given, made, ranges in asked
     }
 
 
@@ -150,13 +150,13 @@ class Pieces:
     def places(self, places: Places, part: int) -> tuple[Place, ...]:
         """Of a slice in time, the same for tensors alike."""
         key = self, part
-        found = places.rows.get(key)
-        if found is None:
+        row = places.rows.get(key)
+        if row is None:
             regions = regions_of(self.tensor, self.block, part, len(self.first))
             own = zip(self.first, regions, strict=True)
-            found = tuple([places.of(at, at + self.sums, where) for at, where in own])
-            places.rows[key] = found
-        return found
+            row = tuple([places.of(at, at + self.sums, where) for at, where in own])
+            places.rows[key] = row
+        return row
 
 
 def _columns(
@@ -196,8 +196,8 @@ def _results(
 def region(tensor: ParallelTensor, block: Sequence[int], part: int) -> Region:
     """The global indices of a block of a slice: slices of a dimension come first, blocks cut each;
     a halo reaches as far as the slice goes."""
-    (found,) = regions_of(tensor, [(at,) for at in block], part, 1)
-    return found
+    (only,) = regions_of(tensor, [(at,) for at in block], part, 1)
+    return only
 
 
 def regions_of(

@@ -15,7 +15,7 @@ from runtime.program.validate.frame import Rank
 from runtime.program.validate.local import Device
 from runtime.program.validate.meaning import Meaning
 from runtime.program.validate.order import Blame, Lanes, Operation, run
-from runtime.program.validate.passes import Passes
+from runtime.program.validate.passes import Passes, Sync
 
 STEPS = 3
 
@@ -36,7 +36,8 @@ class Recorded(Lanes):
 def expected(lowering: Lowering) -> list[list[object]]:
     programs = [lowering.program(rank) for rank in range(lowering.ranks)]
     meaning, lanes = Meaning(lowering.plan, "plan"), Recorded(lowering.ranks)
-    passes = [Passes(Rank(Device(p, meaning), lanes, "plan"), 8) for p in programs]
+    ranks = [Rank(Device(p, meaning), lanes, "plan") for p in programs]
+    passes = [Passes(rank, Sync(rank, 8)) for rank in ranks]
     run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     return lanes.of
 
