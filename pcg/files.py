@@ -1,4 +1,4 @@
-"""Reading and writing of the text files that users meet: JSON and TOML, checked on load.
+"""Read and write JSON and TOML files, checked on load and written whole or not at all.
 
 Whatever is wrong with a file becomes one `InputError` that names the file, the place in it and
 what was expected. Files are written whole or not at all.

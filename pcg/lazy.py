@@ -1,5 +1,5 @@
-"""torch, imported at its first use: proofs, rules and machines need none of it, and it takes
-seconds to load."""
+"""Import torch at its first use: it takes seconds to load, and proofs, rules and machines need none
+of it."""
 
 from __future__ import annotations
 

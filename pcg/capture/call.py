@@ -1,4 +1,4 @@
-"""One call of an ATen operator, with graph values for its tensors."""
+"""Read the arguments of one ATen call, with graph values for its tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk over a program of ATen operators that makes a graph of it."""
+"""Convert a program of ATen operators into a graph, node by node."""
 
 from __future__ import annotations
 

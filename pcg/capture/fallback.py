@@ -1,4 +1,4 @@
-"""Opaque operators for calls that no entry of the table fits."""
+"""Keep ATen calls that no entry of the table fits as opaque operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the backward of a ``torch.autograd.Function`` is the derivative of its forward.
+"""Check that the backward of a ``torch.autograd.Function`` is the derivative of its forward.
 
 A graph knows values, and differentiates them itself. So a function may stay where its own backward
 gives just that, as one does that only saves memory. Both are compared in float64: on random

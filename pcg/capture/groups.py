@@ -1,4 +1,4 @@
-"""Batch norms by the statistics of groups of samples, as data parallelism computes them.
+"""Replace batch norms by ones over groups of samples, as data parallelism computes them.
 
 A model in G groups takes the statistics of each batch norm over each of G equal groups of samples,
 one after the other in the batch: what a module computes under DistributedDataParallel on G devices,

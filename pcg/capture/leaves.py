@@ -1,4 +1,4 @@
-"""Leaves of a captured graph: the parameters and inputs of a module."""
+"""Make the leaves of a captured graph from a module's parameters and inputs."""
 
 from __future__ import annotations
 

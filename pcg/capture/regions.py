@@ -1,4 +1,4 @@
-"""Regions of a program in which gradients are off, written as stopped gradients.
+"""Find the parts of a program in which gradients are off, and stop gradients there.
 
 Problem: torch.export gives ``with torch.no_grad():`` as a call of a sub-program, and forgets it as
 soon as the program is taken apart. Method: sub-programs are put in their callers' place, what ran

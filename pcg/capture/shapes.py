@@ -1,4 +1,4 @@
-"""Reshaping and broadcasting, made of operators that name the dimensions they change."""
+"""Translate reshapes and broadcasts into operators that name the dimensions they change."""
 
 from __future__ import annotations
 

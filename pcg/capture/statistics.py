@@ -1,4 +1,4 @@
-"""The running statistics that the batch norms of a captured module keep."""
+"""Find the running statistics that the batch norms of a captured module keep."""
 
 from __future__ import annotations
 

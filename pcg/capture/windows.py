@@ -1,4 +1,4 @@
-"""ATen convolutions and pools."""
+"""Translate ATen convolutions and pools into graph operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parallel computation graph: immutable, structurally hashed.
+"""The parallel computation graph: immutable nodes that are equal where their structure is.
 
 A node is an operator call on values, or a leaf; equal nodes are one node. A graph is its outputs.
 Types are inferred once a node, on demand; a graph of a rule, whose sizes are not known, has none.

@@ -1,4 +1,4 @@
-"""Opaque operators: torch functions without an index equation, kept whole.
+"""Opaque operators: torch functions without an index equation, which run whole on one device.
 
 Nothing is known of what they compute, so nothing may be cut: no index of theirs is an axis and no
 partial sum passes. They are declared where they are used, in the graph's own text:

@@ -1,4 +1,4 @@
-"""Calls of torch's functions as text, such as ``aten.topk.default(x0, 2)``: what may be called.
+"""Read calls of torch's functions from text, and refuse those that do more than compute.
 
 A plan is data, so a call in it must do nothing but compute. What a function may do follows from its
 schema and its tags in torch, with which this is decided: there is no list of good or bad functions.

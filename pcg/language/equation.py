@@ -1,4 +1,4 @@
-"""An equation at concrete ranks: what the operands and outputs look like, and what each element is.
+"""An equation at concrete ranks: its operands, outputs and sizes.
 
 Sizes are symbols: ``|k|`` is the size of index ``k``.
 """

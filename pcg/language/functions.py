@@ -1,4 +1,4 @@
-"""Scalar functions that equations may call; to a proof each is only a name.
+"""The table of scalar functions that equations may call; to a proof each is only a name.
 
 Over a prime field a function is a fixed pseudo-random map, except where field arithmetic has the
 function itself (a reciprocal, an equality test): an identity that holds for every function then

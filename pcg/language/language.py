@@ -1,4 +1,4 @@
-"""Reads equations: the text an operator's author writes, and nothing else.
+"""Parse an operator's equation from text into expressions.
 
     out[a..., n] = sum k: x[a..., k] * w[k, n]
     x[a..., s@axis, b...], y[a..., t, b...]

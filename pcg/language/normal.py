@@ -1,4 +1,4 @@
-"""Symbolic meaning: a value as guarded sums of products (design: "Proof, for all sizes").
+"""Bring an expression into normal form: guarded sums of products (design: "Proof, for all sizes").
 
     value = sum over terms of  coefficient * sum over binders, where guards: product of factors
 

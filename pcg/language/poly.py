@@ -1,4 +1,4 @@
-"""Integer polynomials over named symbols: the one arithmetic of sizes and indices.
+"""Integer polynomials over named symbols, the arithmetic of sizes and indices.
 
 A symbol is an index variable (``k``), a size (``|k|``) or a symbolic attribute (``at``). Sizes of
 merged dimensions are products (``|m|*|n|``), sizes of concatenations are sums, and an index into a

@@ -1,4 +1,4 @@
-"""The outer form of an equation: what stands in brackets, and the tokens of each value.
+"""Split an equation's text into operands and definitions, before ranks are known.
 
     out[a..., n] = sum k: x[a..., k] * w[k, n]
 

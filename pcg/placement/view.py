@@ -1,4 +1,4 @@
-"""Machine views: on which devices the tasks of an operator run (paper, section 3.2)."""
+"""Machine views: on which devices the tasks of an operator run (Unity, OSDI 2022, section 3.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Well-formedness of graphs and of their placement on a machine: two tables of checks.
+"""Check that a graph is well-formed and that its placement fits a machine.
+
+There are two tables of checks.
 
 Operators raise what is wrong with their own use when a graph is built or typed; what only shows
 in the graph as a whole, or in one that was read from a file, is found here.

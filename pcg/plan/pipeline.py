@@ -1,4 +1,4 @@
-"""Pipelined execution of a plan: stages, micro-batches, and when weights are updated."""
+"""Pipelines: stages, micro-batches, their order, and when weights are updated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: a graph, a machine view for each operator, and how they were arrived at.
+"""Plans: save and load a graph with its machine views, derivation and estimates.
 
 ``Plan`` is what the search writes and the runtime reads. Its file keeps decisions (graph, views,
 derivation) apart from estimates, and carries hashes of the model's graph, the machine and the rule

@@ -1,4 +1,4 @@
-"""The plan file as pydantic models: what each entry may be, before anything of it is used."""
+"""Schema of the plan file, as pydantic models: what each entry may be."""
 
 from __future__ import annotations
 

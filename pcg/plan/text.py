@@ -1,4 +1,4 @@
-"""Text of graphs: prints, and parses back to the same graph.
+"""Print graphs as text, and parse the text back to the same graph.
 
     x = input[64/2, 784]
     w = weight[784, 512] copies=2

@@ -1,4 +1,4 @@
-"""Timelines of devices, simulated or measured, in the format of Chrome's trace viewer.
+"""Write timelines of devices, simulated or measured, for Chrome's trace viewer.
 
 https://ui.perfetto.dev opens them. A node of the machine is a process, and each of the two streams
 of a device a thread.

@@ -1,4 +1,4 @@
-"""Reference evaluation: exact meaning of a graph, whole or shard by shard, in one process.
+"""Evaluate a graph exactly by its equations, whole or shard by shard, in one process.
 
 ``evaluate_whole`` computes G(x) of every tensor from the equations. ``evaluate_shards`` computes
 what the devices compute: each task sees its own blocks of its operands, with their halos, and

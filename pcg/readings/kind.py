@@ -1,4 +1,4 @@
-"""What kind of work an operator is, read off its equation."""
+"""Classify an operator by its equation: contraction, reduction or pointwise work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Number systems in which equations are evaluated: real numbers, and a prime field.
+"""The number systems in which equations are evaluated: real numbers, and a prime field.
 
 Indices are always numpy integers; only element values belong to the ring.
 """

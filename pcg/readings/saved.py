@@ -1,4 +1,4 @@
-"""Saved tensors, read off an equation: the operands and outputs that the backward pass reads.
+"""Read off an equation which tensors are saved: the operands and outputs the backward pass reads.
 
 The derivative of a product by one factor reads the others, that of a sum or of anything linear
 reads nothing, and that of a function reads what the function reads. Where the derivative of a

@@ -1,4 +1,4 @@
-"""The cost reading of an equation: floating-point operations and bytes of one task of an operator.
+"""Count the floating-point operations and bytes of one task of an operator from its equation.
 
 The expression is walked once. A sub-expression is computed once for each value of the indices that
 are free in it, however often it is written (a softmax takes each exponential once), so that

@@ -1,4 +1,4 @@
-"""Halos: what blocks of a cut dimension hold of their neighbours, for windows to slide over.
+"""Halos: the elements of neighbouring blocks that a block holds too, for windows to slide over.
 
 A convolution or a pool whose rows are cut reads a few rows of the blocks above and below. A
 partition may therefore state a halo, ``partition(x, dim=2, degree=4, before=1, after=1)``: each

@@ -1,4 +1,7 @@
-"""Types: shapes from the equation, degrees from the local typing or the parallel operator's rule.
+"""Infer the types of an operator's outputs from those of its operands: shapes, then degrees.
+
+Shapes follow from the equation, degrees from the local typing of a compute operator or from the
+rule of a parallel one.
 
 Degrees are inferred by one function for two arithmetics: integers on a graph, where a misfit
 raises, and monomials in a proof, where it is written down as a condition (``Arithmetic``). What

@@ -1,4 +1,4 @@
-"""Which cuts an operator allows, derived from its equation (design, section 3).
+"""Derive from an operator's equation which of its indices may be cut, and where partials may pass.
 
 A compute operator is local: each task computes its block of the output from its blocks of the
 operands, at global indices. So an index may be cut where every access to a dimension it reads is

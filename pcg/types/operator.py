@@ -1,4 +1,4 @@
-"""Operators: one declaration each, from which every reading is derived.
+"""Declare operators: a name and an index equation each, from which every reading is derived.
 
     matmul = Operator("matmul", "out[a..., n] = sum k: x[a..., k] * w[k, n]")
 

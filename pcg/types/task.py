@@ -1,4 +1,4 @@
-"""One task of an operator: which block of each index of the equation it computes."""
+"""Describe one task of an operator: the block of each index that it computes."""
 
 from __future__ import annotations
 

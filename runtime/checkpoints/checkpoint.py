@@ -1,4 +1,4 @@
-"""Checkpoints in a folder: each whole or not there, the last few kept, damage noticed.
+"""Save, find, verify and load checkpoints, each whole or not there.
 
 A checkpoint is a folder ``step-N`` with the files of torch.distributed.checkpoint, a table of their
 contents (``runtime.checkpoints.contents``) and a manifest, ``checkpoint.json``, that has their

@@ -1,4 +1,4 @@
-"""The table of contents of a checkpoint: which tensors it has, and where each piece of one lies.
+"""The table of contents of a checkpoint: where each piece of each tensor lies.
 
 torch.distributed.checkpoint keeps its own table as a pickle, ``.metadata``, which can run what it
 likes when it is read. So the same is written beside it as JSON, and that is what is read. That

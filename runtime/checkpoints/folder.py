@@ -1,4 +1,4 @@
-"""The names in a folder of checkpoints: which there are, what is half written, what has to go."""
+"""List, name and tidy the checkpoints in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's folder of checkpoints, from one of its ranks: taken, written beside training, given back.
+"""Write checkpoints in the background while training goes on.
 
 What a checkpoint holds is copied, and a thread of each rank writes the copy while training goes on;
 the threads talk in a group of their own and commit together or not at all. The next checkpoint, and

@@ -1,4 +1,4 @@
-"""Names that a pickle refers to, read without unpickling it.
+"""List the names that a pickle refers to, without unpickling it.
 
 A pickle is a program. It is read here as a list of instructions, none of which is carried out: the
 names of classes and functions are found in their operands, and anything unusual is refused.

@@ -1,4 +1,4 @@
-"""Reading pieces of tensors from a checkpoint's files, as bytes: nothing is unpickled.
+"""Read pieces of tensors from a checkpoint's files as bytes, without unpickling.
 
 A piece is what torch.save writes of one tensor: a zip archive, whose entries are not compressed, of
 a pickle that describes the tensor and of its elements. The description is compared with the table

@@ -1,4 +1,4 @@
-"""A batch that is taken slice by slice, forward and back.
+"""Run one batch in micro-batches, forward and back.
 
 Its slices may begin while those of the batch before are still under way, so that all that belongs
 to one batch is here.

@@ -1,4 +1,4 @@
-"""Execution of a rank's program: forward, backward, and the gradients of the weights kept here."""
+"""Execute a rank's program: forward, backward, and the update of its weights."""
 
 from __future__ import annotations
 

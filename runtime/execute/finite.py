@@ -1,4 +1,6 @@
-"""Detection of values that are not finite: told once, never waited for or checkpointed.
+"""Detect losses, gradients and weights that are not finite.
+
+Each is told once; no step waits for it, and no checkpoint gets it.
 
 Each rank takes the largest magnitude of its gradients, one pass over them, which is no number or
 infinite exactly where one of them is. Whether it is goes with the number that ranks add up in the

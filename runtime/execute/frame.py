@@ -1,4 +1,4 @@
-"""The registers of one part of a rank's program, forward and back.
+"""Run one part of a rank's program forward and back, and hold its registers meanwhile.
 
 The order of the backward pass is the program's, reversed, and not autograd's choice, so that all
 ranks communicate in the same order; autograd differentiates the segments in between.

@@ -1,4 +1,4 @@
-"""Operators of a segment that torch has one kernel for.
+"""Fuse operators of a segment for which torch has one kernel.
 
 A linear layer with a bias comes out of a model as three operators: the product, the bias repeated
 along all axes but the last, and their sum. Where nothing else reads the first two, they are one

@@ -1,4 +1,4 @@
-"""Execution of one task in torch: the operator's kernel, or else its equation itself."""
+"""Run one task of an operator in torch, by its kernel or else by its equation."""
 
 from __future__ import annotations
 

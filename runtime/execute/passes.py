@@ -1,4 +1,4 @@
-"""One pass of a rank's program over a batch, forward and back, all at once or slice by slice."""
+"""Take one batch through a rank's program, at once or in micro-batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equations that work element by element, as torch functions of whole blocks.
+"""Compile equations that work element by element into torch functions of whole blocks.
 
 An equation such as ``out[i...] = x[i...] + y[i...]`` reads every operand at the index that it
 writes. A task's blocks then lie just as its output does, and no index need be looked at.

@@ -1,4 +1,4 @@
-"""Recomputation: operators that save nothing and run again when the backward pass reads them.
+"""Run operators that save nothing, and recompute them when the backward pass reads them.
 
 Autograd saves what back-propagation will read. An operator that the plan computes again saves
 nothing itself, and where others save a result of it, a note takes its place: of the operator and of

@@ -1,4 +1,4 @@
-"""Running statistics of batch norms: of the whole batch, whoever holds which part of it.
+"""Update the running statistics of batch norms from the parts that all ranks hold.
 
 Where a plan runs a batch norm as one operator, its kernel has found the mean and variance anyway;
 where it takes one apart, those of the tensor that is normed are taken once more. Each rank knows

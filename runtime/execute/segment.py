@@ -1,4 +1,4 @@
-"""Segments: what a rank does between two communications, run and differentiated as one.
+"""Segments: the instructions between two communications, run and differentiated together.
 
 A segment is one graph of autograd. It enters by registers made before and leaves by those that are
 read after it; all others are dropped as soon as nothing more of the segment reads them, and live on

@@ -1,4 +1,4 @@
-"""Gradient synchronization: all_reduce of shared weights' gradients during the backward pass.
+"""Sum gradients of shared weights by all_reduce while the backward pass goes on.
 
 Gradients are sent in the buffers that they share (``runtime.program.buckets``), as soon as one is
 full. All ranks start their communication in the same order, so none waits for one that waits for

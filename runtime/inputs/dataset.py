@@ -1,4 +1,4 @@
-"""Where the inputs of a step come from: drawn from the seed, or a user's dataset.
+"""Read the inputs of each step from a user's dataset.
 
 What a step reads depends on the seed and its number only, never on the plan, so that a run that is
 resumed, on whatever number of processes, reads on where it stopped. A rank reads the samples of its

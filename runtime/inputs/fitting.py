@@ -1,4 +1,4 @@
-"""Checks that a tensor of a user's data fits an input of the model."""
+"""Check that a tensor of a user's data fits an input of the model."""
 
 from __future__ import annotations
 

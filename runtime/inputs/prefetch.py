@@ -1,4 +1,4 @@
-"""A user's data read one batch ahead, by a thread, while the batch before trains.
+"""Read a user's data one batch ahead in a thread.
 
 The thread alone touches the dataset, in the order of batches, so that a dataset need not be safe
 for several. What it meets, an error too, is handed over when that batch is asked for, and a batch

@@ -1,4 +1,4 @@
-"""Weights and data that depend on a seed, a name and a global index only, never on how a plan cuts.
+"""Draw weights and data from a seed, the same on any plan.
 
 Every element is a hash of its global index under a key made of the seed and the tensor's name, so
 a rank makes the region that it holds and nothing else, and any plan, like the run on one process

@@ -1,4 +1,4 @@
-"""What a run is asked to do and what it answers: plain data that passes between processes."""
+"""Options, results and errors of a training run, as plain data that passes between processes."""
 
 from __future__ import annotations
 

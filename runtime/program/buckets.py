@@ -1,4 +1,4 @@
-"""Which gradients are added up together, in one flat buffer.
+"""Group gradients into buckets, each of which one all_reduce sums.
 
 Small gradients share a buffer, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020,
 section 3.2), so that each all_reduce has enough to do. Buffers are filled in the order in which the

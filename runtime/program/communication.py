@@ -1,4 +1,4 @@
-"""How a transfer is carried out: by a collective where it is regular, else by messages.
+"""Turn a transfer into each rank's instruction: a collective where it is one, else messages.
 
 reduce and replicate is an all_reduce, combine and replicate an all_gather, reduce and partition a
 reduce_scatter, combine and partition along other dimensions an all_to_all.

@@ -1,4 +1,4 @@
-"""What a plan has to be for the runtime to execute it: checked in one line before anything runs."""
+"""Check that the runtime can execute a plan, before anything runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Operators that give the statistics of what a batch norm norms: the runtime's own, no plan has
-them."""
+"""Operators of the runtime that compute batch-norm statistics; no plan has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one device does in a training step: the schedule of a plan, seen from one rank.
+"""The instructions of one rank in a training step.
 
 A program is a list of instructions over named registers, each the piece of a tensor that this
 device holds. All ranks' programs are cut from one schedule, so whatever takes part in the same

@@ -1,4 +1,4 @@
-"""Micro-batches in a schedule: which steps work on slices in time, and the layouts of slices.
+"""Sort the steps of a pipelined schedule by micro-batches, and cut layouts and tasks to them.
 
 Slice j of a dimension of size s cut in t slices is its indices from j s/t on; within the slice the
 dimension is cut over devices. What reads no samples is done once a step, before the slices; what

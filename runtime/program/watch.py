@@ -1,4 +1,4 @@
-"""Where in a schedule the statistics of what batch norms of the model norm can be taken."""
+"""Find where in a schedule the running statistics of the model's batch norms can be taken."""
 
 from __future__ import annotations
 

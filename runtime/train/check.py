@@ -1,4 +1,4 @@
-"""The same training on one process, in double precision, and how far a distributed run is off."""
+"""Train on one process in double precision, and measure how far a distributed run is off."""
 
 from __future__ import annotations
 

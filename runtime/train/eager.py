@@ -1,4 +1,4 @@
-"""Whether the graph of a captured module is the module: its outputs and gradients, both ways.
+"""Compare a captured graph with the module itself: outputs and gradients on random inputs.
 
 Problem: a capture can lose what no program says, and then all that is proved is about another
 model. Method: the module is made for real, at the batch of its own examples, and run by torch and

@@ -1,4 +1,4 @@
-"""Initial values: those of the module itself, as torch draws them, in pieces.
+"""Give each rank its pieces of the values that the module itself begins with.
 
 Problem: an initialisation is Python of the module's own, and its random numbers depend on the order
 in which all of its parameters are made. So neither can a rank draw its pieces alone, nor may more

@@ -1,4 +1,4 @@
-"""Measurements of operators and links, as training meets them, for the cost model.
+"""Measure operators and links as training meets them, for the cost model.
 
 Some operators in a row are timed forward and backward together, as autograd runs them, and what
 they take is divided among their kernels. All ranks measure at the same time: where they share cores

@@ -1,4 +1,4 @@
-"""Plain state dicts: whole tensors by the module's own names, in a file of ``torch.save``."""
+"""Read and write plain state dicts: whole tensors by the module's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank did in a step, as torch's profiler saw it, for a timeline like the simulator's."""
+"""Record what a rank did in a step with torch's profiler, for a timeline."""
 
 from __future__ import annotations
 

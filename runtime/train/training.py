@@ -1,4 +1,4 @@
-"""The training loop of a rank: steps, checkpoints, and where it goes on from."""
+"""The training loop of a rank: steps, checkpoints, and where to resume."""
 
 from __future__ import annotations
 

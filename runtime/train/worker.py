@@ -1,4 +1,4 @@
-"""One rank's training run: lowers its program, steps, and on rank 0 checks and reports."""
+"""Run the training of one rank; rank 0 checks and reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank is to blame where communication fails: the one that is silent, left or is elsewhere.
+"""Find the rank to blame when communication fails: one that is silent, has left or hangs.
 
 A rank that waits for another one that hangs is its victim, and so is who waits for the victim; gloo
 tells each of them of its neighbour only. So every rank has a thread that says twice a second, in

@@ -1,4 +1,4 @@
-"""Communication between the ranks of a run: torch.distributed, or nothing where there is one."""
+"""Communicate between the ranks of a run through torch.distributed, if there are several."""
 
 from __future__ import annotations
 

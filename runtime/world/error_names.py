@@ -1,4 +1,4 @@
-"""What an error is called in a line for the user."""
+"""Describe an error in a line for the user."""
 
 from __future__ import annotations
 

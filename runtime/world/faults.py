@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: it finishes its step, writes a checkpoint, and ends."""
+"""Handle signals that ask a run to stop: finish the step, write a checkpoint, end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting one process a device on this computer, through torchrun's own machinery.
+"""Start one process a device on this computer with torchrun's machinery, and report failures.
 
 A worker that fails leaves a note of its error, all others are stopped, and the first cause is
 raised in the parent: a user error as itself, anything else with the worker's traceback.

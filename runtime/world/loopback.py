@@ -1,4 +1,4 @@
-"""Ranks of one computer meet on its loopback device, and nothing of theirs listens elsewhere.
+"""Let the ranks of one computer meet on its loopback device, and listen nowhere else.
 
 torchrun's own rendezvous opens ports on all interfaces, and unpickles what it finds in its store.
 On one computer there is nobody else to meet: so the store listens on a socket that is opened here,

@@ -1,4 +1,4 @@
-"""Communication carried out: regions cut, sent, kept, received and added up."""
+"""Carry out a communication instruction: cut regions, send, receive and add them up."""
 
 from __future__ import annotations
 

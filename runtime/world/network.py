@@ -1,4 +1,4 @@
-"""What a run asks of torch.distributed, and how that is done."""
+"""Call torch.distributed for groups, collectives and messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes as another one can tell them apart: a number alone is given again after a while."""
+"""Identify processes across computers and time, as process numbers are reused."""
 
 from __future__ import annotations
 

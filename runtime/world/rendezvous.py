@@ -1,4 +1,4 @@
-"""Where the ranks of one start of a run find each other.
+"""Agree on a name under which the ranks of one start of a run find each other.
 
 torchrun keeps one store for all starts of its workers. What ranks of an earlier start left there,
 their addresses above all, must not be taken for that of their successors, and no number of a start

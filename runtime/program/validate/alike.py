@@ -1,4 +1,4 @@
-"""Operators in a row that are the same on many ranks, but for where they work: looked at once.
+"""Check a row of operators once for all ranks on which it is the same but for its blocks.
 
 Problem. Hundreds of ranks run the same thousands of operators on blocks of their own. What an
 instruction says is looked up for each of them in ``local``; here only what differs is.

@@ -1,5 +1,7 @@
-"""A rank's program in the blocks in which it is run: segments that need no other rank, and the
-communication between them, as ``runtime.execute.segment`` has it, which a test compares."""
+"""Split a rank's program into segments and the communication between them.
+
+``runtime.execute.segment`` splits it in the same way, which a test compares.
+"""
 
 from __future__ import annotations
 

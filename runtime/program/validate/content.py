@@ -1,4 +1,4 @@
-"""What a register holds: a block of the sum of some partials of a tensor.
+"""Track what a register holds: a block of the sum of some partials of a tensor.
 
 Problem. A register is an array of numbers. What it holds is said as (tensor, partials, region):
 element i of it is the sum over sigma in [first, last) of V(sigma; start + i), for V as in the

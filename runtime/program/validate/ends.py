@@ -1,5 +1,8 @@
-"""What all ranks together have in the end: the loss, the outputs, the weights and their gradients,
-and statistics, each part of each once."""
+"""Check what all ranks hold at the end of a step.
+
+The loss, the outputs, the weights with their gradients, and the statistics have to be there, each
+part of each once.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""One pass of a rank over a part of its program, forward and back, with what registers hold in
-place of numbers: ``runtime.execute.frame`` followed step by step."""
+"""Follow one pass of a rank over a part of its program, symbolically.
+
+It goes step by step as ``runtime.execute.frame`` does, forward and back, with what registers hold
+in place of numbers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank's own instructions make, against what the theorem asks of its device."""
+"""Check the instructions that need no other rank against the typing theorem."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Ranks whose programs have one structure, followed in lockstep: a column of places in place of a
-rank at a time.
+"""Follow all ranks together where their programs have the same structure.
 
 Problem. Where all ranks do the same to blocks of their own, as with data parallelism on hundreds of
 devices, following each rank by itself finds the same thing hundreds of times.

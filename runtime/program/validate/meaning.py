@@ -1,4 +1,4 @@
-"""What a plan's graph says that tensors are, and what each device computes of them.
+"""Say what each tensor of a plan's graph is, and what each device computes of it.
 
 An instruction is known by what it is and by what it reads: operators of the graph with the same
 call, on the same tensors of the same types, make the same tensors. So nothing rests on the names of

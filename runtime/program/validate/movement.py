@@ -1,4 +1,4 @@
-"""What communication does to what registers hold."""
+"""Compute what registers hold after a communication."""
 
 from __future__ import annotations
 

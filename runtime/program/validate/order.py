@@ -1,4 +1,4 @@
-"""The order of communication, as NCCL has it.
+"""Check that communication ends: simulate who waits for whom, with the queues of NCCL.
 
 A group of ranks does one thing after the other: what a rank posts to it begins when all that this
 rank posted to it before has ended, which takes its peers too. A message has ended when it is

@@ -1,5 +1,8 @@
-"""A rank's training step: ``runtime.execute.executor``, ``passes`` and ``batch`` followed step by
-step, in what they post, wait for and make, with what registers hold in place of numbers."""
+"""Follow one training step of a rank, symbolically.
+
+It goes step by step as ``runtime.execute.executor``, ``passes`` and ``batch`` do in what they post,
+wait for and make, with what registers hold in place of numbers.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Where the typing theorem puts things: the block of each index that a task computes, and the
-blocks of operands and results that this takes.
+"""Compute the blocks that each task reads and makes, as the typing theorem says.
 
 The theorem (``verifier.trusted.proof.local``) is about a grid of tasks with a digit for each index
 of the equation that is cut, one for partials that pass through, and copies. A task computes the

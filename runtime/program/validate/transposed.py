@@ -1,4 +1,4 @@
-"""Whether the backward pass of a communication is the transpose of its forward pass.
+"""Check that the backward pass of a communication is the transpose of its forward pass.
 
 All communication is one kind of linear map: of the members of a group, member i adds region
 ``receives[j]`` of its target up from region ``sends[i]`` of the source of each member j. Its matrix
