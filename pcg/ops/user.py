@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -31,7 +30,7 @@ def load_operators(path: str | Path) -> tuple[Operator, ...]:
     Raises InputError as ``read_operators`` does.
     """
     operators = read_operators(path)
-    add_operators(operators)
+    OPERATORS.add(operators)
     return operators
 
 
@@ -55,14 +54,8 @@ def read_operators(path: str | Path) -> tuple[Operator, ...]:
         if operator.parallel is not None:
             problem = f"parallel={operator.parallel!r}: operators that move data are Unity's own"
             raise InputError(where, problem)
-        if OPERATORS.get(operator.name, operator) != operator:
-            raise InputError(where, "the name is taken")
+        OPERATORS.check_free(operator, where)
     return tuple(by_name.values())
-
-
-def add_operators(operators: Sequence[Operator]) -> None:
-    """Add operators to ``OPERATORS``."""
-    OPERATORS.update({operator.name: operator for operator in operators})
 
 
 def run_file(path: Path, prefix: str) -> ModuleType:

@@ -2,8 +2,8 @@
 
 Problem: a schedule says what happens to whole tensors, and each rank needs a list of what it does
 with its own pieces. Method: each step becomes the instructions of all ranks before the next one
-does, so that what ranks have in common is worked out once. All ranks communicate in the order of the
-schedule, so none waits for ever. Complexity: steps times ranks. All is exact.
+does, so that what ranks have in common is worked out once. All ranks communicate in the order of
+the schedule, so none waits for ever. Complexity: steps times ranks. All is exact.
 """
 
 from __future__ import annotations
