@@ -48,7 +48,7 @@ from unity.support.planners import NAMES, check_name, planner_of
 from unity.support.speed import PROFILE_HELP, measured
 
 if TYPE_CHECKING:
-    from runtime.train.eager import Agreement
+    from runtime.train.eager import ModuleAgreement
 
 MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
@@ -255,7 +255,7 @@ def progress_line(status: Status) -> str:
     return f"{status.work}: {status.candidates:,} plans priced{best}"
 
 
-def _print_json(found: Planned, agreement: Agreement | None) -> None:
+def _print_json(found: Planned, agreement: ModuleAgreement | None) -> None:
     estimates = found.plan.estimates
     content = {
         "model": found.plan.model_name,

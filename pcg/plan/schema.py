@@ -14,7 +14,7 @@ from pcg.plan.statistics import RunningFile
 from pcg.plan.training import Optimizer
 
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
-Device = Annotated[int, Field(ge=0, le=1 << 20)]
+DeviceNumber = Annotated[int, Field(ge=0, le=1 << 20)]
 Whole = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]
 """Numbers beyond are none of sizes, degrees, elements or bytes."""
 Amount = Annotated[int, Field(ge=0, le=1 << 62)]
@@ -25,9 +25,9 @@ Lines = Annotated[tuple[str, ...], Field(strict=False, max_length=1 << 16)]
 
 
 class ViewFile(FileModel):
-    start: Device
+    start: DeviceNumber
     shape: tuple[Count, ...] = Field(strict=False, max_length=MAX_AXES)
-    strides: tuple[Device, ...] = Field(strict=False, max_length=MAX_AXES)
+    strides: tuple[DeviceNumber, ...] = Field(strict=False, max_length=MAX_AXES)
 
 
 class ModelFile(FileModel):

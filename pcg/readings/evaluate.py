@@ -32,7 +32,7 @@ from pcg.types.tensor import ParallelTensor
 
 T = TypeVar("T")
 Range = tuple[int, int]
-Scope = tuple[tuple[str, Range], ...]
+IndexRanges = tuple[tuple[str, Range], ...]
 """The indices that an expression stands under, each with its range."""
 
 
@@ -75,7 +75,7 @@ class _Walker:
     attributes: Mapping[str, Any]
     ring: Ring
 
-    def evaluate(self, value: Expr, scope: Scope) -> Array:
+    def evaluate(self, value: Expr, scope: IndexRanges) -> Array:
         ring = self.ring
         match value:
             case expr.Const(number):
@@ -104,17 +104,17 @@ class _Walker:
             case expr.Apply(function, args):
                 return ring.apply(function, [self._grid(arg, scope) for arg in args])
 
-    def _max(self, value: expr.Max, scope: Scope) -> Array:
+    def _max(self, value: expr.Max, scope: IndexRanges) -> Array:
         span = self.ranges.get(value.var, (0, value.size.evaluate(self.sizes)))
         inner = (*scope, (value.var, span))
         values = self._grid(value.body, inner)
         return self.ring.greatest(values, len(scope), self._held(value.guards, inner, values))
 
-    def _grid(self, value: Expr, scope: Scope) -> Array:
+    def _grid(self, value: Expr, scope: IndexRanges) -> Array:
         shape = tuple(stop - start for _, (start, stop) in scope)
         return self.ring.expand(self.evaluate(value, scope), shape)
 
-    def _product(self, parts: Sequence[Expr], scope: Scope) -> Array:
+    def _product(self, parts: Sequence[Expr], scope: IndexRanges) -> Array:
         """What stands under conditions is 0 where one does not hold, a number or not."""
         factors = [part for part in parts if not isinstance(part, expr.Guard)]
         guards = [part.index for part in parts if isinstance(part, expr.Guard)]
@@ -123,20 +123,20 @@ class _Walker:
             return values
         return self.ring.chosen(values, self._held(guards, scope, values))
 
-    def _held(self, guards: Iterable[Poly], scope: Scope, values: Array) -> NDArray[np.bool_]:
+    def _held(self, guards: Iterable[Poly], scope: IndexRanges, values: Array) -> NDArray[np.bool_]:
         """Where all guards hold, in the shape of some values."""
         held = np.ones((1,) * len(scope), np.bool_)
         for guard in guards:
             held = held & (self._index(guard, scope) >= 0)
         return np.broadcast_to(held, tuple(values.shape))
 
-    def _fold(self, combine: Any, parts: Sequence[Expr], scope: Scope) -> Array:
+    def _fold(self, combine: Any, parts: Sequence[Expr], scope: IndexRanges) -> Array:
         total = self._grid(parts[0], scope)
         for part in parts[1:]:
             total = combine(total, self._grid(part, scope))
         return total
 
-    def _index(self, index: Poly, scope: Scope) -> IndexArray:
+    def _index(self, index: Poly, scope: IndexRanges) -> IndexArray:
         """An index on the grid, of a shape that broadcasts to it."""
         where = {name: (axis, span) for axis, (name, span) in enumerate(scope)}
         total: IndexArray = np.zeros((1,) * len(scope), np.int64)
@@ -153,7 +153,7 @@ class _Walker:
             total = total + term
         return total
 
-    def _access(self, operand: int, index: tuple[Poly, ...], scope: Scope) -> Array:
+    def _access(self, operand: int, index: tuple[Poly, ...], scope: IndexRanges) -> Array:
         block = self.operands[operand]
         plain = self._plain(block, index, scope)
         if plain is not None:
@@ -169,7 +169,7 @@ class _Walker:
         local = [np.broadcast_to(at, shape) for at in local]
         return self.ring.gather(block.values, local, np.broadcast_to(valid, shape))
 
-    def _plain(self, block: Block, index: tuple[Poly, ...], scope: Scope) -> Array | None:
+    def _plain(self, block: Block, index: tuple[Poly, ...], scope: IndexRanges) -> Array | None:
         """An access by different indices of the scope that stay inside the block: the block
         itself, cut and turned. None for any other access, which takes arrays of indices."""
         where = {Poly.of(name): axis for axis, (name, _) in enumerate(scope)}

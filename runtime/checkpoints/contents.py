@@ -33,7 +33,7 @@ DATA = r"__\d{1,7}_\d{1,7}\.distcp"
 
 DTypeName = Literal["float64", "float32", "bfloat16", "float16", "int64"]
 Size = Annotated[int, Field(ge=1, le=1 << 48)]
-Place = Annotated[int, Field(ge=0, le=1 << 56)]
+Offset = Annotated[int, Field(ge=0, le=1 << 56)]
 Shape = Annotated[tuple[Size, ...], Field(strict=False, max_length=64)]
 DataName = Annotated[str, StringConstraints(pattern=f"^{DATA}$", max_length=32)]
 
@@ -41,11 +41,11 @@ DataName = Annotated[str, StringConstraints(pattern=f"^{DATA}$", max_length=32)]
 class PieceFile(FileModel):
     """A block of a tensor, as torch.save writes one."""
 
-    offsets: Annotated[tuple[Place, ...], Field(strict=False, max_length=64)]
+    offsets: Annotated[tuple[Offset, ...], Field(strict=False, max_length=64)]
     """The global index of its first element."""
     shape: Shape
     file: DataName
-    at: Place
+    at: Offset
     """Where in the file it begins."""
     bytes: Size
 

@@ -19,7 +19,7 @@ from runtime.execute.segment import Block, Meeting
 from runtime.execute.sync import GradientSync
 from runtime.inputs.fitting import exact_in
 from runtime.inputs.prefetch import Ahead
-from runtime.inputs.seeded import Source, Synthetic, initial_weight
+from runtime.inputs.seeded import InputSource, Synthetic, initial_weight
 from runtime.program.buckets import buckets
 from runtime.program.program import Exchange, Program, Weight
 from runtime.world.collectives import World
@@ -52,7 +52,7 @@ class Executor:
         world: World,
         number_format: PrecisionName = "float32",
         seed: int = 0,
-        source: Source | None = None,
+        source: InputSource | None = None,
         *,
         compiles: bool = False,
         drawn: bool = True,
@@ -163,7 +163,7 @@ class Executor:
         """The inputs of the last batch, of a user's data, that are not finite."""
         return [] if self._ahead is None else self._ahead.bad(self._number)
 
-    def _read_ahead(self, source: Source) -> Ahead:
+    def _read_ahead(self, source: InputSource) -> Ahead:
         wanted = [(load.leaf, load.region) for load in self.program.inputs]
         for leaf, _ in wanted:
             if not exact_in(leaf, self._precision.dtype):

@@ -10,7 +10,7 @@ from torch import Tensor
 from runtime.execute.batch import Done, Parts, SlicedBatch, begin_back, results
 from runtime.execute.frame import Frame, Machinery
 from runtime.execute.segment import Block, blocks_of
-from runtime.inputs.seeded import Source
+from runtime.inputs.seeded import InputSource
 from runtime.program.program import Instruction, Load, Pipelined, Program, sources
 
 Known = Callable[[Tensor | None], None]
@@ -32,7 +32,7 @@ class Passes:
     inputs are from."""
 
     program: Program
-    source: Source
+    source: InputSource
     blocks: tuple[Block, ...] = field(init=False)
     """Those of what is done once, before any slices."""
     backward_blocks: tuple[Block, ...] = field(init=False)

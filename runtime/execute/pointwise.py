@@ -19,11 +19,11 @@ from pcg.language.functions import FUNCTIONS
 from pcg.types.operator import Call
 
 Blocks = Sequence[Tensor]
-Function = Callable[[Blocks], Tensor]
-_Part = Function | float
+PointwiseFunction = Callable[[Blocks], Tensor]
+_Part = PointwiseFunction | float
 
 
-def pointwise(call: Call, ranks: tuple[int, ...]) -> Function | None:
+def pointwise(call: Call, ranks: tuple[int, ...]) -> PointwiseFunction | None:
     """The function of an operator on operands of these ranks; None for one that is of another kind,
     or has not just one output."""
     if not ranks:

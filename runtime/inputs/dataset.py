@@ -25,7 +25,7 @@ from pcg.ops.user import run_file
 from pcg.placement.region import Region, as_slices
 from pcg.plan.naming import DRAWN, NamingFile
 from runtime.inputs.fitting import as_tensor, fitting
-from runtime.inputs.seeded import Source, Synthetic
+from runtime.inputs.seeded import InputSource, Synthetic
 
 
 class Samples(Protocol):
@@ -175,8 +175,8 @@ class UserData:
         return self._constants.keys()
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
-        """As ``runtime.inputs.seeded.Source`` says. Raises InputError for what does not fit the
-        model."""
+        """As ``runtime.inputs.seeded.InputSource`` says. Raises InputError for what does not fit
+        the model."""
         if leaf.name.startswith(DRAWN):
             return self._drawn.piece(leaf, region, step)
         if leaf.name in self._constants:
@@ -223,7 +223,7 @@ class UserData:
 
 def make_source(
     name: str | None, leaves: Iterable[Leaf], naming: NamingFile, seed: int, *, alone: bool = True
-) -> Source:
+) -> InputSource:
     """The inputs ``leaves`` from a dataset that ``name``, module:function or FILE.py:function,
     returns; synthetic ones without a name. ``alone``: whether nobody else knows what is of the
     module."""

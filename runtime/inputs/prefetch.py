@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pcg.graph.graph import Leaf
 from pcg.placement.region import Region
-from runtime.inputs.seeded import LeafRegion, Source
+from runtime.inputs.seeded import InputSource, LeafRegion
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Ahead:
 
     def __init__(
         self,
-        source: Source,
+        source: InputSource,
         wanted: Sequence[tuple[Leaf, Region]],
         dtype: torch.dtype,
         device: torch.device,
@@ -59,7 +59,7 @@ class Ahead:
         return self._source.constants
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
-        """As ``runtime.inputs.seeded.Source`` says. Raises what the source did."""
+        """As ``runtime.inputs.seeded.InputSource`` says. Raises what the source did."""
         batch = self._batch(step)
         for old in [number for number in self._batches if number not in (step, step + 1)]:
             del self._batches[old]

@@ -30,7 +30,7 @@ CHUNK = 1 << 18
 """Elements that are made at a time, so that what is only used on the way stays small."""
 
 Words = NDArray[np.uint64]
-Reals = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LeafRegion:
     region: Region
 
 
-class Source(Protocol):
+class InputSource(Protocol):
     """What gives the inputs of each step."""
 
     @property
@@ -104,7 +104,7 @@ def input_batch(
     return _filled(leaf.shape, region, name, lambda words: whole_numbers(words, below), dtype)
 
 
-def normal(words: Words) -> Reals:
+def normal(words: Words) -> Floats:
     """Standard normal numbers from random words, one of each."""
     # The first half lies in (0, 1], for it goes into a logarithm.
     radius = ((words >> _HALF).astype(np.float64) + 1.0) * 2.0**-32
@@ -112,7 +112,7 @@ def normal(words: Words) -> Reals:
     return np.sqrt(-2.0 * np.log(radius)) * np.cos(angle)
 
 
-def whole_numbers(words: Words, below: int) -> Reals:
+def whole_numbers(words: Words, below: int) -> Floats:
     """Whole numbers in [0, below) from random words, for bounds far below 2^32."""
     return (((words >> _HALF) * np.uint64(below)) >> _HALF).astype(np.float64)
 
@@ -129,7 +129,7 @@ def _filled(
     shape: tuple[int, ...],
     region: Region | None,
     name: str,
-    made: Callable[[Words], Reals],
+    made: Callable[[Words], Floats],
     dtype: torch.dtype,
 ) -> Tensor:
     region = whole_region(shape) if region is None else region

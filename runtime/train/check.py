@@ -13,7 +13,7 @@ from pcg.graph.graph import Graph, Leaf, Node, topological
 from pcg.placement.region import whole_region
 from pcg.readings.evaluate import evaluate_nodes
 from runtime.execute.kernels import run_whole
-from runtime.inputs.seeded import Source, initial_weight
+from runtime.inputs.seeded import InputSource, initial_weight
 from runtime.job.job import Comparison, Options
 from runtime.train.optimizer import Updater
 from runtime.world.collectives import World
@@ -45,7 +45,7 @@ def _initial_weights(
 
 
 def _inputs(
-    leaves: Iterable[Leaf], source: Source, number: int, device: torch.device
+    leaves: Iterable[Leaf], source: InputSource, number: int, device: torch.device
 ) -> dict[str, Tensor]:
     """The whole inputs of a micro-step, in double precision."""
     return {
@@ -58,7 +58,7 @@ def _inputs(
 def train_alone(
     graph: Graph,
     options: Options,
-    source: Source,
+    source: InputSource,
     device: torch.device,
     *,
     delayed: bool = False,

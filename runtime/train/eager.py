@@ -38,7 +38,7 @@ NEAR = 1e-6
 
 
 @dataclass(frozen=True)
-class Agreement:
+class ModuleAgreement:
     """What became of a comparison. ``error``: the largest one found; None where nothing could be
     compared, for which ``reason`` says why."""
 
@@ -53,12 +53,12 @@ class Agreement:
         return f"compared with the module itself: {what}"
 
 
-def compare_with_module(name: str) -> Agreement:
+def compare_with_module(name: str) -> ModuleAgreement:
     """Compare a user's model, FILE.py:FUNCTION, with its captured graph. Raises InputError where
     they differ."""
     captured = capture_model(name, None, 1)
     if (reason := _too_much(captured.graph)) is not None:
-        return Agreement(reason=reason)
+        return ModuleAgreement(reason=reason)
     with seeded(0) as begin:
         module, inputs = made_for_real(name, begin)
         given = _Inputs(captured, module)
@@ -68,7 +68,7 @@ def compare_with_module(name: str) -> Agreement:
             masks.check()
         except Exception as error:
             problem = f"on random inputs it raises {type(error).__name__}: {error}"
-            return Agreement(reason=one_line(problem))
+            return ModuleAgreement(reason=one_line(problem))
     with in_float64():
         outputs = evaluate(captured.graph, given.leaves)
     return _agreement(name, captured, given, expected, outputs)
@@ -168,10 +168,10 @@ def _agreement(
     given: _Inputs,
     expected: Sequence[Tensor],
     outputs_of_graph: Sequence[Tensor],
-) -> Agreement:
+) -> ModuleAgreement:
     outputs = [f"output {number}" for number in range(len(expected))]
     if (what := _not_finite(["loss", *outputs[1:]], expected)) is not None:
-        return Agreement(reason=f"its {what} of random inputs is not finite")
+        return ModuleAgreement(reason=f"its {what} of random inputs is not finite")
     worst = 0.0
     for what, own, graph in zip(outputs, expected, outputs_of_graph, strict=True):
         size = max(own.detach().double().abs().max().item(), 1e-30) if own.numel() else 1.0
@@ -183,10 +183,10 @@ def _agreement(
     weights = {weight.leaf: weight for weight in captured.weights}
     names = [f"the gradient of {weights[leaf].parameter}" for leaf in trained]
     if (what := _not_finite(names, of_module)) is not None:
-        return Agreement(reason=f"{what} on random inputs is not finite")
+        return ModuleAgreement(reason=f"{what} on random inputs is not finite")
     for leaf, what, own, graph in zip(trained, names, of_module, of_graph, strict=True):
         worst = max(worst, _checked(name, what, weights[leaf].of(own), graph, size))
-    return Agreement(len(trained), worst)
+    return ModuleAgreement(len(trained), worst)
 
 
 def _not_finite(names: Sequence[str], tensors: Sequence[Tensor]) -> str | None:

@@ -34,7 +34,7 @@ from pcg.graph.graph import Leaf
 from pcg.models import make_module
 from pcg.placement.region import Region, as_slices, elements, extent, whole_region
 from pcg.plan.plan import Plan
-from runtime.inputs.seeded import LeafRegion, Source
+from runtime.inputs.seeded import InputSource, LeafRegion
 from runtime.job.job import AgreedError, Options
 from runtime.program.program import Program, Weight
 from runtime.train.plain import read_state_dict
@@ -200,7 +200,7 @@ class Initial:
 class WithConstants:
     """Inputs from a source, and those that are the module's own."""
 
-    source: Source
+    source: InputSource
     pieces: Mapping[LeafRegion, Tensor]
 
     @property
@@ -212,12 +212,14 @@ class WithConstants:
         return {piece.leaf for piece in self.pieces}
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
-        """As ``runtime.inputs.seeded.Source`` says."""
+        """As ``runtime.inputs.seeded.InputSource`` says."""
         known = self.pieces.get(LeafRegion(leaf.name, region))
         return self.source.piece(leaf, region, step) if known is None else known
 
 
-def with_constants(source: Source, initial: Initial, program: Program, options: Options) -> Source:
+def with_constants(
+    source: InputSource, initial: Initial, program: Program, options: Options
+) -> InputSource:
     """A source that knows what the graph reads of the module, too, unless it has that already."""
     plan = initial.plan
     wanted = plan.naming.buffers.keys() - set(source.constants)

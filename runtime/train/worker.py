@@ -17,7 +17,7 @@ from pcg.plan.plan import Plan
 from runtime.execute.executor import Executor
 from runtime.execute.precision import precision
 from runtime.inputs.dataset import make_source
-from runtime.inputs.seeded import Source, initial_weight
+from runtime.inputs.seeded import InputSource, initial_weight
 from runtime.job.job import (
     AgreedError,
     Beginning,
@@ -99,7 +99,7 @@ class Prepared:
 
     executor: Executor
     training: Training
-    source: Source
+    source: InputSource
     first: Mapping[str, Tensor] | None
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from pcg.types.operator import Call
 from runtime.program.program import Run
-from runtime.program.validate.content import Place, Tensor
+from runtime.program.validate.content import Place, PlanTensor
 from runtime.program.validate.meaning import Meaning, Operation, Work
 from runtime.program.validate.theorem import Expected
 
@@ -80,9 +80,9 @@ def _rows(works: Sequence[Work], form: Form, part: int, ranks: int) -> Rows | No
 class Reading:
     """Which operators of the plan those of a form are, where what it reads is of these tensors."""
 
-    reads: list[Tensor]
+    reads: list[PlanTensor]
     operations: Sequence[Operation]
-    made: list[Tensor]
+    made: list[PlanTensor]
     """The tensors of all results."""
     _rows: dict[tuple[int, int], Rows | None] = field(
         default_factory=dict[tuple[int, int], "Rows | None"]
@@ -139,7 +139,9 @@ class Form:
             known = self._needs[pattern] = self.made.intersection(names), others
         return known
 
-    def learn(self, meaning: Meaning, reads: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+    def learn(
+        self, meaning: Meaning, reads: Sequence[PlanTensor], made: Sequence[PlanTensor]
+    ) -> None:
         """Keep what a rank was found to do: of the tensors that the row reads it has made all
         others."""
         if len(self.readings) >= READINGS:
@@ -188,7 +190,7 @@ class Forms:
 
 def reading_of(
     row: Row,
-    tensors: Sequence[Tensor | None],
+    tensors: Sequence[PlanTensor | None],
     places: Sequence[Place | None],
     device: tuple[int, int, int],
     shapes: Callable[[str], object],
@@ -212,10 +214,10 @@ def reading_of(
 
 def made_by_all(
     rows: Sequence[Row],
-    tensors: Sequence[Tensor],
+    tensors: Sequence[PlanTensor],
     places: Sequence[Sequence[Place]],
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
-) -> tuple[Sequence[Tensor], Sequence[Sequence[Place]]] | None:
+) -> tuple[Sequence[PlanTensor], Sequence[Sequence[Place]]] | None:
     """The same for a row that all ranks have, of one form, by rank: the tensors that the row makes,
     and a column of places for each. ``places``: a column for each register that is read;
     ``shapes``: each rank's."""

@@ -25,7 +25,7 @@ from runtime.program.validate.errors import Unsound
 
 
 @dataclass(eq=False)
-class Tensor:
+class PlanTensor:
     """A tensor of the plan's graph: a leaf, or what an operator makes. One object for each."""
 
     name: str
@@ -77,7 +77,7 @@ class Places:
 class Content(NamedTuple):
     """What a register holds."""
 
-    tensor: Tensor
+    tensor: PlanTensor
     place: Place
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class Contents:
     """What registers hold, by name."""
 
     def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
+        self.tensors: dict[str, PlanTensor] = {}
         self.places: dict[str, Place] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -102,7 +102,7 @@ class Contents:
         return None if tensor is None else Content(tensor, self.places[name])
 
     def hold(
-        self, names: Sequence[str], tensors: Sequence[Tensor], places: Sequence[Place]
+        self, names: Sequence[str], tensors: Sequence[PlanTensor], places: Sequence[Place]
     ) -> None:
         """Several at once."""
         self.tensors.update(zip(names, tensors, strict=True))
@@ -117,7 +117,7 @@ class Fragment(NamedTuple):
     """Something that is added to region ``at`` of a register."""
 
     at: Region
-    tensor: Tensor
+    tensor: PlanTensor
     first: int
     last: int
     region: Region

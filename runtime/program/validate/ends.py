@@ -16,7 +16,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.statistics import RunningFile, named_values
 from pcg.types.tensor import ParallelTensor
 from runtime.program.program import Group, Program, Running, Weight
-from runtime.program.validate.content import Box, Content, Place, Tensor, covers
+from runtime.program.validate.content import Box, Content, Place, PlanTensor, covers
 from runtime.program.validate.errors import ProgramError
 from runtime.program.validate.local import Holdings
 from runtime.program.validate.meaning import Meaning
@@ -85,7 +85,7 @@ class Wanted:
         self.missing = set(self.pieces)
 
 
-Layouts = tuple[Tensor, list[Wanted]]
+Layouts = tuple[PlanTensor, list[Wanted]]
 """A tensor, and the ways in which it may lie."""
 
 
@@ -98,7 +98,7 @@ def _layouts(meaning: Meaning, number: int) -> Layouts:
     return tensor, [Wanted(frozenset(_pieces_of(meaning, tensor, own))) for own in types]
 
 
-def _pieces_of(meaning: Meaning, tensor: Tensor, wanted: ParallelTensor) -> Iterator[Place]:
+def _pieces_of(meaning: Meaning, tensor: PlanTensor, wanted: ParallelTensor) -> Iterator[Place]:
     own = wanted.degrees.partials
     sums = tensor.partials // own
     for sigma, *block in product(range(own), *map(range, wanted.degrees.dims)):
@@ -246,7 +246,7 @@ def _box(place: Place) -> Box:
 
 
 def _demand_once(
-    boxes: Sequence[Box], whole: Place, tensor: Tensor, where: str, rank: int, what: str
+    boxes: Sequence[Box], whole: Place, tensor: PlanTensor, where: str, rank: int, what: str
 ) -> None:
     problem = covers(boxes, _box(whole))
     if problem is None:

@@ -23,14 +23,14 @@ from runtime.program.program import (
 )
 from runtime.program.validate.alike import Row
 from runtime.program.validate.blocks import Block, Meeting, Segment, made_by
-from runtime.program.validate.content import Content, Fragment, Place, Tensor
+from runtime.program.validate.content import Content, Fragment, Place, PlanTensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.local import Device, Holdings
 from runtime.program.validate.movement import Member, arrived, collected, sent
-from runtime.program.validate.order import Lanes, Operation, nothing
+from runtime.program.validate.order import Lanes, Posted, nothing
 from runtime.program.validate.transposed import is_transposed
 
-Waits = Generator[Operation, None, None]
+Waits = Generator[Posted, None, None]
 
 
 @dataclass
@@ -43,9 +43,7 @@ class Rank:
     where: str
     batch: int = 0
     part: int = 0
-    pending: list[tuple[int, int, Operation]] = field(
-        default_factory=list[tuple[int, int, Operation]]
-    )
+    pending: list[tuple[int, int, Posted]] = field(default_factory=list[tuple[int, int, Posted]])
     graded: set[str] = field(default_factory=set[str])
     """Weights that the block under way has added a gradient to."""
     filled: set[str] = field(default_factory=set[str])
@@ -197,7 +195,7 @@ class Frame:
         device.learn(row, tensors, self.kept)
 
     def _from_outer(
-        self, names: Sequence[str], tensors: list[Tensor | None], places: list[Place | None]
+        self, names: Sequence[str], tensors: list[PlanTensor | None], places: list[Place | None]
     ) -> None:
         """What other frames hold of some registers."""
         for number, name in enumerate(names):
@@ -274,7 +272,7 @@ class Frame:
 
     def _messages(
         self, exchange: Exchange, outgoing: Mapping[int, Any], way: PassName
-    ) -> Generator[Operation, None, dict[int, Any]]:
+    ) -> Generator[Posted, None, dict[int, Any]]:
         rank = self.rank
         sends = {part.peer: outgoing.get(part.peer) for part in exchange.sends}
         receives = {part.peer: None for part in exchange.receives}
@@ -285,7 +283,7 @@ class Frame:
         if not sends and not receives:
             return {}
         token = (way, *self.token, exchange.position)
-        made = Operation(me, exchange, token, sends=dict(sends), receives=dict(receives))
+        made = Posted(me, exchange, token, sends=dict(sends), receives=dict(receives))
         rank.lanes.post(way, made)
         if receives:
             yield made
@@ -304,7 +302,7 @@ class Frame:
                 raise Unsound(f"{own.target} has no shape")
             made.payload = Member(device.rank, own, source, tuple(shape))
 
-            def meet(members: list[Operation]) -> None:
+            def meet(members: list[Posted]) -> None:
                 contents = collected([m.payload for m in members], device.meaning.places)
                 for member, content in zip(members, contents, strict=True):
                     member.found = content
@@ -318,10 +316,10 @@ class Frame:
 
     def _collective_back(
         self, adjoint: Collective, has_gradient: bool
-    ) -> Generator[Operation, None, bool]:
+    ) -> Generator[Posted, None, bool]:
         made = self._posted(adjoint, has_gradient, "backward")
 
-        def meet(members: list[Operation]) -> None:
+        def meet(members: list[Posted]) -> None:
             needed = any(member.payload for member in members)
             for member in members:
                 member.found = needed
@@ -331,8 +329,8 @@ class Frame:
         yield made
         return bool(made.found)
 
-    def _posted(self, own: Collective, payload: object, way: PassName) -> Operation:
+    def _posted(self, own: Collective, payload: object, way: PassName) -> Posted:
         rank = self.rank.device.rank
         self.rank.check_group(own.group)
         token = (way, type(own).__name__, *self.token, own.position)
-        return Operation(rank, own, token, own.group, payload, meet=nothing)
+        return Posted(rank, own, token, own.group, payload, meet=nothing)

@@ -9,7 +9,14 @@ from pcg.types.operator import Call
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM
 from runtime.program.program import Alias, Exchange, Group, Load, Program, Run, Weight
 from runtime.program.validate.alike import Forms, Row, reading_of
-from runtime.program.validate.content import Content, Contents, Fragment, Place, Tensor, assemble
+from runtime.program.validate.content import (
+    Content,
+    Contents,
+    Fragment,
+    Place,
+    PlanTensor,
+    assemble,
+)
 from runtime.program.validate.errors import Unsound
 from runtime.program.validate.meaning import Meaning, Operation
 from runtime.program.validate.movement import arrived
@@ -50,7 +57,7 @@ class Device:
     def row(
         self,
         row: Row,
-        tensors: Sequence[Tensor | None],
+        tensors: Sequence[PlanTensor | None],
         places: Sequence[Place | None],
         part: int,
         kept: Holdings,
@@ -69,7 +76,7 @@ class Device:
         contents.hold(form.results, reading.made, made)
         return True
 
-    def learn(self, row: Row, tensors: Sequence[Tensor | None], kept: Holdings) -> None:
+    def learn(self, row: Row, tensors: Sequence[PlanTensor | None], kept: Holdings) -> None:
         """Take a row that was right as an example."""
         held = kept.contents.tensors
         reads = [tensor for tensor in tensors if tensor is not None]

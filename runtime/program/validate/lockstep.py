@@ -33,13 +33,13 @@ from typing import Any, cast
 from runtime.program.program import Collective, Exchange, Group, Load, Local, Program, Run
 from runtime.program.validate.alike import Form, Forms, Row, made_by_all
 from runtime.program.validate.blocks import Block, Meeting, Segment, blocks_of
-from runtime.program.validate.content import Content, Place, Tensor
+from runtime.program.validate.content import Content, Place, PlanTensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.frame import Rank, Waits
 from runtime.program.validate.local import Device, Holdings
 from runtime.program.validate.meaning import Meaning
 from runtime.program.validate.movement import Member, collected
-from runtime.program.validate.order import Blame, Key, Lanes, Operation, run
+from runtime.program.validate.order import Blame, Key, Lanes, Posted, run
 from runtime.program.validate.passes import Passes, Sync, parts_of
 from runtime.program.validate.transposed import is_transposed
 
@@ -53,7 +53,7 @@ class _Differs(Exception):
     """Ranks are not to be followed together."""
 
 
-class Groups:
+class NamedGroups:
     """The groups that all ranks name in one place."""
 
     def __init__(self, of: Sequence[Group]) -> None:
@@ -65,10 +65,10 @@ class Groups:
                 raise _Differs
 
 
-class Quotient(Lanes):
+class ClassLanes(Lanes):
     """Lanes of ranks that each stand for a class."""
 
-    def __init__(self, losses: Sequence[object], groups: Collection[Groups]) -> None:
+    def __init__(self, losses: Sequence[object], groups: Collection[NamedGroups]) -> None:
         """``losses``: by rank, what it has of the loss; ``groups``: all that are named."""
         super().__init__()
         first: dict[int, int] = {}
@@ -78,14 +78,14 @@ class Quotient(Lanes):
         """By rank, who is followed in its place."""
         self.followed = tuple(first.values())
 
-    def post(self, key: Key, operation: Operation) -> Operation:
+    def post(self, key: Key, operation: Posted) -> Posted:
         if operation.meet is None:
             raise _Differs
         operation.group = tuple(sorted({self.stands_for[rank] for rank in operation.group}))
         return super().post(key if isinstance(key, str) else operation.group, operation)
 
 
-def _classes(losses: Sequence[object], groups: Collection[Groups]) -> list[int]:
+def _classes(losses: Sequence[object], groups: Collection[NamedGroups]) -> list[int]:
     """The coarsest classes of ranks whose like meet the like in each of some places: by color
     refinement, O(rounds * places * ranks)."""
     count, colors = 0, _numbered(losses)
@@ -173,11 +173,11 @@ class _Team:
     ) -> None:
         self._meaning, self._programs = meaning, programs
         self._devices = [Device(program, meaning, forms) for program in programs]
-        self._groups: dict[tuple[int, ...], Groups] = {}
+        self._groups: dict[tuple[int, ...], NamedGroups] = {}
         """All that have been named, by the objects that they are."""
         self._ranks = [Rank(device, Lanes(), where) for device in self._devices]
         self._shapes = [program.shapes for program in programs]
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, PlanTensor] = {}
         self._places: dict[str, Column] = {}
         self._kept = [Holdings() for _ in programs]
         """What ranks were found to make one by one."""
@@ -200,7 +200,7 @@ class _Team:
         syncs = [Sync(rank, itemsize) for rank in self._ranks]
         self._check_sums(syncs)
         losses = [program.loss for program in self._programs]
-        lanes = Quotient(losses, self._groups.values())
+        lanes = ClassLanes(losses, self._groups.values())
         steps: dict[int, Waits] = {}
         for rank in lanes.followed:
             contents = self._kept[rank].contents
@@ -211,12 +211,12 @@ class _Team:
             steps[rank] = own.back_alone(self._kept[rank])
         run(steps, lanes)
 
-    def _named(self, groups: Sequence[Group]) -> Groups:
+    def _named(self, groups: Sequence[Group]) -> NamedGroups:
         """Groups of all ranks. Raises _Differs where members name another."""
         key = tuple(map(id, groups))
         named = self._groups.get(key)
         if named is None:
-            named = self._groups[key] = Groups(groups)
+            named = self._groups[key] = NamedGroups(groups)
         return named
 
     def ends(self) -> list[Holdings]:
@@ -242,7 +242,7 @@ class _Team:
             raise _Differs
         self._take(name, tensor, [own.place for own in made])
 
-    def _take(self, name: str, tensor: Tensor, column: Column) -> None:
+    def _take(self, name: str, tensor: PlanTensor, column: Column) -> None:
         if name in self._tensors:
             raise _Differs
         self._tensors[name], self._places[name] = tensor, column
@@ -273,7 +273,7 @@ class _Team:
         for name, tensor, column in zip(form.results, *made, strict=True):
             self._take(name, tensor, column)
 
-    def _learn(self, form: Form, row: Row, tensors: Sequence[Tensor]) -> None:
+    def _learn(self, form: Form, row: Row, tensors: Sequence[PlanTensor]) -> None:
         """A reading of a form, as rank 0 has it."""
         known = Holdings()
         for name, tensor in zip(form.reads, tensors, strict=True):

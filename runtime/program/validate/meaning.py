@@ -21,7 +21,7 @@ from pcg.types.operator import Call
 from pcg.types.tensor import ParallelTensor
 from runtime.program.executable import concrete
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
-from runtime.program.validate.content import Content, Place, Places, Tensor
+from runtime.program.validate.content import Content, Place, Places, PlanTensor
 from runtime.program.validate.errors import Unsound
 from runtime.program.validate.theorem import Columns, Expected, columns, joined, tasks_of
 
@@ -64,7 +64,7 @@ class Operation:
 
     name: str
     work: Work
-    results: tuple[Tensor, ...]
+    results: tuple[PlanTensor, ...]
     recomputed: bool
 
 
@@ -72,7 +72,7 @@ class Operation:
 class Joining:
     """An operand of a join: which device's piece becomes which partial of the result."""
 
-    result: Tensor
+    result: PlanTensor
     tasks: Mapping[int, Expected]
 
 
@@ -85,7 +85,7 @@ class Called:
     plain: Call
     also: bool
     only: bool
-    operations: dict[tuple[Tensor, ...], list[Operation]]
+    operations: dict[tuple[PlanTensor, ...], list[Operation]]
     """By the tensors that it reads."""
 
 
@@ -94,16 +94,16 @@ class Meaning:
 
     def __init__(self, plan: Plan, where: str) -> None:
         self.plan, self.places = plan, Places()
-        self.leaves: dict[str, Tensor] = {}
+        self.leaves: dict[str, PlanTensor] = {}
         """Inputs and weights by name."""
-        self.operations: dict[Call, dict[tuple[Tensor, ...], list[Operation]]] = {}
-        self.joins: dict[Tensor, list[Joining]] = {}
+        self.operations: dict[Call, dict[tuple[PlanTensor, ...], list[Operation]]] = {}
+        self.joins: dict[PlanTensor, list[Joining]] = {}
         self._where = where
         self._called: dict[int, Called] = {}
         self._blocks: dict[tuple[int, Region], tuple[Leaf, Content]] = {}
         self._names = node_names(plan.graph)
-        self._of: dict[Value, Tensor] = {}
-        self._made: dict[object, tuple[Tensor, ...]] = {}
+        self._of: dict[Value, PlanTensor] = {}
+        self._made: dict[object, tuple[PlanTensor, ...]] = {}
         self._works: dict[object, Work] = {}
         for node in plan.graph.nodes:
             if node.is_leaf:
@@ -144,21 +144,21 @@ class Meaning:
         self._blocks[key] = leaf, content
         return content
 
-    def tensor(self, value: Value) -> Tensor:
+    def tensor(self, value: Value) -> PlanTensor:
         """The tensor behind a value, and before the parallel operators that lead to it."""
         tensor = self._of.get(value)
         if tensor is None:
             tensor = self._of[value] = self._of[trace(value)[0]]
         return tensor
 
-    def whole(self, tensor: Tensor) -> Place:
+    def whole(self, tensor: PlanTensor) -> Place:
         """All of a tensor, added up."""
         return self.places.of(0, tensor.partials, whole_region(tensor.shape))
 
     def _leaf(self, node: Node) -> None:
         value = node.value()
         name, shape = node.leaf.name, value.type.shape
-        made = Tensor(name, value, 1, shape, node.leaf.kind == "weight")
+        made = PlanTensor(name, value, 1, shape, node.leaf.kind == "weight")
         self._of[value] = self.leaves[name] = made
 
     def _operator(self, node: Node) -> None:
@@ -184,16 +184,16 @@ class Meaning:
         self,
         node: Node,
         call: Call,
-        reads: tuple[Tensor, ...],
+        reads: tuple[PlanTensor, ...],
         types: tuple[ParallelTensor, ...],
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[PlanTensor, ...]:
         """The tensors that an operator makes, those of an equal one if there is such."""
         key = call, reads, types
         tensors = self._made.get(key)
         if tensors is None:
             trains = any(read.trains for read in reads)
             tensors = self._made[key] = tuple(
-                Tensor(name, value, value.type.degrees.partials, value.type.shape, trains)
+                PlanTensor(name, value, value.type.degrees.partials, value.type.shape, trains)
                 for port, name in enumerate(self._names[node])
                 for value in (node.value(port),)
             )

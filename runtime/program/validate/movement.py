@@ -15,7 +15,7 @@ from runtime.program.validate.content import (
     fragment,
 )
 from runtime.program.validate.errors import Unsound
-from runtime.program.validate.transposed import Parts, parts
+from runtime.program.validate.transposed import LinearMap, linear_map
 
 
 class Member(NamedTuple):
@@ -30,7 +30,7 @@ class Member(NamedTuple):
 def collected(members: Sequence[Member], places: Places) -> list[Content]:
     """What each member of a collective holds after it, worked out once for collectives that do the
     same to other tensors. Raises Unsound where that is no block of a tensor."""
-    maps = [parts(member.instruction) for member in members]
+    maps = [linear_map(member.instruction) for member in members]
     tensor = members[0].source.tensor
     if any(member.source.tensor is not tensor for member in members):
         return _collected(members, maps, places)
@@ -49,7 +49,9 @@ def collected(members: Sequence[Member], places: Places) -> list[Content]:
     return [Content(tensor, place) for place in known[1]]
 
 
-def _collected(members: Sequence[Member], maps: Sequence[Parts], places: Places) -> list[Content]:
+def _collected(
+    members: Sequence[Member], maps: Sequence[LinearMap], places: Places
+) -> list[Content]:
     for own in maps:
         for side in (own.sends, own.receives):
             if side is not None and len(side) != len(members):

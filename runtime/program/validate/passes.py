@@ -17,7 +17,7 @@ from runtime.program.validate.content import Content, Fragment
 from runtime.program.validate.errors import Unsound
 from runtime.program.validate.frame import Frame, Rank, Waits
 from runtime.program.validate.local import Holdings
-from runtime.program.validate.order import Operation, nothing
+from runtime.program.validate.order import Posted, nothing
 
 Done = Callable[[int], None]
 BATCHES = 3
@@ -34,7 +34,7 @@ class Sync:
         self.buckets = buckets(program.trained, sizes)
         self._registers = [frozenset(w.register for w in b.weights) for b in self.buckets]
         self._rank, self._filled = rank, rank.filled
-        self._sent: list[Operation | None] = []
+        self._sent: list[Posted | None] = []
         self.batch = 0
 
     def complete(self, register: str) -> None:
@@ -70,7 +70,7 @@ class Sync:
         if rank not in bucket.group or bucket.group not in self._rank.known_groups:
             raise self._rank.wrong(what, f"over {bucket.group}, expected one of its groups")
         token = ("gradients", self.batch, parts_of(bucket))
-        made = Operation(rank, what, token, bucket.group, meet=nothing)
+        made = Posted(rank, what, token, bucket.group, meet=nothing)
         self._sent.append(self._rank.lanes.post(bucket.group, made))
 
 
@@ -205,7 +205,7 @@ class Passes:
             if weight.register in closing:
                 self._closing.setdefault(closing[weight.register], []).append(weight.register)
         self._under_way: Batch | None = None
-        self._totals: list[Operation] = []
+        self._totals: list[Posted] = []
         self.made: Holdings = Holdings()
         """What the rank holds after the first step."""
 
@@ -319,7 +319,7 @@ class Passes:
         if len(ranks) == 1:
             return
         what, rank = "the sum of the loss", self.rank.device.rank
-        made = Operation(rank, what, ("loss", number), ranks, meet=nothing)
+        made = Posted(rank, what, ("loss", number), ranks, meet=nothing)
         self._totals.append(self.rank.lanes.post("total", made))
 
     def _statistics(self, number: int) -> Waits:
@@ -327,7 +327,7 @@ class Passes:
         if len(ranks) == 1 or not any(running.is_known for running in self.program.running):
             return
         what, rank = "the sum of statistics", self.rank.device.rank
-        made = Operation(rank, what, ("statistics", number), ranks, meet=nothing)
+        made = Posted(rank, what, ("statistics", number), ranks, meet=nothing)
         yield self.rank.lanes.post(ranks, made)
 
     def _done(self, number: int) -> None:

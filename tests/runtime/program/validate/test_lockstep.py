@@ -20,7 +20,7 @@ from runtime.program.validate import ProgramError, each_followed
 from runtime.program.validate.alike import Forms
 from runtime.program.validate.ends import check_ends
 from runtime.program.validate.local import Holdings
-from runtime.program.validate.lockstep import Groups, Quotient, followed
+from runtime.program.validate.lockstep import ClassLanes, NamedGroups, followed
 from runtime.program.validate.meaning import Meaning
 
 EACH = 40
@@ -123,11 +123,11 @@ def test_nothing_is_accepted_in_lockstep_alone(name):
 
 def test_classes_meet_the_like():
     """Ranks 0 and 3 have the loss; pairs meet, then all in a circle of three."""
-    pairs = Groups([(0, 1), (0, 1), (2, 5), (3, 4), (3, 4), (2, 5)])
-    found = Quotient(["loss", None, None, "loss", None, None], [pairs])
+    pairs = NamedGroups([(0, 1), (0, 1), (2, 5), (3, 4), (3, 4), (2, 5)])
+    found = ClassLanes(["loss", None, None, "loss", None, None], [pairs])
     assert found.stands_for == [0, 1, 2, 0, 1, 2]
     assert found.followed == (0, 1, 2)
-    apart = Groups([(0, 1), (0, 1), (2, 3), (2, 3), (4,), (5,)])
-    assert Quotient(["loss", None, None, "loss", None, None], [pairs, apart]).stands_for == [
+    apart = NamedGroups([(0, 1), (0, 1), (2, 3), (2, 3), (4,), (5,)])
+    assert ClassLanes(["loss", None, None, "loss", None, None], [pairs, apart]).stands_for == [
         *range(6)
     ]
