@@ -364,9 +364,8 @@ class Machine(FileModel):
             raise InputError(self.name, "expected a group of devices, got none")
         outside = [device for device in members if not 0 <= device < self.devices]
         if outside:
-            raise InputError(
-                self.name, f"expected devices 0 to {self.devices - 1}, got {min(outside)}"
-            )
+            problem = f"expected devices 0 to {self.devices - 1}, got {min(outside)}"
+            raise InputError(self.name, problem)
         return members
 
     def _with(self, levels: tuple[Level, ...], limit: int | None) -> Machine:

@@ -12,7 +12,7 @@ import hashlib
 import shutil
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -138,7 +138,8 @@ def save(
     part = folder / f"{WRITING}{path.name}"
     try:
         _together(world, lambda: _prepare(folder, part) if world.rank == 0 else None)
-        with _quiet(), _naming(world, path):
+        # DCP's own communication tells in its own words that another rank is lost.
+        with _quiet(), world.reporting(f"checkpoint {path}"):
             _dcp_save(world, part, shards)
         written = _together(world, lambda: _records(part, world.rank))
         files = {name: record for records in written for name, record in records.items()}
@@ -228,16 +229,13 @@ def _together(world: World, act: Callable[[], T], what: str = "all_gather of not
     try:
         result = act()
     except Exception as error:  # a rank that left would keep the others waiting
-        problem = one_line(f"{_of_rank(world)}{words(error)}")
+        rank = f"rank {world.rank}: " if world.size > 1 else ""
+        problem = one_line(f"{rank}{words(error)}")
     outcomes = world.gather((result, problem), what)
     for _, failed in outcomes:
         if failed is not None:
             raise _AnyFailed(failed)
     return [cast(T, part) for part, _ in outcomes]
-
-
-def _of_rank(world: World) -> str:
-    return f"rank {world.rank}: " if world.size > 1 else ""
 
 
 def run_of(path: Path) -> str | None:
@@ -334,12 +332,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(first, InputError):
         return str(first)
     return one_line(f"rank {rank}: {words(first)}")
-
-
-def _naming(world: World, path: Path) -> AbstractContextManager[object]:
-    """Name a checkpoint where another rank is lost, of which DCP's own communication tells in its
-    own words."""
-    return world.reporting(f"checkpoint {path}")
 
 
 @contextmanager

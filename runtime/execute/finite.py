@@ -62,7 +62,8 @@ class FiniteWatch:
         self.steps += 1
         if self.now:
             return False
-        what = f"gradients are not finite in step {self._noted_before(number)}"
+        # At the end of a step, gradients of the one before are told of.
+        what = f"gradients are not finite in step {max(number - 1, 1)}"
         if not isfinite(loss):
             what = f"loss is {loss} in step {number}"
         self.now = what + _listed(self._world.gather(self._causes()))
@@ -78,10 +79,6 @@ class FiniteWatch:
         causes = _listed(self._world.gather(self._causes()))
         self.now = f"gradients are not finite in step {self._noted}{causes}"
         return True
-
-    def _noted_before(self, number: int) -> int:
-        """The step whose gradients are told of at the end of a step."""
-        return max(number - 1, 1)
 
     def _causes(self) -> list[str]:
         """What this rank has that is not finite: its data, which are the cause, or else its

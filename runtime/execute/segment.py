@@ -102,14 +102,13 @@ def blocks_of(
     blocks: list[Block] = []
     later = set(kept)
     for group in reversed(grouped):
-        block = _segment(group, later) if isinstance(group, list) else _meeting(group, later)
+        if isinstance(group, list):
+            block = _segment(group, later)
+        else:
+            block = Meeting(group, frozenset(sources(group)) - later)
         later.update(block.reads)
         blocks.append(block)
     return tuple(reversed(blocks))
-
-
-def _meeting(instruction: Communication, later: set[str]) -> Meeting:
-    return Meeting(instruction, frozenset(sources(instruction)) - later)
 
 
 def _segment(given: Sequence[Local], later: set[str]) -> Segment:

@@ -41,13 +41,13 @@ from runtime.program.slices import (
     ends,
     explicit,
     global_regions,
-    is_sliced,
     one_slice,
     regular_transfer,
     roles,
     sliced_exchange,
     sliced_task,
     tail_trains,
+    with_loss_in_parts,
 )
 from runtime.program.watch import Lowered, Watch, running, watches
 
@@ -76,7 +76,7 @@ class Lowering:
         check_leaves(self.plan, self.where)
         made = steps.schedule(self.plan.graph, self.plan.views)
         made = explicit(made, self.plan.graph.outputs)
-        object.__setattr__(self, "schedule", _with_loss_in_parts(made))
+        object.__setattr__(self, "schedule", with_loss_in_parts(made))
         check_devices(self._slots, self.ranks, self.where)
 
     @property
@@ -120,9 +120,9 @@ class Lowering:
             {name: own[rank] for name, own in self._shapes if rank in own} | taken,
             frozenset(name for name, held in self._active_names if rank in held),
             tuple(self._weights(rank)),
-            self._name(self.loss) if counts else None,
+            self.register(self.loss) if counts else None,
             (
-                *(self._name(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
+                *(self.register(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
                 *taken,
             ),
             self._groups,
@@ -138,7 +138,7 @@ class Lowering:
         for number in numbers:
             lowered = self._lower(self._places[number], self.schedule.steps[number], ranks, part)
             for watch in self._watched.get(number, ()):
-                lowered = watch.added(lowered, ranks, self._name(watch.slot))
+                lowered = watch.added(lowered, ranks, self.register(watch.slot))
             for rank, instruction in lowered:
                 parts[rank].append(instruction)
         return {rank: tuple(own) for rank, own in parts.items()}
@@ -153,7 +153,7 @@ class Lowering:
             rank: Pipelined(
                 tuple(own[rank] for own in slices),
                 tuple(turns(rank // per_stage, given.stages, given.micro_batches)),
-                tuple(sorted(self._name(slot) for slot in parts.joined if _holds(slot, rank))),
+                tuple(sorted(self.register(slot) for slot in parts.joined if _holds(slot, rank))),
                 tail[rank],
                 tail_trains(self.schedule, parts, self._active),
                 given.schedule == "2bw",
@@ -168,14 +168,11 @@ class Lowering:
         source = one_copy(slot.layout, copy)
         whole = ParallelTensor.whole(slot.layout.type.shape)
         target = Layout(whole, ((0, Piece(0, (0,) * whole.rank)),))
-        return exchange(transfer(source, target), rank, self._name(slot), "whole")
+        return exchange(transfer(source, target), rank, self.register(slot), "whole")
 
     def home(self, node: Node) -> Slot:
         """A weight where it is kept."""
         return Slot(node.value(), self.schedule.homes[node])
-
-    def register(self, slot: Slot) -> str:
-        return self._name(slot)
 
     @cached_property
     def _watches(self) -> Mapping[str, Watch]:
@@ -235,7 +232,8 @@ class Lowering:
             names[slot] = f"{name}.{times}" if times else name
         return names
 
-    def _name(self, slot: Slot) -> str:
+    def register(self, slot: Slot) -> str:
+        """The name of a slot's register."""
         return self._names[slot]
 
     @cached_property
@@ -285,18 +283,20 @@ class Lowering:
         for layout in dict.fromkeys(slot.layout for slot in self._slots):
             own = one_slice(layout)
             made[layout] = {rank: extent(region) for rank, region in own.regions.items()}
-        return tuple((self._name(slot), made[slot.layout]) for slot in self._slots)
+        return tuple((self.register(slot), made[slot.layout]) for slot in self._slots)
 
     @cached_property
     def _active_names(self) -> tuple[tuple[str, Container[int]], ...]:
-        return tuple((self._name(slot), slot.layout.by_device) for slot in self._active)
+        return tuple((self.register(slot), slot.layout.by_device) for slot in self._active)
 
     @cached_property
     def _homes(self) -> tuple[tuple[str, Leaf, Layout, int], ...]:
         """By weight: its register, and where it is kept and first read."""
         homes = [self.home(node) for node in sorted(self.schedule.homes, key=lambda n: n.leaf.name)]
         first = self._first_uses
-        return tuple((self._name(s), s.value.node.leaf, s.layout, first.get(s, 0)) for s in homes)
+        return tuple(
+            (self.register(s), s.value.node.leaf, s.layout, first.get(s, 0)) for s in homes
+        )
 
     def _weights(self, rank: int) -> Iterable[Weight]:
         for name, leaf, layout, first in self._homes:
@@ -307,7 +307,7 @@ class Lowering:
     def _lower(self, number: int, step: steps.Step, ranks: Sequence[int], part: int) -> Lowered:
         match step:
             case steps.Load(slot):
-                name, leaf = self._name(slot), slot.value.node.leaf
+                name, leaf = self.register(slot), slot.value.node.leaf
                 regions = global_regions(slot.layout, part)
                 for rank in _holders(slot, ranks):
                     yield rank, Load(name, leaf, regions[rank])
@@ -317,7 +317,7 @@ class Lowering:
                 (result,) = step.results
                 for operand in step.operands:
                     for rank in _holders(operand, ranks):
-                        yield rank, Alias(self._name(operand), self._name(result), number)
+                        yield rank, Alias(self.register(operand), self.register(result), number)
             case steps.Compute():
                 yield from self._run(number, step, ranks, part)
 
@@ -325,7 +325,7 @@ class Lowering:
         self, number: int, step: steps.Reshard, ranks: Sequence[int], part: int
     ) -> Lowered:
         source, target = step.source, step.target
-        names, regular = (self._name(source), self._name(target)), regular_transfer(step)
+        names, regular = (self.register(source), self.register(target)), regular_transfer(step)
         if regular is not None and pattern(regular) is not None:
             for rank in ranks:
                 if (own := collective(regular, rank, *names, number)) is not None:
@@ -353,8 +353,8 @@ class Lowering:
     def _run(self, number: int, step: steps.Compute, ranks: Sequence[int], part: int) -> Lowered:
         placed = self._tasks(step, part)
         call = concrete(step.node.operator_call, self.where)
-        operands = tuple(self._name(slot) for slot in step.operands)
-        results = tuple(self._name(slot) for slot in step.results)
+        operands = tuple(self.register(slot) for slot in step.operands)
+        results = tuple(self.register(slot) for slot in step.results)
         recomputed = step.node in self.plan.recompute
         for rank in ranks:
             own = placed.get(rank)
@@ -385,25 +385,6 @@ def one_copy(layout: Layout, copy: int) -> Layout:
         (devices[min(copy, len(devices) - 1)], piece) for piece, devices in layout.holders.items()
     )
     return Layout(layout.type, tuple(sorted(chosen)))
-
-
-def _with_loss_in_parts(schedule: Schedule) -> Schedule:
-    """The schedule without a last resharding that would only put the loss together.
-
-    Each part of it has the gradient 1 anyway, and no rank need wait for another's before it starts
-    in the backward pass; parts are added up when the step has ended.
-    """
-    loss, *others = schedule.outputs
-    for number, step in enumerate(schedule.steps):
-        if not isinstance(step, steps.Reshard) or step.target != loss:
-            continue
-        rest = (*schedule.steps[:number], *schedule.steps[number + 1 :])
-        read = {slot for other in rest for slot in ends(other)[0]}
-        whole = loss.layout.type.pieces == 1
-        if loss in read or loss in others or not whole or is_sliced(step.source):
-            return schedule
-        return replace(schedule, steps=rest, outputs=(step.source, *others))
-    return schedule
 
 
 def _holders(slot: Slot, ranks: Iterable[int]) -> Iterable[int]:

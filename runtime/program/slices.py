@@ -66,6 +66,25 @@ def explicit(schedule: Schedule, outputs: Iterable[Value]) -> Schedule:
     return replace(schedule, steps=tuple(steps), outputs=shown)
 
 
+def with_loss_in_parts(schedule: Schedule) -> Schedule:
+    """The schedule without a last resharding that would only put the loss together.
+
+    Each part of it has the gradient 1 anyway, and no rank need wait for another's before it starts
+    in the backward pass; parts are added up when the step has ended.
+    """
+    loss, *others = schedule.outputs
+    for number, step in enumerate(schedule.steps):
+        if not isinstance(step, Reshard) or step.target != loss:
+            continue
+        rest = (*schedule.steps[:number], *schedule.steps[number + 1 :])
+        read = {slot for other in rest for slot in ends(other)[0]}
+        whole = loss.layout.type.pieces == 1
+        if loss in read or loss in others or not whole or is_sliced(step.source):
+            return schedule
+        return replace(schedule, steps=rest, outputs=(step.source, *others))
+    return schedule
+
+
 def roles(schedule: Schedule, where: str) -> Roles:
     """The roles of all steps. Raises InputError for a tail that is not linear, and for a weight
     that is stored in slices."""

@@ -148,17 +148,13 @@ class Training:
         self._finite.note(gradients, self._updater.updates + 1)
         self._updater.update(gradients)
 
-    def _watch(self, number: int, loss: float, keeper: Keeper | None) -> None:
-        """Warn at the first step that is not finite, or end there."""
-        if self._finite.after(number, loss):
-            self._say(keeper)
-
     def _finish(self, keeper: Keeper | None) -> None:
-        """The same for the last gradients."""
+        """Learn of the last gradients."""
         if self._finite.finish():
             self._say(keeper)
 
     def _say(self, keeper: Keeper | None) -> None:
+        """Warn of what is not finite, or end the run where that was asked for."""
         if self._options.stops_not_finite:
             kept = ""
             if keeper is not None:
@@ -183,7 +179,8 @@ class Training:
             step, left_out = FinishedStep(number + 1, loss, seconds, left_out), 0
             if self._world.rank == 0:
                 observe(step)
-            self._watch(step.number, loss, keeper)
+            if self._finite.after(step.number, loss):
+                self._say(keeper)
             yield step
 
     def _taken(self, updates: int) -> tuple[float, float]:

@@ -89,11 +89,11 @@ class LoopbackRendezvous(RendezvousHandler):
         return True
 
 
-def _create(parameters: RendezvousParameters) -> RendezvousHandler:
-    return LoopbackRendezvous(parameters.run_id)
-
-
 def register() -> str:
     """Make it known to torchrun's machinery, and return its name there."""
-    rendezvous_handler_registry.register(BACKEND, _create)
+
+    def create(parameters: RendezvousParameters) -> RendezvousHandler:
+        return LoopbackRendezvous(parameters.run_id)
+
+    rendezvous_handler_registry.register(BACKEND, create)
     return BACKEND

@@ -80,7 +80,8 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
             proposed = nonces
             store.set("unity/proposal", json.dumps([uuid4().hex, nonces]))
         name = _accepted(store, rank, nonce)
-        if name is not None and rank == 0 and _all_accept(store, name, size):
+        accepted = (_get(store, f"unity/accepted/{other}") for other in range(size))
+        if name is not None and rank == 0 and all(known == name for known in accepted):
             store.set("unity/go", name)
         if name is not None and _get(store, "unity/go") == name:
             return name
@@ -106,10 +107,6 @@ def _accepted(store: Store, rank: int, nonce: str) -> str | None:
         return None
     store.set(f"unity/accepted/{rank}", name)
     return str(name)
-
-
-def _all_accept(store: Store, name: str, size: int) -> bool:
-    return all(_get(store, f"unity/accepted/{rank}") == name for rank in range(size))
 
 
 def _get(store: Store, key: str) -> str | None:

@@ -124,7 +124,7 @@ class Device:
             if expected is None:
                 continue
             if places != expected.operands:
-                problem = _other_places(run, places, expected)
+                problem = next(_differences(run, places, expected))
                 continue
             wrong = expected.task_problem(run.task, run.starts, call.values)
             if wrong is None and run.recomputed != operation.recomputed:
@@ -193,10 +193,6 @@ def _first_rows(run: Run, place: Place) -> object:
         return run.task.attributes.get("rows")
     samples = place.extent[0]
     return samples // run.task.length("g") if run.call.operator == GROUP_NORM else samples
-
-
-def _other_places(run: Run, places: tuple[Place, ...], expected: Expected) -> str:
-    return next(_differences(run, places, expected))
 
 
 def _differences(run: Run, places: tuple[Place, ...], expected: Expected) -> Iterator[str]:
