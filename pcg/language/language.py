@@ -62,21 +62,7 @@ from pcg.language.template import (
     EquationError,
     Template,
     is_index_name,
-    parse_template,
 )
-
-__all__ = [
-    "Declared",
-    "Dimension",
-    "Equation",
-    "EquationError",
-    "Operand",
-    "Output",
-    "Template",
-    "expand",
-    "parse_template",
-    "size_of",
-]
 
 
 @dataclass

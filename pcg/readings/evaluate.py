@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Graph, Node, Value
 from pcg.graph.opaque import refuse_opaque
 from pcg.language import expr
+from pcg.language.equation import Output
 from pcg.language.expr import Expr
-from pcg.language.language import Output
 from pcg.language.poly import Poly
 from pcg.readings.ring import Array, IndexArray, Ring
 from pcg.types.halo import open_typing

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from pcg.errors import OperatorError
-from pcg.language.language import Equation
+from pcg.language.equation import Equation
 from pcg.language.poly import Poly
 from pcg.types.halo import check_halos, check_widths, halos_after, open_typing
 from pcg.types.local import Axis, LocalTyping

@@ -18,8 +18,8 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
 
+from pcg.language.equation import Dimension, Equation, size_of
 from pcg.language.expr import Max, Sum, accesses, walk
-from pcg.language.language import Dimension, Equation, size_of
 from pcg.language.normal import Element, Function, NormalForm, Normalizer, Term, elements, stem
 from pcg.language.poly import Poly
 

@@ -16,7 +16,8 @@ from hashlib import blake2b
 from typing import Any
 
 from pcg.errors import OperatorError
-from pcg.language.language import Equation, expand
+from pcg.language.equation import Equation
+from pcg.language.language import expand
 from pcg.language.poly import Poly
 from pcg.language.template import Declared, EquationError, Template, parse_template
 from pcg.types import local
