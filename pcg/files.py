@@ -95,7 +95,7 @@ def read_json(path: str | Path, model: type[M], limit: int | None = None) -> M:
 
 
 def parse_json(text: str, where: str, model: type[M]) -> M:
-    """The same for the text of a file, which errors call ``where``."""
+    """Return the text of a JSON file as a `model`. Errors call the file ``where``."""
     try:
         json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:

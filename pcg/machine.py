@@ -107,7 +107,7 @@ class Level(FileModel):
     """What all_gather and reduce_scatter over this level reach, where it was measured; without it
     what follows from ``latency`` and ``bandwidth``."""
     all_reduce: Rate | None = None
-    """The same of all_reduce, whatever algorithm is behind it."""
+    """What all_reduce over this level reaches, whatever algorithm is behind it."""
 
     def rate(self, of: Pattern) -> Rate:
         """What a step of a collective takes, or a message."""

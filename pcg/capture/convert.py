@@ -47,7 +47,7 @@ class Captured:
     that feeds it.
     Statistics that a batch norm keeps for later are none, as training does not read them."""
     statistics: tuple[RunningFile, ...] = ()
-    """Those."""
+    """What batch norms keep for later."""
     norm_groups: int = 1
     """In how many groups of samples batch norms take their statistics (``pcg.capture.groups``); 1
     for a module without any."""

@@ -95,7 +95,7 @@ def parse_call(function: str) -> TorchCall:
 
 
 def check_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]) -> None:
-    """That a call does nothing but compute tensors from others.
+    """Check that a call does nothing but compute tensors from others.
 
     Raises ValueError for a function that changes its operands, draws random numbers, or is none of
     torch's documented ones; and for an argument that is a text, file, device or generator.
@@ -113,8 +113,8 @@ def check_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format
 
 
 def try_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]) -> None:
-    """That a call, which has been checked, returns what is declared: it is made on tensors without
-    elements. Torch takes seconds to prepare for that, the first time.
+    """Check that a call, which ``check_call`` let pass, returns what is declared. It is made on
+    tensors without elements, for which torch takes seconds to prepare, the first time.
 
     Raises ValueError where it cannot be called so, and for results of another format.
     """

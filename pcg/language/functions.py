@@ -131,5 +131,5 @@ FUNCTIONS: dict[str, ScalarFunction] = {
         ),
     )
 }
-"""Those that equations may call. ``any1`` to ``any3`` stand for any function in a rule (see
+"""The functions that equations may call. ``any1`` to ``any3`` stand for any function in a rule (see
 ``pcg.ops.stand_ins``); evaluated, they are one that has no laws."""

@@ -14,7 +14,7 @@ class Registry(Mapping[str, Operator]):
 
     def __init__(self, built_in: Iterable[Operator]) -> None:
         self.built_in = frozenset(built_in)
-        """Those that come with Unity."""
+        """The operators that come with Unity."""
         self._by_name = {operator.name: operator for operator in built_in}
         own(self.built_in)
 

@@ -202,7 +202,7 @@ def evaluate_values(
     ring: Ring,
     extra: Mapping[str, int],
 ) -> tuple[Array, ...]:
-    """The same for some values; ``nodes``: all that they depend on, operands first."""
+    """G of some values. ``nodes``: all that they depend on, operands first."""
 
     def run(node: Node, inputs: list[Array]) -> tuple[Array, ...]:
         return evaluate_call(concrete(node.operator_call, extra), inputs, ring)

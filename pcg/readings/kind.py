@@ -103,8 +103,8 @@ def free_symbols(value: Expr) -> frozenset[str]:
 
 
 def passes_gradients(value: Expr, needs: Collection[int]) -> frozenset[int]:
-    """Those of some operands, by position, whose gradients pass through a value: which of two
-    elements a test for equality compares does not change smoothly."""
+    """The operands among ``needs``, by position, whose gradients pass through a value. Through a
+    test for equality none does."""
     if isinstance(value, Access):
         return frozenset({value.operand}.intersection(needs))
     if isinstance(value, Apply) and value.function == "eq":

@@ -316,8 +316,8 @@ def _manifest(path: Path) -> Manifest:
 
 
 def _check_kind(path: Path) -> None:
-    """That there is a file, and no link to one elsewhere, pipe or device: to read these may take
-    for ever."""
+    """Raise _Damaged unless a path is a plain file. A link may lead elsewhere, and to read a pipe
+    or device may take for ever."""
     if not path.is_file():
         raise _Damaged(f"{path.name} is {'no file' if path.exists() else 'missing'}")
     if path.is_symlink():

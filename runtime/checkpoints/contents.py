@@ -25,7 +25,7 @@ from runtime.checkpoints.pickles import check_names
 
 CONTENTS = "contents.json"
 PICKLED = ".metadata"
-"""The same in DCP's own form."""
+"""The table of contents in DCP's own form."""
 _LIMIT = 256 * 1024 * 1024
 """Bytes of the table: some three million pieces."""
 DATA = r"__\d{1,7}_\d{1,7}\.distcp"

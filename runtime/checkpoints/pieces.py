@@ -135,8 +135,8 @@ def _read(file: BinaryIO, piece: PieceFile, dtype: str) -> Tensor:
 
 
 def _check(description: bytes, piece: PieceFile, dtype: str) -> None:
-    """That a pickle describes a contiguous tensor of a shape and a number format. It is looked at,
-    not loaded."""
+    """Raise ValueError unless a pickle describes a contiguous tensor of a piece's shape and of the
+    number format. The pickle is looked at, not loaded."""
     names: list[str] = []
     numbers: list[int] = []
     for operation, argument, _ in pickletools.genops(description):

@@ -117,8 +117,8 @@ def run_task(
 def run_equation(
     call: Call, task: Task, blocks: Sequence[Tensor], starts: Sequence[tuple[int, ...]]
 ) -> tuple[Tensor, ...]:
-    """The same from the operator's equation alone. The first block sets dtype and device; a
-    constant, which has none, takes torch's default."""
+    """The output blocks of a task by the operator's equation alone. The first block sets dtype and
+    device; a constant, which has no block, takes torch's default."""
     equation = call.instance(tuple(block.dim() for block in blocks))
     sizes = {f"|{name}|": size for name, size in task.sizes.items()}
     sizes |= {name: call.integer(name) for name in call.operator.sizes}

@@ -34,10 +34,10 @@ class Passes:
     program: Program
     source: InputSource
     blocks: tuple[Block, ...] = field(init=False)
-    """Those of what is done once, before any slices."""
+    """The blocks that run once, before any slices."""
     backward_blocks: tuple[Block, ...] = field(init=False)
-    """Those that add to gradients last, in such an order that they go back from the end: what is
-    done once, what joins slices, and the last slice."""
+    """The blocks that add to gradients last, in such an order that they go back from the end: what
+    is done once, what joins slices, and the last slice."""
     outputs: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
     """Of the last pass, by register."""
     scale: float = field(init=False, default=1.0)

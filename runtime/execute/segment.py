@@ -43,7 +43,7 @@ class Segment:
     drops: tuple[tuple[str, ...], ...]
     """After each instruction, the registers that nothing more of the segment reads."""
     ends: frozenset[str]
-    """Those of ``reads`` that nothing reads after it."""
+    """The registers of ``reads`` that nothing reads after the segment."""
 
     @property
     def makes(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class Segment:
 
     @property
     def position(self) -> int:
-        """That of its first instruction in the schedule."""
+        """The position of its first instruction in the schedule."""
         return self.instructions[0].position
 
 

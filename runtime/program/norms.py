@@ -82,4 +82,4 @@ FIRST_STATISTICS = Operator(
     sizes=("rows",),
     kernel=lambda task, x: _statistics(task, x[: task.attributes["rows"]]),
 )
-"""Those of the first rows."""
+"""Mean and unbiased variance of the first rows alone."""

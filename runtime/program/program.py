@@ -152,8 +152,7 @@ class Exchange:
 
     @property
     def adjoint(self) -> Exchange:
-        """The same map read backwards: gradients take the backward pass and add up at the
-        source."""
+        """The map read backwards: gradients go back the same ways and add up at the source."""
         kept = tuple(LocalCopy(k.target, k.source) for k in self.kept)
         ends = self.target, self.source
         return Exchange(*ends, self.receives, self.sends, kept, self.active, self.position)

@@ -134,7 +134,7 @@ def run_plan(
     observe: Observer,
     begins: Begins = _ignore,
 ) -> RunReport | None:
-    """The same among ranks that are already connected."""
+    """Train as one of ranks that are connected already."""
     made = prepare(lowering, options, world)
     plan, seed, recipe = lowering.plan, options.seed, options.recipe
     executor, training = made.executor, made.training

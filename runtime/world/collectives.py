@@ -113,7 +113,7 @@ class World:
                     self._channels[channel] = self.network.group(everyone)
 
     def apart(self) -> World:
-        """The same ranks, which a thread of each of them can talk in. All have to call together."""
+        """A world of the same ranks for a second thread of each. All have to call together."""
         if self.size == 1:
             return World()
         with self.reporting("creating the group of checkpoints"):
@@ -199,7 +199,7 @@ class World:
             torch.cuda.synchronize(self.device)
 
     def begin(self, phase: PassName) -> None:
-        """Let torch's profiler know that a way begins, if it wants to."""
+        """Mark the beginning of a pass for torch's profiler, while it records."""
         if self.marks:
             with torch.profiler.record_function(f"{PHASE}{phase}"):
                 pass
@@ -278,7 +278,7 @@ class World:
 
 @contextmanager
 def _marked(where: str, what: str) -> Generator[None]:
-    """The same, for the profiler to see."""
+    """Mark a communication for the profiler, and name it where it fails."""
     with torch.profiler.record_function(f"{MARK}{what}"), _reported(where, what):
         yield
 

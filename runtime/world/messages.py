@@ -55,7 +55,7 @@ def run_exchange(
     dtype: torch.dtype,
     channel: PassName = "forward",
 ) -> Tensor | None:
-    """The same for messages; one that is local can be differentiated."""
+    """This rank's piece of the target of messages. A local exchange can be differentiated."""
     if is_local(exchange):
         return None if shape is None else _local(world, exchange, source, shape, dtype)
     sent, lengths = _packed(exchange.sends, source), _lengths(exchange.receives)

@@ -67,7 +67,7 @@ class Network:
         return made if isinstance(made, dist.ProcessGroup) else None
 
     def apart(self, size: int) -> Network:
-        """The same ranks in a group of their own, on the CPU, for a thread beside this one. All
+        """A network of the same ranks with a group of its own, on the CPU, for a second thread. All
         ranks have to call together."""
         made = Network(self._timeout)
         made.everyone = dist.new_group(list(range(size)), timeout=self._timeout, backend="gloo")

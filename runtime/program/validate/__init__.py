@@ -92,7 +92,7 @@ def each_followed(
 
 
 def validate_lowered(lowering: Lowering, itemsize: int = FLOAT32) -> None:
-    """The same for the programs that a plan is lowered to."""
+    """Validate the programs that a plan is lowered to. Raises ProgramError as ``validate`` does."""
     with uncollected():
         validate(lowering.plan, lowering.programs(), lowering.where, itemsize)
 

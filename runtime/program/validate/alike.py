@@ -218,9 +218,9 @@ def made_by_all(
     places: Sequence[Sequence[Place]],
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
 ) -> tuple[Sequence[PlanTensor], Sequence[Sequence[Place]]] | None:
-    """The same for a row that all ranks have, of one form, by rank: the tensors that the row makes,
-    and a column of places for each. ``places``: a column for each register that is read;
-    ``shapes``: each rank's."""
+    """What all ranks make of a row that they have in one form: the tensors, and a column of places
+    for each. ``places``: a column for each register that is read; ``shapes``: each rank's. None
+    where some rank's row is right in no known reading."""
     form = rows[0].form
     given = list(zip(*places, strict=True)) if places else [()] * len(rows)
     for reading in form.readings:

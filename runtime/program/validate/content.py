@@ -62,9 +62,9 @@ class Places:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, Region], Place] = {}
         self.rows: dict[object, tuple[Place, ...]] = {}
-        """Those of all tasks of a view, by what they follow from."""
+        """The places of all tasks of a view, by what they follow from."""
         self.collected: dict[object, tuple[object, list[Place]]] = {}
-        """Those that the members of a collective have after it, by what they follow from."""
+        """The places of a collective's members after it, by what they follow from."""
 
     def of(self, first: int, last: int, region: Region) -> Place:
         key = first, last, region

@@ -49,7 +49,7 @@ class Work:
         return known.get(device)
 
     def columns(self, part: int, ranks: int) -> Columns:
-        """The same by rank, for all."""
+        """What each of some ranks does with a slice in time, as columns."""
         key = part, ranks
         known = self._columns.get(key)
         if known is None:

@@ -86,7 +86,7 @@ def _collected(
 def _summed(
     members: Sequence[Member], sends: tuple[Region, ...] | None, places: Places
 ) -> list[Content]:
-    """The same where all have the same block, of different partials."""
+    """What members hold after a collective on one block, of which each has other partials."""
     shape = members[0].source.place.extent
     whole = assemble([fragment(m.source, None, None) for m in members], shape, places)
     contents: list[Content] = []

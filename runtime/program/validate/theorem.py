@@ -202,7 +202,7 @@ def region(tensor: ParallelTensor, block: Sequence[int], part: int) -> Region:
 def regions_of(
     tensor: ParallelTensor, block: Sequence[Column | None], part: int, count: int
 ) -> list[Region]:
-    """The same for so many blocks, a digit of each by dimension."""
+    """The global indices of ``count`` blocks of a slice. ``block``: their digits by dimension."""
     d = tensor.degrees
     widths: dict[int, tuple[int, int]] = {halo.dim: halo.widths for halo in d.halos}
     spans: list[Iterable[tuple[int, int]]] = []
