@@ -6,6 +6,7 @@ writes. A task's blocks then lie just as its output does, and no index need be l
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -80,23 +81,24 @@ class _Reader:
 
 
 def _plus(a: _Part, b: _Part) -> _Part:
-    if not callable(a):
-        if not callable(b):
-            return a + b
-        return lambda blocks: b(blocks) + a
-    if not callable(b):
-        return lambda blocks: a(blocks) + b
-    return lambda blocks: a(blocks) + b(blocks)
+    return _combined(operator.add, a, b)
 
 
 def _times(a: _Part, b: _Part) -> _Part:
+    if a == -1.0 and callable(b):
+        return lambda blocks: -b(blocks)
+    return _combined(operator.mul, a, b)
+
+
+def _combined(combine: Callable[[Any, Any], Any], a: _Part, b: _Part) -> _Part:
+    """A sum or product, in which the order does not matter."""
     if not callable(a):
         if not callable(b):
-            return a * b
-        return (lambda blocks: -b(blocks)) if a == -1.0 else lambda blocks: b(blocks) * a
+            return combine(a, b)
+        a, b = b, a
     if not callable(b):
-        return lambda blocks: a(blocks) * b
-    return lambda blocks: a(blocks) * b(blocks)
+        return lambda blocks: combine(a(blocks), b)
+    return lambda blocks: combine(a(blocks), b(blocks))
 
 
 def _applied(function: str, args: list[_Part]) -> _Part:

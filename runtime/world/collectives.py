@@ -21,7 +21,7 @@ from runtime.program.program import Group, PassName
 from runtime.world.blame import Pulse
 from runtime.world.error_names import words
 from runtime.world.loopback import stay_on_this_computer
-from runtime.world.network import Handle, Network, Work
+from runtime.world.network import FlatName, Handle, Network, Work
 from runtime.world.orphans import end_undisturbed
 from runtime.world.rendezvous import own_store, pulse_store
 from runtime.world.status import TRY_AGAIN
@@ -138,28 +138,18 @@ class World:
     def all_gather(self, values: Tensor, group: Group) -> Tensor:
         """The members' flat tensors, all of one length, one after the other."""
         gathered = values.new_empty(len(group) * len(values))
-        with self.reporting(f"all_gather over {group}"):
-            own, members = values.contiguous(), self._groups[group]
-            self.network.collective("all_gather", gathered, own, members)
-        return gathered
+        return self._collective("all_gather", gathered, values, group)
 
     def reduce_scatter(self, values: Tensor, group: Group) -> Tensor:
         """This rank's part of the sum of the members' flat tensors, cut in as many as there are
         members."""
         part = values.new_empty(len(values) // len(group))
-        with self.reporting(f"reduce_scatter over {group}"):
-            own, members = values.contiguous(), self._groups[group]
-            self.network.collective("reduce_scatter", part, own, members)
-        return part
+        return self._collective("reduce_scatter", part, values, group)
 
     def all_to_all(self, values: Tensor, group: Group) -> Tensor:
         """Of flat tensors that are cut in as many parts as there are members, the part that each
         member has for this rank, one after the other."""
-        received = torch.empty_like(values)
-        with self.reporting(f"all_to_all over {group}"):
-            own, members = values.contiguous(), self._groups[group]
-            self.network.collective("all_to_all", received, own, members)
-        return received
+        return self._collective("all_to_all", torch.empty_like(values), values, group)
 
     def exchange(
         self,
@@ -264,6 +254,11 @@ class World:
         self.doing, self.waits, self.since = what, False, monotonic()
         yield
         (self.doing, self.waits), self.since = before, monotonic()
+
+    def _collective(self, name: FlatName, result: Tensor, values: Tensor, group: Group) -> Tensor:
+        with self.reporting(f"{name} over {group}"):
+            self.network.collective(name, result, values.contiguous(), self._groups[group])
+        return result
 
     def _settle(self, messages: Iterable[_Sent]) -> None:
         for message in messages:

@@ -11,6 +11,7 @@ from support.graphs.operators import known_within
 from pcg.errors import InputError
 from pcg.ops import OPERATORS
 from pcg.ops.user import load_operators, read_operators
+from pcg.types.operator import Operator
 
 GOOD = """
 from pcg.types.operator import Operator
@@ -110,3 +111,15 @@ def test_a_wrong_file_is_one_line(text: str, says: str, tmp_path: Path) -> None:
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         load_operators(tmp_path / "none.py")
+
+
+def test_a_known_name_is_not_given_to_another_operator() -> None:
+    """And then none of the others is added either."""
+    new, other = Operator("new_one", "out[i...] = x[i...]"), Operator("relu", "out[i...] = x[i...]")
+    with pytest.raises(InputError, match="operator relu: the name is taken"):
+        OPERATORS.add([new, other])
+    assert "new_one" not in OPERATORS
+    OPERATORS.add([new])
+    OPERATORS.add([new])
+    assert OPERATORS["new_one"] is new
+    assert new not in OPERATORS.built_in
