@@ -89,11 +89,12 @@ class LoopbackRendezvous(RendezvousHandler):
         return True
 
 
+def _create(parameters: RendezvousParameters) -> RendezvousHandler:
+    return LoopbackRendezvous(parameters.run_id)
+
+
 def register() -> str:
     """Make it known to torchrun's machinery, and return its name there."""
-
-    def create(parameters: RendezvousParameters) -> RendezvousHandler:
-        return LoopbackRendezvous(parameters.run_id)
-
-    rendezvous_handler_registry.register(BACKEND, create)
+    # The same function each time, which torch takes for one registration.
+    rendezvous_handler_registry.register(BACKEND, _create)
     return BACKEND
