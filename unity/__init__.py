@@ -1,1 +1,1 @@
-"""The public face: the command line, and the operations behind it."""
+"""The public face: the command line. Each module here declares the options of one command."""

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = given[0] if given else "--help"
     if command in COMMANDS:
-        # Imported only now, and only the one: torch and z3 take seconds to load.
+        # Imported only now, and only the one: help needs none of the others.
         run_app(import_module(f"unity.{command}").app, command, given[1:])
     run_command(lambda: _answer(command))
 

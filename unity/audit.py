@@ -1,4 +1,4 @@
-"""`unity audit`: check that a plan follows from its model by proved rules.
+"""Options of `unity audit`, which checks that a plan follows from its model by proved rules.
 
 python -m unity.optimize mlp-tiny -o plan.json
 python -m unity.audit plan.json
@@ -15,6 +15,7 @@ import typer
 
 from pcg.budget import Budget
 from unity.support.cli import app_of, run_app
+from unity.support.options import AsJson, Memory, Operators, Rules
 
 BUDGET = Budget(seconds=120)
 """For one plan: ours take a few seconds."""
@@ -29,41 +30,36 @@ class Options:
     """
 
     plan: Annotated[Path, typer.Argument(help="A plan file.")]
-    rules: Annotated[
-        Path | None, typer.Option(help="Rule library; by default the generated one.")
-    ] = None
+    rules: Rules = None
     certificates: Annotated[
         Path | None, typer.Option(help="By default certificates.jsonl.xz beside the library.")
     ] = None
-    operators: Annotated[
-        Path | None, typer.Option(help="A Python file that declares further operators.")
-    ] = None
+    operators: Operators = None
     model: Annotated[
         str | None,
         typer.Option(
-            help="What the plan has to be of: a model's name or FILE.py:FUNCTION, which is run."
-            " By default the name that the plan gives, where that is one of Unity's."
+            help="Model of the plan: a name, or FILE.py:FUNCTION, which is run. By default the one"
+            " that the plan names, if that is in the zoo."
         ),
     ] = None
     machine: Annotated[
         str | None,
-        typer.Option(help="What it has to be for; by default the preset that the plan names."),
+        typer.Option(help="Machine of the plan; by default the preset that it names."),
     ] = None
     solver: Annotated[
-        list[str] | None,
-        typer.Option(help="z3 (the default) or cvc5; may be repeated."),
+        list[str] | None, typer.Option(help="z3 or cvc5; may be repeated. By default z3.")
     ] = None
     capture: Annotated[bool, typer.Option(help="Capture the model again.")] = True
     proofs: Annotated[bool, typer.Option(help="Check the rules' certificates.")] = True
     seconds: Annotated[
-        int, typer.Option(min=1, help="Processor time for the derivation and the proofs.")
+        int, typer.Option(min=1, help="Processor time for each part; with more it is unknown.")
     ] = BUDGET.seconds
-    memory: Annotated[int, typer.Option(min=64, help="MiB for these.")] = BUDGET.memory
+    memory: Memory = BUDGET.memory
     hardware: Annotated[
         bool, typer.Option(" /--no-machine", help="Leave out whether the machine is the plan's.")
     ] = True
     jobs: Annotated[int, typer.Option(min=1, max=3, help="Processes.")] = 3
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+    as_json: AsJson = False
 
     @property
     def budget(self) -> Budget:
@@ -72,7 +68,6 @@ class Options:
 
 
 app = app_of(Options, "unity.commands.audit")
-
 
 if __name__ == "__main__":
     run_app(app, "audit")

@@ -1,4 +1,4 @@
-"""`unity profile`: measure operators and links of this machine for the cost model.
+"""Options of `unity profile`, which measures operators and links for the cost model.
 
 python -m unity.profile --machine local -o profile.json
 torchrun --nnodes 2 --nproc-per-node 8 ... -m unity.profile --machine dgx-a100 --nodes 2
@@ -7,172 +7,41 @@ python -m unity.optimize mlp-tiny --machine local --profile profile.json -o plan
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from pcg.errors import InputError
-from pcg.files import check_writable, write_text_atomic
-from pcg.machine import DType, Machine, load_machine
-from pcg.plan.profile import LinkSeries, OperatorSeries, Point, Profile, link_rate
-from runtime.world.launch import launch
-from unity.support.cli import PlainConsole, new_app, run_app, say
-
-if TYPE_CHECKING:
-    from runtime.train.measure import Measured, Timing
-
-FORMATS: dict[str, tuple[DType, ...]] = {
-    "cpu": ("float32", "float64"),
-    "gpu": ("float32", "float64", "bf16", "fp16"),
-}
-"""What is measured on each kind of device unless something else is asked for."""
-TIMEOUT = 120.0
-"""Seconds that a communication may take."""
-
-app = new_app()
+from unity.support.cli import app_of, run_app
+from unity.support.options import AsJson, Machine
 
 
-@app.command()
-def profile(
-    machine: Annotated[str, typer.Option(help="A preset, or a machine file.")] = "local",
+@dataclass(frozen=True)
+class Options:
+    """Measure this computer as the MACHINE of plans; one process a device."""
+
+    machine: Machine = "local"
     nodes: Annotated[
-        int, typer.Option(min=1, help="Measure between so many nodes too, under torchrun on each.")
-    ] = 1,
+        int, typer.Option(min=1, help="Number of nodes to measure between, under torchrun on each.")
+    ] = 1
     devices: Annotated[
         int | None,
-        typer.Option(help="Measure with so many at work; by default those of a node that are here"),
-    ] = None,
+        typer.Option(help="Number of devices at work; by default those of a node that are here."),
+    ] = None
     precision: Annotated[
         list[str] | None,
-        typer.Option(help="Number formats: float32, float64, bf16, fp16; by default all that pay."),
-    ] = None,
+        typer.Option(
+            help="float32, float64, bf16 or fp16; may be repeated. By default all that pay."
+        ),
+    ] = None
     out: Annotated[Path, typer.Option("-o", "--out", help="Profile to write.")] = Path(
         "profile.json"
-    ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
-) -> None:
-    """Measure this computer as the MACHINE of plans; one process a device."""
-    target = _target(load_machine(machine), nodes)
-    formats = _formats(target, precision)
-    check_writable(out)
-    found = _measured(target, formats, devices)
-    if found is None:
-        return
-    content = _profile(target, found)
-    text = json.dumps(content.model_dump(mode="json"), indent=1)
-    write_text_atomic(out, text + "\n")
-    if as_json:
-        say(text)
-    else:
-        _print(content, out)
-
-
-def _target(machine: Machine, nodes: int) -> Machine:
-    """The machine with so many nodes, whose processes torchrun has to have started."""
-    if nodes == 1:
-        return machine
-    found = machine.with_nodes(nodes)
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if processes != found.devices:
-        problem = f"expected {found.devices} processes that torchrun started, got {processes}"
-        raise InputError("--nodes", problem)
-    return found
-
-
-def _formats(machine: Machine, wanted: list[str] | None) -> tuple[DType, ...]:
-    known = FORMATS[machine.device.kind]
-    for name in wanted or ():
-        if name not in known:
-            raise InputError("--precision", f"{name}: expected some of {', '.join(known)}")
-    return tuple(name for name in known if not wanted or name in wanted)
-
-
-def _measured(machine: Machine, formats: Sequence[DType], devices: int | None) -> Measured | None:
-    """Measure as one of torchrun's processes, or in processes of our own; rank 0's answer."""
-    units = (*machine.units, machine.devices)
-    job = (machine.device.kind, formats, units, TIMEOUT)
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return work(*job)
-    here = machine.devices_per_node
-    if machine.device.kind == "gpu":
-        import torch
-
-        here = min(here, torch.cuda.device_count())
-        if not here:
-            raise InputError("machine", f"{machine.name} has GPUs, this computer has none")
-    count = here if devices is None else devices
-    if not 1 <= count <= here:
-        where = "--devices" if devices is not None else "machine"
-        raise InputError(where, f"expected 1 to {here} devices of this computer, got {count}")
-    # A process of its own even for one device: this one may have set torch up otherwise.
-    return launch(work, job, count)
-
-
-def work(
-    kind: str, formats: Sequence[DType], units: Sequence[int], timeout: float
-) -> Measured | None:
-    """One process's part."""
-    # Here because --help can do without torch.
-    from runtime.train.measure import measure
-
-    return measure("gpu" if kind == "gpu" else "cpu", formats, units, timeout)
-
-
-def _profile(machine: Machine, found: Measured) -> Profile:
-    operators = [
-        OperatorSeries(kind=kind, dtype=dtype, points=_points(series))
-        for (kind, dtype), series in found.operators.items()
-    ]
-    links = [
-        LinkSeries(level=level.name, of=link.of, devices=link.devices, points=_points(link.timings))
-        for level, links in zip(machine.levels, found.links, strict=False)
-        for link in links
-    ]
-    return Profile(
-        schema_version=1,
-        machine=machine.name,
-        device=found.device,
-        operators=tuple(operators),
-        links=tuple(links),
     )
+    as_json: AsJson = False
 
 
-def _points(series: Sequence[Timing]) -> tuple[Point, ...]:
-    return tuple(Point(size=t.size, seconds=t.seconds, spread=t.spread) for t in series)
-
-
-def _print(content: Profile, out: Path) -> None:
-    console = PlainConsole()
-    table = Table(title=f"{content.machine}: {content.device}")
-    for heading in ("what", "format", "least", "spread", "best rate"):
-        table.add_column(heading, justify="left" if heading in ("what", "format") else "right")
-    for series in content.operators:
-        unit = "FLOP/s" if series.kind in ("contraction", "function") else "B/s"
-        table.add_row(series.kind, series.dtype, *_summary(series.points, unit))
-    for link in content.links:
-        table.add_row(f"{link.of}, {link.level}", "", *_summary(link.points, "B/s"))
-    console.print(table)
-    for link in content.links:
-        rate = link_rate(link, out)
-        console.print(
-            f"{link.level}, {link.of}: latency {rate.latency * 1e6:.3g} us a step,"
-            f" bandwidth {rate.bandwidth / 1e9:.3g} GB/s",
-            soft_wrap=True,
-        )
-    console.print(f"written to {out}", soft_wrap=True)
-
-
-def _summary(points: Sequence[Point], unit: str) -> tuple[str, str, str]:
-    """The time of the smallest, how much times vary, and what the fastest reaches."""
-    spread = max(point.spread / point.seconds for point in points)
-    rate = max(point.size / point.seconds for point in points)
-    return f"{points[0].seconds * 1e6:.3g} us", f"{spread:.0%}", f"{rate / 1e9:.3g} G{unit}"
-
+app = app_of(Options, "unity.commands.profile")
 
 if __name__ == "__main__":
     run_app(app, "profile")

@@ -159,51 +159,45 @@ def placements() -> str:
     return svg(960, 245, "Shard, Replicate and Partial of one tensor on two devices", parts)
 
 
+def _product(left: int, x: list[list[str]], w: list[list[str]], out: list[list[str]]) -> list[str]:
+    """A matrix product of three grids, from such a place on."""
+    return [
+        *_grid(left, 100, x, 20),
+        text(left + 90, 145, "x", 16),
+        *_grid(left + 102, 100, w, 20),
+        text(left + 175, 145, "=", 18),
+        *_grid(left + 192, 100, out, 20),
+    ]
+
+
 def matmul_cuts() -> str:
     """The three indices of a matrix product, cut in two."""
     none, one, two = "#ffffff", COLOURS[0], COLOURS[1]
-    rows = [[one] * 3, [one] * 3, [two] * 3, [two] * 3]
-    sums, wide = [[one, one, two, two]] * 4, [[one] * 4, [one] * 4, [two] * 4, [two] * 4]
+    rows, columns = [[one] * 3] * 2 + [[two] * 3] * 2, [[one, two, two]] * 4
+    wide, halves = [[one] * 4] * 2 + [[two] * 4] * 2, [[one, one, two, two]] * 4
+    whole, sums = [[none] * 4] * 4, [[none] * 3] * 4
     cases = (
-        ("cut a", "x Shard(0), w Replicate", wide, [[none] * 3] * 4, rows, "out Shard(0)"),
-        (
-            "cut n",
-            "x Replicate, w Shard(1)",
-            [[none] * 4] * 4,
-            [[one, two, two]] * 4,
-            [[one, two, two]] * 4,
-            "out Shard(1)",
-        ),
+        ("cut a", "x Shard(0), w Replicate", (wide, sums, rows), "out Shard(0)"),
+        ("cut n", "x Replicate, w Shard(1)", (whole, columns, columns), "out Shard(1)"),
         (
             "cut k",
             "x Shard(1), w Shard(0)",
-            sums,
-            [[one] * 3, [one] * 3, [two] * 3, [two] * 3],
-            [[none] * 3] * 4,
+            (halves, rows, sums),
             "out Partial: two values to add up",
         ),
     )
     parts = [text(480, 28, "out[a, n] = sum k: x[a, k] * w[k, n]", 16, bold=True)]
-    for at, (name, how, x, w, out, result) in enumerate(cases):
+    for at, (name, how, grids, result) in enumerate(cases):
         left = 20 + 320 * at
         parts += [
             text(left + 140, 62, name, 15, bold=True),
             text(left + 140, 82, how, 12, colour=GREY),
-            *_grid(left, 100, x, 20),
-            text(left + 90, 145, "x", 16),
-            *_grid(left + 102, 100, w, 20),
-            text(left + 175, 145, "=", 18),
-            *_grid(left + 192, 100, out, 20),
+            *_product(left, *grids),
             text(left + 140, 206, result, 12),
         ]
-    parts += [
-        rectangle(330, 224, 16, 16, one),
-        text(354, 237, "device 0", 12, anchor="start"),
-        rectangle(440, 224, 16, 16, two),
-        text(464, 237, "device 1", 12, anchor="start"),
-        rectangle(550, 224, 16, 16, none),
-        text(574, 237, "both", 12, anchor="start"),
-    ]
+    for x, colour, name in ((330, one, "device 0"), (440, two, "device 1"), (550, none, "both")):
+        parts.append(rectangle(x, 224, 16, 16, colour))
+        parts.append(text(x + 24, 237, name, 12, anchor="start"))
     return svg(960, 255, "What each cut of a matrix product leaves", parts)
 
 

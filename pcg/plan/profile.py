@@ -28,7 +28,9 @@ class Point(FileModel):
     """Between the quartiles, in seconds."""
 
 
-Points = Annotated[tuple[Point, ...], Field(min_length=2, max_length=4096)]
+LEAST_POINTS = 2
+"""Through fewer goes no line."""
+Points = Annotated[tuple[Point, ...], Field(min_length=LEAST_POINTS, max_length=4096)]
 
 
 def _check_sizes(where: str, points: Points) -> None:

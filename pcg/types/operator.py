@@ -92,10 +92,12 @@ class Operator:
         return f"<operator {self.name}>"
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Between processes one of Unity's own goes by its name, any other by its definition."""
+        """Between processes one of Unity's own goes by its name, any other by its definition: that
+        is without its kernel, a function that may have no name to go by."""
         if _OWN.get(self.name) == self:
             return _own_named, (self.name,)
-        return _defined, (type(self), *(getattr(self, f.name) for f in fields(self)))
+        definition = (getattr(self, f.name) if f.compare else f.default for f in fields(self))
+        return _defined, (type(self), *definition)
 
     @cached_property
     def identity(self) -> str:

@@ -22,6 +22,7 @@ from torch.nn.functional import gelu
 
 from pcg.language.functions import FUNCTIONS
 from pcg.machine import DeviceKind, DType, Pattern
+from pcg.plan.profile import LEAST_POINTS
 from pcg.plan.training import update_bytes
 from pcg.readings.kind import WorkKind
 from runtime.program.program import Group
@@ -193,12 +194,14 @@ def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[WorkKind, lis
 def _series(
     world: World, case: Callable[[int], tuple[float, int, Calls]], lengths: Sequence[int]
 ) -> Iterator[Timing]:
-    for length in lengths:
+    """The timings of a kind of operator up to a size that takes long; of two sizes at least, as the
+    cost model draws a line through them."""
+    for number, length in enumerate(lengths, 1):
         size, kernels, call = case(length)
         samples = _samples(world, call)
         yield _timing(size, [seconds / kernels for seconds in samples])
         # All ranks have to agree on the end.
-        if max(world.gather(median(samples))) > LONGEST * kernels:
+        if max(world.gather(median(samples))) > LONGEST * kernels and number >= LEAST_POINTS:
             return
 
 

@@ -15,6 +15,7 @@ from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
 from pcg.plan.training import Optimizer
+from search.choices import Dimension
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, Planner, Report, Stop
@@ -22,7 +23,7 @@ from search.cost.progress import Phases, Teller
 from search.mesh.choose.engine import Cut
 from search.mesh.plan.finish import finished
 from search.mesh.rules.cuts import Cuts
-from search.mesh.space.allow import Dimension, along, everything
+from search.mesh.space.allow import along, everything
 from search.pipeline.build import build
 from search.pipeline.clock import ScheduleKind, step_seconds
 from search.pipeline.micro import MicroBatches

@@ -13,7 +13,8 @@ from pcg.plan.derivation import Application
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from pcg.types.halo import typing_of
-from search.mesh.space.allow import Dimension, batch_axes, dimension_of, is_weight
+from search.choices import Dimension
+from search.mesh.space.allow import batch_axes, dimension_of, is_weight
 
 MOST_WAYS = 4
 """So many ways to cut are told at most, of all that a plan has."""

@@ -33,6 +33,7 @@ from substitutions.generate.attempt import attempt, first_form
 from substitutions.generate.cuts.chains import chain_rules
 from substitutions.generate.cuts.cuts import cut_rules
 from substitutions.generate.decompose.decompose import decompositions
+from substitutions.generate.limits import BUDGET, MAX_OPS
 from substitutions.rules.candidate import Candidate, Enumerated
 from substitutions.rules.general import General, most_general
 from substitutions.rules.limited import Lost, limited_map
@@ -47,9 +48,6 @@ from verifier.decide import Decision, Verdict
 from verifier.trusted.proof.local import prove_typing
 from verifier.typings import missing, reason_against, remember
 
-MAX_OPS = 3
-BUDGET = Budget(seconds=60)
-"""For one candidate, which is tried in several forms."""
 NARROW = "proved, left out"
 """Of candidates that hold only where products of sizes are equal (``attempt``)."""
 Pair = tuple[tuple[Value, ...], tuple[Value, ...]]

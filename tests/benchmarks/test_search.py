@@ -21,8 +21,8 @@ from pcg.errors import NegativeAnswer
 from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.models.bert import SIZES, Bert
+from search.choices import Mode
 from search.mesh.plan.planner import MeshPlanner
-from search.mesh.plan.variants import Mode
 from search.report.describe import pipeline_text
 from substitutions.rules.store import Library, load_library
 from unity.support.planners import planner_of

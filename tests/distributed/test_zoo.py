@@ -25,9 +25,10 @@ from pcg.plan.plan import Plan
 from runtime.execute.precision import in_float64
 from runtime.inputs.seeded import initial_weight, input_batch
 from runtime.program.lower import Lowering
+from search.choices import PLANNER_NAMES
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import load_library
-from unity.support.planners import NAMES, planner_of
+from unity.support.planners import planner_of
 
 TINY = [name for name in MODELS if name.endswith(("-tiny", "-mnist"))]
 NEAR = 1e-9
@@ -156,7 +157,7 @@ def group(request):
 
 @pytest.mark.soak
 @pytest.mark.distributed
-@pytest.mark.parametrize("planner", NAMES)
+@pytest.mark.parametrize("planner", PLANNER_NAMES)
 @pytest.mark.parametrize("name", TINY)
 def test_all_plans_train_as_the_module(name, planner, group):
     plan = planned(name, planner, group.size)

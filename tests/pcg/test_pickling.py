@@ -10,6 +10,7 @@ from pcg.graph.opaque import Opaque
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.plan.text import parse_graph
+from pcg.types.operator import Operator
 
 GRAPH = """
 x = input[8, 12]
@@ -47,6 +48,14 @@ def test_any_other_goes_by_its_definition():
     for operator in STAND_INS.values():
         assert again(operator) == operator
         assert again(operator) is again(operator), "read once a process"
+
+
+def test_a_definition_goes_without_the_kernel():
+    """Which for an operator of a user's file is any function, such as one without a name."""
+    operator = Operator("twice", "out[i] = x[i] + x[i]", kernel=lambda _task, x: 2 * x)
+    assert again(operator) == operator
+    assert again(operator).identity == operator.identity
+    assert again(operator).kernel is None
 
 
 def test_a_kind_of_operator_stays_one():

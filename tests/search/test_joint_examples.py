@@ -15,9 +15,8 @@ from pcg.machine import load_machine
 from pcg.placement.schedule import trace
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
+from search.choices import Dimension, Mode
 from search.mesh.plan.planner import MeshPlanner
-from search.mesh.plan.variants import Mode
-from search.mesh.space.allow import Dimension
 from search.report.describe import rows
 from substitutions.rules.store import load_library
 

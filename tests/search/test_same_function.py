@@ -20,8 +20,8 @@ from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph, print_graph
 from pcg.readings.evaluate import by_equation
 from search.backtracking.optimizer import Optimizer, Settings
+from search.choices import Mode
 from search.mesh.plan.planner import MeshPlanner
-from search.mesh.plan.variants import Mode
 from search.pipeline.planner import PIPELINES, PipelinePlanner
 from substitutions.rules.store import Library, load_library
 

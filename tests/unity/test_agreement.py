@@ -38,7 +38,7 @@ def _one_library():
     """Reading it takes a second or two, each time that the command runs."""
     with pytest.MonkeyPatch.context() as patch:
         library = load_library()
-        patch.setattr("unity.optimize.load_library", lambda path=None: library)
+        patch.setattr("unity.commands.optimize.load_library", lambda path=None: library)
         yield
 
 

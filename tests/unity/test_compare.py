@@ -33,7 +33,7 @@ def _one_library():
     """Reading it takes a second or two, each time that the command runs."""
     with pytest.MonkeyPatch.context() as patch:
         library = load_library()
-        patch.setattr("unity.compare.load_library", lambda: library)
+        patch.setattr("unity.commands.compare.load_library", lambda: library)
         yield
 
 
@@ -151,7 +151,7 @@ def test_an_interruption_keeps_what_is_done(
 
 
 def test_without_matplotlib_the_table_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("unity.compare.can_plot", lambda: False)
+    monkeypatch.setattr("unity.commands.compare.can_plot", lambda: False)
     few = ("--machine", "local", "--gpus", "2", "--planners", "data-parallel")
     result = compare("xdl-tiny", *few, "-o", str(tmp_path))
     assert result.exit_code == 0

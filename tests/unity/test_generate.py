@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from support.paths import ROOT
 from typer.testing import CliRunner
 
+from pcg.ops import OPERATORS
 from pcg.types.operator import Operator
 from substitutions.generate.library import Generated, generate
 from substitutions.rules.store import default_path, load_library
@@ -23,6 +25,8 @@ from unity.generate import app
 from unity.support.cli import INTERRUPTED
 
 runner = CliRunner()
+
+OWN = 'squared = Operator("squared", "out[i...] = x[i...] * x[i...]")'
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,7 @@ def _generated_once(made: dict[object, Generated], monkeypatch: pytest.MonkeyPat
             made[asked] = generate(chosen, jobs=jobs, progress=progress, **given)
         return made[asked]
 
-    monkeypatch.setattr("unity.generate.generate", once)
+    monkeypatch.setattr("unity.commands.generate.generate", once)
 
 
 @pytest.mark.usefixtures("_generated_once")
@@ -111,18 +115,25 @@ def test_interrupted_it_leaves_the_old_library_whole(tmp_path: Path, seconds: fl
     [
         (("--only", "relu"), "expected --out FOLDER"),
         (("--algebra",), "expected --out FOLDER"),
+        (("--operators", "OWN"), "--operators: means another library than the installed one"),
+        (("--operators", "OWN", "--explain", "rules.json:r"), "--operators: means another library"),
         (("--only", "nosuch", "--out", "."), "no such operator"),
         (("--out", "/dev/null/rules"), "/dev/null/rules: cannot be made a folder"),
     ],
 )
+@patch.dict(OPERATORS)
 def test_wrong_input_is_one_line_and_changes_nothing(
     arguments: tuple[str, ...],
     says: str,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = default_path().read_bytes()
-    monkeypatch.setattr("sys.argv", ["unity", "generate", *arguments])
+    own = tmp_path / "my_ops.py"
+    own.write_text(f"from {Operator.__module__} import Operator\n{OWN}\n")
+    given = [str(own) if argument == "OWN" else argument for argument in arguments]
+    monkeypatch.setattr("sys.argv", ["unity", "generate", *given])
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2

@@ -18,7 +18,8 @@ from runtime.program.lower import Lowering
 from search.cost.progress import Status
 from substitutions.rules.store import default_path
 from unity.__main__ import main
-from unity.optimize import app, progress_line
+from unity.commands.optimize import progress_line
+from unity.optimize import app
 from unity.simulate import app as simulator
 from unity.support.origin import check_origin
 
@@ -102,7 +103,7 @@ def test_a_pipeline_takes_no_options_of_other_planners(
 ) -> None:
     out = str(tmp_path / "plan.json")
     result = optimize("mlp-mnist", "--planner", "pipeline", *option, "-o", out)
-    assert str(result.exception) == f"{option[0]}: not for --planner pipeline"
+    assert str(result.exception) == f"{option[0]}: does not go with --planner pipeline"
 
 
 @pytest.mark.parametrize(
@@ -110,12 +111,15 @@ def test_a_pipeline_takes_no_options_of_other_planners(
     [
         (
             ("--engine", "backtracking", "--mode", "parallel"),
-            "--mode: expected --engine strategies",
+            "--mode: needs --engine strategies",
         ),
-        (("--engine", "backtracking", "--allow", "data"), "--allow: expected --engine strategies"),
-        (("--threshold", "1.5"), "--threshold: expected --engine backtracking with it"),
-        (("--planner", "zero", "--mode", "algebra"), "--mode: not for --planner zero"),
-        (("--planner", "expert", "--mode", "parallel"), "--mode: not for --planner expert"),
+        (("--engine", "backtracking", "--allow", "data"), "--allow: needs --engine strategies"),
+        (("--threshold", "1.5"), "--threshold: needs --engine backtracking"),
+        (("--planner", "zero", "--mode", "algebra"), "--mode: does not go with --planner zero"),
+        (
+            ("--planner", "expert", "--mode", "parallel"),
+            "--mode: does not go with --planner expert",
+        ),
     ],
 )
 def test_an_option_that_would_be_left_aside_is_refused(
@@ -290,7 +294,7 @@ def test_views_are_for_backtracking(tmp_path: Path) -> None:
     path = tmp_path / "views.py"
     path.write_text("")
     result = optimize("mlp-mnist", "--views", str(path))
-    assert "--views: expected --engine backtracking" in str(result.exception)
+    assert "--views: needs --engine backtracking" in str(result.exception)
 
 
 def test_the_line_of_progress() -> None:

@@ -11,28 +11,38 @@ from typer.testing import CliRunner
 
 from pcg.errors import NegativeAnswer
 from runtime.program.lower import Lowering
-from runtime.program.program import AllGather, AllReduce, AllToAll, Exchange, ReduceScatter
+from runtime.program.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Exchange,
+    Program,
+    ReduceScatter,
+)
 from unity.audit import app
 
 
 @pytest.fixture
 def mistaken(monkeypatch):
     """Rank 1 forgets its first communication."""
-    program = Lowering.program
+    programs = Lowering.programs
 
-    def changed(self, rank):
-        found = program(self, rank)
-        kinds = AllReduce | AllGather | ReduceScatter | AllToAll | Exchange
-        first = next(i for i in found.instructions if isinstance(i, kinds))
-        rest = tuple(i for i in found.instructions if i is not first or rank != 1)
-        return replace(found, instructions=rest)
+    def changed(self, ranks=None):
+        return [_mistaken(program) for program in programs(self, ranks)]
 
-    monkeypatch.setattr(Lowering, "program", changed)
+    monkeypatch.setattr(Lowering, "programs", changed)
+
+
+def _mistaken(program: Program) -> Program:
+    kinds = AllReduce | AllGather | ReduceScatter | AllToAll | Exchange
+    first = next(i for i in program.instructions if isinstance(i, kinds))
+    rest = tuple(i for i in program.instructions if i is not first or program.rank != 1)
+    return replace(program, instructions=rest)
 
 
 def test_no_process_starts(tmp_path, capsys, monkeypatch, mistaken):
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr("unity.run.launch", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr("unity.commands.run.launch", lambda *_, **__: pytest.fail("started"))
     path = write_plan(tmp_path, 2)
     status, line = refused(capsys, path)
     assert status == 1

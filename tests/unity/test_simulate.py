@@ -12,8 +12,9 @@ from typer.testing import CliRunner, Result
 from pcg.errors import InputError
 from pcg.plan.plan import load_plan
 from unity.__main__ import main
+from unity.commands.simulate import device_list
 from unity.optimize import app as optimize_app
-from unity.simulate import app, device_list
+from unity.simulate import app
 
 runner = CliRunner()
 

@@ -21,7 +21,7 @@ from support.rules.foreign_rules import foreign_file, foreign_operator, foreign_
 from substitutions.rules.sources import MAX_FILE_BYTES
 from unity.__main__ import main
 from unity.recheck import app as recheck
-from unity.verify import _cores
+from unity.support.processes import cores
 from verifier.decide import Verdict
 
 FIELDS = ("file", "rule", "verdict", "conditions", "degrees", "seconds", "counterexample", "reason")
@@ -329,12 +329,12 @@ def test_a_missing_file_and_a_folder_that_cannot_be_made(
 
 def test_no_file_is_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     path = written(tmp_path / "library.json", TRUE)
-    monkeypatch.setattr("unity.verify.default_path", lambda: path)
+    monkeypatch.setattr("unity.commands.verify.default_path", lambda: path)
     assert verify(monkeypatch) == 0
 
 
 def test_as_many_processes_as_processors():
-    assert 1 <= _cores() <= (os.cpu_count() or 1)
+    assert 1 <= cores() <= (os.cpu_count() or 1)
 
 
 def started(path: str, stderr: int) -> subprocess.Popen[bytes]:

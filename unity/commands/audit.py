@@ -1,4 +1,4 @@
-"""Checks that a plan follows from its model by proved rules: what `unity audit` does.
+"""Checks that a plan follows from its model by proved rules.
 
 What a plan's content may make long, its derivation, the proofs and its programs, is checked within
 a budget, in a fork of this process. The model is captured beside that, in a process that imports
@@ -7,7 +7,6 @@ torch while the plan is still read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -23,10 +22,10 @@ from pcg.errors import InputError, NegativeAnswer, one_line
 from pcg.files import read_json
 from pcg.graph.opaque import Opaque, opaque_nodes
 from pcg.machine import load_machine, preset_names
-from pcg.models import MODELS
 from pcg.plan.naming import NamingFile, batch_of
 from pcg.plan.plan import Plan, altered_parts, plan_of
 from pcg.plan.schema import PlanFile
+from pcg.zoo import MODELS
 from runtime.program.lower import Lowering
 from runtime.program.validate import ProgramError, validate_lowered
 from substitutions.audit.captured import Captured, captured
@@ -45,7 +44,7 @@ from substitutions.rules.limited import Lost, limited_map
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import CERTIFICATES, Library, default_path, load_rules
 from unity.audit import Options
-from unity.support.cli import say
+from unity.support.cli import say, say_json
 from unity.support.declarations import load_user_operators
 from verifier.bundle import read_bundle
 from verifier.solvers import SOLVERS, require
@@ -80,8 +79,7 @@ def run(options: Options) -> None:
     """Audit a plan, and print what was checked and what came of it. Raises NegativeAnswer where
     the plan does not follow, or where a part could not be checked."""
     start, path, audit = perf_counter(), options.plan, Audit()
-    if options.operators is not None:
-        load_user_operators(options.operators)
+    load_user_operators(options.operators)
     list(_within(options, _read, [path]))  # now it is known to take no more than that
     with _capturing(options) as capture:
         content = read_json(path, PlanFile)
@@ -303,7 +301,7 @@ def _print_json(audit: Audit, plan: Plan, path: Path) -> None:
         "could_not_check": audit.unchecked,
         **audit.figures,
     }
-    say(json.dumps(content, indent=1))
+    say_json(content)
 
 
 def _print(audit: Audit, plan: Plan, path: Path) -> None:

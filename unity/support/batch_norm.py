@@ -1,4 +1,4 @@
-"""``--batch-norm``: over which samples batch norms take their statistics.
+"""The option ``--batch-norm``: over which samples batch norms take their statistics.
 
 ``whole``: over the whole batch, as a module does on one device, and SyncBatchNorm on many.
 ``local``: over each of as many groups of samples as there are devices, as DistributedDataParallel
@@ -12,8 +12,8 @@ from pcg.errors import InputError
 
 WHOLE, LOCAL = "whole", "local"
 HELP = (
-    "Samples that batch norms take statistics of: the whole batch, local ones (a group for each"
-    " device, as DistributedDataParallel has), or those of so many groups."
+    "Samples over which batch norms take statistics: whole (the batch), local (a group for each"
+    " device, as under DistributedDataParallel), or a number of groups."
 )
 LOCAL_PLANNERS = ("data-parallel", "zero")
 """Planners of what others run with local statistics, and so do these unless told otherwise."""

@@ -1,4 +1,4 @@
-"""What all commands share: how they are declared and how they end.
+"""How all commands are declared, print and end.
 
 A command module, such as `unity/optimize.py`, runs both as `python -m unity.optimize` and as
 `unity optimize`:
@@ -20,21 +20,18 @@ Exit status: 0 done, 1 a negative answer, 2 unusable input or usage, 130 interru
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import signature
 from io import TextIOWrapper
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
 
 from pcg.errors import InputError, UnityError, one_line, printable
-
-T = TypeVar("T")
 
 Misuse = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 """What typer raises for any mistake in options and arguments; it names only a kind of that."""
@@ -43,54 +40,32 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, by the shells' convention: 128 + SIGINT."""
 
 
-class PlainConsole(Console):
-    """A console that shows text as it is: none of it is markup, and what no terminal should have
-    is escaped (`printable`). All commands print with it, or with `say`."""
-
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, markup=False, emoji=False)
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterator[Segment]:
-        """Segments of text, whose styles become control characters later; nothing else may."""
-        for segment in super().render(renderable, options):
-            text, style, control = segment
-            yield segment if control else Segment(printable(text), style)
-
-
 def say(text: str, *, error: bool = False) -> None:
     """Print a line, or some, on the standard output or the standard error."""
     print(printable(text), file=sys.stderr if error else sys.stdout, flush=True)
 
 
-def new_app() -> typer.Typer:
-    """Return an empty typer application with the settings that all commands share."""
-    # Plain help and errors: boxes would break an error message over several lines.
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+def say_json(content: Any, *, indent: int | None = 1) -> None:
+    """Print a result as JSON, over several lines; on one where `indent` is None."""
+    say(json.dumps(content, indent=indent))
 
 
-def command_of(options: type[T], act: Callable[[T], None]) -> Callable[..., None]:
-    """A command for typer whose parameters are the fields of a dataclass, declared as those of a
-    command are, and which hands them on together. Its help is the docstring of the dataclass."""
+def app_of(options: type[Any], module: str, *, epilog: str | None = None) -> typer.Typer:
+    """An application of one command, which hands its options to the function `run` of a module.
+
+    `options`: a dataclass, whose fields are declared as parameters of a command are, and whose
+    docstring is the help. The module is imported only when the command runs: help and mistakes
+    need none of what it needs.
+    """
 
     def command(**given: Any) -> None:
-        act(options(**given))
+        import_module(module).run(options(**given))
 
     command.__doc__ = options.__doc__
     setattr(command, "__signature__", signature(options, eval_str=True))  # noqa: B010 for pyright
-    return command
-
-
-def app_of(options: type[T], module: str, *, epilog: str | None = None) -> typer.Typer:
-    """An application of one command, which takes `options` and hands them to the function `run` of
-    a module. The module is imported only then: help and mistakes need none of what it needs."""
-
-    def act(given: T) -> None:
-        import_module(module).run(given)
-
-    app = new_app()
-    app.command(epilog=epilog)(command_of(options, act))
+    # Plain help and errors: boxes would break an error message over several lines.
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(epilog=epilog)(command)
     return app
 
 

@@ -1,4 +1,4 @@
-"""What planners predict for one model after another, as a file that is complete at any time."""
+"""A comparison of planners on models, entry by entry, and its file, complete at any time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from pcg.errors import InputError, NegativeAnswer
 from pcg.files import FileModel, write_text_atomic
 from pcg.graph.graph import Graph
 from pcg.machine import Machine
-from pcg.models import build_model, default_optimizer
+from pcg.models import build_model
 from pcg.plan.statistics import groups_of
+from pcg.zoo import default_optimizer
+from search.choices import PLANNER_NAMES
 from search.cost.efficiency import Speed
 from substitutions.rules.store import Library
 from unity.support.batch_norm import WHOLE, norm_groups
 from unity.support.limits import check_batch, check_devices
-from unity.support.planners import NAMES, planner_of
+from unity.support.planners import planner_of
 
 
 class Entry(FileModel):
@@ -89,34 +91,24 @@ class Question:
 
     def _entry(self, model: str, graph: Graph, target: Machine, planner: str) -> Entry:
         start = perf_counter()
-        batch, groups = samples(graph), max(groups_of(graph), default=1)
+        batch, kept_by = samples(graph), default_optimizer(model)
+        estimates, problem = None, None
         try:
-            kept_by = default_optimizer(model)
-            found = planner_of(planner, target, self.library, self.seconds, kept_by, self.speed)
-            estimates = found.plan(model, graph).plan.estimates
-        except NegativeAnswer as problem:
-            return Entry(
-                model=model,
-                planner=planner,
-                devices=target.devices,
-                batch=batch,
-                step_seconds=None,
-                samples_per_second=None,
-                memory_bytes=None,
-                search_seconds=perf_counter() - start,
-                norm_groups=groups,
-                problem=str(problem),
-            )
+            asked = planner_of(planner, target, self.library, self.seconds, kept_by, self.speed)
+            estimates = asked.plan(model, graph).plan.estimates
+        except NegativeAnswer as error:
+            problem = str(error)
         return Entry(
             model=model,
             planner=planner,
             devices=target.devices,
             batch=batch,
-            step_seconds=estimates.step_seconds,
-            samples_per_second=batch / estimates.step_seconds,
-            memory_bytes=estimates.peak_memory_bytes,
+            step_seconds=estimates and estimates.step_seconds,
+            samples_per_second=estimates and batch / estimates.step_seconds,
+            memory_bytes=estimates and estimates.peak_memory_bytes,
             search_seconds=perf_counter() - start,
-            norm_groups=groups,
+            norm_groups=max(groups_of(graph), default=1),
+            problem=problem,
         )
 
     def save(self, entries: Sequence[Entry], path: Path) -> None:
@@ -169,9 +161,9 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def planners(text: str) -> tuple[str, ...]:
     """Planners from an option such as ``data-parallel,joint``, in that order, each once."""
-    found = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
-    for name in found:
-        if name not in NAMES:
-            expected = ", ".join(NAMES)
+    names = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+    for name in names:
+        if name not in PLANNER_NAMES:
+            expected = ", ".join(PLANNER_NAMES)
             raise InputError("--planners", f"expected some of {expected}, got {name!r}")
-    return found
+    return names

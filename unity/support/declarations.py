@@ -1,4 +1,4 @@
-"""Operators from a user's file, checked: each declaration has to say one thing.
+"""Reads operators from a user's file, and checks that each declaration says one thing.
 
 An equation is checked when its operator is made. What is stated beside it is checked here: that a
 kernel computes the equation, and that a commutative operator is.
@@ -18,20 +18,23 @@ from pcg.types.operator import Operator
 from substitutions.generate.algebra.enumerate import instances
 
 
-def load_user_operators(path: str | Path) -> tuple[Operator, ...]:
-    """Run a file of operator declarations, check them and add them to ``OPERATORS``.
+def load_user_operators(path: str | Path | None) -> tuple[Operator, ...]:
+    """Run a file of operator declarations, if there is one, check them and add them to
+    ``OPERATORS``.
 
     Raises InputError naming the file, the operator and what is wrong with it.
     """
-    found = read_operators(path)
-    for operator in found:
+    if path is None:
+        return ()
+    declared = read_operators(path)
+    for operator in declared:
         where = f"{path}: operator {operator.name}"
         if operator.commutative:
             _check_commutative(operator, where)
         if operator.kernel is not None:
             _check_kernel(operator, where)
-    OPERATORS.add(found)
-    return found
+    OPERATORS.add(declared)
+    return declared
 
 
 def _check_kernel(operator: Operator, where: str) -> None:

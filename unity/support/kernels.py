@@ -1,4 +1,4 @@
-"""Kernels of a user's operators against their equations, at random small shapes.
+"""Compares kernels of a user's operators with their equations, at random small shapes.
 
 Values and gradients are compared in float64, on whole operands and, as the runtime gives a kernel
 nothing else, on the half of each index that may be cut.
@@ -97,8 +97,8 @@ def _instances(operator: Operator) -> list[Instance]:
     """An operator at several ranks, the smallest first."""
     if not operator.arity:
         return [Instance(operator(**dict.fromkeys(operator.attributes, 1)), (), ())]
-    found = sorted(instances(operator, MAX_RANK), key=lambda instance: sum(instance.ranks))
-    return found[:MAX_INSTANCES]
+    ranked = sorted(instances(operator, MAX_RANK), key=lambda instance: sum(instance.ranks))
+    return ranked[:MAX_INSTANCES]
 
 
 def _compare_at(instance: Instance, rng: Random, generator: torch.Generator) -> bool:
@@ -206,15 +206,15 @@ def _attributed(
 def _index_operands(equation: Equation, sizes: Mapping[str, int]) -> dict[int, int]:
     """The operands whose elements are compared with ``==``, and what they are less than: the
     size of the index that they are compared with, or 2."""
-    found: dict[int, int] = {}
+    limits: dict[int, int] = {}
     for part in (part for output in equation.outputs for part in walk(output.body)):
         if not (isinstance(part, Apply) and part.function == "eq"):
             continue
         inner = [i for arg in part.args for i in walk(arg)]
         symbols = {s for i in inner if isinstance(i, IndexValue) for s in i.index.symbols}
         below = max((sizes.get(f"|{symbol}|", 2) for symbol in symbols), default=2)
-        found |= {i.operand: below for i in inner if isinstance(i, Access)}
-    return found
+        limits |= {i.operand: below for i in inner if isinstance(i, Access)}
+    return limits
 
 
 def _second_half(
@@ -239,14 +239,14 @@ def _compare(sample: _Sample, generator: torch.Generator) -> bool:
     """Whether there was something to compare; raises where the kernel does not agree."""
     operands = [_operand(sample, i, generator) for i in range(len(sample.shapes))]
     wanted = run_equation(sample.call, sample.task, operands, sample.starts)
-    found = _run_kernel(sample, operands)
+    ours = _run_kernel(sample, operands)
     names = sample.call.operator.outputs
-    for name, a, b in zip(names, found, wanted, strict=True):
+    for name, a, b in zip(names, ours, wanted, strict=True):
         of = f" of {name}" if len(names) > 1 else ""
         _same(sample, f"element {{}}{of}", a, b)
     finite = all(bool(b.isfinite().all()) for b in wanted)
     if finite:
-        _compare_gradients(sample, operands, found, wanted, generator)
+        _compare_gradients(sample, operands, ours, wanted, generator)
     return any(bool(b.isfinite().any()) for b in wanted)
 
 
@@ -263,16 +263,16 @@ def _run_kernel(sample: _Sample, operands: Sequence[Tensor]) -> tuple[Tensor, ..
     # Copies: a kernel that writes to its operands must not change what the equation reads.
     copies = [operand.clone() for operand in operands]
     try:
-        results = run_task(sample.call, sample.task, copies, sample.starts)
+        returned = run_task(sample.call, sample.task, copies, sample.starts)
     except Exception as error:
         raise _RaisesError(f"its kernel raises {_text(error)} {sample}") from error
-    found = cast(tuple[object, ...], results)  # as a kernel says
-    if len(found) != len(operator.outputs):
-        problem = f"returns {len(found)} tensors {sample}, expected {len(operator.outputs)}"
+    results = cast(tuple[object, ...], returned)  # as a kernel says
+    if len(results) != len(operator.outputs):
+        problem = f"returns {len(results)} tensors {sample}, expected {len(operator.outputs)}"
         raise _DisagreesError(f"its kernel {problem}")
-    tensors = [value for value in found if isinstance(value, Tensor)]
-    if len(tensors) < len(found):
-        wrong = next(value for value in found if not isinstance(value, Tensor))
+    tensors = [value for value in results if isinstance(value, Tensor)]
+    if len(tensors) < len(results):
+        wrong = next(value for value in results if not isinstance(value, Tensor))
         problem = f"returns a {type(wrong).__name__} {sample}, expected a tensor"
         raise _DisagreesError(f"its kernel {problem}")
     return tuple(tensors)
@@ -287,7 +287,7 @@ def _text(error: Exception) -> str:
 def _compare_gradients(
     sample: _Sample,
     operands: Sequence[Tensor],
-    found: Sequence[Tensor],
+    results: Sequence[Tensor],
     wanted: Sequence[Tensor],
     generator: torch.Generator,
 ) -> None:
@@ -296,7 +296,7 @@ def _compare_gradients(
     given = [torch.randn(b.shape, generator=generator, dtype=torch.float64) for b in wanted]
     expected = _gradients(operands, sources, wanted, given)
     try:
-        ours = _gradients(operands, sources, found, given)
+        ours = _gradients(operands, sources, results, given)
     except Exception as error:
         problem = f"raises {_text(error)} in back-propagation {sample}"
         raise _RaisesError(f"its kernel {problem}") from error
@@ -317,23 +317,23 @@ def _gradients(
     if not pairs or not of:
         return [torch.zeros_like(operand) for operand in of]
     # As zeros, not None: one side may not have noticed that it does not depend on an operand.
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         [r for r, _ in pairs],
         of,
         [g for _, g in pairs],
         allow_unused=True,
         materialize_grads=True,
     )
-    return list(found)
+    return list(gradients)
 
 
-def _same(sample: _Sample, what: str, found: Tensor, wanted: Tensor) -> None:
+def _same(sample: _Sample, what: str, got: Tensor, wanted: Tensor) -> None:
     """Raise where two tensors differ; ``what`` says of which element, for ``{}``. Where the
     equation has no finite value the kernel may have any."""
-    if found.shape != wanted.shape:
-        problem = f"shape {list(found.shape)} {sample}, expected {list(wanted.shape)}"
+    if got.shape != wanted.shape:
+        problem = f"shape {list(got.shape)} {sample}, expected {list(wanted.shape)}"
         raise _DisagreesError(f"its kernel returns {problem}")
-    ours, theirs = found.detach().double(), wanted.detach().double()
+    ours, theirs = got.detach().double(), wanted.detach().double()
     near = torch.isclose(ours, theirs, TOLERANCE, TOLERANCE) | ~theirs.isfinite()
     if bool(near.all()):
         return

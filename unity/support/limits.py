@@ -1,5 +1,4 @@
-"""What commands that plan refuse before they begin: what no search could use, or would take too
-long."""
+"""Refuses, before a search begins, what it could not use or what would take it too long."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from collections.abc import Collection
 from math import gcd
 
 from pcg.errors import InputError
-from search.mesh.space.allow import Dimension
+from search.choices import Dimension
 
 MOST_DEVICES = 1 << 16
 """Devices that plans are made for; a machine may have more."""
@@ -21,13 +20,17 @@ def check_devices(where: str, devices: int) -> None:
 
 
 def check_batch(
-    batch: int | None, devices: int, dimensions: Collection[Dimension] | None = None
+    batch: int | None,
+    devices: int,
+    dimensions: Collection[Dimension] | None = None,
+    *,
+    advice: str = "",
 ) -> None:
-    """Refuse a batch that cannot be cut for any number of the devices, where it may be cut."""
+    """Refuse a batch that cannot be cut for any number of the devices, where it may be cut.
+    ``advice``: what else than another batch would do."""
     if batch is None or (dimensions is not None and Dimension.DATA not in dimensions):
         return
     if devices > 1 and batch > 0 and gcd(batch, devices) == 1:
         factor = next(n for n in range(2, devices + 1) if devices % n == 0)
         problem = f"{batch} shares no factor with {devices} devices"
-        hint = f"expected a multiple such as of {factor}, or --allow without `data`"
-        raise InputError("batch", f"{problem}: {hint}")
+        raise InputError("batch", f"{problem}: choose a multiple of {factor}{advice}")

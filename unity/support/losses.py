@@ -1,4 +1,4 @@
-"""The file of `--losses`: a line of JSON for each step, each step once.
+"""Writes the file of `--losses`: a line of JSON for each step, each step once.
 
 A run that goes on from a checkpoint takes steps again that were logged after it, and a killed one
 may leave a part of a line. So before the first step the file is cut back to where the run goes on:
@@ -62,8 +62,8 @@ def kept_bytes(content: bytes, beginning: Beginning) -> int:
 
 def _is_repeated(line: bytes, beginning: Beginning) -> bool:
     try:
-        found = json.loads(line)
-        number, run = int(found["number"]), found.get("run")
+        entry = json.loads(line)
+        number, run = int(entry["number"]), entry.get("run")
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
     return number >= beginning.first and (beginning.goes_on or run == beginning.run)

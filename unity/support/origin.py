@@ -1,4 +1,4 @@
-"""Whether a plan was made for what is here: its machine, its rule library, and its model."""
+"""Checks that a plan was made for what is here: its machine, its rule library, and its model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_origin(
     if machine is not None or name in preset_names():
         machine_of(plan.machine, where, load_machine(name))
     if plan.derivation and not is_library(plan.library_hash, rules):
-        problem = f"was made with the rule library {plan.library_hash}, which is not the one here"
+        problem = f"was made with another rule library than the one here, {plan.library_hash}"
         raise InputError(where, problem)
 
 
@@ -44,15 +44,16 @@ def check_graph_of(plan: Plan, where: str, model: str) -> None:
 
 
 def machine_of(
-    wanted: MachineFile, where: str, found: Machine, nodes: int | None = None
+    wanted: MachineFile, where: str, machine: Machine, nodes: int | None = None
 ) -> Machine:
     """A machine as large as the one that a plan names. Raises InputError where it is another."""
     if nodes is None:
-        nodes = -(-wanted.devices // found.devices_per_node)
-    found = found.with_nodes(nodes)
-    if found.devices > wanted.devices:
-        found = found.with_devices(wanted.devices)
-    if found.hash() != wanted.hash:
-        problem = f"was made for {wanted.devices} devices of {wanted.name} as it was then,"
-        raise InputError(where, f"{problem} which {found.devices} of {found.name} are not")
-    return found
+        nodes = -(-wanted.devices // machine.devices_per_node)
+    machine = machine.with_nodes(nodes)
+    if machine.devices > wanted.devices:
+        machine = machine.with_devices(wanted.devices)
+    if machine.hash() != wanted.hash:
+        here = f"{machine.devices} of {machine.name} as it is here"
+        problem = f"was made for {wanted.devices} devices of {wanted.name}, not for {here}"
+        raise InputError(where, problem)
+    return machine

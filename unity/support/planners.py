@@ -1,4 +1,4 @@
-"""Planners by name, for the commands that take one."""
+"""Makes planners by name, for the commands that take one."""
 
 from __future__ import annotations
 
@@ -7,24 +7,20 @@ from math import inf
 from pcg.errors import InputError
 from pcg.machine import Machine
 from pcg.plan.training import Optimizer
+from search.choices import PLANNER_NAMES, Dimension, Mode
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
 from search.cost.progress import Progress, Teller, silent
-from search.mesh.plan.families import PLANNERS
 from search.mesh.plan.planner import MeshPlanner
-from search.mesh.plan.variants import Mode
-from search.mesh.space.allow import Dimension
 from search.pipeline.clock import ScheduleKind
 from search.pipeline.planner import PIPELINES, PipelinePlanner, WithPipelines
 from substitutions.rules.store import Library
 
-NAMES = (*PLANNERS, *PIPELINES)
-
 
 def check_name(name: str) -> None:
     """Raises InputError for a name that is none."""
-    if name not in NAMES:
-        expected = ", ".join(NAMES)
+    if name not in PLANNER_NAMES:
+        expected = ", ".join(PLANNER_NAMES)
         raise InputError(f"planner {name}", f"unknown, expected one of {expected}")
 
 

@@ -1,4 +1,4 @@
-"""Plots of a comparison, with matplotlib, which is an extra."""
+"""Draws plots of a comparison with matplotlib, which is an extra."""
 
 from __future__ import annotations
 

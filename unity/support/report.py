@@ -1,8 +1,7 @@
-"""What `unity run` prints of a run."""
+"""Prints a run: its steps, times and check, as tables or JSON."""
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from math import isfinite
@@ -15,7 +14,8 @@ from pcg.plan.plan import Plan
 from pcg.plan.timeline import event, names, write_timeline
 from runtime.job.job import TOLERANCE, Comparison, FinishedStep, RunReport
 from unity.support.batch_norm import groups_text
-from unity.support.cli import PlainConsole, say
+from unity.support.cli import say_json
+from unity.support.console import PlainConsole
 
 MAX_ROWS = 20
 """Longer tables are thinned out."""
@@ -47,7 +47,7 @@ def print_json(plan: Plan, report: RunReport) -> None:
         "norm_groups": plan.norm_groups,
         "check": _check_record(report.comparisons) if report.comparisons else None,
     }
-    say(json.dumps(content, indent=1))
+    say_json(content)
 
 
 def _throughput(plan: Plan, report: RunReport) -> float | None:

@@ -1,4 +1,4 @@
-"""The option ``--profile`` of commands that plan."""
+"""Reads the profile of ``--profile``, for commands that price plans."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from pcg.machine import Machine
 from pcg.plan.profile import load_profile
 from search.cost.efficiency import Measured, Speed, standard
-
-PROFILE_HELP = "Measurements of the machine, which replace the efficiency curves."
 
 
 def measured(machine: Machine, profile: Path | None) -> tuple[Machine, Speed | None]:
@@ -19,5 +17,5 @@ def measured(machine: Machine, profile: Path | None) -> tuple[Machine, Speed | N
     """
     if profile is None:
         return machine, None
-    found, target = load_profile(profile, machine)
-    return target, Measured(found, target.device, standard())
+    measurements, target = load_profile(profile, machine)
+    return target, Measured(measurements, target.device, standard())

@@ -12,6 +12,7 @@ from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.training import Optimizer
+from search.choices import Dimension, Mode
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.liveness import worth_recomputing
@@ -25,9 +26,9 @@ from search.mesh.plan.finish import does_not_fit, finished, memory_limit
 from search.mesh.plan.incumbent import Candidate, Candidates, PricedTrial, Search
 from search.mesh.plan.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
 from search.mesh.plan.rewrites import Limits
-from search.mesh.plan.variants import Mode, Variant, rewritten, variants
+from search.mesh.plan.variants import Variant, rewritten, variants
 from search.mesh.rules.cuts import Cuts
-from search.mesh.space.allow import Allowed, Dimension, along, both
+from search.mesh.space.allow import Allowed, along, both
 from search.mesh.space.axes import Mesh
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library

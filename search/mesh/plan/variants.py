@@ -11,25 +11,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from pcg.graph.graph import Graph
+from search.choices import Mode
 from search.cost.derivation import Derivation, Scribe
 from search.mesh.choose.engine import Engine
 from search.mesh.plan.rewrites import Algebra, Limits, Rewriter
 from search.mesh.rules.cuts import opened
 from search.mesh.space.allow import closed
 from substitutions.rules.store import Library
-
-
-class Mode(StrEnum):
-    """How algebra and parallelization go together."""
-
-    JOINT = "joint"
-    SEQUENTIAL = "sequential"
-    ALGEBRA = "algebra"
-    PARALLEL = "parallel"
-
 
 FEW_OPERATORS, GROWTH, FEW_GRAPHS = 6, 1, 64
 """A graph of so few operators is rewritten in all ways that make no more than ``GROWTH`` operators

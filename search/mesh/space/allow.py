@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.schedule import trace
 from pcg.types.local import Axis
+from search.choices import Dimension
 from search.mesh.space.strategies import IDLE, REPLICATE, Space
 
 UNUSED = (IDLE, REPLICATE)
@@ -132,17 +132,6 @@ def is_weight(value: Value) -> bool:
     """Whether a value is a weight, however it is cut and moved."""
     source = trace(value)[0].node
     return source.is_leaf and source.leaf.kind == "weight"
-
-
-class Dimension(StrEnum):
-    """What an index of an operator runs over."""
-
-    DATA = "data"
-    MODEL = "model"
-    REDUCTION = "reduction"
-    SPATIAL = "spatial"
-    HEAD = "head"
-    PIPELINE = "pipeline"
 
 
 def both(first: Allowed, second: Allowed) -> Allowed:

@@ -24,10 +24,11 @@ from runtime.train.plain import state_dict, write_state_dict
 from runtime.train.training import Training
 from runtime.train.worker import run_plan
 from runtime.world.collectives import World
+from search.choices import Mode
 from search.cost.cost import CostModel
 from search.mesh.choose.engine import Engine
 from search.mesh.plan.rewrites import Limits
-from search.mesh.plan.variants import Mode, variants
+from search.mesh.plan.variants import variants
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import data_parallel
 from substitutions.audit.locate import of_module

@@ -49,9 +49,9 @@ def test_a_kernel_takes_its_part_of_the_call(quick):
         return float(length), 4, lambda: time.sleep(PAUSE * length)
 
     found = list(measure._series(World(), case, [1, 2, 3]))
-    # The first takes longer than LONGEST already.
-    assert [timing.size for timing in found] == [1]
-    assert lengths == [1]
+    # The first takes longer than LONGEST already, and a profile has two sizes at least.
+    assert [timing.size for timing in found] == [1, 2]
+    assert lengths == [1, 2]
     assert PAUSE / 4 <= found[0].seconds < 3 * PAUSE
     assert found[0].spread >= 0
 
@@ -138,7 +138,7 @@ def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
     }
     timings = tuple(Timing(size, 2e-3 + size / 1e9, 0.0) for size in (1e2, 1e4, 1e6))
     measured = Measured("a device", series, ((LinkTimings("message", 2, timings),),))
-    monkeypatch.setattr("unity.profile._measured", lambda *_: measured)
+    monkeypatch.setattr("unity.commands.profile._measured", lambda *_: measured)
     path = tmp_path / "profile.json"
     with pytest.raises(SystemExit) as ended:
         run_app(app, "profile", ["-o", str(path)])
@@ -162,6 +162,24 @@ def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
     assert gelus.tolist() == [near(1e-2), near(1.0)]
     # 1e3 operations take 1e-3 s, and 1e6 times as many 1e3 times as long.
     assert forward == pytest.approx(1e-3 * (operations / 1e3) ** 0.5, rel=1e-6)
+
+
+def test_a_machine_so_slow_that_each_first_size_takes_too_long_has_a_profile(
+    tmp_path, capsys, monkeypatch
+):
+    """As where others have the cores: no size is short, and of each kind there are two."""
+    monkeypatch.setattr(measure, "REPEATS", 3)
+    monkeypatch.setattr(measure, "BATCH_SECONDS", 1e-6)
+    monkeypatch.setattr(measure, "LONGEST", 0.0)
+    monkeypatch.setattr(
+        "unity.commands.profile.launch", lambda _work, job, _count: measure.measure(*job)
+    )
+    path = tmp_path / "profile.json"
+    with pytest.raises(SystemExit) as ended:
+        run_app(app, "profile", ["--devices", "1", "--precision", "float32", "-o", str(path)])
+    assert ended.value.code == 0, capsys.readouterr().err
+    profile, _ = load_profile(path, load_machine("local"))
+    assert [len(series.points) for series in profile.operators] == [2] * 5
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,12 @@ from pcg.plan.plan import Plan, machine_record
 from pcg.plan.schema import EstimatesFile
 from pcg.plan.text import parse_graph
 from search.backtracking.optimizer import Optimizer, Settings
+from search.choices import Mode
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation, Scribe
 from search.mesh.choose.engine import Engine
 from search.mesh.plan.rewrites import Limits
-from search.mesh.plan.variants import Mode, variants
+from search.mesh.plan.variants import variants
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import data_parallel
 from search.substitute.applications import Rewrites

@@ -7,8 +7,8 @@ import pytest
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
+from search.choices import Dimension
 from search.mesh.plan.planner import MeshPlanner
-from search.mesh.space.allow import Dimension
 from search.report.describe import overall, rows
 from substitutions.rules.store import load_library
 

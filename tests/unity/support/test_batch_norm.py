@@ -42,7 +42,7 @@ def _one_library():
     """Reading it takes a second or two, each time that a command runs."""
     with pytest.MonkeyPatch.context() as patch:
         library = load_library()
-        for name in ("optimize", "compare"):
+        for name in ("commands.optimize", "commands.compare"):
             patch.setattr(f"unity.{name}.load_library", lambda path=None: library)
         yield
 

@@ -8,8 +8,7 @@ from pcg.errors import InputError
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.plan.text import parse_graph
-from search.mesh.plan.variants import Mode
-from search.mesh.space.allow import Dimension
+from search.choices import Dimension, Mode
 from search.pipeline.planner import WithPipelines
 from search.report.describe import rows
 from substitutions.rules.store import Library, load_library

@@ -23,6 +23,7 @@ from pcg.placement.schedule import schedule
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from pcg.readings.evaluate import by_equation
+from search.choices import Dimension, Mode
 from search.cost.collectives import BUCKET
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation
@@ -33,10 +34,9 @@ from search.mesh.choose.engine import Choice, Engine
 from search.mesh.plan.families import PLANNERS, TURNED
 from search.mesh.plan.overlap import Trial
 from search.mesh.plan.planner import MeshPlanner, fewer
-from search.mesh.plan.variants import Mode
 from search.mesh.rules.cuts import Cuts
 from search.mesh.rules.cutting import CutNode
-from search.mesh.space.allow import Allowed, Dimension, batch_axes, everything
+from search.mesh.space.allow import Allowed, batch_axes, everything
 from search.report.describe import cut_text, rows
 from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library

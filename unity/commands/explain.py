@@ -1,4 +1,4 @@
-"""How rules of a file follow from the library, printed: ``--explain FILE[:NAME]``.
+"""Prints how rules of a file follow from a library: ``--explain FILE[:NAME]``.
 
 The file is ours, or of TASO or FlexFlow. Each of its rules is decided first; one that is proved is
 then explained, case by case of its sizes where there are several.
@@ -6,7 +6,6 @@ then explained, case by case of its sizes where there are several.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from substitutions.explain.explain import Attempt, Derivation, Explainer, named
 from substitutions.rules.rule import Rule, side_text
 from substitutions.rules.sources import Statement, read_source
 from substitutions.rules.workers import parallel_map
-from unity.support.cli import say
+from unity.support.cli import say, say_json
 from verifier.decide import Decision, Verdict
 
 RulesFor = Callable[[Graph], Sequence[Rule]]
@@ -29,7 +28,7 @@ RulesFor = Callable[[Graph], Sequence[Rule]]
 
 @dataclass(frozen=True)
 class Explanation:
-    """What was found for a rule.
+    """What is said of a rule.
 
     ``steps``: of the longest derivation among its cases; None where a case has none. ``lines``:
     the derivations, or why there is none, for readers. ``seconds``: of the search, without proofs.
@@ -49,12 +48,12 @@ def explain_file(given: str, rules_for: RulesFor, jobs: int = 1, *, as_json: boo
     rule, and NegativeAnswer where one that is proved is not explained, or none is proved.
     """
     file, statements = _chosen(given)
-    found = parallel_map(partial(explain_statement, Prepared(rules_for)), statements, jobs)
+    explained = parallel_map(partial(explain_statement, Prepared(rules_for)), statements, jobs)
     tally = Counter[int | None]()
-    for explanation in found:
+    for explanation in explained:
         tally.update([explanation.steps] if explanation.verdict is Verdict.PROVED else [])
         if as_json:
-            say(json.dumps(_record(file, explanation)))
+            say_json(_record(file, explanation), indent=None)
         else:
             say("\n".join((_heading(explanation), *explanation.lines)))
     if not as_json and len(statements) > 1:

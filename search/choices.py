@@ -1,0 +1,45 @@
+"""What a search can be asked for, by name: engines, planners, modes and dimensions. Nothing is
+loaded for it, so that the help of a command is there at once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Engine(StrEnum):
+    """How to search: all operators' strategies together, or as in the paper."""
+
+    STRATEGIES = "strategies"
+    BACKTRACKING = "backtracking"
+
+
+PLANNER_NAMES = (
+    "joint",
+    "data-parallel",
+    "zero",
+    "expert",
+    "megatron",
+    "pipeline",
+    "pipeline-2bw",
+)
+"""What plans may be made of: any strategy, those of others, or a pipeline alone."""
+
+
+class Mode(StrEnum):
+    """How algebra and parallelization go together."""
+
+    JOINT = "joint"
+    SEQUENTIAL = "sequential"
+    ALGEBRA = "algebra"
+    PARALLEL = "parallel"
+
+
+class Dimension(StrEnum):
+    """What an index of an operator runs over."""
+
+    DATA = "data"
+    MODEL = "model"
+    REDUCTION = "reduction"
+    SPATIAL = "spatial"
+    HEAD = "head"
+    PIPELINE = "pipeline"

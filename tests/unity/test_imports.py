@@ -1,0 +1,98 @@
+"""What a command loads before it works: its options, and none of what the work takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from typing import get_type_hints
+
+import pytest
+from support.paths import ROOT
+
+from search.choices import PLANNER_NAMES
+from search.mesh.plan.families import PLANNERS
+from search.pipeline.planner import PIPELINES
+from unity.__main__ import COMMANDS
+from verifier.solvers import SOLVERS
+
+HEAVY = {"cvc5", "highspy", "matplotlib", "networkx", "numpy", "pydantic", "rich", "torch", "z3"}
+"""Packages that take long to load."""
+
+LIGHT = {
+    "pcg.budget",
+    "pcg.errors",
+    "pcg.plan.training",
+    "pcg.zoo",
+    "runtime.world.status",
+    "search.choices",
+    "substitutions.generate.limits",
+}
+"""Modules of ours below the commands that their options need."""
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a new Python process has loaded at the end of some code."""
+    end = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{end}"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def of_ours(names: set[str]) -> set[str]:
+    """Modules of layers below the commands, without the packages that they are in."""
+    tops = ("pcg", "verifier", "substitutions", "search", "runtime")
+    ours = {name for name in names if name.startswith(tuple(f"{top}." for top in tops))}
+    return {name for name in ours if not any(other.startswith(f"{name}.") for other in ours)}
+
+
+HELP = """
+from unity.__main__ import COMMANDS, main
+
+for command in ("", *COMMANDS):
+    try:
+        main([*([command] if command else []), "--help"])
+    except SystemExit as end:
+        assert end.code == 0, command
+    else:
+        raise AssertionError(command)
+"""
+
+
+def test_options_and_help_load_nothing_heavy():
+    """All commands in one process, which says the same of each."""
+    names = loaded(HELP)
+    assert {f"unity.{command}" for command in COMMANDS} <= names
+    assert not HEAVY & names
+    assert of_ours(names) <= LIGHT
+    assert not any(name.startswith("unity.commands") for name in names)
+
+
+def test_commands_load_no_torch():
+    """Until it is needed, which it never is for rules and their proofs; but an export is all
+    tensors."""
+    commands = [command for command in COMMANDS if command != "export"]
+    names = loaded("\n".join(f"import unity.commands.{command}" for command in commands))
+    assert "torch" not in names
+
+
+def test_workers_of_a_run_load_no_prover_and_no_rules():
+    """There is one for each device, and each is waited for."""
+    names = loaded("import unity.run, unity.commands.train")
+    assert "z3" not in names
+    assert not any(name.startswith(("verifier", "substitutions", "search.")) for name in names)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_work_of_a_command_takes_its_options(command: str):
+    options = import_module(f"unity.{command}").Options
+    run = import_module(f"unity.commands.{command}").run
+    assert get_type_hints(run) == {"options": options, "return": type(None)}
+
+
+def test_names_in_help_texts_are_those_that_there_are():
+    assert (*PLANNERS, *PIPELINES) == PLANNER_NAMES
+    assert list(SOLVERS) == ["z3", "cvc5"]

@@ -1,0 +1,115 @@
+"""Compares planners: searches with each, and writes a table, plots and a file as it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from pcg.files import make_folder
+from pcg.machine import load_machine
+from substitutions.rules.store import load_library
+from unity.compare import Options
+from unity.support.cli import say
+from unity.support.comparison import Entry, Question, numbers, over_others, planners
+from unity.support.console import PlainConsole
+from unity.support.declarations import load_user_operators
+from unity.support.plot import can_plot, plot
+from unity.support.speed import measured
+
+FILE = "compare.json"
+GROUPED = (
+    "all planners are given the same model on as many GPUs, whose batch norms take the statistics"
+    " of groups of samples (--batch-norm)"
+)
+
+
+def run(options: Options) -> None:
+    """Compare, and write what is done as soon as it is. Raises InputError."""
+    load_user_operators(options.operators)
+    question = _question(options)
+    question.check()
+    make_folder(options.out)
+    entries: list[Entry] = []
+    console, status = PlainConsole(stderr=options.as_json), PlainConsole(stderr=True)
+    try:
+        with status.status("searching") as spinner:
+            for entry in question.entries():
+                entries.append(entry)
+                question.save(entries, options.out / FILE)
+                done = f"{entry.model} on {entry.devices} by {entry.planner}"
+                spinner.update(f"{len(entries)} done, last {done}")
+    finally:
+        # Whatever ends it, Ctrl-C or a model that cannot be read: what is done is shown.
+        if entries:
+            _show(entries, question.machine.name, options.out, console)
+    if options.as_json:
+        say((options.out / FILE).read_text().rstrip("\n"))
+
+
+def _question(options: Options) -> Question:
+    """What the options ask for. Raises InputError."""
+    machine, speed = measured(load_machine(options.machine), options.profile)
+    return Question(
+        machine,
+        load_library(),
+        options.models,
+        numbers(options.gpus),
+        planners(options.planner),
+        options.batch,
+        options.budget,
+        speed,
+        options.batch_norm,
+    )
+
+
+def _show(entries: Sequence[Entry], machine: str, out: Path, console: PlainConsole) -> None:
+    for model in dict.fromkeys(entry.model for entry in entries):
+        own = [entry for entry in entries if entry.model == model]
+        console.print(_table(model, machine, own))
+        if any(entry.norm_groups > 1 for entry in own):
+            console.print(f"{model}: {GROUPED}", soft_wrap=True)
+        if can_plot():
+            drawn = plot(model, machine, own, out)
+            console.print(f"drawn in {drawn[0]} and {drawn[1]}", soft_wrap=True)
+    if not can_plot():
+        console.print("no plots: they take matplotlib, the extra `plot`", soft_wrap=True)
+    console.print(f"written to {out / FILE}", soft_wrap=True)
+
+
+def _table(model: str, machine: str, entries: Sequence[Entry]) -> Table:
+    table = Table(title=f"{model} on {machine}, predicted")
+    for heading in ("GPUs", "planner"):
+        table.add_column(heading, no_wrap=True)
+    # In two lines each, so that the table fits a terminal of 80 columns.
+    for heading in (
+        "samples\na second",
+        "x best\nother",
+        "ms a\nstep",
+        "GB a\ndevice",
+        "search\ns",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    last = 0
+    for entry in entries:
+        if last and entry.devices != last:
+            table.add_section()
+        devices = "" if entry.devices == last else str(entry.devices)
+        last = entry.devices
+        table.add_row(devices, entry.planner, *_figures(entry, entries))
+    return table
+
+
+def _figures(entry: Entry, entries: Sequence[Entry]) -> tuple[str, ...]:
+    search = f"{entry.search_seconds:.1f}"
+    if entry.step_seconds is None or entry.samples_per_second is None:
+        return "does not fit", "", "", "", search
+    ratio = over_others(entry, entries)
+    return (
+        f"{entry.samples_per_second:,.0f}",
+        "" if ratio is None else f"{ratio:.2f}",
+        f"{entry.step_seconds * 1e3:.3g}",
+        f"{(entry.memory_bytes or 0) / 1e9:.2f}",
+        search,
+    )

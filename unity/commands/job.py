@@ -1,0 +1,112 @@
+"""From the options of `unity run` to what each process of a run is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pcg.errors import InputError
+from pcg.files import check_writable
+from pcg.plan.plan import Plan
+from pcg.plan.training import Optimizer
+from pcg.zoo import MODELS
+from runtime.job.job import Checkpoints
+from runtime.job.job import Options as Settings
+from runtime.job.recipe import OptimizerName, Recipe
+from unity.run import Options, Precision, ScheduleChoice
+
+
+@dataclass(frozen=True)
+class Job:
+    """What each process is asked to do; it reads the plan itself."""
+
+    options: Options
+    settings: Settings
+
+
+def check_alone(options: Options) -> None:
+    """Raises InputError for options that make no sense with any plan."""
+    if options.check and options.precision not in (None, Precision.float64):
+        problem = f"{options.precision}, expected float64, in which --check compares"
+        raise InputError("--precision", problem)
+    if options.check and options.init is not None:
+        raise InputError("--check", "does not go with --init, expected weights that are drawn")
+    if not -(1 << 63) <= options.seed < 1 << 64:
+        raise InputError("--seed", f"{options.seed}, expected a whole number of 64 bits")
+    if options.trace is not None:
+        check_writable(options.trace)
+
+
+def model_of(options: Options, named: str) -> str | None:
+    """The model to capture again, if any; ``named``: by the plan. A file is only run if the
+    caller names it."""
+    if options.model is not None or not options.check:
+        return options.model
+    return named if named in MODELS else None
+
+
+def job_of(options: Options, plan: Plan) -> Job:
+    """What is asked of the processes that train by a plan. The module of a model of the zoo is made
+    where the plan names it. Raises InputError for what makes no sense."""
+    named = plan.model_name if plan.model_name in MODELS else None
+    settings = Settings(
+        steps=options.steps,
+        recipe=_recipe(options, plan.optimizer),
+        dtype="float64" if options.check else (options.precision or Precision.float32).value,
+        seed=options.seed,
+        check=options.check,
+        data=options.data,
+        checkpoints=_checkpoints(options),
+        initial=options.init,
+        model=named if options.model is None else options.model,
+        timeline=options.trace is not None,
+        compiles=options.compile,
+        stops_not_finite=options.stop_non_finite,
+    )
+    return Job(options, settings)
+
+
+def _recipe(options: Options, of_plan: Optimizer) -> Recipe:
+    kind, momentum = _optimizer(options, of_plan)
+    decay = 0.01 if kind == "adamw" else 0.0
+    constant = options.schedule == ScheduleChoice.constant
+    decay_steps = 1 if constant else max(options.steps - options.warmup, 1)
+    return Recipe(
+        optimizer=kind,
+        rate=options.lr,
+        momentum=momentum,
+        dampening=options.dampening,
+        nesterov=options.nesterov,
+        weight_decay=decay if options.weight_decay is None else options.weight_decay,
+        beta1=options.beta1,
+        beta2=options.beta2,
+        epsilon=options.epsilon,
+        clip=options.clip,
+        accumulate=options.accumulate,
+        schedule=options.schedule.value,
+        warmup=options.warmup,
+        decay=decay_steps if options.decay_steps is None else options.decay_steps,
+        gamma=options.gamma,
+        floor=options.floor,
+    )
+
+
+def _optimizer(options: Options, of_plan: Optimizer) -> tuple[OptimizerName, float]:
+    """The optimizer and its momentum."""
+    name = of_plan if options.optimizer is None else options.optimizer.value
+    if name == "momentum":
+        return "sgd", 0.9 if options.momentum is None else options.momentum
+    if options.momentum is not None and name != "sgd":
+        raise InputError("--momentum", f"does not go with --optimizer {name}")
+    return name, options.momentum or 0.0
+
+
+def _checkpoints(options: Options) -> Checkpoints | None:
+    if options.checkpoint is not None:
+        return Checkpoints(options.checkpoint, options.every, options.keep, options.resume)
+    for option, is_given in (
+        ("--resume", options.resume),
+        ("--max-restarts", options.max_restarts > 0),
+    ):
+        if is_given:
+            raise InputError(option, "needs --checkpoint FOLDER")
+    return None

@@ -1,0 +1,314 @@
+"""Finds the fastest plan for a model, writes it to a file, and says what it is and promises."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+
+from pcg.errors import InputError
+from pcg.files import check_writable
+from pcg.graph.graph import Graph
+from pcg.graph.opaque import opaque_nodes
+from pcg.machine import Machine, load_machine
+from pcg.models import capture_model
+from pcg.plan.naming import batch_of
+from pcg.plan.plan import Plan, machine_record, save_plan
+from pcg.plan.training import Optimizer, optimizer_of
+from pcg.zoo import default_optimizer
+from search.backtracking.optimizer import Optimizer as Backtracking
+from search.backtracking.optimizer import Settings
+from search.backtracking.views import load_views
+from search.choices import Dimension, Engine, Mode
+from search.cost.efficiency import Speed
+from search.cost.planned import Planned
+from search.cost.progress import Progress, Status, Teller, silent
+from search.pipeline.planner import PIPELINES
+from search.report.describe import overall, pipeline_text, rows, rules_used
+from search.report.trace import representatives, simulate_plan, write_trace
+from substitutions.audit.locate import of_module
+from substitutions.rules.store import Library, load_library
+from unity.optimize import Options
+from unity.support.batch_norm import groups_text, norm_groups
+from unity.support.cli import say, say_json
+from unity.support.console import PlainConsole
+from unity.support.declarations import load_user_operators
+from unity.support.limits import check_batch, check_devices
+from unity.support.planners import check_name, planner_of
+from unity.support.speed import measured
+
+if TYPE_CHECKING:
+    from runtime.train.eager import ModuleAgreement
+
+MAX_ROWS = 40
+"""Longer tables are cut short; the plan file has everything."""
+
+ENGINE_OPTIONS = {
+    Engine.STRATEGIES: ("mode", "allow"),
+    Engine.BACKTRACKING: ("views", "threshold"),
+}
+"""What one of the engines alone takes."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to search for. ``named``: the machine as its file has it; ``machine``: the same with the
+    links of a profile, and ``speed``: how fast its devices are by that profile, if there is one."""
+
+    named: Machine
+    machine: Machine
+    speed: Speed | None
+    optimizer: Optimizer
+    dimensions: frozenset[Dimension] | None
+
+
+def run(options: Options) -> None:
+    """Find a plan and write it. Raises InputError and NegativeAnswer."""
+    _check(options)
+    _load(options)
+    question = _question(options)
+    groups = norm_groups(options.batch_norm, options.planner, question.machine.devices)
+    captured = capture_model(options.model, options.batch, question.machine.devices, groups)
+    agreement = None
+    if options.compare and ".py" in options.model:
+        # Here because models of the zoo can do without the runtime.
+        from runtime.train.eager import compare_with_module
+
+        agreement = compare_with_module(options.model)
+    library = load_library(options.rules)
+    planned = _searched(options, question, library, captured.graph)
+    # A profile is about the figures: it makes no other machine.
+    made_for = replace(planned.plan, machine=machine_record(question.named))
+    planned = replace(planned, plan=of_module(made_for, captured, library.rules))
+    save_plan(planned.plan, options.out)
+    if options.trace is not None:
+        simulated = simulate_plan(planned.plan, question.machine, question.speed)
+        write_trace(simulated, options.trace, representatives(simulated))
+    if options.as_json:
+        say_json(_record(planned, agreement))
+        return
+    _print_report(planned, options.out)
+    if agreement is not None:
+        say(str(agreement))
+
+
+def _check(options: Options) -> None:
+    """Refuse a planner that there is not, and options that what plans does not take: of all
+    planners, only the joint one has modes."""
+    planner, engine = options.planner, options.engine
+    check_name(planner)
+    if engine is Engine.BACKTRACKING and planner != "joint":
+        raise InputError(
+            "--planner", f"{planner} does not go with --engine {engine}, expected joint"
+        )
+    refused = {"mode", "allow"} if planner in PIPELINES else {"mode"}
+    for option in _given(options):
+        if option in refused and planner != "joint":
+            raise InputError(f"--{option}", f"does not go with --planner {planner}")
+        for own, others in ENGINE_OPTIONS.items():
+            if option in others and engine is not own:
+                raise InputError(f"--{option}", f"needs --engine {own}")
+
+
+def _given(options: Options) -> Collection[str]:
+    """The options of one engine that are not as they are by default."""
+    is_given = {
+        "mode": options.mode is not Mode.JOINT,
+        "allow": options.allow is not None,
+        "views": options.views is not None,
+        "threshold": options.threshold != Settings.threshold,
+    }
+    return [option for option, given in is_given.items() if given]
+
+
+def _load(options: Options) -> None:
+    """Load what the user has written, and see that what is asked for can be."""
+    load_user_operators(options.operators)
+    if options.views is not None:
+        load_views(options.views)
+    for path in (options.out, options.trace):
+        if path is not None:
+            check_writable(path)
+
+
+def _question(options: Options) -> Question:
+    """What the options ask for. Raises InputError."""
+    name = options.optimizer
+    kept_by = default_optimizer(options.model) if name is None else optimizer_of(name)
+    machine = load_machine(options.machine)
+    if options.nodes is not None:
+        machine = machine.with_nodes(options.nodes)
+    if options.devices is not None:
+        machine = machine.with_devices(options.devices)
+    dimensions = _dimensions(options.allow)
+    check_devices(machine.name, machine.devices)
+    advice = ", or leave `data` out of --allow"
+    check_batch(options.batch, machine.devices, dimensions, advice=advice)
+    return Question(machine, *measured(machine, options.profile), kept_by, dimensions)
+
+
+def _dimensions(allow: str | None) -> frozenset[Dimension] | None:
+    """What ``--allow`` says; everything without it."""
+    if allow is None:
+        return None
+    names = [name.strip() for name in allow.split(",")]
+    for name in names:
+        if name not in list(Dimension):
+            raise InputError("--allow", f"{name}: expected some of {', '.join(Dimension)}")
+    return frozenset(map(Dimension, names))
+
+
+def _searched(options: Options, question: Question, library: Library, graph: Graph) -> Planned:
+    """The plan of the engine and the planner that are asked for."""
+    machine, speed, kept_by = question.machine, question.speed, question.optimizer
+    with _progress(shown=not options.as_json) as show:
+        if options.engine is Engine.STRATEGIES:
+            planner = planner_of(
+                options.planner,
+                machine,
+                library,
+                options.budget,
+                kept_by,
+                speed,
+                options.mode,
+                question.dimensions,
+                show,
+            )
+            return planner.plan(options.model, graph)
+        limits = Settings(
+            threshold=options.threshold,
+            seconds=options.budget,
+            optimizer=kept_by,
+            seed=options.seed,
+        )
+        search = Backtracking(machine, library, limits, teller=Teller(show), speed=speed)
+        return search.planned(options.model, graph)
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Generator[Progress]:
+    """A line that shows how far the search is, for terminals."""
+    console = PlainConsole(stderr=True)
+    if not (shown and console.is_terminal):
+        yield silent
+        return
+    with Live(console=console, transient=True) as live:
+
+        def show(status: Status) -> None:
+            live.update(Spinner("dots", progress_line(status)))
+
+        yield show
+
+
+def progress_line(status: Status) -> str:
+    """What a search is at, in one line."""
+    best = "" if status.best is None else f", best {status.best * 1e3:.3g} ms a step"
+    return f"{status.work}: {status.candidates:,} plans priced{best}"
+
+
+def _record(planned: Planned, agreement: ModuleAgreement | None) -> dict[str, object]:
+    plan, estimates, report = planned.plan, planned.plan.estimates, planned.report
+    return {
+        "model": plan.model_name,
+        "machine": plan.machine.name,
+        "devices": plan.machine.devices,
+        "predicted_seconds": estimates.step_seconds,
+        "one_device_seconds": estimates.one_device_seconds,
+        "data_parallel_seconds": planned.data_parallel_seconds,
+        "speedup": _speedup(planned),
+        "optimizer": plan.optimizer,
+        "recomputed_operators": len(plan.recompute),
+        "peak_memory_bytes": estimates.peak_memory_bytes,
+        "communication_elements": estimates.communication_elements,
+        "search_seconds": planned.seconds,
+        "stop_reason": report.stop,
+        "candidates": report.strategies,
+        "simulated_plans": report.simulated,
+        "cache_hits": report.known,
+        "seconds_by_phase": dict(report.phases),
+        "pipeline": pipeline_text(plan),
+        "rules_applied": len(plan.derivation),
+        "norm_groups": plan.norm_groups,
+        "agreement": None if agreement is None else asdict(agreement),
+        "opaque": [node.name for node in opaque_nodes(plan.model)],
+    }
+
+
+def phases_text(phases: Mapping[str, float]) -> str:
+    """Such as ``choosing 2.9, building 1.1``, the longest first."""
+    ranked = sorted(phases.items(), key=lambda item: -item[1])
+    return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in ranked)
+
+
+def _speedup(planned: Planned) -> float | None:
+    """Over data parallelism, where that was priced."""
+    data = planned.data_parallel_seconds
+    return None if data is None else data / planned.plan.estimates.step_seconds
+
+
+def _print_report(planned: Planned, out: Path) -> None:
+    plan, report = planned.plan, planned.report
+    console = PlainConsole()
+    console.print(_operators_table(plan))
+    console.print(overall(plan), soft_wrap=True)
+    console.print(_rules_table(plan))
+    for line in _remarks(planned):
+        console.print(line, soft_wrap=True)
+    console.print(
+        f"chose among {report.strategies:,} strategies in {planned.seconds:.1f} s,"
+        f" simulated {report.simulated} plans, knew {report.known:,} prices from others"
+        f" (stopped: {report.stop}); plan written to {out}",
+        soft_wrap=True,
+    )
+    if report.phases:
+        console.print(f"seconds: {phases_text(report.phases)}", soft_wrap=True)
+
+
+def _operators_table(plan: Plan) -> Table:
+    """The operators of a plan: how each is cut, and where it runs."""
+    title = f"{plan.model_name} on {plan.machine.devices} x {plan.machine.name}"
+    pipeline = pipeline_text(plan)
+    table = Table(title=f"{title}, {pipeline}" if pipeline else title)
+    for heading in ("tensor", "operator", "cut", "devices"):
+        table.add_column(heading)
+    described = rows(plan)
+    for row in described[:MAX_ROWS]:
+        table.add_row(row.name, row.call, row.cut, row.devices)
+    if len(described) > MAX_ROWS:
+        table.add_row("...", f"{len(described) - MAX_ROWS} more", "", "")
+    return table
+
+
+def _rules_table(plan: Plan) -> Table:
+    table = Table(title="Rules applied")
+    for heading in ("rule", "times", "left == right"):
+        table.add_column(heading, overflow="fold")
+    for name, text, count in rules_used(plan.derivation):
+        table.add_row(name, str(count), text)
+    return table
+
+
+def _remarks(planned: Planned) -> Generator[str]:
+    """What has to be known of a plan, and what it promises."""
+    plan, estimates = planned.plan, planned.plan.estimates
+    if plan.norm_groups > 1:
+        yield groups_text(plan.norm_groups, batch_of(plan.model, plan.naming))
+    if whole := [node.name for node in opaque_nodes(plan.model)]:
+        yield f"without an equation, hence kept whole: {', '.join(whole)}"
+    again = f", {len(plan.recompute)} operators recomputed" if plan.recompute else ""
+    yield (
+        f"predicted {estimates.step_seconds * 1e3:.3g} ms a step,"
+        f" {estimates.one_device_seconds / estimates.step_seconds:.2f} times as fast as one device"
+        f" ({estimates.one_device_seconds * 1e3:.3g} ms);"
+        f" {estimates.communication_elements:,} elements communicated,"
+        f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device with {plan.optimizer}"
+        + again
+    )
+    if (speedup := _speedup(planned)) is not None:
+        yield f"{speedup:.2f} times as fast as data parallelism"

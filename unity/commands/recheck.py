@@ -1,0 +1,171 @@
+"""Checks certificates again, apart from the prover, and what a library says against them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pcg.budget import Budget
+from pcg.errors import NegativeAnswer, one_line
+from pcg.files import read_json
+from substitutions.rules.certificates import label_problem, uncertified
+from substitutions.rules.limited import Lost, limited_map
+from substitutions.rules.store import CERTIFICATES, RULES, LibraryFile
+from unity.recheck import Options
+from unity.support.cli import say, say_json
+from unity.support.processes import tracked
+from verifier.bundle import read_bundle
+from verifier.certificate import CertificateFile
+from verifier.recheck import Proved, Rechecked, Rechecker
+from verifier.recheck import certificates as certificates_in
+from verifier.solvers import SOLVERS, require
+
+CHUNK = 64
+"""Certificates that a process is given at once."""
+SHOWN = 5
+"""Names in a message."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Certificates, each with the place where it was read, and their scripts (``Rechecker``).
+    ``where``: that they were read from; ``library``: whose rules have to have one, if any."""
+
+    where: Path
+    files: tuple[tuple[str, CertificateFile], ...]
+    scripts: Path | Mapping[str, str]
+    library: Path | None
+
+
+def run(options: Options) -> None:
+    """Check all certificates. Raises NegativeAnswer unless all are accepted, and cover a library
+    that is given."""
+    solvers = require(options.solver or list(SOLVERS))
+    given = _read(options)
+    rules = None if given.library is None else read_json(given.library, LibraryFile)
+    if not given.files:
+        raise NegativeAnswer(f"{given.where}: holds no certificates, nothing is proved")
+    results = list(_results(given, solvers, options))
+    for (place, _), result in zip(given.files, results, strict=True):
+        if options.as_json:
+            say_json(_record(place, result), indent=None)
+        else:
+            say(_line(place, result))
+    if not options.as_json:
+        _print_counts(given.where, results, solvers)
+    _require_all(str(given.where), results)
+    if rules is not None:
+        files = [file for _, file in given.files]
+        _compare(rules, str(given.library), files, options)
+
+
+def _read(options: Options) -> Given:
+    """The certificates of a folder, of one compressed file, or of a library's folder, and then the
+    library too."""
+    where, library = options.certificates, options.library
+    if (where / CERTIFICATES).is_file():
+        where, library = where / CERTIFICATES, library or where / RULES
+    if where.is_dir():
+        files = ((str(path), read_json(path, CertificateFile)) for path in certificates_in(where))
+        return Given(where, tuple(files), where, library)
+    bundle = read_bundle(where)
+    places = tuple((f"{where}: {file.rule}", file) for file in bundle.certificates)
+    return Given(where, places, bundle.scripts, library)
+
+
+def _results(given: Given, solvers: Sequence[str], options: Options) -> Iterator[Rechecked]:
+    """What comes of each certificate. Its label has to fit it where no library says what rule has
+    the name."""
+    # One for all: forked workers go on with it, each theorem and script once in each of them.
+    rechecker = Rechecker(given.scripts, {name: SOLVERS[name] for name in solvers})
+    files = [file for _, file in given.files]
+    budget = Budget(options.seconds, options.memory)
+    checked = limited_map(rechecker.check_file, files, options.jobs, budget, chunk=CHUNK)
+    results = tracked(checked, len(files), "rechecking", quiet=options.as_json)
+    labels: set[str] = set()
+    for file, answer in zip(files, results, strict=True):
+        result = _lost(file, answer) if isinstance(answer, Lost) else answer
+        problem = ""
+        if file.rule in labels:
+            problem = "another certificate has its label"
+        elif result.proved is not None and given.library is None:
+            problem = label_problem(file, result.proved.statement)
+        labels.add(file.rule)
+        yield replace(result, accepted=False, reason=problem) if problem else result
+
+
+def _print_counts(where: Path, results: Sequence[Rechecked], solvers: Sequence[str]) -> None:
+    accepted = sum(result.accepted for result in results)
+    say(f"{where}: {accepted} certificates accepted, {len(results) - accepted} rejected")
+    conditions = sum(result.conditions for result in results)
+    say(f"{conditions} side conditions, each without a solution by {' and '.join(solvers)}")
+
+
+def _require_all(where: str, results: Sequence[Rechecked]) -> None:
+    """Raise NegativeAnswer unless all certificates are accepted, and none is about whole tensors
+    only: a rule that was proved for those may be false for tensors that are cut."""
+    rejected = sum(not result.accepted for result in results)
+    if rejected:
+        raise NegativeAnswer(f"{where}: {rejected} of {len(results)} certificates rejected")
+    whole = sum(result.proved is not None and result.proved.whole for result in results)
+    if whole:
+        problem = "are about whole tensors only, nothing is proved of tensors that are cut"
+        raise NegativeAnswer(f"{where}: {whole} of {len(results)} certificates {problem}")
+
+
+def _lost(file: CertificateFile, lost: Lost) -> Rechecked:
+    """What can be said of a certificate that used up its budget."""
+    return Rechecked(file.rule, accepted=False, reason=f"unknown: {lost.spent}", conditions=0)
+
+
+def _compare(
+    rules: LibraryFile, name: str, accepted: Sequence[CertificateFile], options: Options
+) -> None:
+    """Raise NegativeAnswer unless every rule of a library is one that was accepted."""
+    missing = uncertified(rules, accepted, options.jobs)
+    if missing:
+        shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
+        raise NegativeAnswer(f"{name}: {len(missing)} rules have no certificate: {shown}")
+    if not options.as_json:
+        say(f"{name}: all {len(rules.rules)} rules have one that says what they say")
+
+
+def _line(place: str, result: Rechecked) -> str:
+    """What came of a certificate: what it proves, or why it is rejected. It comes from anywhere, so
+    that whatever it holds stays on the line."""
+    proved = result.proved
+    if not result.accepted or proved is None:
+        return one_line(f"rejected: {place}: {result.reason}")
+    parts = [f"proved: {result.rule}: {proved.statement}"]
+    parts += [f"where {', '.join(proved.assumed)}"] if proved.assumed else []
+    parts += [f"if {', '.join(proved.requires)}"] if proved.requires else []
+    return one_line(f"{' '.join(parts)} ({_degrees(proved)})")
+
+
+def _degrees(proved: Proved) -> str:
+    """For what degrees something is proved."""
+    if proved.whole:
+        return "whole tensors only"
+    if not proved.degrees:
+        return "all degrees"
+    return f"degrees as written, {', '.join(map(str, proved.degrees))}; all of the inputs"
+
+
+def _record(place: str, result: Rechecked) -> dict[str, object]:
+    record: dict[str, object] = {
+        "file": place,
+        "rule": result.rule,
+        "accepted": result.accepted,
+        "reason": result.reason,
+        "conditions": result.conditions,
+    }
+    if (proved := result.proved) is None or not result.accepted:
+        return record
+    return record | {
+        "statement": proved.statement,
+        "where": list(proved.assumed),
+        "requires": list(proved.requires),
+        "degrees": list(proved.degrees) or "all",
+        "whole": proved.whole,
+    }

@@ -1,0 +1,26 @@
+"""The console on which commands print tables and bars. (Apart, as help and mistakes need none.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from pcg.errors import printable
+
+
+class PlainConsole(Console):
+    """A console that shows text as it is: none of it is markup, and what no terminal should have
+    is escaped (`printable`). All commands print with it, or with `say`."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Segments of text, whose styles become control characters later; nothing else may."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(printable(text), style)

@@ -1,0 +1,34 @@
+"""How many processes a command starts, and a bar that shows how far they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TypeVar
+
+from rich.progress import Progress
+
+from unity.support.console import PlainConsole
+
+T = TypeVar("T")
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def tracked(results: Iterator[T], count: int, what: str, *, quiet: bool) -> Iterator[T]:
+    """The results, each as soon as it is there, with a bar on the standard error if that is a
+    terminal."""
+    console = PlainConsole(stderr=True)
+    with Progress(
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # or what is printed to a file would not get there
+        disable=quiet or not console.is_terminal,
+    ) as progress:
+        yield from progress.track(results, total=count, description=what)
