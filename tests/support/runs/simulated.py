@@ -216,7 +216,9 @@ class ThreadNetwork(Network):
                 return
             place = group.ranks.index(self._rank)
             parts = [values.chunk(len(heard))[place] for values in heard]
-            result.copy_(torch.stack(parts).sum(0) if name == "reduce_scatter" else torch.cat(parts))
+            result.copy_(
+                torch.stack(parts).sum(0) if name == "reduce_scatter" else torch.cat(parts)
+            )
 
         self._meet(name, own, group, end).wait()
 
