@@ -1,7 +1,7 @@
-"""Agreement of types: whether two sides have the same types wherever both have one.
+"""Agreement of types: under which typings both sides of a pair have the same parallel types.
 
-A side may be typed in several ways, one for each choice of the operands that carry partials: of
-those of both sides, the pair that asks for least is looked for.
+A side has one typing for each choice of the operands that carry partials. Of the typings of both
+sides, the pair is taken that asks for least beyond the left side.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pcg.graph.graph import Graph, Value
+from pcg.graph.graph import Graph
+from pcg.graph.pairs import Outputs
 from verifier.sides import REMEMBERED, Written, side_typings
-from verifier.trusted.sizes.degrees import Monomial, Typing, typings
+from verifier.trusted.sizes.degrees import Powers, Typing, typings
 from verifier.trusted.sizes.types import differences, residual
 from verifier.witness import solve
 
@@ -30,9 +31,7 @@ WHOLE = Agreement((0, 0), ())
 """Of tensors that are neither cut nor copied."""
 
 
-def typed_sides(
-    left: tuple[Value, ...], right: tuple[Value, ...]
-) -> tuple[Mapping[int, Typing], Mapping[int, Typing]]:
+def typed_sides(left: Outputs, right: Outputs) -> tuple[Mapping[int, Typing], Mapping[int, Typing]]:
     """The typings of both sides that some degrees satisfy, by number.
 
     Raises OperatorError or ValueError where a side has no type, and Undecided.
@@ -62,7 +61,7 @@ def agree(
     return None
 
 
-def agree_alike(side: tuple[Value, ...]) -> tuple[Agreement, Mapping[str, int]] | None:
+def agree_alike(side: Outputs) -> tuple[Agreement, Mapping[str, int]] | None:
     """The same for two sides that are written alike: the first typing that some degrees satisfy,
     without a look at the others, of which there may be very many."""
     for number, typing in enumerate(typings(Graph(side).nodes, side)):
@@ -72,7 +71,7 @@ def agree_alike(side: tuple[Value, ...]) -> tuple[Agreement, Mapping[str, int]] 
     return None
 
 
-def witness(found: Sequence[Typing], extra: Sequence[Monomial] = ()) -> Mapping[str, int] | None:
+def witness(found: Sequence[Typing], extra: Sequence[Powers] = ()) -> Mapping[str, int] | None:
     """Degrees that satisfy some typings, and for which what is in ``extra`` is 1."""
     equations = [e for typing in found for e in typing.equations] + list(extra)
     whole = [w for typing in found for w in typing.whole]

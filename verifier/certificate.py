@@ -19,30 +19,14 @@ from pydantic import Field, ValidationError
 from pcg.errors import InputError
 from pcg.files import FileModel, validation_problem, write_text_atomic
 from pcg.graph.graph import Graph, Value
+from pcg.graph.pairs import GraphPair, both, calls
 from pcg.language.poly import Poly
 from pcg.plan.text import print_graph
 from pcg.types.operator import Operator
+from verifier import grammar
 from verifier.agreement import typed_sides
 from verifier.concrete import Origin
 from verifier.decide import Decision
-from verifier.grammar import (
-    MAX_LIST,
-    MAX_RANK,
-    Count,
-    Degree,
-    DegreeName,
-    FreeName,
-    GraphText,
-    Hash,
-    Index,
-    Label,
-    Name,
-    PolyFile,
-    Rank,
-    Step,
-    Text,
-)
-from verifier.grammar import Equation as EquationText
 from verifier.trusted.proof.local import prove_typing
 from verifier.trusted.sizes.degrees import local_typing, ranks
 from verifier.trusted.sizes.runs import Group
@@ -59,10 +43,10 @@ FOOTER = "\n(check-sat)\n"
 class OperatorFile(FileModel):
     """A definition; the equation says it all."""
 
-    name: Name
-    equation: EquationText
-    sizes: tuple[Name, ...] = Field(strict=False, max_length=MAX_RANK)
-    reals: tuple[Name, ...] = Field(strict=False, max_length=MAX_RANK)
+    name: grammar.Identifier
+    equation: grammar.EquationText
+    sizes: tuple[grammar.Identifier, ...] = Field(strict=False, max_length=grammar.MAX_RANK)
+    reals: tuple[grammar.Identifier, ...] = Field(strict=False, max_length=grammar.MAX_RANK)
     commutative: bool
     parallel: Parallel | None
 
@@ -89,53 +73,61 @@ class OperatorFile(FileModel):
         )
 
 
-Hashes = Annotated[tuple[Hash, ...], Field(strict=False, max_length=MAX_LIST)]
-Steps = Annotated[tuple[Step, ...], Field(strict=False, max_length=MAX_LIST)]
+Hashes = Annotated[tuple[grammar.Hash, ...], Field(strict=False, max_length=grammar.MAX_LIST)]
+StepTexts = Annotated[
+    tuple[grammar.StepText, ...], Field(strict=False, max_length=grammar.MAX_LIST)
+]
 
 
 class TheoremFile(FileModel):
     """That tasks on their own blocks compute an operator: the parallel type of a node."""
 
-    operator: Name
-    ranks: tuple[Rank, ...] = Field(strict=False, max_length=MAX_RANK)
-    positions: tuple[Rank, ...] = Field(strict=False, max_length=MAX_RANK)
-    carriers: tuple[Rank, ...] = Field(strict=False, max_length=MAX_RANK)
-    windows: tuple[Name, ...] = Field(strict=False, default=(), max_length=MAX_RANK)
+    operator: grammar.Identifier
+    ranks: tuple[grammar.RankNumber, ...] = Field(strict=False, max_length=grammar.MAX_RANK)
+    positions: tuple[grammar.RankNumber, ...] = Field(strict=False, max_length=grammar.MAX_RANK)
+    carriers: tuple[grammar.RankNumber, ...] = Field(strict=False, max_length=grammar.MAX_RANK)
+    windows: tuple[grammar.Identifier, ...] = Field(
+        strict=False, default=(), max_length=grammar.MAX_RANK
+    )
     """The indices of windows that are cut, since operands have halos."""
-    steps: Steps
+    steps: StepTexts
     conditions: Hashes
 
 
 class WitnessFile(FileModel):
     """Sizes, degrees and real attributes at which both sides are typed alike."""
 
-    sizes: dict[FreeName, Count]
-    degrees: dict[DegreeName, Degree]
-    reals: dict[Name, float]
+    sizes: dict[grammar.FreeName, grammar.SizeNumber]
+    degrees: dict[grammar.DegreeName, grammar.DegreeNumber]
+    reals: dict[grammar.Identifier, float]
 
 
-Axes = Annotated[tuple[tuple[Name, Rank], ...], Field(max_length=MAX_LIST)]
+Axes = Annotated[
+    tuple[tuple[grammar.Identifier, grammar.RankNumber], ...], Field(max_length=grammar.MAX_LIST)
+]
 
 
 class CertificateFile(FileModel):
     """All that a proof rests on."""
 
     schema_version: Literal[1]
-    rule: Label
+    rule: grammar.RuleLabel
     operators: tuple[OperatorFile, ...] = Field(strict=False, max_length=64)
-    left: GraphText
-    right: GraphText
-    equal: tuple[tuple[PolyFile, PolyFile], ...] = Field(strict=False, max_length=256)
+    left: grammar.GraphText
+    right: grammar.GraphText
+    equal: tuple[tuple[grammar.PolyFile, grammar.PolyFile], ...] = Field(
+        strict=False, max_length=256
+    )
     """Sizes that are assumed equal."""
-    requires: tuple[Text, ...] = Field(strict=False, max_length=256)
+    requires: tuple[grammar.Text, ...] = Field(strict=False, max_length=256)
     """What the right side asks beyond the left."""
     whole: bool
     """Whether it is about tensors that are neither cut nor copied; types then need no proof."""
-    typings: tuple[Index, Index] = Field(strict=False)
-    types: Hash | Literal[""]
+    typings: tuple[grammar.ListIndex, grammar.ListIndex] = Field(strict=False)
+    types: grammar.Hash | Literal[""]
     """The condition that both sides have the same types."""
-    theorems: tuple[TheoremFile, ...] = Field(strict=False, max_length=MAX_LIST)
-    steps: Steps
+    theorems: tuple[TheoremFile, ...] = Field(strict=False, max_length=grammar.MAX_LIST)
+    steps: StepTexts
     conditions: Hashes
     witness: WitnessFile
     runs: tuple[Axes, ...] = Field(strict=False, default=(), max_length=256)
@@ -181,11 +173,8 @@ def certify(
     assert proof is not None
     assert evidence is not None
     pair = (tuple(left), tuple(right))
-    types, theorems, own = "", list[TheoremFile](), list[str]()
-    if not evidence.whole:
-        lefts, rights = typed_sides(*pair)
-        types = agreement_script(lefts[evidence.typings[0]], rights[evidence.typings[1]])
-        theorems, own = _theorems(pair)
+    types = "" if evidence.whole else _types(pair, evidence.typings)
+    theorems, own = ([], []) if evidence.whole else _theorems(pair)
     conditions = [*proof.obligations, *([types] if types else []), *own]
     try:
         file = CertificateFile(
@@ -211,20 +200,25 @@ def certify(
     return Certificate(file, {script_name(c): script_text(c) for c in conditions})
 
 
-def operators_of(pair: tuple[tuple[Value, ...], tuple[Value, ...]]) -> list[Operator]:
+def _types(pair: GraphPair, numbers: tuple[int, int]) -> str:
+    """The condition that both sides have the same types, under the typings of these numbers."""
+    lefts, rights = typed_sides(*pair)
+    return agreement_script(lefts[numbers[0]], rights[numbers[1]])
+
+
+def operators_of(pair: GraphPair) -> list[Operator]:
     """The operators of both sides, by name."""
-    nodes = Graph((*pair[0], *pair[1])).nodes
-    found = {n.name: n.operator_call.operator for n in nodes if not n.is_leaf}
-    return [found[name] for name in sorted(found)]
+    by_name = {call.name: call.operator for call in calls(both(pair))}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _theorems(
-    pair: tuple[tuple[Value, ...], tuple[Value, ...]],
+    pair: GraphPair,
 ) -> tuple[list[TheoremFile], list[str]]:
     """The theorems that the types of both sides rest on, and their conditions."""
-    found: dict[tuple[object, ...], TheoremFile] = {}
+    theorems: dict[tuple[object, ...], TheoremFile] = {}
     conditions: list[str] = []
-    for node in Graph((*pair[0], *pair[1])).nodes:
+    for node in both(pair).nodes:
         if node.is_leaf or node.operator_call.operator.parallel is not None:
             continue
         call, own, typing = node.operator_call, ranks(node), local_typing(node)
@@ -240,9 +234,9 @@ def _theorems(
                 steps=theorem.proof.steps,
                 conditions=tuple(map(script_name, theorem.proof.obligations)),
             )
-            found[call.name, own, call.positions, file.carriers, windows] = file
+            theorems[call.name, own, call.positions, file.carriers, windows] = file
             conditions += theorem.proof.obligations
-    return list(found.values()), conditions
+    return list(theorems.values()), conditions
 
 
 def write(directory: Path, certificates: Iterable[Certificate]) -> None:
@@ -267,5 +261,5 @@ def write(directory: Path, certificates: Iterable[Certificate]) -> None:
         write_text_atomic(directory / f"{name}.json", text + "\n")
 
 
-def polynomial(file: PolyFile) -> Poly:
+def polynomial(file: grammar.PolyFile) -> Poly:
     return Poly.collect(file)

@@ -1,4 +1,4 @@
-"""Claims of a certificate: both sides by its own definitions, and what is assumed of sizes.
+"""Reads the claim of a certificate: both sides, their sizes and types, and what is assumed.
 
 A certificate names things, and names prove nothing. A name that Unity's own operators have means
 what it means there; every other operator is what its equation says, computes on its own blocks, and
@@ -8,13 +8,14 @@ an equation, an input that is none of a rule, a symbol that nothing explains: al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pcg.errors import InputError
 from pcg.graph.graph import Graph, Node, Value, tensor
 from pcg.graph.opaque import opaque_nodes
+from pcg.graph.pairs import GraphPair, Outputs, both, symbolic_attributes
 from pcg.language.poly import Poly
 from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
@@ -28,7 +29,6 @@ from verifier.trusted.sizes.runs import free_runs
 from verifier.trusted.sizes.sizes import SizeEquation, Sizes, different_ranks, pair_sizes
 from verifier.trusted.sizes.types import residual
 
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 MAX_DEGREE = 1 << 16
 """Of a parallel operator, where it is a number."""
 MAX_PRINTED = 1_000
@@ -44,7 +44,7 @@ class Claim:
     """Both sides of a rule with their sizes and, where it is about cut tensors, their types."""
 
     file: CertificateFile
-    pair: Pair
+    pair: GraphPair
     sizes: Sizes
     types: tuple[Typing, Typing] | None
 
@@ -87,7 +87,7 @@ def claim_of(file: CertificateFile) -> Claim:
     return Claim(file, pair, sizes, (left, right))
 
 
-def _typing(side: tuple[Value, ...], number: int) -> Typing:
+def _typing(side: Outputs, number: int) -> Typing:
     try:
         return typing_at(Graph(side).nodes, side, number)
     except IndexError:
@@ -98,15 +98,15 @@ def _equations(file: CertificateFile) -> tuple[SizeEquation, ...]:
     return tuple((polynomial(a), polynomial(b)) for a, b in file.equal)
 
 
-def _operators(pair: Pair) -> list[Node]:
-    return [node for node in Graph((*pair[0], *pair[1])).nodes if not node.is_leaf]
+def _operators(pair: GraphPair) -> list[Node]:
+    return [node for node in both(pair).nodes if not node.is_leaf]
 
 
 def _computes(node: Node) -> bool:
     return node.operator_call.operator.parallel is None
 
 
-def _pair(file: CertificateFile) -> Pair:
+def _pair(file: CertificateFile) -> GraphPair:
     operators = _definitions(file)
     left, right = (_graph(text, file.rule, operators) for text in (file.left, file.right))
     pair = (left.outputs, right.outputs)
@@ -124,10 +124,10 @@ def _pair(file: CertificateFile) -> Pair:
 
 def _definitions(file: CertificateFile) -> dict[str, Operator]:
     """The operators that a certificate is about, by name."""
-    found: dict[str, Operator] = {}
+    operators: dict[str, Operator] = {}
     for definition in file.operators:
         name = definition.name
-        if name in found:
+        if name in operators:
             raise Rejected(f"defines {name} twice")
         try:
             operator = definition.operator()
@@ -138,8 +138,8 @@ def _definitions(file: CertificateFile) -> dict[str, Operator]:
             raise Rejected(f"{name} moves data, and is none of Unity's own operators")
         if known is not None and known != operator:
             raise Rejected(f"defines {name} anew")
-        found[name] = operator
-    return found
+        operators[name] = operator
+    return operators
 
 
 def _graph(text: str, rule: str, operators: dict[str, Operator]) -> Graph:
@@ -157,15 +157,16 @@ def _graph(text: str, rule: str, operators: dict[str, Operator]) -> Graph:
     return graph
 
 
-def _check_inputs(file: CertificateFile, pair: Pair) -> None:
+def _check_inputs(file: CertificateFile, pair: GraphPair) -> None:
     """That each symbol is one of the sizes of the inputs, or stands in an attribute."""
-    leaves = {node.leaf for node in Graph((*pair[0], *pair[1])).leaves}
+    leaves = {node.leaf for node in both(pair).leaves}
     ranks = {leaf.name: leaf.rank for leaf in leaves}
     if len(leaves) > len(ranks):
         raise Rejected("an input has two ranks")
     if wrong := [name for name in sorted(ranks) if not NAME.fullmatch(name)]:
         raise Rejected(f"{wrong[0]!r} is no name of an input")
-    attributes = {symbol for value in _attributes(pair) for symbol in value.symbols}
+    symbolic = symbolic_attributes(both(pair))
+    attributes = {symbol for _, _, value in symbolic for symbol in value.symbols}
     sizes = {f"|{name}.{dim}|" for name, rank in ranks.items() for dim in range(rank)}
     stated = {s for sides in _equations(file) for side in sides for s in side.symbols}
     for symbol in sorted(attributes | stated):
@@ -177,14 +178,7 @@ def _check_inputs(file: CertificateFile, pair: Pair) -> None:
             raise Rejected(f"{symbol} is {what}")
 
 
-def _attributes(pair: Pair) -> Iterator[Poly]:
-    calls = [node.operator_call for node in _operators(pair)]
-    for value in (value for call in calls for _, value in call.attributes):
-        if isinstance(value, Poly):
-            yield value
-
-
-def _check_attributes(pair: Pair) -> None:
+def _check_attributes(pair: GraphPair) -> None:
     """That numbers are none that could only be meant to take long."""
     for call in (node.operator_call for node in _operators(pair)):
         for name, value in call.attributes:
@@ -194,10 +188,10 @@ def _check_attributes(pair: Pair) -> None:
                 raise Rejected(f"{call.name}: {name} is more than {most}")
 
 
-def exchanged(claim: Claim) -> list[Pair]:
+def exchanged(claim: Claim) -> list[GraphPair]:
     """What has to be equal where operators say that they commute, for then calls that differ in the
     order of operands count as one: each such call, and the call with its operands exchanged."""
-    found: dict[Node, Pair] = {}
+    pairs: dict[Node, GraphPair] = {}
     for node in claim.computing:
         operator = node.operator_call.operator
         if not operator.commutative or OPERATORS.get(operator.name) == operator:
@@ -209,8 +203,8 @@ def exchanged(claim: Claim) -> list[Pair]:
         operands = tensor("x", own[0]), tensor("y", own[1])
         sides = [Node(call, operands), Node(call, operands[::-1])]
         outputs = [tuple(map(side.value, range(len(operator.outputs)))) for side in sides]
-        found[sides[0]] = (outputs[0], outputs[1])
-    return list(found.values())
+        pairs[sides[0]] = (outputs[0], outputs[1])
+    return list(pairs.values())
 
 
 def _side_text(side: Sequence[Value]) -> str:

@@ -1,4 +1,4 @@
-"""Pairs of graphs at concrete types: from values of their symbols to typed graphs.
+"""Makes typed graphs of a pair by numbers for its sizes, degrees and attributes.
 
 The symbols of a pair are the sizes of its inputs, their degrees, copies and partials, and the
 attributes of its operators. Not all values fit: sizes follow from others (``Sizes.solved``), and
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import cycle
 from math import prod
 
 from pcg.errors import OperatorError
-from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.graph.graph import Graph, Leaf, Node
+from pcg.graph.pairs import GraphPair, Outputs, both, remade, symbolic_attributes
 from pcg.language.expr import Expr, Max, Sum, children
 from pcg.language.poly import Poly
 from pcg.readings.evaluate import concrete
@@ -23,11 +23,11 @@ from pcg.types.operator import Call
 from pcg.types.tensor import Degrees, ParallelTensor
 from verifier.sides import Written, side_typings
 from verifier.trusted.errors import Undecided
-from verifier.trusted.sizes.degrees import Monomial, Typing, entries
+from verifier.trusted.sizes.degrees import Powers
 from verifier.trusted.sizes.sizes import Sizes, input_size
-from verifier.witness import solve
+from verifier.trusted.sizes.types import differences
+from verifier.witness import solve, value_of
 
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 MAX_ELEMENTS = 200_000
 """Of one tensor of a concrete pair."""
 MAX_NUMBERS = 1 << 27
@@ -40,7 +40,7 @@ MAX_TASKS = 64
 class Origin:
     """A pair of graphs with values for all of its symbols."""
 
-    pair: Pair
+    pair: GraphPair
     sizes: Sizes
     values: Mapping[str, int]
     """Of the symbols of sizes that ``sizes`` leaves free."""
@@ -52,9 +52,11 @@ class Origin:
     @property
     def symbols(self) -> dict[str, float]:
         """The values of sizes and of attributes."""
-        return {**self.reals, **self._integers()}
+        return {**self.reals, **self.integers}
 
-    def _integers(self) -> dict[str, int]:
+    @property
+    def integers(self) -> dict[str, int]:
+        """The values of sizes and of whole attributes."""
         full = dict(self.values)
         for symbol, size in self.sizes.solved.items():
             full[symbol] = self.sizes.resolve(size).evaluate(self.values)
@@ -62,15 +64,13 @@ class Origin:
 
     def typed(self) -> tuple[Graph, Graph] | None:
         """Both sides at these values; None where a side has no type, or tensors are too large."""
-        integers = self._integers()
+        integers = self.integers
         if any(value < (s.startswith("|")) for s, value in integers.items()):
             return None
         if any(value.evaluate(integers) for value in self.sizes.zeros):
             return None
         try:
-            left, right = (self._side(outputs, integers) for outputs in self.pair)
-            left.check()
-            right.check()
+            left, right = self.graphs()
         except (OperatorError, KeyError):
             return None
         nodes = [*left.nodes, *right.nodes]
@@ -78,16 +78,20 @@ class Origin:
             return None
         return None if any(numbers(node) > MAX_NUMBERS for node in nodes) else (left, right)
 
-    def _side(self, outputs: tuple[Value, ...], integers: Mapping[str, int]) -> Graph:
-        new: dict[Node, Node] = {}
-        for node in Graph(outputs).nodes:
+    def graphs(self) -> tuple[Graph, Graph]:
+        """Both sides at these values, however large. Raises OperatorError where one has no type,
+        KeyError where a symbol has no value."""
+        integers = self.integers
+
+        def make(node: Node, inputs: Outputs) -> Node:
             if isinstance(node.call, Leaf):
-                new[node] = Node(_typed_leaf(node.call, integers, self.degrees))
-                continue
-            call = concrete(node.call, integers)
-            inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
-            new[node] = Node(_with_reals(call, self.reals), inputs)
-        return Graph(tuple(Value(new[v.node], v.port) for v in outputs))
+                return Node(_typed_leaf(node.call, integers, self.degrees))
+            return Node(_with_reals(concrete(node.call, integers), self.reals), inputs)
+
+        left, right = (Graph(remade(Graph(outputs), make)) for outputs in self.pair)
+        left.check()
+        right.check()
+        return left, right
 
 
 def numbers(node: Node) -> int:
@@ -126,33 +130,16 @@ def _typed_leaf(leaf: Leaf, sizes: Mapping[str, int], degrees: Mapping[str, int]
 def _with_reals(call: Call, reals: Mapping[str, float]) -> Call:
     """The call with numbers for its real attributes: what is a sum or product of symbols in a
     rule has to be that of their values."""
-    values = tuple(
-        (name, _evaluated(value, reals) if _is_open(call, name, value) else value)
-        for name, value in call.attributes
-    )
-    return Call(call.operator, values) if values != call.attributes else call
+    open_ones = {n: v for n, v in call.attributes if n in call.operator.reals}
+    values = {n: float(v.at(reals)) for n, v in open_ones.items() if isinstance(v, Poly)}
+    return Call(call.operator, tuple((call.values | values).items())) if values else call
 
 
-def _is_open(call: Call, name: str, value: object) -> bool:
-    return name in call.operator.reals and isinstance(value, Poly)
-
-
-def _evaluated(value: int | float | Poly, values: Mapping[str, float]) -> float:
-    terms = Poly.of(value).terms if not isinstance(value, float) else ()
-    return float(sum(c * prod(values[symbol] for symbol in m) for m, c in terms))
-
-
-def real_symbols(pair: Pair) -> dict[str, float]:
+def real_symbols(pair: GraphPair) -> dict[str, float]:
     """Pairwise different values for the symbols in real attributes: positive, and sums of powers
     of 2, so that arithmetic with a few of them is exact."""
-    symbols = {
-        symbol
-        for node in Graph((*pair[0], *pair[1])).nodes
-        if isinstance(node.call, Call)
-        for name in node.call.operator.reals
-        if isinstance(value := node.call.values[name], Poly)
-        for symbol in value.symbols
-    }
+    attributes = symbolic_attributes(both(pair))
+    symbols = {s for call, name, v in attributes if name in call.operator.reals for s in v.symbols}
     return {s: 0.5 + (331 + 619 * i) % 1009 / 1024 for i, s in enumerate(sorted(symbols))}
 
 
@@ -170,12 +157,12 @@ def fixed_sizes(sizes: Sizes, fixed: Mapping[str, int]) -> Sizes:
 class DegreeSystem:
     """What degrees satisfy at which two sides are typed, in one way; alike, if they ever are."""
 
-    equations: tuple[Monomial, ...]
-    whole: tuple[Monomial, ...]
+    equations: tuple[Powers, ...]
+    whole: tuple[Powers, ...]
     symbols: frozenset[str]
 
     @staticmethod
-    def around(pair: Pair, degrees: Mapping[str, int]) -> DegreeSystem | None:
+    def around(pair: GraphPair, degrees: Mapping[str, int]) -> DegreeSystem | None:
         """The system that the given degrees are a solution of."""
         try:
             sides = [side_typings(Written(side)) for side in pair]
@@ -184,52 +171,36 @@ class DegreeSystem:
         for a in sides[0]:
             for b in sides[1]:
                 equations, whole = (*a.equations, *b.equations), (*a.whole, *b.whole)
-                if all(_at(e, degrees) == 1 for e in equations) and all(
-                    _at(w, degrees).denominator == 1 for w in whole
-                ):
-                    alike = _differences(a, b)
-                    if all(_at(e, degrees) == 1 for e in alike):
+                symbols = a.symbols | b.symbols
+                values = {**dict.fromkeys(symbols, 1), **degrees}
+                if not all(value_of(e, values) == 1 for e in equations):
+                    continue
+                if all(value_of(w, values) for w in whole):
+                    alike = differences(a, b)
+                    if all(value_of(e, values) == 1 for e in alike):
                         equations += alike
-                    return DegreeSystem(equations, whole, a.symbols | b.symbols)
+                    return DegreeSystem(equations, whole, symbols)
         return None
 
     def solve(self, pins: Mapping[str, int]) -> Mapping[str, int] | None:
         """Degrees with the values given for some of them; None if there are none."""
-        pinned = [Monomial.of(s).over(Monomial.number(v)) for s, v in pins.items()]
+        pinned = [Powers.of(s).over(Powers.number(v)) for s, v in pins.items()]
         return solve([*self.equations, *pinned], self.whole, self.symbols)
 
     def pinned(self, wishes: Sequence[tuple[str, int]]) -> Mapping[str, int] | None:
         """Degrees that have as many of the wished values as fit together, the first ones first."""
-        if (found := self.solve(dict(wishes))) is not None:
-            return found
+        if (solved := self.solve(dict(wishes))) is not None:
+            return solved
         pins: dict[str, int] = {}
         for symbol, value in wishes:
             if (solution := self.solve({**pins, symbol: value})) is not None:
                 pins[symbol] = value
-                found = solution
-        return found
-
-
-def _differences(a: Typing, b: Typing) -> tuple[Monomial, ...]:
-    """What has to be 1 for the types to be alike; nothing where ranks differ."""
-    pairs = [
-        (entries(x), entries(y))
-        for x, y in zip(a.types, b.types, strict=True)
-        if len(x.dims) == len(y.dims)
-    ]
-    return tuple(p.over(q) for x, y in pairs for p, q in zip(x, y, strict=True) if p != q)
-
-
-def _at(monomial: Monomial, values: Mapping[str, int]) -> Fraction:
-    total = Fraction(1)
-    for symbol, exponent in monomial.powers:
-        base = int(symbol) if symbol.isdigit() else values.get(symbol, 1)
-        total *= Fraction(base) ** int(exponent)
-    return total
+                solved = solution
+        return solved
 
 
 def degree_choices(
-    left: tuple[Value, ...], right: tuple[Value, ...], degrees: Mapping[str, int]
+    left: Outputs, right: Outputs, degrees: Mapping[str, int]
 ) -> Iterator[Mapping[str, int]]:
     """Further degrees at which the sides are typed as they are at ``degrees``: 2 and 3, so that
     those that are free are pairwise different where possible."""
@@ -243,14 +214,14 @@ def degree_choices(
         wishes = list(zip(operators, cycle(numbers), strict=False))
         # Few of the inputs' own: with every dimension cut there would be thousands of tasks.
         for chosen in ((), own[:2], own[-2:]):
-            found = system.pinned([*wishes, *zip(chosen, numbers, strict=False)])
-            if found is None or dict(found) in seen or _tasks(found) > MAX_TASKS:
+            choice = system.pinned([*wishes, *zip(chosen, numbers, strict=False)])
+            if choice is None or dict(choice) in seen or tasks(choice) > MAX_TASKS:
                 continue
-            seen.append(dict(found))
-            yield found
+            seen.append(dict(choice))
+            yield choice
 
 
-def _tasks(degrees: Mapping[str, int]) -> int:
+def tasks(degrees: Mapping[str, int]) -> int:
     """The most pieces that an input has."""
     names = {s.split(".")[0] for s in degrees if "." in s}
     pieces = (prod(v for s, v in degrees.items() if s.startswith(f"{n}.")) for n in names)

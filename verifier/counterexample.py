@@ -1,4 +1,4 @@
-"""Concrete inputs on which two graphs differ, found and replayed by the reference evaluation.
+"""Searches for inputs on which two graphs differ, and replays them by the reference evaluation.
 
 Evaluation over a prime field is exact and leaves functions uninterpreted, so it finds every
 difference; but ``relu(relu(x))`` differs from ``relu(x)`` there. Only what differs in real numbers
@@ -37,7 +37,7 @@ Nested = float | tuple["Nested", ...]
 """An array as nested tuples, outermost dimension first."""
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """What a difference is in, the most telling first."""
 
     DEGREES = "degrees"
@@ -47,14 +47,14 @@ class Kind(StrEnum):
     """One side is a number and the other is none (``verifier.trusted.values.domain``)."""
 
 
-VALUES = (Kind.VALUE, Kind.UNDEFINED)
+VALUES = (DifferenceKind.VALUE, DifferenceKind.UNDEFINED)
 
 
 @dataclass(frozen=True)
 class Difference:
     """How two sides differ, in one line of words."""
 
-    kind: Kind
+    kind: DifferenceKind
     text: str
 
 
@@ -87,13 +87,13 @@ def replay(instance: Instance, seed: int = 0, *, once: bool = False) -> Countere
     small = all(v.type.elements <= FEW_ELEMENTS for v in instance.left.outputs)
     for attempt in range(DRAWS if small and not once else 1):
         inputs = random_leaves(instance, Reals(), np.random.default_rng(seed + attempt))
-        found = difference(instance, inputs)
-        if found is None:
+        differs = difference(instance, inputs)
+        if differs is None:
             continue
-        if found.kind is Kind.UNDEFINED:
+        if differs.kind is DifferenceKind.UNDEFINED:
             break
-        hidden = found.kind is Kind.VALUE and not _differs_in_field(instance, seed)
-        return None if hidden else report(instance, inputs, found)
+        hidden = differs.kind is DifferenceKind.VALUE and not _differs_in_field(instance, seed)
+        return None if hidden else report(instance, inputs, differs)
     else:
         if once:
             return None
@@ -105,10 +105,10 @@ def _undefined(instance: Instance, seed: int) -> Counterexample | None:
     others, rounding may take a number out of the domain of a function, or 1/0 for a number."""
     drawn = random_leaves(instance, Reals(), np.random.default_rng(seed))
     inputs = {name: np.round(values * EXACT) / EXACT for name, values in drawn.items()}
-    found = difference(instance, inputs)
-    if found is None or found.kind is not Kind.UNDEFINED:
+    differs = difference(instance, inputs)
+    if differs is None or differs.kind is not DifferenceKind.UNDEFINED:
         return None
-    return report(instance, inputs, found)
+    return report(instance, inputs, differs)
 
 
 def _differs_in_field(instance: Instance, seed: int) -> bool:
@@ -154,11 +154,11 @@ def value_difference(
         differs = finite if overflows else finite | (np.isfinite(x) != np.isfinite(y))
         if not differs.any():
             continue
-        kind = Kind.VALUE if finite.any() else Kind.UNDEFINED
+        kind = DifferenceKind.VALUE if finite.any() else DifferenceKind.UNDEFINED
         at = tuple(int(i) for i in np.argwhere(finite if finite.any() else differs)[0])
         where = f"element {list(at)} of output {output}"
         found = Difference(kind, f"{where} is {x[at]} on the left, {y[at]} on the right")
-        if kind is Kind.VALUE:
+        if kind is DifferenceKind.VALUE:
             return found
         undefined = undefined or found
     return undefined
@@ -190,22 +190,22 @@ def random_leaves(
     """V of every input at random, shape (partials, *shape); in real numbers, inputs that are
     compared with indices are indices."""
     indices = index_leaves(instance)
-    found: dict[str, Array] = {}
+    leaves: dict[str, Array] = {}
     for name, leaf in instance.leaves.items():
         assert leaf.type is not None
         shape = (leaf.type.degrees.partials, *leaf.type.shape)
         if isinstance(ring, PrimeField):
-            found[name] = rng.integers(0, ring.prime, shape)
+            leaves[name] = rng.integers(0, ring.prime, shape)
         elif name in indices:
-            found[name] = rng.integers(0, MAX_INDEX, shape).astype(np.float64)
+            leaves[name] = rng.integers(0, MAX_INDEX, shape).astype(np.float64)
         else:
-            found[name] = rng.standard_normal(shape)
-    return found
+            leaves[name] = rng.standard_normal(shape)
+    return leaves
 
 
 def index_leaves(instance: Instance) -> set[str]:
     """The inputs that stand in a test of equality, such as token ids."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in (n for side in (instance.left, instance.right) for n in side.nodes):
         if node.is_leaf:
             continue
@@ -213,12 +213,12 @@ def index_leaves(instance: Instance) -> set[str]:
         for part in (part for output in equation.outputs for part in walk(output.body)):
             if isinstance(part, Apply) and part.function == "eq":
                 read = {access.operand for access in accesses(part)}
-                found |= {
+                names |= {
                     v.node.leaf.name
                     for i, v in enumerate(node.inputs)
                     if i in read and v.node.is_leaf
                 }
-    return found
+    return names
 
 
 def report(instance: Instance, inputs: Mapping[str, Array], found: Difference) -> Counterexample:
@@ -252,7 +252,9 @@ def type_difference(instance: Instance) -> Difference | None:
     pairs = zip(instance.left.outputs, instance.right.outputs, strict=True)
     for output, (a, b) in enumerate(pairs):
         if a.type != b.type:
-            kind = Kind.DEGREES if a.type.degrees != b.type.degrees else Kind.SHAPE
+            kind = (
+                DifferenceKind.DEGREES if a.type.degrees != b.type.degrees else DifferenceKind.SHAPE
+            )
             text = f"output {output} has type {a.type} on the left, {b.type} on the right"
             return Difference(kind, text)
     return None

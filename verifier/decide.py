@@ -1,9 +1,11 @@
-"""The verdict on a pair of graphs: does the right compute what the left does, for all sizes,
-degrees, copies and partials on which both are typed?
+"""Decides whether two graphs are equal: proved, refuted, vacuous, ill-typed or unknown.
 
-Both sides are typed symbolically first. A typing is a theorem of each operator (``trusted.local``)
-that its tasks, each on its own blocks, compute the operator's equation. Once that is proved and
-the types agree, what is left is that the composed equations are equal (``trusted.prove``).
+Problem: does the right graph compute what the left one does, for all sizes, degrees, copies and
+partials on which both are typed? Method: both sides are typed symbolically. A typing is a theorem
+of each operator (``trusted.proof.local``) that its tasks, each on its own blocks, compute the
+operator's equation. Where these are proved and types agree, what is left is that the composed
+equations are equal (``trusted.proof.prove``). One instance is replayed first, more if the proof
+fails. Exact: a proof and a counterexample are; unknown says nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 
 from pcg.errors import OperatorError
-from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.graph import Node, Value
+from pcg.graph.pairs import GraphPair, both
 from pcg.language.poly import Poly
 from verifier.agreement import WHOLE, Agreement, agree, agree_alike, typed_sides, witness
 from verifier.concrete import Origin
@@ -111,10 +114,10 @@ def decide(
     counterexample is made small."""
     pair = (tuple(left), tuple(right))
     try:
-        sizes, conditions = _sizes(*pair, equal)
-        agreement, degrees = (WHOLE, {}) if whole else _agreement(*pair, sizes)
+        sizes, conditions = _sizes(pair, equal)
+        agreement, degrees = (WHOLE, {}) if whole else _agreement(pair, sizes)
         conditions += agreement.conditions
-        proof, origin = _value(*pair, sizes, degrees, whole=whole, brief=brief)
+        proof, origin = _value(pair, sizes, degrees, whole=whole, brief=brief)
     except _Stop as stop:
         return stop.decision
     except _Refuted as refuted:
@@ -127,16 +130,15 @@ def decide(
     )
 
 
-def _sizes(
-    left: tuple[Value, ...], right: tuple[Value, ...], equal: Sequence[SizeEquation]
-) -> tuple[Sizes, tuple[str, ...]]:
+def _sizes(pair: GraphPair, equal: Sequence[SizeEquation]) -> tuple[Sizes, tuple[str, ...]]:
     """Solve for the sizes; what the right side asks beyond the left becomes a condition."""
-    if len(left) != len(right):
-        raise _Stop(Decision(Verdict.ILL_TYPED, f"{len(left)} outputs against {len(right)}"))
-    leaves = {node.leaf for node in Graph((*left, *right)).leaves}
+    if len(pair[0]) != len(pair[1]):
+        problem = f"{len(pair[0])} outputs against {len(pair[1])}"
+        raise _Stop(Decision(Verdict.ILL_TYPED, problem))
+    leaves = {node.leaf for node in both(pair).leaves}
     if len(leaves) > len({leaf.name for leaf in leaves}):
         raise _Stop(Decision(Verdict.ILL_TYPED, "an input has two ranks"))
-    for side, outputs in (("left", left), ("right", right)):
+    for side, outputs in zip(("left", "right"), pair, strict=True):
         try:
             alone = Sizes.where(equal)
             alone.visit_all(outputs)
@@ -144,10 +146,10 @@ def _sizes(
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: {error}")) from None
         if not _satisfiable(alone):
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no sizes fit"))
-    if ranks_differ := different_ranks(left, right):
+    if ranks_differ := different_ranks(*pair):
         raise _Stop(Decision(Verdict.ILL_TYPED, ranks_differ))
     try:
-        sizes, conditions = pair_sizes(left, right, equal, carry=True)
+        sizes, conditions = pair_sizes(*pair, equal, carry=True)
     except Unsolvable as error:
         raise _Stop(Decision(Verdict.VACUOUS, f"sizes: {error}")) from None
     if not _satisfiable(sizes):
@@ -170,16 +172,14 @@ def _satisfiable(sizes: Sizes) -> bool:
     return smt.check(smt.script(known)) != "unsat"
 
 
-def _agreement(
-    left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes
-) -> tuple[Agreement, Mapping[str, int]]:
+def _agreement(pair: GraphPair, sizes: Sizes) -> tuple[Agreement, Mapping[str, int]]:
     """The most general typings on which both sides have the same types, and degrees for them."""
-    alike = all(is_same(a, b) for a, b in zip(left, right, strict=True))
+    alike = all(is_same(a, b) for a, b in zip(*pair, strict=True))
     try:
-        if alike and (one := agree_alike(left)) is not None:
+        if alike and (one := agree_alike(pair[0])) is not None:
             return one
-        lefts, rights = typed_sides(left, right)
-        found = agree(lefts, rights)
+        lefts, rights = typed_sides(*pair)
+        agreed = agree(lefts, rights)
     except Undecided as error:
         raise _Stop(Decision(Verdict.UNKNOWN, str(error))) from None
     except (OperatorError, ValueError) as error:
@@ -187,53 +187,42 @@ def _agreement(
     for side, options in (("left", lefts), ("right", rights)):
         if not options:
             raise _Stop(Decision(Verdict.ILL_TYPED, f"{side}: no degrees fit"))
-    if found is None:
-        raise _Stop(_types_differ(left, right, sizes, lefts, rights))
-    return found
+    if agreed is None:
+        raise _Stop(_types_differ(pair, sizes, lefts, rights))
+    return agreed
 
 
 def _types_differ(
-    left: tuple[Value, ...],
-    right: tuple[Value, ...],
-    sizes: Sizes,
-    lefts: Mapping[int, Typing],
-    rights: Mapping[int, Typing],
+    pair: GraphPair, sizes: Sizes, lefts: Mapping[int, Typing], rights: Mapping[int, Typing]
 ) -> Decision:
-    for a in lefts.values():
-        for b in rights.values():
-            degrees = witness([a, b])
-            if degrees is None:
-                continue
-            for instance in instances(left, right, sizes, degrees):
-                if found := replay(instance):
-                    raise _Refuted("the types differ", instance, found)
+    for typings in product(lefts.values(), rights.values()):
+        degrees = witness(typings)
+        for instance in () if degrees is None else instances(*pair, sizes, degrees):
+            if refuting := replay(instance):
+                raise _Refuted("the types differ", instance, refuting)
     return Decision(Verdict.VACUOUS, "no degrees fit both sides")
 
 
 def _value(
-    left: tuple[Value, ...],
-    right: tuple[Value, ...],
-    sizes: Sizes,
-    degrees: Mapping[str, int],
-    *,
-    whole: bool,
-    brief: bool,
+    pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int], *, whole: bool, brief: bool
 ) -> tuple[Proof, Origin]:
     """Prove the outputs equal, or find inputs on which they are not.
 
     One replay comes first: it is cheap, and most false pairs end there. It also shows that there
     are sizes that the degrees divide: without any, a proof says nothing.
     """
-    concrete = instances(left, right, sizes, degrees)
+    concrete = instances(*pair, sizes, degrees)
     first = next(concrete, None)
     if first is None or first.origin is None:
         raise _Stop(Decision(Verdict.UNKNOWN, "no small sizes fit the degrees"))
-    if found := replay(first, once=True):
-        raise _Refuted("the values differ", first, found)
+    if refuting := replay(first, once=True):
+        raise _Refuted("the values differ", first, refuting)
     try:
         if not whole:
-            _check_typings(Graph((*left, *right)).nodes)
-        return _prove(left, right, sizes), first.origin
+            _check_typings(both(pair).nodes)
+        steps = Searching()
+        proved = obligations(*pair, sizes, steps, smt.check)
+        return Proof(proved, tuple(steps.taken)), first.origin
     except (Unproved, TooLarge) as error:
         search = partial(_refuted, error, first, concrete, brief=brief)
         unknown = Decision(Verdict.UNKNOWN, str(error), rest=search)
@@ -248,8 +237,8 @@ def _refuted(
     assert first.origin is not None
     solved = guided(error.condition, first.origin) if isinstance(error, Unproved) else ()
     for instance in chain((first,), solved, drawn(first.origin), others):
-        if found := replay(instance):
-            return _Refuted("the values differ", instance, found).decision(brief=brief)
+        if refuting := replay(instance):
+            return _Refuted("the values differ", instance, refuting).decision(brief=brief)
     return Decision(Verdict.UNKNOWN, str(error))
 
 
@@ -258,8 +247,3 @@ def _check_typings(nodes: Sequence[Node]) -> None:
     for node in nodes:
         if (reason := problem_of(node)) is not None:
             raise Unproved(f"the parallel type of {node.name}: {reason}")
-
-
-def _prove(left: tuple[Value, ...], right: tuple[Value, ...], sizes: Sizes) -> Proof:
-    steps = Searching()
-    return Proof(obligations(left, right, sizes, steps, smt.check), tuple(steps.taken))

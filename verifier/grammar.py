@@ -1,4 +1,4 @@
-"""What the texts and numbers of a certificate may be, exactly; anything else is refused on load.
+"""Restricts the texts and numbers of a certificate; anything else is refused on load.
 
 A certificate comes from anywhere, and solvers are given scripts about the symbols that it names. So
 every name is one of ASCII letters, digits and underscores, a size is such names in bars, and all
@@ -26,23 +26,23 @@ MAX_NUMBER = 1_000_000
 MAX_LINES, MAX_LINE = 400, 1_000
 """Of a graph; a line is one operator."""
 
-Name = Annotated[str, Field(pattern=f"^{_NAME}$")]
-Symbol = Annotated[str, Field(pattern=f"^(?:{_NAME}|{_PART})$")]
+Identifier = Annotated[str, Field(pattern=f"^{_NAME}$")]
+SymbolText = Annotated[str, Field(pattern=f"^(?:{_NAME}|{_PART})$")]
 """An attribute, the size of an input, or a size of which others are multiples: ``|N.by.D|``."""
 DegreeName = Annotated[str, Field(pattern=rf"^{_NAME}(?:\.(?:[cp]|[dt][0-9]{{1,2}}))?$")]
 """The degree of an operator, or one of an input: ``x.d0``, ``x.t0``, ``x.c``, ``x.p``."""
 FreeName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\\\x7f-\uffff]{1,200}$")]
 """What an example gives a value for, quotients of sizes included: ``|'|x.0|' / 4|``."""
-Equation = Annotated[str, Field(pattern="^[ -~]{1,2000}$")]
-Step = Annotated[str, Field(max_length=1_000)]
+EquationText = Annotated[str, Field(pattern="^[ -~]{1,2000}$")]
+StepText = Annotated[str, Field(max_length=1_000)]
 Text = Annotated[str, Field(max_length=10_000)]
-Label = Annotated[str, Field(min_length=1, max_length=10_000)]
+RuleLabel = Annotated[str, Field(min_length=1, max_length=10_000)]
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{24}$")]
-Index = Annotated[int, Field(ge=0, le=MAX_LIST)]
+ListIndex = Annotated[int, Field(ge=0, le=MAX_LIST)]
 """A place in a list, or a dimension."""
-Rank = Annotated[int, Field(ge=0, le=MAX_RANK)]
-Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
-Degree = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
+RankNumber = Annotated[int, Field(ge=0, le=MAX_RANK)]
+SizeNumber = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+DegreeNumber = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
 Coefficient = Annotated[int, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 
 
@@ -64,6 +64,6 @@ def _is_graph_text(text: str) -> str:
 GraphText = Annotated[str, AfterValidator(_is_graph_text)]
 """A graph as it is printed, whose operators all have equations."""
 
-Monomial = Annotated[tuple[Symbol, ...], Field(max_length=16)]
-PolyFile = Annotated[tuple[tuple[Monomial, Coefficient], ...], Field(max_length=64)]
+MonomialFile = Annotated[tuple[SymbolText, ...], Field(max_length=16)]
+PolyFile = Annotated[tuple[tuple[MonomialFile, Coefficient], ...], Field(max_length=64)]
 """A size, as (symbols, coefficient) pairs."""

@@ -1,11 +1,10 @@
-"""Further instances of a pair that was not proved, where its sides may differ.
+"""Searches for a counterexample where a proof failed: at sizes that solve the failed condition.
 
-A condition that has a solution speaks of sizes and attributes at which the coefficients differ that
-both sides give to the same elements. A guess of sizes seldom meets those that matter, such as a
-slice that reaches beyond its tensor; the solution does. It is only the next instance to try: what
-counts is how the reference evaluates both sides there. Where a proof fails for want of a way to go,
-there is no condition to solve: then small sizes and attributes are drawn, the same in every run.
-They are soon evaluated, and come before larger ones (``instances.instances``).
+Problem: a guess of sizes seldom meets those that matter, such as a slice that reaches beyond its
+tensor. Method: a condition that has a solution speaks of sizes and attributes at which the
+coefficients differ that both sides give to the same elements, so Z3 is asked for small ones. Where
+a proof fails for want of a way to go, there is no condition to solve: then small sizes and
+attributes are drawn, the same in every run. Exact: no; an instance counts by how it is evaluated.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ def guided(condition: str, origin: Origin) -> Iterator[Instance]:
     for limit in LIMITS:
         bounds = [smt.at_least(limit * cuts.get(s, 1) - Poly.of(s), 0) for s in declared]
         bounds += [smt.divides(cuts[s], Poly.of(s)) for s in declared if cuts.get(s, 1) > 1]
-        found = smt.model(
+        solution = smt.model(
             "\n".join([condition, *(f"(assert {b.text})" for b in bounds)]), RESOURCES
         )
-        if found is None:
+        if solution is None:
             continue
-        values = {named[name]: value for name, value in found.items() if name in named}
+        values = {named[name]: value for name, value in solution.items() if name in named}
         instance = instantiate(replace(origin, values={**origin.values, **values}))
         if instance is not None:
             yield instance

@@ -1,7 +1,9 @@
-"""A pair of graphs at concrete types: at small sizes and degrees at which both sides have some.
+"""Chooses small sizes and degrees at which both sides of a pair have types.
 
-Sizes that are pairwise different tell apart what equal ones would hide. A guess of them serves most
-pairs; where they have to satisfy more, as pieces of pieces and halos do, Z3 is asked.
+Problem: equal sizes hide differences, and most sizes fit no types. Method: a guess of sizes that
+are pairwise different serves most pairs; where they have to satisfy more, as pieces of pieces and
+halos do, Z3 is asked. Complexity: a few dozen typings of both graphs. Exact: each instance is one;
+that there are no others is not said.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from dataclasses import dataclass
 from itertools import islice, product
 from math import lcm, prod
 
-from pcg.graph.graph import Graph, Leaf, Value
+from pcg.graph.graph import Graph, Leaf
+from pcg.graph.pairs import Outputs, both, symbolic_attributes
 from pcg.language.poly import Poly
-from pcg.types.operator import Call
-from verifier.concrete import Origin, Pair, degree_choices, fixed_sizes, real_symbols
+from verifier.concrete import GraphPair, Origin, degree_choices, fixed_sizes, real_symbols
 from verifier.trusted import smt
 from verifier.trusted.errors import Unsolvable
 from verifier.trusted.sizes.sizes import Sizes, input_size
@@ -58,8 +60,8 @@ class Instance:
 
 
 def instances(
-    left: tuple[Value, ...],
-    right: tuple[Value, ...],
+    left: Outputs,
+    right: Outputs,
     sizes: Sizes,
     degrees: Mapping[str, int],
     fixed: Mapping[str, int] | None = None,
@@ -83,7 +85,7 @@ def instances(
     yield from given
 
 
-def sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
+def sized(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
     """The pair at small sizes and the given degrees, where it has types."""
     free = free_symbols(pair, sizes)
     reals = real_symbols(pair)
@@ -102,7 +104,7 @@ def sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Inst
                 for i, s in enumerate(free)
             }
             values |= {s: OFFSETS[(i + number) % len(OFFSETS)] for i, s in enumerate(offsets)}
-            instance = _instance(*pair, sizes, values, degrees, signed)
+            instance = instantiate(Origin(pair, sizes, values, degrees, signed))
             if instance is not None:
                 yield instance
     # What is said of halos holds for few guesses.
@@ -113,8 +115,7 @@ def sized(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Inst
     for least, (factor, largest) in tries:
         multiples = {s: cut * factor for s, cut in cuts.items()}
         values = _solved(free, sizes, multiples, least, largest)
-        instance = _instance(*pair, sizes, values, degrees, reals) if values else None
-        if instance is not None:
+        if values and (instance := instantiate(Origin(pair, sizes, values, degrees, reals))):
             yield instance
 
 
@@ -129,24 +130,12 @@ def _solved(
     known += [smt.at_least(sizes.resolve(p).substitute(parts), least) for p in sizes.positive]
     known += [smt.at_least(sizes.resolve(p).substitute(parts), 0) for p in sizes.naturals]
     known += [smt.is_zero(zero.substitute(parts)) for zero in sizes.zeros]
-    found = smt.model(smt.script(known), OPEN_RESOURCES if sizes.zeros else smt.RESOURCES)
-    if found is None:
+    solution = smt.model(smt.script(known), OPEN_RESOURCES if sizes.zeros else smt.RESOURCES)
+    if solution is None:
         return None
     named = {smt.symbol_name(s): s for s in free}
-    values = {named[name]: value for name, value in found.items() if name in named}
+    values = {named[name]: value for name, value in solution.items() if name in named}
     return {s: values.get(s, 1) * cuts.get(s, 1) for s in free}
-
-
-def _instance(
-    left: tuple[Value, ...],
-    right: tuple[Value, ...],
-    sizes: Sizes,
-    values: Mapping[str, int],
-    degrees: Mapping[str, int],
-    reals: Mapping[str, float] | None = None,
-) -> Instance | None:
-    signed = real_symbols((left, right)) if reals is None else reals
-    return instantiate(Origin((left, right), sizes, values, degrees, signed))
 
 
 def instantiate(origin: Origin) -> Instance | None:
@@ -155,26 +144,22 @@ def instantiate(origin: Origin) -> Instance | None:
     return Instance(*sides, origin.symbols, origin) if sides is not None else None
 
 
-def size_attributes(pair: Pair) -> Iterator[Poly]:
+def size_attributes(pair: GraphPair) -> Iterator[Poly]:
     """The sizes among the attributes of both sides."""
-    for node in Graph((*pair[0], *pair[1])).nodes:
-        if isinstance(node.call, Call):
-            for name in node.call.operator.sizes:
-                value = node.call.values[name]
-                if isinstance(value, Poly):
-                    yield value
+    attributes = symbolic_attributes(both(pair))
+    return (value for call, name, value in attributes if name in call.operator.sizes)
 
 
-def free_symbols(pair: Pair, sizes: Sizes) -> list[str]:
+def free_symbols(pair: GraphPair, sizes: Sizes) -> list[str]:
     """The symbols of sizes and of whole attributes that do not follow from others."""
     known = (*sizes.positive, *sizes.naturals, *size_attributes(pair))
     return sorted({s for size in known for s in sizes.resolve(size).symbols})
 
 
-def cuts_of(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
+def cuts_of(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
     """Of what the free symbols in the sizes of inputs have to be multiples."""
     cuts: dict[str, int] = {}
-    for leaf in {node.leaf for node in Graph((*pair[0], *pair[1])).leaves}:
+    for leaf in {node.leaf for node in both(pair).leaves}:
         for dim in range(leaf.rank):
             cut = prod(degrees.get(f"{leaf.name}.{kind}{dim}", 1) for kind in "dt")
             for symbol in sizes.resolve(Poly.of(input_size(leaf.name, dim))).symbols:

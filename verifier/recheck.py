@@ -1,4 +1,4 @@
-"""Checks certificates: derives each side condition again and gives it to independent solvers.
+"""Rechecks certificates: derives each side condition again and gives it to independent solvers.
 
 Nothing of the prover's search takes part. From the definitions in a certificate both graphs are
 expanded again; where there are several ways to go, the certificate says which; the conditions met
@@ -25,7 +25,7 @@ from verifier.certificate import (
     script_name,
     script_text,
 )
-from verifier.claim import Claim, Pair, Rejected, claim_of, exchanged
+from verifier.claim import Claim, GraphPair, Rejected, claim_of, exchanged
 from verifier.concrete import Origin, real_symbols
 from verifier.counterexample import Counterexample
 from verifier.instances import free_symbols
@@ -79,8 +79,8 @@ class Rechecker:
 
     scripts: Path | Mapping[str, str]
     solvers: Solvers
-    outcomes: dict[tuple[str, str], smt.Outcome] = field(
-        default_factory=dict[tuple[str, str], smt.Outcome]
+    outcomes: dict[tuple[str, str], smt.Answer] = field(
+        default_factory=dict[tuple[str, str], smt.Answer]
     )
     theorems: dict[tuple[Operator, TheoremFile], tuple[str, ...]] = field(
         default_factory=dict[tuple[Operator, TheoremFile], tuple[str, ...]]
@@ -108,9 +108,9 @@ class Rechecker:
         try:
             claim = claim_of(file)
             _check_witness(claim)
-            found = list(_equality(claim))
+            conditions = list(_equality(claim))
             if claim.types is not None:
-                found += [_types(file, claim.types), *self._all_theorems(claim)]
+                conditions += [_types(file, claim.types), *self._all_theorems(claim)]
             for pair in exchanged(claim):
                 self._check_exchanged(pair)
             _replay(claim)
@@ -118,7 +118,7 @@ class Rechecker:
             raise Rejected("is nested too deeply") from None
         except (Unproved, TooLarge, Unsolvable, OperatorError, ValueError) as error:
             raise Rejected(f"does not lead to its rule: {error}") from None
-        return claim, found
+        return claim, conditions
 
     def _all_theorems(self, claim: Claim) -> Iterator[str]:
         """The conditions of the theorems that the types of all operators rest on."""
@@ -136,14 +136,14 @@ class Rechecker:
                 key = (call.operator, theorem)
                 if key not in self.theorems:
                     steps = Following(theorem.steps)
-                    found = typing_obligations(call, own, typing, carriers, steps, _assume)
+                    conditions = typing_obligations(call, own, typing, carriers, steps, _assume)
                     if not steps.is_done:
                         raise Rejected(f"says more of {call.name} than its theorem needs")
-                    _compare("theorem", found, theorem.conditions)
-                    self.theorems[key] = found
+                    _compare("theorem", conditions, theorem.conditions)
+                    self.theorems[key] = conditions
                 yield from self.theorems[key]
 
-    def _check_exchanged(self, pair: Pair) -> None:
+    def _check_exchanged(self, pair: GraphPair) -> None:
         """That the order of operands is none of an operator that says so. A certificate has no
         proof of that, so the way is found here; solvers judge each condition on it."""
         name = pair[0][0].node.name
@@ -157,14 +157,14 @@ class Rechecker:
         except Unproved as error:
             raise Rejected(f"{name} is not shown to commute: {error}") from None
 
-    def _judge(self, condition: str) -> smt.Outcome:
+    def _judge(self, condition: str) -> smt.Answer:
         """What the first solver says that finds no contradiction; ``unsat`` if all do."""
         for solver in self.solvers:
             if (outcome := self._ask(solver, condition)) != "unsat":
                 return outcome
         return "unsat"
 
-    def _ask(self, solver: str, condition: str) -> smt.Outcome:
+    def _ask(self, solver: str, condition: str) -> smt.Answer:
         key = (script_name(condition), solver)
         if key not in self.outcomes:
             self.outcomes[key] = self.solvers[solver](condition)
@@ -190,7 +190,7 @@ class Rechecker:
         return self.scripts[name]
 
 
-def _assume(condition: str) -> smt.Outcome:
+def _assume(condition: str) -> smt.Answer:
     """Conditions are only collected here; solvers see them afterwards."""
     return "unsat"
 
@@ -203,11 +203,11 @@ def _compare(what: str, found: tuple[str, ...], stated: tuple[str, ...]) -> None
 def _equality(claim: Claim) -> tuple[str, ...]:
     """The conditions under which both sides mean the same."""
     steps = Following(claim.file.steps)
-    found = obligations(*claim.pair, claim.sizes, steps, _assume)
+    conditions = obligations(*claim.pair, claim.sizes, steps, _assume)
     if not steps.is_done:
         raise Rejected("says more than its proof needs")
-    _compare("proof", found, claim.file.conditions)
-    return found
+    _compare("proof", conditions, claim.file.conditions)
+    return conditions
 
 
 def _check_witness(claim: Claim) -> None:
@@ -270,11 +270,11 @@ def _types(file: CertificateFile, types: tuple[Typing, Typing]) -> str:
 
 def _replay(claim: Claim) -> None:
     """Raise Rejected where both sides differ at a shape that is tried."""
-    found = refutation(claim.pair, claim.sizes, claim.types, claim.file.witness.degrees)
-    if isinstance(found, Counterexample):
-        raise Rejected(f"is refuted by evaluation: {found}")
-    if found:
-        raise Rejected(found)
+    refuting = refutation(claim.pair, claim.sizes, claim.types, claim.file.witness.degrees)
+    if isinstance(refuting, Counterexample):
+        raise Rejected(f"is refuted by evaluation: {refuting}")
+    if refuting:
+        raise Rejected(refuting)
 
 
 def certificates(directory: Path) -> list[Path]:

@@ -12,21 +12,20 @@ Exact: no. It can only refute; that it does not is no proof.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain, combinations, count, cycle, islice
-from math import lcm, prod
+from math import lcm
 
-from pcg.graph.graph import Graph, Value
+from pcg.graph.pairs import GraphPair, both
 from pcg.language.poly import Poly
-from verifier.concrete import Origin, numbers, real_symbols
+from verifier.concrete import Origin, numbers, real_symbols, tasks
 from verifier.counterexample import Counterexample, replay
 from verifier.instances import OFFSETS, Instance, cuts_of, free_symbols, instantiate, sized
-from verifier.trusted.sizes.degrees import Basis, Monomial, Typing
+from verifier.trusted.sizes.degrees import Basis, Typing
 from verifier.trusted.sizes.sizes import Sizes
 from verifier.trusted.sizes.types import differences
-from verifier.witness import value_of
+from verifier.witness import complete, value_of
 
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 MAX_TASKS = 16
 """How many blocks, copies and partials an input may have, where that is for us to choose."""
 MAX_NUMBERS = 1 << 21
@@ -38,29 +37,29 @@ ALONE = 6
 
 
 def refutation(
-    pair: Pair, sizes: Sizes, types: tuple[Typing, Typing] | None, degrees: Mapping[str, int]
+    pair: GraphPair, sizes: Sizes, types: tuple[Typing, Typing] | None, degrees: Mapping[str, int]
 ) -> Counterexample | str | None:
     """How both sides differ at one of the shapes; None if at none of them. Where there is no shape
     to try, that is said. ``degrees``: some at which both sides are typed alike."""
     tried = 0
     for instance in shapes(pair, sizes, types, degrees):
         # Where even different sizes give few elements, they are drawn more than once.
-        if found := replay(instance, once=tried > 0):
-            return found
+        if refuting := replay(instance, once=tried > 0):
+            return refuting
         tried += 1
     return None if tried else "no shape is small enough to replay it"
 
 
 def shapes(
-    pair: Pair, sizes: Sizes, types: tuple[Typing, Typing] | None, degrees: Mapping[str, int]
+    pair: GraphPair, sizes: Sizes, types: tuple[Typing, Typing] | None, degrees: Mapping[str, int]
 ) -> Iterator[Instance]:
     """The shapes at which a claim is replayed."""
-    for number, found in ((2, _different), (3, _least)):
+    for number, candidates in ((2, _different), (3, _least)):
         own = (_degrees(types, number) if types is not None else None) or degrees
-        yield from islice(filter(_is_small, islice(found(pair, sizes, own), TRIES)), 1)
+        yield from islice(filter(_is_small, islice(candidates(pair, sizes, own), TRIES)), 1)
 
 
-def _different(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
+def _different(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
     """The pair at pairwise different sizes, as small as what cuts them allows."""
     free, cuts = free_symbols(pair, sizes), _multiples(pair, sizes, degrees)
     values = {s: number * cuts.get(s, 1) for s, number in zip(free, count(2), strict=False)}
@@ -70,7 +69,7 @@ def _different(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator
     return chain(_typed(pair, sizes, values, degrees, sign=-1), sized(pair, sizes, degrees))
 
 
-def _least(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
+def _least(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Instance]:
     """The pair at sizes of 1, but for what cuts them, and with as many attributes of 0 as fit."""
     free, cuts = free_symbols(pair, sizes), _multiples(pair, sizes, degrees)
     attributes = [s for s in free if not s.startswith("|")]
@@ -83,7 +82,7 @@ def _least(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> Iterator[Ins
 
 
 def _typed(
-    pair: Pair,
+    pair: GraphPair,
     sizes: Sizes,
     values: Mapping[str, int],
     degrees: Mapping[str, int],
@@ -93,16 +92,16 @@ def _typed(
     """The pair at some values, if it has types there. ``sign``: that of all real attributes, which
     turns their order too."""
     reals = {symbol: sign * value for symbol, value in real_symbols(pair).items()}
-    found = instantiate(Origin(pair, sizes, values, degrees, reals))
-    if found is not None:
-        yield found
+    instance = instantiate(Origin(pair, sizes, values, degrees, reals))
+    if instance is not None:
+        yield instance
 
 
-def _multiples(pair: Pair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
+def _multiples(pair: GraphPair, sizes: Sizes, degrees: Mapping[str, int]) -> dict[str, int]:
     """Of what the free symbols of sizes had best be multiples: of what cuts the inputs, and of what
     both sides cut further."""
     cuts = cuts_of(pair, sizes, degrees)
-    for node in Graph((*pair[0], *pair[1])).nodes:
+    for node in both(pair).nodes:
         if node.is_leaf or node.operator_call.operator.parallel not in ("partition", "pipeline"):
             continue
         degree = node.operator_call.values["degree"]
@@ -129,31 +128,15 @@ def _degrees(types: tuple[Typing, Typing], number: int) -> Mapping[str, int] | N
     for cut in ((own[:1] if number == 2 else own[-1:]), []):
         values = {s: 2 + (number + i) % 2 for i, s in enumerate(operators)}
         values |= {s: 5 - number if s in cut else 1 for s in own}
-        found = _complete(values, solved, symbols)
-        if found and _tasks(found) <= MAX_TASKS and all(value_of(w, found) for w in whole):
-            return found
+        degrees = complete(values, solved, symbols)
+        if degrees and _tasks(degrees) <= MAX_TASKS and all(value_of(w, degrees) for w in whole):
+            return degrees
     return None
-
-
-def _complete(
-    values: Mapping[str, int], solved: Mapping[str, Monomial], symbols: Sequence[str]
-) -> Mapping[str, int] | None:
-    """The values of all symbols, by those of the free ones; None where one is no degree."""
-    full = dict(values)
-    for symbol in symbols:
-        if symbol in solved:
-            value = value_of(solved[symbol], values)
-            if value is None or value < (1 if "." in symbol else 2):
-                return None
-            full[symbol] = value
-    return full
 
 
 def _tasks(degrees: Mapping[str, int]) -> int:
     """The most pieces that an input has, or that an operator makes of one."""
-    names = {s.split(".")[0] for s in degrees if "." in s}
-    pieces = [prod(v for s, v in degrees.items() if s.startswith(f"{n}.")) for n in names]
-    return max((1, *pieces)) * max((1, *(v for s, v in degrees.items() if "." not in s)))
+    return tasks(degrees) * max((1, *(v for s, v in degrees.items() if "." not in s)))
 
 
 def _is_small(instance: Instance) -> bool:

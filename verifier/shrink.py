@@ -1,8 +1,8 @@
 """Makes a counterexample small: sizes and degrees first, then the values of attributes and inputs.
 
-Each step replaces the smallest counterexample so far by one of a smaller measure that differs in
-the same kind of way. The number of steps is bounded and nothing is random, so the result is the
-same every time.
+Method: greedy descent. Each step replaces the smallest counterexample so far by one of a smaller
+measure that differs in the same kind of way. Complexity: at most ``MAX_EVALUATIONS`` of both sides.
+Exact: the result is replayed; a smaller one may exist. Nothing is random.
 """
 
 from __future__ import annotations
@@ -63,11 +63,6 @@ class Measure(NamedTuple):
     numbers: float
 
 
-def measure(found: Counterexample) -> Measure:
-    """The measure of a counterexample."""
-    return _measure(*replayable(found))
-
-
 def shrink(instance: Instance, found: Counterexample) -> Counterexample:
     """A counterexample to the same pair that is no larger than ``found`` (``Measure``).
 
@@ -78,7 +73,7 @@ def shrink(instance: Instance, found: Counterexample) -> Counterexample:
     known = difference(instance, inputs)
     if known is None:
         raise ValueError(f"the two sides do not differ: {found}")
-    first = _Best(instance, inputs, known, _measure(instance, inputs))
+    first = _Best(instance, inputs, known, measure(instance, inputs))
     search = _Search(first)
     search.shrink_degrees()
     search.shrink_sizes()
@@ -91,7 +86,8 @@ def shrink(instance: Instance, found: Counterexample) -> Counterexample:
     return smaller if difference(*replayable(smaller)) is not None else found
 
 
-def _measure(instance: Instance, inputs: Mapping[str, Array]) -> Measure:
+def measure(instance: Instance, inputs: Mapping[str, Array]) -> Measure:
+    """The measure of a counterexample."""
     values = _flat(inputs)
     degrees = 0
     for leaf in instance.leaves.values():
@@ -113,12 +109,12 @@ def _flat(inputs: Mapping[str, Array]) -> Array:
 
 def _shaped(values: Array, like: Mapping[str, Array]) -> dict[str, Array]:
     """``values`` in the order of ``_flat``, in the shapes of ``like``."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     at = 0
     for name in sorted(like):
-        found[name] = values[at : at + like[name].size].reshape(like[name].shape)
+        arrays[name] = values[at : at + like[name].size].reshape(like[name].shape)
         at += like[name].size
-    return found
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -220,16 +216,16 @@ class _Search:
 
     def _accept(self, instance: Instance, inputs: Mapping[str, Array]) -> bool:
         """Take these as the best if they are smaller and the sides differ in the same way."""
-        smaller = _measure(instance, inputs)
+        smaller = measure(instance, inputs)
         if smaller >= self.best.measure:
             return False
-        found = type_difference(instance)
-        if found is None and not self._of_types and self.evaluations < MAX_EVALUATIONS:
+        differs = type_difference(instance)
+        if differs is None and not self._of_types and self.evaluations < MAX_EVALUATIONS:
             self.evaluations += 1
-            found = value_difference(instance, inputs, RELATIVE, ABSOLUTE)
-        if found is None or found.kind is not self.best.difference.kind:
+            differs = value_difference(instance, inputs, RELATIVE, ABSOLUTE)
+        if differs is None or differs.kind is not self.best.difference.kind:
             return False
-        self.best = _Best(instance, inputs, found, smaller)
+        self.best = _Best(instance, inputs, differs, smaller)
         return True
 
     def shrink_values(self) -> None:

@@ -1,4 +1,4 @@
-"""The typings of a side of a rule, each worked out once.
+"""Remembers the typings of a side of a rule, each worked out once.
 
 A proof, the search for instances, both directions of a rule and what is like it ask for them.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from pcg.graph.graph import Graph, Value
+from pcg.graph.graph import Graph
+from pcg.graph.pairs import Outputs
 from verifier.trusted.sizes.degrees import Typing, typings
 
 REMEMBERED = 1 << 8
@@ -18,7 +19,7 @@ class Written:
     """A side as it is written. Nodes are equal whose operands commute, and a typing tells their
     order: ``x.d0 / y.d0`` is 1, or ``y.d0 / x.d0``; as certificates and conditions have it."""
 
-    def __init__(self, side: tuple[Value, ...]) -> None:
+    def __init__(self, side: Outputs) -> None:
         self.side = side
         self.nodes = Graph(side).nodes
         place = {node: number for number, node in enumerate(self.nodes)}

@@ -33,7 +33,7 @@ from typing import Any
 
 import z3
 
-Formula = Any
+SolverTerm = Any
 """A term or condition of Z3, whose types say little."""
 _V = z3.Function("V", z3.IntSort(), z3.IntSort(), z3.IntSort())
 """The elements of a tensor, by a partial and an index, or by two indices."""
@@ -42,44 +42,44 @@ RESOURCES = 20_000_000
 
 
 @dataclass(frozen=True)
-class Claim:
+class DigitClaim:
     """Something that holds for all integers: ``given`` implies ``then``. ``text`` in words."""
 
     text: str
-    given: tuple[Formula, ...]
-    then: Formula
+    given: tuple[SolverTerm, ...]
+    then: SolverTerm
 
 
-def _ints(names: str) -> list[Formula]:
+def _ints(names: str) -> list[SolverTerm]:
     return [z3.Int(name) for name in names.split()]
 
 
-def _below(value: Formula, size: Formula) -> Formula:
+def _below(value: SolverTerm, size: SolverTerm) -> SolverTerm:
     return z3.And(value >= 0, value < size)
 
 
-def digits() -> tuple[Claim, ...]:
+def digits() -> tuple[DigitClaim, ...]:
     """A pair of digits (q, u) with q < d, u < B stands for just one index below d B, q B + u, and
     each index has one."""
     i, q, r, u, v, d, b = _ints("i q r u v d B")
     sizes = (d >= 1, b >= 1)
     return (
-        Claim(
+        DigitClaim(
             "q B + u lies below d B",
             (*sizes, _below(q, d), _below(u, b), (d - 1 - q) * b >= 0),
             _below(q * b + u, d * b),
         ),
-        Claim(
+        DigitClaim(
             "which rests on this: a product of what is not negative is not negative",
             (q >= 0, b >= 0),
             q * b >= 0,
         ),
-        Claim(
+        DigitClaim(
             "each index has digits",
             (*sizes, _below(i, d * b), i == q * b + u, _below(u, b)),
             _below(q, d),
         ),
-        Claim(
+        DigitClaim(
             "and no other ones",
             (*sizes, _below(u, b), _below(v, b), q * b + u == r * b + v),
             z3.And(q == r, u == v),
@@ -87,17 +87,17 @@ def digits() -> tuple[Claim, ...]:
     )
 
 
-def regrouped() -> tuple[Claim, ...]:
+def regrouped() -> tuple[DigitClaim, ...]:
     """Block r of n in block beta is block beta n + r: what a gather puts in place r, and what a
     scatter takes from there, is what the piece on the other side has."""
     tau, beta, n, r, b, u, o, d = _ints("tau beta n r B u o d")
     return (
-        Claim(
+        DigitClaim(
             "both ends of a gather or a scatter name the same element",
             (o == r * b + u,),
             _V(tau, (beta * n + r) * b + u) == _V(tau, beta * (n * b) + o),
         ),
-        Claim(
+        DigitClaim(
             "blocks of blocks are blocks, as many",
             (n >= 1, d >= 1, _below(beta, d), _below(r, n), (d - 1 - beta) * n >= 0),
             _below(beta * n + r, d * n),
@@ -105,17 +105,17 @@ def regrouped() -> tuple[Claim, ...]:
     )
 
 
-def summed() -> tuple[Claim, ...]:
+def summed() -> tuple[DigitClaim, ...]:
     """The partials tau g + j, j < g, of all tau < p are all partials below p g, each once."""
     tau, rho, j, k, g, p = _ints("tau rho j k g p")
     sizes = (g >= 1, p >= 1)
     return (
-        Claim(
+        DigitClaim(
             "two members give different partials, and no partial is of two sums",
             (*sizes, _below(j, g), _below(k, g), tau * g + j == rho * g + k),
             z3.And(tau == rho, j == k),
         ),
-        Claim(
+        DigitClaim(
             "what is summed are partials",
             (*sizes, _below(tau, p), _below(j, g), (p - 1 - tau) * g >= 0),
             _below(tau * g + j, p * g),
@@ -123,12 +123,12 @@ def summed() -> tuple[Claim, ...]:
     )
 
 
-def swapped() -> tuple[Claim, ...]:
+def swapped() -> tuple[DigitClaim, ...]:
     """In an all_to_all, what goes from member r to member q is block q of its piece along one
     dimension, and lands in place r along another."""
     beta, n, r, q, b, c, u, v, gamma, m, o, w = _ints("beta n r q B C u v gamma m o w")
     return (
-        Claim(
+        DigitClaim(
             "both ends name the same element",
             (o == r * b + u, w == q * c + v),
             _V((beta * n + r) * b + u, gamma * (m * c) + w)
@@ -137,27 +137,27 @@ def swapped() -> tuple[Claim, ...]:
     )
 
 
-def met() -> tuple[Claim, ...]:
+def met() -> tuple[DigitClaim, ...]:
     """Messages: of the blocks q with which [lo, hi) has something in common, just one has i."""
     i, q, r, u, lo, hi, b, d = _ints("i q r u lo hi B d")
     given = (b >= 1, d >= 1, lo >= 0, hi <= d * b, lo <= i, i < hi)
 
-    def holds(block: Formula) -> Formula:
+    def holds(block: SolverTerm) -> SolverTerm:
         start, stop = block * b, block * b + b
         first, last = z3.If(start > lo, start, lo), z3.If(stop < hi, stop, hi)
         return z3.And(first <= i, i < last)
 
     return (
-        Claim(
+        DigitClaim(
             "each element is in a message",
             (*given, i == q * b + u, _below(u, b)),
             z3.And(_below(q, d), holds(q)),
         ),
-        Claim("and in no other one", (*given, holds(q), holds(r)), q == r),
+        DigitClaim("and in no other one", (*given, holds(q), holds(r)), q == r),
     )
 
 
-KINDS: Mapping[str, tuple[Claim, ...]] = {
+KINDS: Mapping[str, tuple[DigitClaim, ...]] = {
     "all_reduce": (*summed(), *digits()),
     "all_gather": (*regrouped(), *digits()),
     "reduce_scatter": (*summed(), *regrouped(), *digits()),
@@ -167,12 +167,12 @@ KINDS: Mapping[str, tuple[Claim, ...]] = {
 """What each way to carry out a transfer rests on."""
 
 
-def unproved(claim: Claim) -> str | None:
+def unproved(claim: DigitClaim) -> str | None:
     """What is in the way of a claim; None where it is proved."""
     solver = z3.Solver()
     solver.set("rlimit", RESOURCES)
     solver.add(*claim.given, z3.Not(claim.then))
-    found = solver.check()
-    if found == z3.unsat:
+    outcome = solver.check()
+    if outcome == z3.unsat:
         return None
-    return f"{claim.text}: {solver.model()}" if found == z3.sat else f"{claim.text}: unknown"
+    return f"{claim.text}: {solver.model()}" if outcome == z3.sat else f"{claim.text}: unknown"

@@ -1,8 +1,8 @@
-"""Which parallel types are proved: each theorem once, in this process and in those that it forks.
+"""Remembers which parallel types are proved, in this process and in those that it forks.
 
-Many pairs of graphs rest on the same theorem about an operator (``trusted.local``), and processes
-that decide pairs side by side would each prove it. What a process has been told, those that it
-forks know.
+Many pairs of graphs rest on the same theorem about an operator (``trusted.proof.local``), and
+processes that decide pairs side by side would each prove it. What a process has been told, those
+that it forks know.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from verifier.trusted.sizes.degrees import local_typing, ranks
 
 Theorem = tuple[Call, tuple[int, ...], LocalTyping]
 """An operator's typing at some ranks. Attributes that are no positions have no part in it."""
-Key = tuple[object, ...]
+TheoremKey = tuple[object, ...]
 
-_REASONS: dict[Key, str | None] = {}
+_REASONS: dict[TheoremKey, str | None] = {}
 
 
 def missing(sides: Iterable[Value]) -> list[Theorem]:
     """The theorems about operators of some graphs that this process knows nothing of, once."""
-    found: dict[Key, Theorem] = {}
+    theorems: dict[TheoremKey, Theorem] = {}
     for node in Graph(tuple(sides)).nodes:
         if (theorem := _theorem(node)) is not None and _key(theorem) not in _REASONS:
-            found[_key(theorem)] = theorem
-    return list(found.values())
+            theorems[_key(theorem)] = theorem
+    return list(theorems.values())
 
 
 def reason_against(theorem: Theorem) -> str | None:
@@ -57,6 +57,6 @@ def _theorem(node: Node) -> Theorem | None:
     return node.operator_call, ranks(node), local_typing(node)
 
 
-def _key(theorem: Theorem) -> Key:
+def _key(theorem: Theorem) -> TheoremKey:
     call, of_ranks, typing = theorem
     return call.operator, of_ranks, call.positions, typing

@@ -1,7 +1,9 @@
-"""Concrete degrees that satisfy a system of equations: the proof that a rule is not vacuous.
+"""Solves for concrete degrees that satisfy a typing, which shows that a rule is not vacuous.
 
-Equations between products of powers decouple by prime: each prime's exponents satisfy a linear
-system over the natural numbers, which Z3 solves. Degrees of operators have to be at least 2.
+Problem: positive integers that satisfy equations between products of powers. Method: the equations
+decouple by prime, whose exponents satisfy a linear system over the natural numbers. Powers of 2 are
+tried first, then Z3 is asked. Degrees of operators have to be at least 2. Exact: what is returned
+is checked; Z3 may give up on a system that has a solution.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from math import lcm
 
 from pcg.language.poly import Poly
 from verifier.trusted import smt
-from verifier.trusted.sizes.degrees import Basis, Monomial
+from verifier.trusted.sizes.degrees import Basis, Powers
 
 PREFERRED = 2
 """Free degrees are powers of this prime."""
@@ -22,7 +24,7 @@ MAX_EXPONENT = 2
 
 
 def solve(
-    equations: Sequence[Monomial], whole: Sequence[Monomial], symbols: Iterable[str]
+    equations: Sequence[Powers], whole: Sequence[Powers], symbols: Iterable[str]
 ) -> Mapping[str, int] | None:
     """Positive integers for ``symbols``, small ones first; None if there are none.
 
@@ -32,13 +34,13 @@ def solve(
     if basis.contradicts:
         return None
     names = frozenset(symbols) | {s for m in (*equations, *whole) for s, _ in m.powers}
-    found = _solve(basis, tuple(dict.fromkeys(map(basis.reduce, whole))), names)
-    return dict(found) if found is not None else None
+    solution = _solve(basis, tuple(dict.fromkeys(map(basis.reduce, whole))), names)
+    return dict(solution) if solution is not None else None
 
 
 @lru_cache(maxsize=65536)
 def _solve(
-    basis: Basis, whole: tuple[Monomial, ...], names: frozenset[str]
+    basis: Basis, whole: tuple[Powers, ...], names: frozenset[str]
 ) -> tuple[tuple[str, int], ...] | None:
     """Solve for the symbols that the basis leaves free; the others follow from them."""
     solved = dict(basis.rows)
@@ -48,23 +50,21 @@ def _solve(
     tries = [dict.fromkeys(free, 1) | {s: PREFERRED for s in free if "." not in s}]
     tries[0] |= {s: PREFERRED for s in free if _divides(s, needed)}
     for values in tries:
-        full = _complete(values, solved, unknown)
+        full = complete(values, solved, unknown)
         if full is not None and all(value_of(w, full) for w in whole):
             return tuple(sorted(full.items()))
     return _by_z3(basis, whole, unknown)
 
 
-def _divides(symbol: str, needed: Iterable[Monomial]) -> bool:
-    return any(dict(m.powers).get(symbol, 0) > 0 and _has_divisor(m) for m in needed)
+def _divides(symbol: str, needed: Iterable[Powers]) -> bool:
+    quotients = (dict(m.powers) for m in needed if any(e < 0 for _, e in m.powers))
+    return any(powers.get(symbol, 0) > 0 for powers in quotients)
 
 
-def _has_divisor(monomial: Monomial) -> bool:
-    return any(e < 0 for _, e in monomial.powers)
-
-
-def _complete(
-    values: Mapping[str, int], solved: Mapping[str, Monomial], unknown: Sequence[str]
+def complete(
+    values: Mapping[str, int], solved: Mapping[str, Powers], unknown: Sequence[str]
 ) -> dict[str, int] | None:
+    """The values of all symbols, by those of the free ones; None where one is no degree."""
     full = dict(values)
     for symbol in unknown:
         if symbol in solved:
@@ -75,7 +75,7 @@ def _complete(
     return full
 
 
-def value_of(monomial: Monomial, values: Mapping[str, int]) -> int | None:
+def value_of(monomial: Powers, values: Mapping[str, int]) -> int | None:
     """The value of a monomial, if it is a whole number."""
     total = Fraction(1)
     for symbol, exponent in monomial.powers:
@@ -90,9 +90,9 @@ def value_of(monomial: Monomial, values: Mapping[str, int]) -> int | None:
 
 
 def _by_z3(
-    basis: Basis, whole: Sequence[Monomial], unknown: Sequence[str]
+    basis: Basis, whole: Sequence[Powers], unknown: Sequence[str]
 ) -> tuple[tuple[str, int], ...] | None:
-    rows = [value.over(Monomial.of(symbol)) for symbol, value in basis.rows]
+    rows = [value.over(Powers.of(symbol)) for symbol, value in basis.rows]
     primes = {int(s) for m in (*rows, *whole) for s, _ in m.powers if s.isdigit()} | {PREFERRED}
     exponents = {p: {s: Poly.of(f"{s}@{p}") for s in unknown} for p in sorted(primes)}
     variables = [v for powers in exponents.values() for v in powers.values()]
@@ -104,17 +104,17 @@ def _by_z3(
         powers_of = (powers[symbol] for powers in exponents.values())
         known.append(smt.at_least(sum(powers_of, Poly()), 1))
     small = [smt.at_least(MAX_EXPONENT - variable, 0) for variable in variables]
-    found = smt.model(smt.script([*known, *small])) or smt.model(smt.script(known))
-    if found is None:
+    solution = smt.model(smt.script([*known, *small])) or smt.model(smt.script(known))
+    if solution is None:
         return None
     values = dict.fromkeys(unknown, 1)
     for prime, powers in exponents.items():
         for symbol in powers:
-            values[symbol] *= prime ** found.get(f"{symbol}@{prime}", 0)
+            values[symbol] *= prime ** solution.get(f"{symbol}@{prime}", 0)
     return tuple(sorted(values.items()))
 
 
-def _log(monomial: Monomial, prime: int, powers: Mapping[str, Poly]) -> Poly:
+def _log(monomial: Powers, prime: int, powers: Mapping[str, Poly]) -> Poly:
     """The exponent of ``prime`` in a monomial, times the common denominator of its powers."""
     scale = lcm(*(e.denominator for _, e in monomial.powers)) if monomial.powers else 1
     total = Poly()

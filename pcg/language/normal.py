@@ -232,6 +232,16 @@ def substitute_factor(factor: Factor, values: Mapping[str, Poly]) -> Factor:
             return factor
 
 
+def with_arguments(
+    factors: Iterable[Factor], change: Callable[[Argument], Argument]
+) -> tuple[Factor, ...]:
+    """Factors with what ``change`` makes of the arguments of the functions among them."""
+    return tuple(
+        Function(f.name, tuple(map(change, f.args))) if isinstance(f, Function) else f
+        for f in factors
+    )
+
+
 def elements(form: NormalForm) -> Iterator[Element]:
     """Every element access in a value, inside functions too."""
     for term in form:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import ClassVar, Self
 
 Monomial = tuple[str, ...]
@@ -145,6 +146,10 @@ class Poly:
                 coefficient *= values[symbol]
             total += coefficient
         return total
+
+    def at(self, values: Mapping[str, float]) -> int | float:
+        """Its value where symbols may be reals too; KeyError names a symbol without one."""
+        return sum(c * prod(values[symbol] for symbol in monomial) for monomial, c in self.terms)
 
     def substitute(self, values: Mapping[str, Poly]) -> Poly:
         """Replace symbols by polynomials, all at once."""

@@ -25,7 +25,6 @@ from pcg.types.task import Task
 
 Attribute = int | float | Poly
 """The value of an attribute; a polynomial where a rule leaves it symbolic."""
-Value = Attribute
 
 Attributes = tuple[tuple[str, Attribute], ...]
 
@@ -75,7 +74,7 @@ class Operator:
             lengths = {run: start + step * i for i, run in enumerate(runs)}
             equation = self._expand(tuple(lengths.items()))
             ranks = tuple(len(operand.dims) for operand in equation.operands)
-            positions = _positions(self.template, lengths)
+            positions = positions_at(self.template, lengths)
             if run_lengths(self, ranks, positions) != lengths:
                 raise EquationError(f"ranks do not tell how long {', '.join(runs)} are")
 
@@ -127,7 +126,7 @@ class Operator:
     def arity(self) -> int:
         return len(self.template.operands)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         return tuple(d.name for d in self.template.definitions if not d.local)
 
@@ -248,7 +247,7 @@ class Call:
         return f"{name}({inner})"
 
 
-def _positions(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
+def positions_at(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
     """Where the indices marked ``@`` stand when runs have the given lengths."""
     positions: dict[str, int] = {}
     for part in template.placing:

@@ -11,7 +11,7 @@ from pcg.plan.text import print_graph
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedModel:
     """A model as it is captured, in a form that can be sent between processes."""
 
     digest: str
@@ -24,9 +24,11 @@ class Captured:
     """In how many groups of samples its batch norms take their statistics."""
 
 
-def captured(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> Captured:
+def captured(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> CapturedModel:
     """A model's graph at a global batch, and its leaves' names. Raises InputError where there is no
     such model, or it has no such groups."""
     model = capture_model(name, batch, devices, norm_groups)
     lines = tuple(print_graph(model.graph).splitlines())
-    return Captured(model.graph.digest, lines, model.naming, model.statistics, model.norm_groups)
+    return CapturedModel(
+        model.graph.digest, lines, model.naming, model.statistics, model.norm_groups
+    )

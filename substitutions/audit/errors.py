@@ -1,4 +1,4 @@
-"""What an audit finds."""
+"""What an audit reports: a step that does not follow, and a finding with its place in the plan."""
 
 from __future__ import annotations
 

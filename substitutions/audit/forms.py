@@ -1,4 +1,4 @@
-"""The rules that a plan applies, made again from the library that they are said to come from."""
+"""Makes the forms of rules that a plan applies again from the library that it names."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def _with_axes(rule: Rule, axes: tuple[int, ...]) -> Rule:
     if len(axes) != len(rule.runs):
         problem = f"{len(axes)} numbers of axes for a rule with {len(rule.runs)} runs of them"
         raise Refused(problem)
-    found = rule.at(axes)
-    if found is None:
+    form = rule.at(axes)
+    if form is None:
         raise Refused(f"the rule has no form with {axes} axes")
-    return found
+    return form
 
 
 def _with_operators(rule: Rule, operators: tuple[str, ...]) -> Rule:

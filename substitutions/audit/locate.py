@@ -1,5 +1,4 @@
-"""What a plan has to know of the module: its names, and where the steps of the plan have left what
-its batch norms norm."""
+"""Completes a plan with its module's names, and finds where its batch norms' inputs now are."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from pcg.plan.text import node_names
 from substitutions.audit.errors import Refused
 from substitutions.audit.forms import concrete
 from substitutions.audit.replay import Follower
-from substitutions.audit.values import Values
+from substitutions.audit.values import NamedValues
 from substitutions.rules.rule import Rule
 
 
@@ -40,15 +39,15 @@ def located(
         return ()
     known = named_values(plan.model)
     names = node_names(plan.graph)
-    found: list[RunningFile] = []
+    kept: list[RunningFile] = []
     images = _images(plan, [known[record.value] for record in records], library)
     for record, image in zip(records, images, strict=True):
         while image.node.is_parallel:
             image = image.node.inputs[0]  # which means the same, however it lies
         made = names.get(image.node)
         at = None if made is None else made[image.port]
-        found.append(record.model_copy(update={"at": at}))
-    return tuple(found)
+        kept.append(record.model_copy(update={"at": at}))
+    return tuple(kept)
 
 
 def _images(plan: Plan, values: Sequence[Value], library: Sequence[Rule]) -> tuple[Value, ...]:
@@ -56,7 +55,7 @@ def _images(plan: Plan, values: Sequence[Value], library: Sequence[Rule]) -> tup
     followed whether or not anything reads it in the end."""
     by_name = {rule.name: rule for rule in library}
     forms: dict[str, Rule] = {}
-    followed = Follower(Values(Graph((*plan.model.outputs, *values))))
+    followed = Follower(NamedValues(Graph((*plan.model.outputs, *values))))
     try:
         for number, step in enumerate(plan.derivation):
             if step.rule not in forms:

@@ -1,4 +1,4 @@
-"""Whether a rule stands where a step says, for the inputs and symbols that it says.
+"""Checks that a rule stands where a step of a plan says, for the inputs and symbols that it says.
 
 Nothing is searched for: each attribute of the rule is worked out from the symbols and from the
 sizes of the inputs, and has to be what it is in the graph.
@@ -7,13 +7,12 @@ sizes of the inputs, and has to be what it is in the graph.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isclose, prod
+from math import isclose
 
 from pcg.graph.graph import Leaf, Value
 from pcg.language.poly import Poly
 from pcg.plan.schema import Symbol
-from pcg.types.operator import Call
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call
 from substitutions.audit.errors import Refused
 from substitutions.audit.values import Port
 
@@ -38,12 +37,12 @@ def evaluated(value: Attribute, known: Mapping[str, Symbol]) -> Symbol:
     if missing := sorted(value.symbols - known.keys()):
         raise Refused(f"symbol {missing[0]} has no value")
     try:
-        return sum(c * prod(known[symbol] for symbol in monomial) for monomial, c in value.terms)
+        return value.at(known)
     except OverflowError:
         raise Refused(f"{value} is too large") from None
 
 
-class Place:
+class RulePlace:
     """Where a rule is said to stand: what its inputs are, and the numbers for what is symbolic."""
 
     def __init__(self, inputs: Mapping[str, Port], known: Mapping[str, Symbol]) -> None:

@@ -1,4 +1,4 @@
-"""Whether the rules that a plan applies are proved: the certificate of each, checked again."""
+"""Checks that the rules that a plan applies are proved, by the certificate of each."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from pcg.plan.text import print_graph
 from pcg.types.operator import Call
 from substitutions.audit.errors import Finding, Refused
 from substitutions.audit.forms import concrete
-from substitutions.audit.place import Place, evaluated, numbers
-from substitutions.audit.values import Item, Port, Values, draft
+from substitutions.audit.place import RulePlace, evaluated, numbers
+from substitutions.audit.values import GraphItem, NamedValues, Port, draft
 from substitutions.rules.requirements import not_natural
 from substitutions.rules.rule import Rule, attribute_symbols, variables
 
@@ -43,13 +43,13 @@ def replay(plan: Plan, library: Sequence[Rule]) -> Replay:
             where = f"decisions.rules.{applied.name}"
             return Replay((Finding(where, str(error)),), {}, 0, 0)
     used = {step.applied.rule: by_name[step.applied.rule] for step in plan.derivation}
-    followed = Follower(Values(plan.model))
+    followed = Follower(NamedValues(plan.model))
     for number, step in enumerate(plan.derivation):
         try:
             followed.step(number, step, forms[step.rule])
         except Refused as error:
-            found = Finding(f"decisions.derivation[{number}]", f"{step.rule}: {error}")
-            return Replay((found,), used, number, followed.conditions)
+            finding = Finding(f"decisions.derivation[{number}]", f"{step.rule}: {error}")
+            return Replay((finding,), used, number, followed.conditions)
     findings = tuple(differences(followed.values.graph(), plan.graph))
     return Replay(findings, used, len(plan.derivation), followed.conditions)
 
@@ -58,7 +58,7 @@ def replay(plan: Plan, library: Sequence[Rule]) -> Replay:
 class Follower:
     """A graph, step by step."""
 
-    values: Values
+    values: NamedValues
     conditions: int = field(default=0)
 
     def step(self, number: int, step: Application, rule: Rule) -> None:
@@ -67,14 +67,14 @@ class Follower:
         old = self._outputs(step, rule)
         inputs = self._inputs(step, rule)
         known = numbers(inputs, _symbols(step, rule))
-        place = Place(inputs, known)
+        place = RulePlace(inputs, known)
         for pattern, port in zip(rule.left, old, strict=True):
             place.check(pattern, port)
         self._check_requirements(rule, known)
         attributed = _attributed(rule, known)
         if (wrong := not_natural(rule.naturals, known)) is not None:
-            found = evaluated(wrong, known)
-            raise Refused(f"{wrong} is {found}, expected a whole number of at least 0")
+            value = evaluated(wrong, known)
+            raise Refused(f"{wrong} is {value}, expected a whole number of at least 0")
         _check_apart(rule, old, inputs)
         made, new = _made(rule, inputs, attributed)
         for before, after in zip(old, new, strict=True):
@@ -96,12 +96,12 @@ class Follower:
             raise Refused(f"has {len(step.inputs)} inputs, expected {len(rule.inputs)}")
         if unbound := sorted({name for name, _ in rule.inputs} - variables(rule.left)):
             raise Refused(f"input {unbound[0]} is not on the rule's left side")
-        found: dict[str, Port] = {}
+        ports: dict[str, Port] = {}
         for (name, rank), given in zip(rule.inputs, step.inputs, strict=True):
-            port = found[name] = self.values.at(given)
+            port = ports[name] = self.values.at(given)
             if port.type.rank != rank:
                 raise Refused(f"input {name} has rank {port.type.rank}, expected {rank}")
-        return found
+        return ports
 
     def _check_requirements(self, rule: Rule, known: Mapping[str, Symbol]) -> None:
         for text, (left, right) in zip(rule.requires, rule.requirements, strict=True):
@@ -130,7 +130,7 @@ def _check_apart(rule: Rule, old: Sequence[Port], inputs: Mapping[str, Port]) ->
         return
     replaced = set(old)
     pending = [port.item for port in inputs.values()]
-    seen: set[Item] = set()
+    seen: set[GraphItem] = set()
     while pending:
         item = pending.pop()
         if item not in seen:
@@ -143,7 +143,7 @@ def _check_apart(rule: Rule, old: Sequence[Port], inputs: Mapping[str, Port]) ->
 def _attributed(rule: Rule, known: Mapping[str, Symbol]) -> dict[Node, Call]:
     """The operators of the right side with their attributes. Raises Refused for a degree below 2,
     and where an integer is none."""
-    found: dict[Node, Call] = {}
+    attributed: dict[Node, Call] = {}
     for node in rule.created:
         call = node.operator_call
         attributes = tuple((name, evaluated(value, known)) for name, value in call.attributes)
@@ -153,15 +153,15 @@ def _attributed(rule: Rule, known: Mapping[str, Symbol]) -> dict[Node, Call]:
         for name, value in attributes:
             if isinstance(value, float) and name not in call.operator.reals:
                 raise Refused(f"has no type there: {name} is {value}, expected an integer")
-        found[node] = Call(call.operator, attributes)
-    return found
+        attributed[node] = Call(call.operator, attributes)
+    return attributed
 
 
 def _made(
     rule: Rule, inputs: Mapping[str, Port], attributed: Mapping[Node, Call]
-) -> tuple[list[Item], list[Port]]:
+) -> tuple[list[GraphItem], list[Port]]:
     """The operators of the right side on the inputs, and its outputs."""
-    items: dict[Node, Item] = {}
+    items: dict[Node, GraphItem] = {}
 
     def port(value: Value) -> Port:
         call = value.node.call

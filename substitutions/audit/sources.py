@@ -1,4 +1,4 @@
-"""Whether a plan was made from what it says: this library, this machine, this model."""
+"""Checks that a plan was made from what it says: this library, this machine, this model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pcg.plan.plan import Plan, machine_record
 from pcg.plan.schema import MachineFile
 from pcg.plan.statistics import RunningFile
 from pcg.plan.text import print_graph
-from substitutions.audit.captured import Captured
+from substitutions.audit.captured import CapturedModel
 from substitutions.audit.errors import Finding
 from substitutions.rules.store import Library
 
@@ -30,17 +30,17 @@ def check_machine(plan: Plan, machine: Machine) -> Iterator[Finding]:
     nodes = -(-devices // machine.devices_per_node)
     try:
         used = machine if machine.devices == devices else machine.with_nodes(nodes)
-        found = machine_record(used if used.devices == devices else used.with_devices(devices))
+        record = machine_record(used if used.devices == devices else used.with_devices(devices))
     except InputError as error:
         yield Finding("machine.devices", str(error))
         return
     for name in MachineFile.model_fields:
-        here, there = getattr(plan.machine, name), getattr(found, name)
+        here, there = getattr(plan.machine, name), getattr(record, name)
         if here != there:
             yield Finding(f"machine.{name}", f"{here}, expected {there}")
 
 
-def check_model(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:
+def check_model(plan: Plan, name: str, model: CapturedModel) -> Iterator[Finding]:
     """That the graph that the plan begins with is what capturing a model gives."""
     if model.digest == plan.model.digest:
         return
@@ -51,14 +51,14 @@ def check_model(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:
     yield Finding(f"model.graph[{at}]", f"{lines[0]}, expected {lines[1]} as {name} is captured")
 
 
-def check_naming(plan: Plan, name: str, model: Captured) -> Iterator[Finding]:
+def check_naming(plan: Plan, name: str, model: CapturedModel) -> Iterator[Finding]:
     """That the leaves of the graph are called what they are in the module that was captured: the
     first place where they are not. Else weights would go under the names of others."""
     here, there = _places(plan.naming), _places(model.naming)
     for place in sorted(here.keys() | there.keys()):
-        found, expected = here.get(place, "nothing"), there.get(place, "nothing")
-        if found != expected:
-            problem = f"{found}, expected {expected} as {name} is captured"
+        stated, expected = here.get(place, "nothing"), there.get(place, "nothing")
+        if stated != expected:
+            problem = f"{stated}, expected {expected} as {name} is captured"
             yield Finding(f"naming.{place}", problem)
             return
 
@@ -73,9 +73,9 @@ def check_statistics(plan: Plan, name: str, expected: Sequence[RunningFile]) -> 
             problem = f"{said}, expected {wanted} as {name} is captured"
             yield Finding(f"statistics[{number}]", problem)
             return
-        for part, found in here.items():
-            if found != there[part]:
-                problem = f"{found}, expected {there[part]} as {name} is captured"
+        for part, stated in here.items():
+            if stated != there[part]:
+                problem = f"{stated}, expected {there[part]} as {name} is captured"
                 yield Finding(f"statistics[{number}].{part}", problem)
                 return
 

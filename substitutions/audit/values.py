@@ -1,8 +1,9 @@
 """A graph whose values keep their ids while others are replaced.
 
-Nodes of equal structure are one, as in ``pcg.graph.graph``: where a replacement makes two of them
-equal, they are merged, and the ids of both are then of the one that is left. A replacement concerns
-the nodes that read what is replaced, and no others, however large the graph is.
+Method: nodes of equal structure are one, as in ``pcg.graph.graph``: where a replacement makes two
+of them equal, they are merged, and the ids of both are then of the one that is left (congruence
+closure). Complexity: a replacement concerns the nodes that read what is replaced, and no others,
+however large the graph is. Exact.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from substitutions.audit.errors import Refused
 
 
 @dataclass(eq=False)
-class Item:
+class GraphItem:
     """A node. ``readers``: the nodes that read it; ``kept``: how many outputs of the graph it
     makes; ``same``: the node that it has been merged into."""
 
     call: Call | Leaf
     inputs: tuple[Port, ...] = field(repr=False)
     types: tuple[ParallelTensor, ...]
-    readers: dict[Item, None] = field(default_factory=dict["Item", None], repr=False)
+    readers: dict[GraphItem, None] = field(default_factory=dict["GraphItem", None], repr=False)
     kept: int = 0
-    same: Item | None = field(default=None, repr=False)
+    same: GraphItem | None = field(default=None, repr=False)
 
     @property
     def is_used(self) -> bool:
@@ -39,7 +40,7 @@ class Item:
 class Port:
     """One output of a node."""
 
-    item: Item
+    item: GraphItem
     number: int = 0
 
     @property
@@ -55,45 +56,45 @@ class Port:
         return self if item is self.item else Port(item, self.number)
 
 
-def draft(call: Call, inputs: tuple[Port, ...]) -> Item:
+def draft(call: Call, inputs: tuple[Port, ...]) -> GraphItem:
     """A node that is in no graph yet. Raises OperatorError where it has no type."""
-    return Item(call, inputs, infer(call, [port.type for port in inputs]))
+    return GraphItem(call, inputs, infer(call, [port.type for port in inputs]))
 
 
 _Key = tuple[Call | Leaf, tuple[tuple[int, int], ...]]
 
 
-class Values:
+class NamedValues:
     """The values of a graph by id, at first those of a model by the names it is printed with."""
 
     def __init__(self, model: Graph) -> None:
         self._ids: dict[str, Port] = {}
-        self._known: dict[_Key, Item] = {}
-        items: dict[Node, Item] = {}
+        self._known: dict[_Key, GraphItem] = {}
+        items: dict[Node, GraphItem] = {}
         for node, names in node_names(model).items():
             inputs = tuple(Port(items[v.node], v.port) for v in node.inputs)
-            item = items[node] = Item(node.call, inputs, node.types)
+            item = items[node] = GraphItem(node.call, inputs, node.types)
             self._insert(item)
             self.name(item, names)
         self._outputs = [Port(items[v.node], v.port) for v in model.outputs]
         for port in self._outputs:
             port.item.kept += 1
 
-    def name(self, item: Item, names: Iterable[str]) -> None:
+    def name(self, item: GraphItem, names: Iterable[str]) -> None:
         """Give the outputs of a node their ids."""
         self._ids.update({name: Port(item, number) for number, name in enumerate(names)})
 
     def at(self, name: str) -> Port:
         """The value of an id. Raises Refused where there is none, or none any more."""
-        found = self._ids.get(name)
-        if found is None:
+        named = self._ids.get(name)
+        if named is None:
             raise Refused(f"{name} is no value, expected one of the model or of an earlier step")
-        port = found.current
+        port = named.current
         if self._known.get(_key(port.item)) is not port.item:
             raise Refused(f"{name} is no longer part of the graph, a step before replaced it")
         return port
 
-    def replace(self, old: Sequence[Port], new: Sequence[Port], made: Sequence[Item]) -> None:
+    def replace(self, old: Sequence[Port], new: Sequence[Port], made: Sequence[GraphItem]) -> None:
         """Let what reads ``old`` read ``new``, which ``made``, drafts with operands first, and the
         values that they read are the makers of. The drafts themselves read ``old`` on."""
         images = dict(zip(old, new, strict=True))
@@ -112,7 +113,7 @@ class Values:
 
     def graph(self) -> Graph:
         """The graph as it is now."""
-        done: dict[Item, Node] = {}
+        done: dict[GraphItem, Node] = {}
         outputs = [port.current for port in self._outputs]
         pending = [port.item for port in reversed(outputs)]
         while pending:
@@ -127,7 +128,7 @@ class Values:
                 done[item] = Node(item.call, inputs)
         return Graph(tuple(Value(done[p.item], p.number) for p in outputs))
 
-    def _insert(self, item: Item) -> None:
+    def _insert(self, item: GraphItem) -> None:
         """Make a draft part of the graph, or one with the node that is equal to it."""
         item.inputs = tuple(port.current for port in item.inputs)
         known = self._known.setdefault(_key(item), item)
@@ -145,7 +146,7 @@ class Values:
                 image.item.kept += 1
                 self._outputs[i] = image
 
-    def _read(self, reader: Item, ports: Sequence[Port]) -> None:
+    def _read(self, reader: GraphItem, ports: Sequence[Port]) -> None:
         """Let a node read other values than it did."""
         for port in reader.inputs:
             port.item.readers.pop(reader, None)
@@ -153,7 +154,7 @@ class Values:
         for port in reader.inputs:
             port.item.readers[reader] = None
 
-    def _settle(self, changed: dict[Item, None]) -> None:
+    def _settle(self, changed: dict[GraphItem, None]) -> None:
         """Merge nodes that have changed with those that they have become equal to, which changes
         what reads them, and so on upwards."""
         pending = dict(changed)
@@ -171,7 +172,7 @@ class Values:
             for port in item.inputs:
                 port.item.readers.pop(item, None)
 
-    def _drop_unused(self, item: Item) -> None:
+    def _drop_unused(self, item: GraphItem) -> None:
         """Take a node that nothing reads out of the graph, and what only it reads."""
         pending = [item]
         while pending:
@@ -185,11 +186,11 @@ class Values:
                     pending.append(port.item)
 
 
-def _reads(item: Item, values: dict[Port, Port]) -> bool:
+def _reads(item: GraphItem, values: dict[Port, Port]) -> bool:
     return any(port in values for port in item.inputs)
 
 
-def _key(item: Item) -> _Key:
+def _key(item: GraphItem) -> _Key:
     """What makes two nodes equal; the order of operands does not where that is commutative."""
     inputs = [(id(port.item), port.number) for port in item.inputs]
     if isinstance(item.call, Call) and item.call.operator.commutative:

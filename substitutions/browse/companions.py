@@ -1,4 +1,4 @@
-"""What stands beside ``rules.json`` for people: a text, a page, and a README with its figures."""
+"""Writes what stands beside ``rules.json`` for people: a text, a page, a README with figures."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pcg.files import write_text_atomic
 from pcg.ops.stand_ins import STAND_INS
-from substitutions.browse.listing import FAMILIES, Entry, entries, rule_line, rules_text
+from substitutions.browse.listing import FAMILIES, RuleEntry, entries, rule_line, rules_text
 from substitutions.browse.page import environment, page
-from substitutions.generate.undecided import Undecided
+from substitutions.generate.undecided import UndecidedCandidate
 from substitutions.rules.store import LibraryFile, library_hash
 
 REPARAMETRISING = ("rearranged", "padded")
@@ -33,7 +33,7 @@ class FamilyFigures:
     side_conditions: int
 
     @staticmethod
-    def of(name: str, found: Sequence[Entry]) -> FamilyFigures:
+    def of(name: str, found: Sequence[RuleEntry]) -> FamilyFigures:
         ways = [sum(direction.applicable for direction in e.file.directions) for e in found]
         return FamilyFigures(
             name,
@@ -49,11 +49,11 @@ class FamilyFigures:
 
 def companions(content: LibraryFile) -> dict[str, str]:
     """The text of each file by its name; a function of the library alone."""
-    found, own = entries(content), library_hash(content)
+    rules, own = entries(content), library_hash(content)
     return {
-        "rules.txt": rules_text(found, own),
-        "index.html": page(found, own),
-        "README.md": readme_text(content, found),
+        "rules.txt": rules_text(rules, own),
+        "index.html": page(rules, own),
+        "README.md": readme_text(content, rules),
     }
 
 
@@ -63,7 +63,7 @@ def write_companions(content: LibraryFile, folder: Path) -> None:
         write_text_atomic(folder / name, text)
 
 
-def readme_text(content: LibraryFile, found: Sequence[Entry]) -> str:
+def readme_text(content: LibraryFile, found: Sequence[RuleEntry]) -> str:
     """What each file of the folder is, with figures of the library."""
     rows = [(family, [e for e in found if e.rule.family == family]) for family in FAMILIES]
     figures = [FamilyFigures.of(name, members) for name, members in rows if members]
@@ -84,16 +84,16 @@ def readme_text(content: LibraryFile, found: Sequence[Entry]) -> str:
             any_function=sum(not STAND_INS.keys().isdisjoint(entry.operators) for entry in found),
             reparametrised=sum(_reparametrises(entry) for entry in found),
             derived=sum(entry.rule.derived > 0 for entry in found),
-            undecided=[Undecided.of(file) for file in content.undecided],
+            undecided=[UndecidedCandidate.of(file) for file in content.undecided],
         )
     )
 
 
-def _example(found: Sequence[Entry]) -> Entry:
+def _example(found: Sequence[RuleEntry]) -> RuleEntry:
     """A rule to read: the first about several inputs with axes that may be any number of axes."""
     return next((e for e in found if e.rule.runs and len(e.rule.inputs) > 2), found[0])
 
 
-def _reparametrises(entry: Entry) -> bool:
+def _reparametrises(entry: RuleEntry) -> bool:
     made = (made for direction in entry.file.directions for made in direction.creates)
     return any(value.kind in REPARAMETRISING for value in made)

@@ -1,4 +1,4 @@
-"""What the statement of a rule says of each node: its name, its attributes, its axes.
+"""Reads off a rule's statement what it says of each node: its name, its attributes, its axes.
 
 The picture of a rule says it in the same words as its line (``substitutions.rules.statement``), so
 these are read off the line. It prints the very graphs that are at hand; only the words are taken
@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from pcg.graph.graph import Node, Value
+from pcg.graph.pairs import Outputs
 from substitutions.rules.rule import Rule
 
 _NAME = re.compile(r"\w+")
@@ -20,7 +21,7 @@ _RUN = re.compile(r"\b(\w+)\.\.\.")
 
 
 @dataclass(frozen=True)
-class Label:
+class NodeLabel:
     """``name`` of an operator or input, the ``attributes`` of a call, and the ``axes`` of the
     result where they are stated, such as ``[a..., i]``."""
 
@@ -29,7 +30,7 @@ class Label:
     axes: str = ""
 
 
-def labels(rule: Rule) -> dict[Node, Label]:
+def labels(rule: Rule) -> dict[Node, NodeLabel]:
     """The labels of all nodes of a rule, as the first mention of each has them."""
     reader = _Reader(rule.statement)
     reader.values(rule.left)
@@ -49,9 +50,9 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
-        self.found: dict[Node, Label] = {}
+        self.found: dict[Node, NodeLabel] = {}
 
-    def values(self, values: tuple[Value, ...]) -> None:
+    def values(self, values: Outputs) -> None:
         for number, value in enumerate(values):
             if number:
                 self.expect(", ")
@@ -78,9 +79,9 @@ class _Reader:
                 self._value(operand)
             attributes = self._attributes()
             self._take(_PORT)
-        self._state(node, Label(name, attributes, self._take(_AXES)))
+        self._state(node, NodeLabel(name, attributes, self._take(_AXES)))
 
-    def _state(self, node: Node, label: Label) -> None:
+    def _state(self, node: Node, label: NodeLabel) -> None:
         known = self.found.get(node)
         if known is None or not known.axes:
             self.found[node] = label

@@ -1,10 +1,10 @@
 """Places the boxes of a small directed graph in layers, data flowing from top to bottom.
 
-The usual steps of a layered drawing (Sugiyama, Tagawa, Toda 1981): layers, an order within each
-that has few crossings, then positions. A wire over several layers has a bend in each between, for
-which room is kept like for a box. Positions minimise squared distances to the neighbours' mean, in
-turns down and up; within a layer that is a regression that keeps the order (pool adjacent
-violators).
+Method: the usual steps of a layered drawing (Sugiyama, Tagawa, Toda 1981): layers, an order within
+each that has few crossings, then positions. A wire over several layers has a bend in each between,
+for which room is kept like for a box. Positions minimise squared distances to the neighbours' mean,
+in turns down and up; within a layer that is a regression that keeps the order (pool adjacent
+violators). Complexity: ``SWEEPS`` times the square of the wires. Heuristic, but for the layers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class Layout:
+class BoxLayout:
     """``centres``: the middle of each box from the left edge. ``layers``: how many layers are above
     it. ``bends``: of each wire, the places between its ends, a layer each."""
 
@@ -41,7 +41,7 @@ class Layout:
     bends: tuple[tuple[float, ...], ...]
 
 
-def layout(widths: Sequence[float], wires: Sequence[Wire], sinks: Sequence[int]) -> Layout:
+def layout(widths: Sequence[float], wires: Sequence[Wire], sinks: Sequence[int]) -> BoxLayout:
     """Place boxes of such widths, which wires lead from lower numbers to higher ones; ``sinks``
     stand in the last layer."""
     layers = _layers(len(widths), wires, sinks)
@@ -51,7 +51,7 @@ def layout(widths: Sequence[float], wires: Sequence[Wire], sinks: Sequence[int])
     shift = min(p - w / 2 for p, w in zip(places, drawing.widths, strict=True))
     right = max(p + w / 2 for p, w in zip(places, drawing.widths, strict=True))
     bends = (tuple(places[point] - shift for point in points) for points in drawing.bends)
-    return Layout(
+    return BoxLayout(
         right - shift,
         max(layers, default=-1) + 1,
         tuple(p - shift for p in places[: len(widths)]),
@@ -189,18 +189,18 @@ def _by_use(wires: Sequence[Wire], count: int) -> list[int]:
     for wire in wires:
         operands.setdefault(wire.target, []).append(wire.source)
     read = {wire.source for wire in wires}
-    found: dict[int, None] = {}
+    visited: dict[int, None] = {}
 
     def visit(box: int) -> None:
-        if box not in found:
-            found[box] = None
+        if box not in visited:
+            visited[box] = None
             for operand in operands.get(box, []):
                 visit(operand)
 
     for box in range(count):
         if box not in read:
             visit(box)
-    return list(found)
+    return list(visited)
 
 
 def increasing(wanted: Sequence[float]) -> list[float]:

@@ -30,7 +30,7 @@ MAX_ALIGNED = 64
 
 
 @dataclass(frozen=True)
-class Entry:
+class RuleEntry:
     """A rule of a library: as its file has it, and read."""
 
     file: RuleFile
@@ -64,28 +64,28 @@ class Entry:
         return operators_in((*self.rule.left, *self.rule.right))
 
 
-def entries(content: LibraryFile) -> tuple[Entry, ...]:
+def entries(content: LibraryFile) -> tuple[RuleEntry, ...]:
     """The rules of a library in the order in which people read them: by family and operator, small
     ones first. Raises InputError where one cannot be read."""
-    found = [Entry(file, parse_entry(file)) for file in content.rules]
-    return tuple(sorted(found, key=_order))
+    listed = [RuleEntry(file, parse_entry(file)) for file in content.rules]
+    return tuple(sorted(listed, key=_order))
 
 
-def _order(entry: Entry) -> tuple[object, ...]:
+def _order(entry: RuleEntry) -> tuple[object, ...]:
     rule = entry.rule
     place = FAMILIES.index(rule.family)
     return place, entry.heading, entry.size, len(rule.statement), rule.statement, rule.name
 
 
-def grouped(found: Iterable[Entry]) -> dict[Family, dict[str, list[Entry]]]:
+def grouped(found: Iterable[RuleEntry]) -> dict[Family, dict[str, list[RuleEntry]]]:
     """Rules by family, and in each by operator, in the order that they are given."""
-    groups: dict[Family, dict[str, list[Entry]]] = {}
+    groups: dict[Family, dict[str, list[RuleEntry]]] = {}
     for entry in found:
         groups.setdefault(entry.rule.family, {}).setdefault(entry.heading, []).append(entry)
     return groups
 
 
-def rules_text(found: Iterable[Entry], hash: str) -> str:
+def rules_text(found: Iterable[RuleEntry], hash: str) -> str:
     """All rules, a line each. ``hash``: that of the library."""
     lines = [f"# The rule library {hash}, a line a rule; README.md says how to read one."]
     for family, operators in grouped(found).items():
@@ -104,14 +104,14 @@ def heading_text(heading: str) -> str:
     return f"any element-wise operator of {operands[STAND_INS[heading].arity]}"
 
 
-def _lines(members: Sequence[Entry]) -> list[str]:
+def _lines(members: Sequence[RuleEntry]) -> list[str]:
     lengths = (entry.rule.statement.index(" = ") for entry in members)
     fitting = (length for length in lengths if length <= MAX_ALIGNED)
     width = max(fitting, default=0)
     return [rule_line(entry, width) for entry in members]
 
 
-def rule_line(entry: Entry, width: int = 0) -> str:
+def rule_line(entry: RuleEntry, width: int = 0) -> str:
     """A rule in a line, the left side filled up to ``width`` letters."""
     left, right = entry.rule.statement.split(" = ", 1)
     line = f"{entry.rule.name}  {entry.arrow}  {left.ljust(width)} = {right}"

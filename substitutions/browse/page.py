@@ -1,4 +1,4 @@
-"""The page on which people browse the library: one file that needs nothing else."""
+"""Renders the page on which people browse the library: one file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pcg.graph.graph import Graph
 from substitutions.browse.labels import any_number, labels
-from substitutions.browse.listing import FAMILIES, Entry
+from substitutions.browse.listing import FAMILIES, RuleEntry
 from substitutions.browse.picture import picture
 from substitutions.rules.store import DirectionFile
 
 PACKAGE = "substitutions.browse"
 
 
-def page(found: Sequence[Entry], hash: str) -> str:
+def page(found: Sequence[RuleEntry], hash: str) -> str:
     """The page about some rules. ``hash``: that of the library."""
     data = page_data(found)
     return (
@@ -56,7 +56,7 @@ def _embedded(data: object) -> str:
     return text.replace("<", "\\u003c")
 
 
-def page_data(found: Sequence[Entry]) -> dict[str, list[object]]:
+def page_data(found: Sequence[RuleEntry]) -> dict[str, list[object]]:
     """What the page draws: families and operators by name, and of each rule a list (``_row``)."""
     operators = sorted({name for entry in found for name in entry.operators})
     number = {name: i for i, name in enumerate(operators)}
@@ -68,12 +68,12 @@ def page_data(found: Sequence[Entry]) -> dict[str, list[object]]:
     }
 
 
-def _parallel(found: Sequence[Entry]) -> list[str]:
+def _parallel(found: Sequence[RuleEntry]) -> list[str]:
     nodes = (n for e in found for n in Graph((*e.rule.left, *e.rule.right)).nodes)
     return sorted({node.name for node in nodes if node.is_parallel})
 
 
-def _row(entry: Entry, operators: dict[str, int]) -> list[object]:
+def _row(entry: RuleEntry, operators: dict[str, int]) -> list[object]:
     """A rule: its name, family, statement, inputs, operators, free axes, equations of sizes
     that it is for, conditions, steps from others, proof, directions, pictures of both sides."""
     rule, proof = entry.rule, entry.file.proof

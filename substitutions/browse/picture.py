@@ -1,4 +1,4 @@
-"""The picture of one side of a rule: boxes and wires, placed, as short lists for the page.
+"""Draws one side of a rule: boxes and wires, placed, as short lists for the page.
 
 The page draws them when they come into view. Sizes are in pixels; letters are of one width, so that
 the width of a box is known here.
@@ -12,9 +12,10 @@ from itertools import count
 from math import ceil
 
 from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.pairs import Outputs
 from pcg.ops.stand_ins import STAND_INS
-from substitutions.browse.labels import Label
-from substitutions.browse.layout import Layout, Wire, layout
+from substitutions.browse.labels import NodeLabel
+from substitutions.browse.layout import BoxLayout, Wire, layout
 
 OUTPUT, COMPUTES, MOVES, STANDS_IN, FIRST_INPUT = range(5)
 """What a box is. Inputs are numbered from FIRST_INPUT on, in the order of the rule."""
@@ -31,7 +32,7 @@ OUTPUT_WIDTH = 18
 
 
 @dataclass(frozen=True)
-class Box:
+class PictureBox:
     """``kind``: see above. ``lines``: the title, then details."""
 
     kind: int
@@ -50,9 +51,9 @@ class Box:
 class Picture:
     """One side of a rule: boxes, wires between them, and where all of it is."""
 
-    boxes: tuple[Box, ...]
+    boxes: tuple[PictureBox, ...]
     wires: tuple[Wire, ...]
-    layout: Layout
+    layout: BoxLayout
 
     def record(self) -> list[object]:
         """``[width, layers, boxes, wires]``: boxes as ``[kind, layer, middle, width, lines]``,
@@ -69,9 +70,7 @@ class Picture:
         return [ceil(self.layout.width), self.layout.depth, boxes, wires]
 
 
-def picture(
-    side: tuple[Value, ...], labels: Mapping[Node, Label], inputs: Sequence[str]
-) -> Picture:
+def picture(side: Outputs, labels: Mapping[Node, NodeLabel], inputs: Sequence[str]) -> Picture:
     """The picture of a side, whose nodes are labelled; ``inputs``: those of the rule, in order."""
     nodes = Graph(side).nodes
     number = {node: i for i, node in enumerate(nodes)}
@@ -86,12 +85,12 @@ def picture(
     for port, value in zip(count(), side):
         sinks.append(len(boxes))
         wires.append(Wire(number[value.node], len(boxes), _leaves(value)))
-        boxes.append(Box(OUTPUT, (str(port + 1),) if len(side) > 1 else ("",)))
+        boxes.append(PictureBox(OUTPUT, (str(port + 1),) if len(side) > 1 else ("",)))
     placed = layout([box.width for box in boxes], wires, sinks)
     return Picture(tuple(boxes), tuple(wires), placed)
 
 
-def _box(node: Node, label: Label, inputs: Sequence[str], used: Container[Value]) -> Box:
+def _box(node: Node, label: NodeLabel, inputs: Sequence[str], used: Container[Value]) -> PictureBox:
     kind = COMPUTES
     if node.is_leaf:
         kind = FIRST_INPUT + inputs.index(node.leaf.name)
@@ -100,14 +99,18 @@ def _box(node: Node, label: Label, inputs: Sequence[str], used: Container[Value]
     elif node.name in STAND_INS:
         kind = STANDS_IN
     axes = (label.axes,) if node.is_leaf and label.axes else ()
-    return Box(kind, (label.name, *_wrapped(label.attributes), *axes, *_only(node, used)))
+    return PictureBox(kind, (label.name, *_wrapped(label.attributes), *axes, *_only(node, used)))
 
 
 def _only(node: Node, used: Container[Value]) -> tuple[str, ...]:
     """Which outputs of a node are used, in the words of the statement, where some are not."""
     ports = 1 if node.is_leaf else len(node.operator_call.operator.outputs)
-    found = [port for port in range(ports) if node.value(port) in used]
-    return () if len(found) == ports else (f"only {', '.join(f'.{port}' for port in found)}",)
+    used_ports = [port for port in range(ports) if node.value(port) in used]
+    return (
+        ()
+        if len(used_ports) == ports
+        else (f"only {', '.join(f'.{port}' for port in used_ports)}",)
+    )
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:

@@ -1,31 +1,31 @@
-"""How an equality of two graphs follows from a library: at most a few steps from one to the other.
+"""Derives an equality of two graphs from a library: at most a few steps from one to the other.
 
-A step replaces values of a graph by a rule of the library, in either direction, anywhere; a value
-that is used twice is replaced once, as graphs share. Steps are looked for from both ends until they
-meet, at one choice of sizes at which nothing coincides by accident (``explain_sizes``); the steps
-found are then replayed at a second, independent choice, and count only if they lead from side to
-side there as well.
-
-The search is bounded and not exhaustive: what a direction of a rule leaves open is chosen among
-the values and sizes of the two sides, and such a step, or one that applies to any value, makes no
-operators but those of the two sides.
+Problem: which rules lead from one graph to another? A step replaces values by a rule of the
+library, in either direction, anywhere; a value that is used twice is replaced once, as graphs
+share. Method: breadth first from both ends until they meet, at one choice of sizes at which nothing
+coincides by accident (``explain.sizes``); the steps are then replayed at a second, independent
+choice, and count only if they lead from side to side there as well. Complexity: at most
+``MAX_GRAPHS`` graphs from an end. Exact: a derivation is one; that there is none is not said. What
+a direction of a rule leaves open is chosen among the values and sizes of the two sides, and such a
+step, or one that applies to any value, makes no operators but those of the two sides.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from types import MappingProxyType
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.graph.pairs import Outputs, calls, ports, remade
 from pcg.language.poly import Poly
-from pcg.types.operator import Call
-from pcg.types.operator import Value as Attribute
-from substitutions.explain.sizes import Names, TypedPair, typed_pairs
-from substitutions.explain.steps import Direction, Pool, at, directions, together
+from pcg.memo import Memo
+from pcg.types.operator import Attribute, Call
+from substitutions.explain.sizes import NumberNames, TypedPair, typed_pairs
+from substitutions.explain.steps import Pool, RewriteDirection, at, directions, together
 from substitutions.rules.rule import Rule
 from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.sizes import SizeEquation
@@ -36,7 +36,7 @@ MAX_GRAPHS = 8_000
 
 
 @dataclass(frozen=True)
-class Step:
+class DerivationStep:
     """An application of a rule, from left to right (``forward``) or back, and the graph after."""
 
     rule: Rule
@@ -45,35 +45,23 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Derivation:
+class RuleDerivation:
     """Steps from one graph to another; none where both are the same graph. The graphs are at
     concrete sizes; ``names``: what the numbers in them stand for."""
 
     start: Graph
-    steps: tuple[Step, ...]
-    names: Names
+    steps: tuple[DerivationStep, ...]
+    names: NumberNames
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Explained:
     """What a search came to. ``reached``: the graphs that were looked at from either end.
     ``problem``: why there is no derivation; empty where there is one."""
 
-    derivation: Derivation | None
+    derivation: RuleDerivation | None
     reached: tuple[int, int] = (0, 0)
     problem: str = ""
-
-
-def explain(
-    left: Sequence[Value],
-    right: Sequence[Value],
-    equal: Sequence[SizeEquation],
-    library_rules: Sequence[Rule],
-    max_steps: int = MAX_STEPS,
-) -> Derivation | None:
-    """A shortest derivation that is found, or None. ``equal``: sizes of inputs known to be equal;
-    ``library_rules``: for the ranks of the graphs, without stand-ins."""
-    return Explainer(library_rules).attempt(left, right, equal, max_steps).derivation
 
 
 class Explainer:
@@ -94,53 +82,52 @@ class Explainer:
         right: Sequence[Value],
         equal: Sequence[SizeEquation] = (),
         max_steps: int = MAX_STEPS,
-    ) -> Attempt:
+    ) -> Explained:
         """Look for a derivation of ``right`` from ``left``."""
         try:
             pairs = typed_pairs(left, right, equal)
         except (OperatorError, Undecided, Unsolvable) as error:
-            return Attempt(None, problem=str(error))
+            return Explained(None, problem=str(error))
         if not pairs:
-            return Attempt(None, problem="no sizes were found at which both sides have a type")
+            return Explained(None, problem="no sizes were found at which both sides have a type")
         # A pair without parallel operators needs none: without them, each step would hold too.
         book = self._all if _is_parallel((*left, *right)) else self._whole
         search = _Search(book, pairs[0], max_steps)
         failed = False
         for forth, back in search.meetings():
             if all(_replays(forth, back, pair) for pair in pairs[1:]):
-                found = Derivation(pairs[0].left, _steps(forth, back), pairs[0].names)
-                return Attempt(found, search.reached)
+                derivation = RuleDerivation(pairs[0].left, _steps(forth, back), pairs[0].names)
+                return Explained(derivation, search.reached)
             failed = True
         problem = f"no derivation of at most {max_steps} steps was found"
         if failed:
             problem += "; some hold at one choice of sizes only"
-        return Attempt(None, search.reached, problem)
+        return Explained(None, search.reached, problem)
 
 
 def _is_parallel(values: Sequence[Value]) -> bool:
-    nodes = Graph(tuple(values)).nodes
-    return any(isinstance(n.call, Call) and n.call.operator.parallel is not None for n in nodes)
+    return any(call.operator.parallel is not None for call in calls(Graph(tuple(values))))
 
 
 class _Book:
     """Directions of rules, by the operator that they start from."""
 
-    def __init__(self, found: Iterable[Direction]) -> None:
+    def __init__(self, found: Iterable[RewriteDirection]) -> None:
         self.all = tuple(found)
-        self._single: dict[tuple[str, bool], list[Direction]] = defaultdict(list)
-        self._several: dict[bool, list[Direction]] = defaultdict(list)
+        self._single: dict[tuple[str, bool], list[RewriteDirection]] = defaultdict(list)
+        self._several: dict[bool, list[RewriteDirection]] = defaultdict(list)
         for direction in self.all:
             several = len(direction.left) > 1
             key = (direction.root, direction.grows)
             (self._several[direction.grows] if several else self._single[key]).append(direction)
 
-    def at(self, value: Value, *, grow: bool) -> Iterator[Direction]:
+    def at(self, value: Value, *, grow: bool) -> Iterator[RewriteDirection]:
         """The directions that may apply at a value: those that grow, or those that do not."""
         roots = ("",) if value.node.is_leaf else (value.node.name, "")
         for root in roots:
             yield from self._single.get((root, grow), ())
 
-    def several(self, *, grow: bool) -> Sequence[Direction]:
+    def several(self, *, grow: bool) -> Sequence[RewriteDirection]:
         """Those with several outputs."""
         return self._several.get(grow, ())
 
@@ -154,9 +141,9 @@ class _Rewriter:
     book: _Book
     pool: Pool
     operators: frozenset[str]
-    known: dict[tuple[Value, bool], tuple[tuple[Direction, Value], ...]] = field(
-        default_factory=dict[tuple[Value, bool], tuple[tuple[Direction, Value], ...]]
-    )
+
+    def __post_init__(self) -> None:
+        self._images = Memo(self._images_of)
 
     @staticmethod
     def around(book: _Book, pair: TypedPair) -> _Rewriter:
@@ -165,27 +152,25 @@ class _Rewriter:
         operators = frozenset(node.name for node in nodes if not node.is_leaf)
         return _Rewriter(book, Pool.of(pair.left, pair.right), operators)
 
-    def next(self, graph: Graph, *, grow: bool) -> Iterator[tuple[Direction, Graph]]:
+    def next(self, graph: Graph, *, grow: bool) -> Iterator[tuple[RewriteDirection, Graph]]:
         """The graphs after one step that does, or does not, grow."""
         for node in graph.nodes:
-            for value in (node.value(port) for port in range(len(node.types))):
-                for direction, image in self._images(value, grow=grow):
+            for value in ports(node):
+                for direction, image in self._images[value, grow]:
                     yield direction, graph.replace({value: image})
         for direction in filter(self._allowed, self.book.several(grow=grow)):
             for images in together(direction, graph, self.pool):
                 yield direction, graph.replace(images)
 
-    def _images(self, value: Value, *, grow: bool) -> tuple[tuple[Direction, Value], ...]:
-        key = (value, grow)
-        if key not in self.known:
-            self.known[key] = tuple(
-                (direction, image)
-                for direction in filter(self._allowed, self.book.at(value, grow=grow))
-                for image in at(direction, value, self.pool)
-            )
-        return self.known[key]
+    def _images_of(self, asked: tuple[Value, bool]) -> tuple[tuple[RewriteDirection, Value], ...]:
+        value, grow = asked
+        return tuple(
+            (direction, image)
+            for direction in filter(self._allowed, self.book.at(value, grow=grow))
+            for image in at(direction, value, self.pool)
+        )
 
-    def _allowed(self, direction: Direction) -> bool:
+    def _allowed(self, direction: RewriteDirection) -> bool:
         return not direction.grows or direction.makes <= self.operators
 
 
@@ -196,7 +181,7 @@ class _Reached:
     graph: Graph
     depth: int
     before: _Reached | None = None
-    direction: Direction | None = None
+    direction: RewriteDirection | None = None
 
 
 class _Search:
@@ -246,18 +231,20 @@ class _Search:
                     yield new
 
 
-def _way(end: _Reached) -> tuple[tuple[Direction, Graph], ...]:
+def _way(end: _Reached) -> tuple[tuple[RewriteDirection, Graph], ...]:
     """The steps to a graph, with the graph after each."""
     if end.before is None or end.direction is None:
         return ()
     return (*_way(end.before), (end.direction, end.graph))
 
 
-def _steps(forth: _Reached, back: _Reached) -> tuple[Step, ...]:
+def _steps(forth: _Reached, back: _Reached) -> tuple[DerivationStep, ...]:
     """The steps to a graph from the left side, and on to the right side."""
-    steps = [Step(d.rule, d.forward, graph) for d, graph in _way(forth)]
+    steps = [DerivationStep(d.rule, d.forward, graph) for d, graph in _way(forth)]
     while back.before is not None and back.direction is not None:
-        steps.append(Step(back.direction.rule, not back.direction.forward, back.before.graph))
+        steps.append(
+            DerivationStep(back.direction.rule, not back.direction.forward, back.before.graph)
+        )
         back = back.before
     return tuple(steps)
 
@@ -268,7 +255,9 @@ def _replays(forth: _Reached, back: _Reached, pair: TypedPair) -> bool:
     return not ends[0].isdisjoint(ends[1])
 
 
-def _replayed(way: Sequence[tuple[Direction, Graph]], start: Graph, pair: TypedPair) -> set[str]:
+def _replayed(
+    way: Sequence[tuple[RewriteDirection, Graph]], start: Graph, pair: TypedPair
+) -> set[str]:
     """What the same steps from another graph lead to, by digest. Graphs that differ in sizes only
     have the same skeleton."""
     graphs = {start.digest: start}
@@ -298,22 +287,21 @@ def skeleton(graph: Graph) -> tuple[str, ...]:
     return tuple(f"{made[v.node]}.{v.port}" for v in graph.outputs)
 
 
-def named(graph: Graph, names: Names) -> tuple[Value, ...]:
+def named(graph: Graph, names: NumberNames) -> tuple[Value, ...]:
     """The outputs over inputs without types, with names for the numbers in sizes, for readers."""
-    new: dict[Node, Node] = {}
-    for node in graph.nodes:
+
+    def make(node: Node, inputs: Outputs) -> Node:
         if isinstance(node.call, Leaf):
-            new[node] = Node(Leaf("tensor", node.call.name, node.call.rank))
-            continue
+            return Node(Leaf("tensor", node.call.name, node.call.rank))
         operator = node.call.operator
         kinds = dict.fromkeys((*operator.sizes, *operator.reals), names.numbers)
         kinds["degree"] = names.degrees
         attributes = tuple(
             (name, _named(value, kinds.get(name, {}))) for name, value in node.call.attributes
         )
-        inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
-        new[node] = Node(Call(operator, attributes), inputs)
-    return tuple(Value(new[v.node], v.port) for v in graph.outputs)
+        return Node(Call(operator, attributes), inputs)
+
+    return remade(graph, make)
 
 
 def _named(value: Attribute, names: Mapping[int | float, str]) -> Attribute:

@@ -1,4 +1,4 @@
-"""Attempts at a candidate: the forms in which it may be a rule, and what is decided of them."""
+"""Tries to prove a candidate in the forms in which it may be a rule, the most general first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, islice
 
-from pcg.graph.graph import Value
+from pcg.graph.pairs import GraphPair
 from substitutions.generate.cuts.retype import TYPES_DIFFER, retyped
 from substitutions.rules.candidate import Candidate
 from substitutions.rules.general import General, canonical, general
@@ -16,8 +16,6 @@ from substitutions.rules.store import ProofFile, RuleFile, rule_file, stated_nam
 from substitutions.rules.symbols import settled, variants
 from verifier.decide import Decision, Verdict, decide
 from verifier.trusted.sizes.runs import free_runs
-
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 
 def first_form(candidate: Candidate) -> General:
@@ -35,7 +33,7 @@ def forms_of(candidate: Candidate) -> Iterator[General]:
         yield canonical(General(*pair, free_runs(*pair)))
 
 
-def _form(pair: Pair) -> General:
+def _form(pair: GraphPair) -> General:
     """The most general form, with what its symbols are equal to put in."""
     form = settled(general(*pair).pair)
     return canonical(General(*form, free_runs(*form)))
@@ -59,16 +57,16 @@ def attempt(formed: tuple[General, Candidate]) -> Attempt:
     form, candidate = formed
     tried: list[Decision] = []
     for variant in chain((form,), islice(forms_of(candidate), 1, None)):
-        found = _prove(variant, candidate)
-        if found.entry is not None:
-            return found
-        tried.append(found.decision)
+        outcome = _prove(variant, candidate)
+        if outcome.entry is not None:
+            return outcome
+        tried.append(outcome.decision)
     for variant in _narrower(candidate, tried[0]):
-        found = _prove(variant, candidate)
-        if found.entry is not None:
-            return found
-        if found.decision.verdict is Verdict.PROVED:
-            tried.append(found.decision)
+        outcome = _prove(variant, candidate)
+        if outcome.entry is not None:
+            return outcome
+        if outcome.decision.verdict is Verdict.PROVED:
+            tried.append(outcome.decision)
     return Attempt(None, _verdict(tried))
 
 
@@ -84,12 +82,12 @@ def _verdict(tried: Sequence[Decision]) -> Decision:
     first one's verdict."""
     if proved := [decision for decision in tried if decision.verdict is Verdict.PROVED]:
         return proved[0]
-    found: list[Decision] = []
+    decided: list[Decision] = []
     for decision in tried:
-        found.append(decision.rest() if decision.rest else decision)
-        if found[-1].verdict is Verdict.UNKNOWN:
-            return found[-1]
-    return found[0]
+        decided.append(decision.rest() if decision.rest else decision)
+        if decided[-1].verdict is Verdict.UNKNOWN:
+            return decided[-1]
+    return decided[0]
 
 
 def _with_ones(candidate: Candidate) -> Iterator[General]:

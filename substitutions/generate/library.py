@@ -23,11 +23,10 @@ from typing import TypeVar
 from pcg.budget import Budget
 from pcg.collection import uncollected
 from pcg.errors import NegativeAnswer
-from pcg.graph.graph import Value
 from pcg.ops.stand_ins import STAND_INS
 from pcg.types.operator import Operator
 from substitutions.generate.algebra.algebra import algebra
-from substitutions.generate.algebra.enumerate import Instance, computing, instances
+from substitutions.generate.algebra.enumerate import RankedCall, computing, instances
 from substitutions.generate.algebra.worlds import worlds
 from substitutions.generate.attempt import attempt, first_form
 from substitutions.generate.cuts.chains import chain_rules
@@ -50,15 +49,14 @@ from verifier.typings import missing, reason_against, remember
 
 NARROW = "proved, left out"
 """Of candidates that hold only where products of sizes are equal (``attempt``)."""
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
-Progress = Callable[[str, int, int], None]
+PhaseProgress = Callable[[str, int, int], None]
 """Told the phase, how much of it is done, and how much there is."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Report:
+class GenerationReport:
     """What a run of the generator did.
 
     ``typings``: theorems behind parallel types that were proved. ``graphs``: enumerated, of
@@ -84,16 +82,8 @@ class Generated:
     """A library of the proved candidates, and the others with what was decided of them."""
 
     library: LibraryFile
-    report: Report
+    report: GenerationReport
     rejected: tuple[tuple[Candidate, Decision], ...]
-
-
-@dataclass(frozen=True)
-class Proved:
-    """A rule, and as it is written."""
-
-    rule: General
-    entry: RuleFile
 
 
 def no_progress(phase: str, done: int, total: int) -> None:
@@ -108,7 +98,7 @@ def generate(
     jobs: int | None = None,
     derived: bool = False,
     parallel: bool = True,
-    progress: Progress = no_progress,
+    progress: PhaseProgress = no_progress,
     budget: Budget = BUDGET,
 ) -> Generated:
     """Generate and prove the library of some computing operators (all, by default).
@@ -121,71 +111,80 @@ def generate(
     chosen = list(computing() if operators is None else operators)
     jobs = jobs or os.cpu_count() or 1
     clock = _Clock()
-    around = [instance for operator in chosen for instance in instances(operator)]
-    typings = sum(_watched(parallel_map(_typings, around, jobs), "typings", len(around), progress))
-    for instance in around:  # all are proved, by workers that have ended
-        remember((instance.call, instance.ranks, instance.call.typing(instance.ranks)), None)
+    typings = _prove_typings(chosen, jobs, progress)
     clock.lap("typings")
     tasks = _tasks(chosen, max_ops, jobs, parallel=parallel)
-    found_parts = parallel_map(_run, tasks, jobs, chunk=1)
-    parts = list(_watched(found_parts, "enumeration", len(tasks), progress))
-    found = dict.fromkeys(candidate for part in parts for candidate in part.candidates)
+    done = _watched(parallel_map(_run, tasks, jobs, chunk=1), "enumeration", len(tasks), progress)
+    parts = list(done)
+    candidates = list(dict.fromkeys(c for part in parts for c in part.candidates))
     clock.lap("enumeration")
     prover = _Prover(jobs, progress, budget)
     for steps in (0, 2, 1) if derived else (0, 2):
         # What follows from others is proved after them, and where they leave it to be proved.
-        prover.run([candidate for candidate in found if candidate.steps == steps])
+        prover.run([candidate for candidate in candidates if candidate.steps == steps])
     clock.lap("proofs")
-    counts = Counter(_counted_as(decision) for _, decision in prover.rejected)
-    counts["proved"] = len(prover.proved)
-    follow = sum(candidate.steps == 1 for candidate in found)
-    asked = len(found) if derived else len(found) - follow
-    report = Report(
-        typings,
-        sum(part.graphs for part in parts),
-        sum(part.values for part in parts),
-        len(found),
-        asked - sum(counts.values()),
-        dict(sorted(counts.items())),
-        follow,
-        clock.seconds,
-        _peak_megabytes(jobs),
-    )
-    undecided = [
-        UndecidedFile(inputs=dict(c.inputs), left=c.left, right=c.right, reason=decision.reason)
-        for c, decision in prover.rejected
-        if decision.verdict is Verdict.UNKNOWN
-    ]
-    rules = [p.entry for p in prover.proved]
-    library = library_of(rules, max_ops=max_ops, undecided=undecided)
+    asked = [candidate for candidate in candidates if derived or candidate.steps != 1]
+    report = _report(typings, parts, candidates, len(asked), prover.verdicts(), clock, jobs)
+    rules = prover.proved.values()
+    library = library_of(rules, max_ops=max_ops, undecided=prover.undecided())
     return Generated(library, report, tuple(prover.rejected))
 
 
-def _counted_as(decision: Decision) -> str:
-    """What is said of a candidate that is no rule."""
-    return NARROW if decision.verdict is Verdict.PROVED else str(decision.verdict)
+def _report(
+    typings: int,
+    parts: Sequence[Enumerated],
+    candidates: Sequence[Candidate],
+    asked: int,
+    verdicts: dict[str, int],
+    clock: _Clock,
+    jobs: int,
+) -> GenerationReport:
+    return GenerationReport(
+        typings=typings,
+        graphs=sum(part.graphs for part in parts),
+        values=sum(part.values for part in parts),
+        candidates=len(candidates),
+        duplicates=asked - sum(verdicts.values()),
+        verdicts=verdicts,
+        derived=sum(candidate.steps == 1 for candidate in candidates),
+        seconds=clock.seconds,
+        megabytes=_peak_megabytes(jobs),
+    )
 
 
-Task = Callable[[], Enumerated]
+def _prove_typings(chosen: Sequence[Operator], jobs: int, progress: PhaseProgress) -> int:
+    """Prove the parallel types of some operators at all of their ranks; how many theorems that
+    took. Raises NegativeAnswer where one is not proved."""
+    around = [instance for operator in chosen for instance in instances(operator)]
+    counts = _watched(parallel_map(_typings, around, jobs), "typings", len(around), progress)
+    total = sum(counts)
+    for instance in around:  # all are proved, by workers that have ended
+        remember((instance.call, instance.ranks, instance.call.typing(instance.ranks)), None)
+    return total
 
 
-def _tasks(chosen: Sequence[Operator], max_ops: int, jobs: int, *, parallel: bool) -> list[Task]:
+EnumerationTask = Callable[[], Enumerated]
+
+
+def _tasks(
+    chosen: Sequence[Operator], max_ops: int, jobs: int, *, parallel: bool
+) -> list[EnumerationTask]:
     """The parts of the enumeration, the longest first: while others have workers of their own,
     several share that one, which would else be waited for in the end."""
     names = frozenset(operator.name for operator in chosen)
-    found: list[Task] = [
+    tasks: list[EnumerationTask] = [
         partial(algebra, world, max_ops, 1 if number else jobs)
         for number, world in enumerate(worlds(names))
     ]
     if not parallel:
-        return found
-    found.append(chain_rules)
-    found += [partial(cut_rules, o) for o in (*STAND_INS.values(), *chosen)]
-    return found + [partial(_decomposed, operator) for operator in chosen]
+        return tasks
+    tasks.append(chain_rules)
+    tasks += [partial(cut_rules, o) for o in (*STAND_INS.values(), *chosen)]
+    return tasks + [partial(_decomposed, operator) for operator in chosen]
 
 
 def _decomposed(operator: Operator) -> Enumerated:
-    pairs = [(found.left, found.right) for found in decompositions(operator)]
+    pairs = decompositions(operator)
     candidates = tuple(Candidate.of(pair, "decomposition") for pair in pairs)
     return Enumerated(2 * len(pairs), len(pairs), candidates)
 
@@ -193,16 +192,17 @@ def _decomposed(operator: Operator) -> Enumerated:
 class _Prover:
     """Proves candidates that are no instances of other candidates, or of what is proved."""
 
-    def __init__(self, jobs: int, progress: Progress, budget: Budget) -> None:
+    def __init__(self, jobs: int, progress: PhaseProgress, budget: Budget) -> None:
         self._jobs, self._progress, self._budget = jobs, progress, budget
-        self.proved: list[Proved] = []
+        self.proved: dict[General, RuleFile] = {}
+        """The rules, each as it is written."""
         self._kept: set[General] = set()
         self.rejected: list[tuple[Candidate, Decision]] = []
 
     def run(self, candidates: Sequence[Candidate]) -> None:
-        known = len(self.proved)
+        known = set(self.proved)
         work = list(self._uncovered(_forms(candidates, self._jobs)).items())
-        self._prove_typings([form for form, _ in work])
+        self._prove_typings_of([form for form, _ in work])
         decisions = limited_map(attempt, work, self._jobs, self._budget, chunk=1)
         for done, ((_, candidate), decided) in enumerate(zip(work, decisions, strict=True), 1):
             if isinstance(decided, Lost):
@@ -214,10 +214,27 @@ class _Prover:
                 self._keep(decided.form, decided.entry)
             self._progress("proofs", done, len(work))
         # Of what was proved together, the form in the end may be an instance of another's.
-        general = set(most_general([p.rule for p in self.proved]))
-        self.proved[known:] = [p for p in self.proved[known:] if p.rule in general]
+        general = known.union(most_general(list(self.proved)))
+        self.proved = {form: rule for form, rule in self.proved.items() if form in general}
 
-    def _prove_typings(self, forms: Sequence[General]) -> None:
+    def verdicts(self) -> dict[str, int]:
+        """How many candidates came to each verdict, by what is said of it."""
+        counts = Counter(
+            NARROW if decision.verdict is Verdict.PROVED else str(decision.verdict)
+            for _, decision in self.rejected
+        )
+        counts["proved"] = len(self.proved)
+        return dict(sorted(counts.items()))
+
+    def undecided(self) -> list[UndecidedFile]:
+        """The candidates that are neither proved nor refuted."""
+        return [
+            UndecidedFile(inputs=dict(c.inputs), left=c.left, right=c.right, reason=decision.reason)
+            for c, decision in self.rejected
+            if decision.verdict is Verdict.UNKNOWN
+        ]
+
+    def _prove_typings_of(self, forms: Sequence[General]) -> None:
         """Prove what the forms' operators have to say of their blocks, each theorem by one worker;
         those that follow know of it."""
         wanted = missing(value for form in forms for value in form.both)
@@ -229,23 +246,22 @@ class _Prover:
     def _keep(self, rule: General, entry: RuleFile) -> None:
         if rule not in self._kept:
             self._kept.add(rule)
-            self.proved.append(Proved(rule, entry))
+            self.proved[rule] = entry
 
     def _uncovered(self, forms: Mapping[General, Candidate]) -> dict[General, Candidate]:
-        rules = [p.rule for p in self.proved]
-        every = most_general([*rules, *forms])
+        every = most_general([*self.proved, *forms])
         return {form: forms[form] for form in every if form in forms and form not in self._kept}
 
 
 def _forms(candidates: Sequence[Candidate], jobs: int) -> dict[General, Candidate]:
     """Candidates by their most general forms, small ones first; equal ones once."""
     ordered = sorted(candidates, key=lambda c: (len(c.left) + len(c.right), str(c)))
-    found: dict[General, Candidate] = {}
+    by_form: dict[General, Candidate] = {}
     for candidate, form in zip(ordered, parallel_map(first_form, ordered, jobs), strict=True):
-        known = found.get(form)
+        known = by_form.get(form)
         if form.left != form.right and (known is None or _rank(candidate) < _rank(known)):
-            found[form] = candidate
-    return found
+            by_form[form] = candidate
+    return by_form
 
 
 def _rank(candidate: Candidate) -> tuple[int, int]:
@@ -253,7 +269,7 @@ def _rank(candidate: Candidate) -> tuple[int, int]:
     return candidate.steps, -len(candidate.ones)
 
 
-def _run(task: Task) -> Enumerated:
+def _run(task: EnumerationTask) -> Enumerated:
     return task()
 
 
@@ -278,21 +294,21 @@ class _Clock:
         self.seconds[phase], self._last = now - self._last, now
 
 
-def _watched(items: Iterable[T], phase: str, total: int, progress: Progress) -> Iterator[T]:
+def _watched(items: Iterable[T], phase: str, total: int, progress: PhaseProgress) -> Iterator[T]:
     progress(phase, 0, total)
     for done, item in enumerate(items, 1):
         yield item
         progress(phase, done, total)
 
 
-def _typings(instance: Instance) -> int:
+def _typings(instance: RankedCall) -> int:
     """How many theorems the parallel type of an instance takes; raises unless all are proved."""
     if instance.call.operator.parallel is not None:
         return 0
-    found = prove_typing(instance.call, instance.ranks)
-    for theorem in found:
+    theorems = prove_typing(instance.call, instance.ranks)
+    for theorem in theorems:
         if theorem.proof is None:
             ranks = ", ".join(map(str, instance.ranks))
             problem = f"its parallel type is not proved: {theorem.reason}"
             raise NegativeAnswer(f"{instance.call.name} at ranks {ranks}: {problem}")
-    return len(found)
+    return len(theorems)

@@ -1,4 +1,4 @@
-"""Why a candidate is neither proved nor refuted, in words for the library's README."""
+"""Explains why a candidate is neither proved nor refuted, for the library's README."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = "The proof does not get through. No instance that was tried differs."
 
 
 @dataclass(frozen=True)
-class Undecided:
+class UndecidedCandidate:
     """A candidate with the reason that the prover gave, and what it means."""
 
     text: str
@@ -34,7 +34,7 @@ class Undecided:
     explanation: str
 
     @staticmethod
-    def of(file: UndecidedFile) -> Undecided:
-        found = (words for part, words in EXPLANATIONS.items() if part in file.reason)
+    def of(file: UndecidedFile) -> UndecidedCandidate:
+        explanations = (words for part, words in EXPLANATIONS.items() if part in file.reason)
         text = _SAME.sub(r"\1", f"{file.left} = {file.right}")
-        return Undecided(text, file.reason, next(found, OTHER))
+        return UndecidedCandidate(text, file.reason, next(explanations, OTHER))

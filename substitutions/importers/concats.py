@@ -1,4 +1,4 @@
-"""Where tensors were joined: what a split, which undoes the last concat along its axis, needs."""
+"""Records where tensors were joined, for splits: these undo the last concat along their axis."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from pcg.language.poly import Poly
 from substitutions.importers.imported import IllTypedError
-from substitutions.importers.sizes import Known
+from substitutions.importers.sizes import KnownSizes
 
 
 @dataclass(frozen=True)
-class Step:
+class Rescaling:
     """What happened to a dimension since: its size was multiplied, or divided."""
 
     by: Poly
     divides: bool = False
 
 
-Piece = tuple[Poly, "Concat | None"]
+ConcatPiece = tuple[Poly, "Concat | None"]
 """A size, and the last concat along the same axis before."""
 
 
@@ -25,15 +25,15 @@ Piece = tuple[Poly, "Concat | None"]
 class Concat:
     """The last concat along an axis: its pieces as they were then, and what happened since."""
 
-    pieces: tuple[Piece, ...]
-    steps: tuple[Step, ...] = ()
+    pieces: tuple[ConcatPiece, ...]
+    steps: tuple[Rescaling, ...] = ()
 
 
-def changed(concat: Concat | None, *steps: Step) -> Concat | None:
+def changed(concat: Concat | None, *steps: Rescaling) -> Concat | None:
     return None if concat is None else Concat(concat.pieces, (*concat.steps, *steps))
 
 
-def common(known: Known, a: Concat | None, b: Concat | None) -> Concat | None:
+def common(known: KnownSizes, a: Concat | None, b: Concat | None) -> Concat | None:
     """The concat of what two tensors of equal sizes are made into, element by element; None if
     they were joined at different places."""
     if a is None or b is None or a is b:
@@ -47,7 +47,7 @@ def common(known: Known, a: Concat | None, b: Concat | None) -> Concat | None:
     return Concat(inner, a.steps)
 
 
-def pieces(known: Known, concat: Concat | None, count: int) -> tuple[Piece, ...]:
+def pieces(known: KnownSizes, concat: Concat | None, count: int) -> tuple[ConcatPiece, ...]:
     """What a split in ``count`` gives. Raises IllTypedError where there is nothing to undo."""
     if concat is None:
         raise IllTypedError("no concat along this dimension that a split could undo")
@@ -56,7 +56,7 @@ def pieces(known: Known, concat: Concat | None, count: int) -> tuple[Piece, ...]
     return tuple(_piece(known, piece, concat.steps) for piece in concat.pieces)
 
 
-def _piece(known: Known, piece: Piece, steps: tuple[Step, ...]) -> Piece:
+def _piece(known: KnownSizes, piece: ConcatPiece, steps: tuple[Rescaling, ...]) -> ConcatPiece:
     size, inner = piece
     for step in steps:
         size = known.divide(size, step.by, "piece") if step.divides else size * step.by

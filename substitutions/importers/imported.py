@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pcg.graph.graph import Value
-from substitutions.importers.operators import Source
+from pcg.graph.pairs import Outputs
+from substitutions.importers.operators import RuleSystem
 from verifier.trusted.sizes.sizes import SizeEquation
 
 MAX_CASES = 256
@@ -29,11 +29,11 @@ class UnsupportedError(Exception):
 
 
 @dataclass(frozen=True)
-class Case:
+class ImportedCase:
     """A pair of graphs over the same inputs with paired outputs."""
 
-    left: tuple[Value, ...]
-    right: tuple[Value, ...]
+    left: Outputs
+    right: Outputs
     equal: tuple[SizeEquation, ...]
     """What is known of the sizes of inputs from the start."""
     assumed: str = ""
@@ -51,8 +51,8 @@ class Imported:
     """
 
     name: str
-    source: Source
-    cases: tuple[Case, ...]
+    source: RuleSystem
+    cases: tuple[ImportedCase, ...]
     degree: str | None = None
     degrees: tuple[int, ...] = ()
     conditions: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Source(StrEnum):
+class RuleSystem(StrEnum):
     """Which system a rule file is from."""
 
     FLEXFLOW = "flexflow"
@@ -57,13 +57,13 @@ RANGES: Mapping[str, tuple[int, int]] = {
 
 
 @dataclass(frozen=True)
-class Signature:
+class ForeignSignature:
     """What an operator of a rule file takes.
 
     ``several``: it takes two operands or more; ``splits``: it has ``PM_NUM_OUTPUTS`` outputs.
     """
 
-    sources: tuple[Source, ...]
+    sources: tuple[RuleSystem, ...]
     arity: int
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -71,36 +71,36 @@ class Signature:
     splits: bool = False
 
 
-_BOTH = (Source.FLEXFLOW, Source.TASO)
-_FLEXFLOW = (Source.FLEXFLOW,)
-_TASO = (Source.TASO,)
-_MOVES = Signature(_FLEXFLOW, 1, (PARALLEL_DIM, DEGREE))
+_BOTH = (RuleSystem.FLEXFLOW, RuleSystem.TASO)
+_FLEXFLOW = (RuleSystem.FLEXFLOW,)
+_TASO = (RuleSystem.TASO,)
+_MOVES = ForeignSignature(_FLEXFLOW, 1, (PARALLEL_DIM, DEGREE))
 _WINDOWED = (*STRIDES, PADDING)
 
-SIGNATURES: Mapping[str, Signature] = {
+SIGNATURES: Mapping[str, ForeignSignature] = {
     "OP_PARTITION": _MOVES,
     "OP_COMBINE": _MOVES,
     "OP_REPLICATE": _MOVES,
     "OP_REDUCE": _MOVES,
-    "OP_LINEAR": Signature(_FLEXFLOW, 2, (ACTIVATION,)),
-    "OP_CONCAT": Signature(_BOTH, 2, (AXIS,), several=True),
-    "OP_SPLIT": Signature(_BOTH, 1, (AXIS,), splits=True),
-    "OP_EW_ADD": Signature(_BOTH, 2),
-    "OP_EW_MUL": Signature(_BOTH, 2),
-    "OP_RELU": Signature(_BOTH, 1),
-    "OP_SIGMOID": Signature(_TASO, 1),
-    "OP_TANH": Signature(_TASO, 1),
-    "OP_MATMUL": Signature(_TASO, 2, (ACTIVATION,)),
-    "OP_MUL": Signature(_TASO, 2),
-    "OP_CONV2D": Signature(_TASO, 2, (*_WINDOWED, ACTIVATION), KERNEL),
-    "OP_POOL2D_MAX": Signature(_TASO, 1, (*_WINDOWED, *KERNEL), (ACTIVATION,)),
-    "OP_POOL2D_AVG": Signature(_TASO, 1, (*_WINDOWED, *KERNEL), (ACTIVATION,)),
-    "OP_ENLARGE": Signature(_TASO, 1, KERNEL),
-    "OP_TRANSPOSE": Signature(_TASO, 1, (PERMUTATION,), (SHUFFLE,)),
-    "OP_CONSTANT_IMM": Signature(_TASO, 0),
-    "OP_CONSTANT_ONE": Signature(_TASO, 0),
-    "OP_CONSTANT_ICONV": Signature(_TASO, 0, (), KERNEL),
-    "OP_CONSTANT_POOL": Signature(_TASO, 0, KERNEL),
+    "OP_LINEAR": ForeignSignature(_FLEXFLOW, 2, (ACTIVATION,)),
+    "OP_CONCAT": ForeignSignature(_BOTH, 2, (AXIS,), several=True),
+    "OP_SPLIT": ForeignSignature(_BOTH, 1, (AXIS,), splits=True),
+    "OP_EW_ADD": ForeignSignature(_BOTH, 2),
+    "OP_EW_MUL": ForeignSignature(_BOTH, 2),
+    "OP_RELU": ForeignSignature(_BOTH, 1),
+    "OP_SIGMOID": ForeignSignature(_TASO, 1),
+    "OP_TANH": ForeignSignature(_TASO, 1),
+    "OP_MATMUL": ForeignSignature(_TASO, 2, (ACTIVATION,)),
+    "OP_MUL": ForeignSignature(_TASO, 2),
+    "OP_CONV2D": ForeignSignature(_TASO, 2, (*_WINDOWED, ACTIVATION), KERNEL),
+    "OP_POOL2D_MAX": ForeignSignature(_TASO, 1, (*_WINDOWED, *KERNEL), (ACTIVATION,)),
+    "OP_POOL2D_AVG": ForeignSignature(_TASO, 1, (*_WINDOWED, *KERNEL), (ACTIVATION,)),
+    "OP_ENLARGE": ForeignSignature(_TASO, 1, KERNEL),
+    "OP_TRANSPOSE": ForeignSignature(_TASO, 1, (PERMUTATION,), (SHUFFLE,)),
+    "OP_CONSTANT_IMM": ForeignSignature(_TASO, 0),
+    "OP_CONSTANT_ONE": ForeignSignature(_TASO, 0),
+    "OP_CONSTANT_ICONV": ForeignSignature(_TASO, 0, (), KERNEL),
+    "OP_CONSTANT_POOL": ForeignSignature(_TASO, 0, KERNEL),
 }
 
 SPELLINGS: Mapping[str, str] = {
@@ -125,5 +125,5 @@ def canonical(name: str) -> str | None:
     """The name of an operator in ``SIGNATURES``; None if it is unknown."""
     upper = name.upper()
     prefixed = upper if upper.startswith("OP_") else f"OP_{upper}"
-    found = SPELLINGS.get(prefixed, prefixed)
-    return found if found in SIGNATURES else None
+    own = SPELLINGS.get(prefixed, prefixed)
+    return own if own in SIGNATURES else None

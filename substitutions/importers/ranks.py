@@ -1,8 +1,8 @@
-"""The ranks of the inputs of TASO's rules, as they follow from use.
+"""Infers the ranks of the inputs of TASO's rules from their use.
 
 A file says of no input how many dimensions it has. An operator does: a product of matrices takes
-two, a convolution four, and what is added is alike. Tensors that have to have equal ranks
-are one class (union and find); a class has the rank that an operator or a stated number of
+two, a convolution four, and what is added is alike. Method: tensors that have to have equal ranks
+are one class (disjoint sets); a class has the rank that an operator or a stated number of
 dimensions gives it. Only where nothing does are its inputs what their numbers usually stand for.
 """
 
@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pcg.disjoint import DisjointSets
 from substitutions.importers import operators
 from substitutions.importers.schema import ForeignOperator, ForeignRule
 
-Place = tuple[str, int, int]
+TensorPlace = tuple[str, int, int]
 """A tensor: a side (empty for inputs), the number of its operator or input, and its port."""
 
 RANKS: Mapping[str, int] = {
@@ -27,7 +28,7 @@ RANKS: Mapping[str, int] = {
 
 
 @dataclass(frozen=True)
-class Ranks:
+class InputRanks:
     """What is known of a rule's inputs, by their numbers. ``kernels``: those that convolutions are
     with, perhaps enlarged, joined or added."""
 
@@ -40,7 +41,7 @@ def usual_rank(op: int) -> int:
     return 2 if op >= -6 else 4 if op >= -19 else 0
 
 
-def ranks_of(rule: ForeignRule) -> Ranks:
+def ranks_of(rule: ForeignRule) -> InputRanks:
     """The ranks of a rule's inputs. Where uses contradict each other, the first one counts; the
     others have no type."""
     classes = _Classes()
@@ -54,7 +55,7 @@ def ranks_of(rule: ForeignRule) -> Ranks:
     roots = {op: classes.root(_place("", op, 0)) for op in inputs}
     for op in sorted(inputs, key=usual_rank, reverse=True):
         classes.ranks.setdefault(roots[op], usual_rank(op))
-    return Ranks(
+    return InputRanks(
         {op: classes.ranks[root] for op, root in roots.items()},
         frozenset(
             op for op, root in roots.items() if root in kernels or (not kernels and op <= -10)
@@ -62,7 +63,7 @@ def ranks_of(rule: ForeignRule) -> Ranks:
     )
 
 
-def _place(side: str, op: int, port: int) -> Place:
+def _place(side: str, op: int, port: int) -> TensorPlace:
     return ("", op, 0) if op < 0 else (side, op, port)
 
 
@@ -70,21 +71,18 @@ def _place(side: str, op: int, port: int) -> Place:
 class _Classes:
     """Tensors of equal rank, and the rank of some."""
 
-    ranks: dict[Place, int] = field(default_factory=dict[Place, int])
-    kernels: list[Place] = field(default_factory=list[Place])
-    _parent: dict[Place, Place] = field(default_factory=dict[Place, Place])
+    ranks: dict[TensorPlace, int] = field(default_factory=dict[TensorPlace, int])
+    kernels: list[TensorPlace] = field(default_factory=list[TensorPlace])
+    _same: DisjointSets[TensorPlace] = field(default_factory=DisjointSets[TensorPlace])
 
-    def root(self, place: Place) -> Place:
-        while (parent := self._parent.get(place, place)) != place:
-            place = parent
-        return place
+    def root(self, place: TensorPlace) -> TensorPlace:
+        return self._same.root(place)
 
-    def join(self, a: Place, b: Place) -> None:
+    def join(self, a: TensorPlace, b: TensorPlace) -> None:
         a, b = self.root(a), self.root(b)
-        if a != b:
-            self._parent[b] = a
-            if b in self.ranks:
-                self.ranks.setdefault(a, self.ranks[b])
+        self._same.join(b, a)
+        if b in self.ranks:
+            self.ranks.setdefault(a, self.ranks[b])
 
     def visit(self, side: str, number: int, operator: ForeignOperator) -> None:
         """Note what an operator says of its operands and outputs."""
@@ -107,5 +105,5 @@ class _Classes:
         if stated := operator.parameters.get(operators.NUM_DIM, 0):
             self._state(made[0], stated)
 
-    def _state(self, place: Place, rank: int) -> None:
+    def _state(self, place: TensorPlace, rank: int) -> None:
         self.ranks.setdefault(self.root(place), rank)

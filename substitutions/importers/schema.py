@@ -1,4 +1,4 @@
-"""Reading of rule files in the schema that TASO's and FlexFlow's generators write.
+"""Reads rule files in the schema that TASO's and FlexFlow's generators write.
 
 A file is checked whole before anything is made of it: types of fields here, by pydantic, then
 operators, parameters, references and order. Whatever is wrong is one ``InputError`` that names the
@@ -25,8 +25,8 @@ from substitutions.importers.operators import (
     OP_TYPE,
     RANGES,
     SIGNATURES,
-    Signature,
-    Source,
+    ForeignSignature,
+    RuleSystem,
     canonical,
 )
 
@@ -36,7 +36,7 @@ MAX_RULES = 100_000
 MAX_OPERATORS = 1_000
 """Of one side of a rule."""
 
-LOWEST_INPUT: Mapping[Source, int] = {Source.FLEXFLOW: -6, Source.TASO: -20}
+LOWEST_INPUT: Mapping[RuleSystem, int] = {RuleSystem.FLEXFLOW: -6, RuleSystem.TASO: -20}
 """The inputs of a rule are -1, -2, ... down to this one."""
 
 
@@ -97,7 +97,7 @@ class ForeignOperator:
     parameters: Mapping[str, int] = field(hash=False)
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> ForeignSignature:
         return SIGNATURES[self.name]
 
     @property
@@ -126,7 +126,7 @@ _NOTHING = ForeignSide((), (), ())
 @dataclass(frozen=True)
 class ForeignRule:
     name: str
-    source: Source
+    source: RuleSystem
     left: ForeignSide
     right: ForeignSide
     mixed: str = ""
@@ -141,7 +141,7 @@ class ForeignRule:
 @dataclass(frozen=True)
 class ForeignFile:
     path: str
-    source: Source
+    source: RuleSystem
     rules: tuple[ForeignRule, ...]
 
 
@@ -180,35 +180,35 @@ def _operator_names(where: str, place: str, rule: _RuleModel) -> frozenset[str]:
     return frozenset(names)
 
 
-def _own_source(names: frozenset[str]) -> tuple[Source | None, str]:
+def _own_source(names: frozenset[str]) -> tuple[RuleSystem | None, str]:
     """Which system a rule is from by its operators, most of which exist in one of the two only,
     None if they do not tell; and why it is from neither, if it has operators of both."""
-    found: dict[Source, str] = {}
+    examples: dict[RuleSystem, str] = {}
     for name in sorted(names):
         sources = SIGNATURES[name].sources
         if len(sources) == 1:
-            found.setdefault(sources[0], name)
-    if len(found) > 1:
-        both = " and ".join(f"{name} of {source}" for source, name in sorted(found.items()))
-        return Source.TASO, f"it mixes the operators of two systems: {both}"
-    return next(iter(found), None), ""
+            examples.setdefault(sources[0], name)
+    if len(examples) > 1:
+        both = " and ".join(f"{name} of {source}" for source, name in sorted(examples.items()))
+        return RuleSystem.TASO, f"it mixes the operators of two systems: {both}"
+    return next(iter(examples), None), ""
 
 
-def _source(rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> Source:
+def _source(rules: Sequence[_RuleModel], names: Sequence[frozenset[str]]) -> RuleSystem:
     """Which system the rules are from whose operators do not tell.
 
     They are from the one system that all others are from. Where these do not tell, or are from
     both, the ranks that a concat states tell (3 is FlexFlow's), then the inputs (beyond -6 they are
     TASO's); and where nothing tells, they are taken for TASO's, which assumes less about sizes.
     """
-    found = {own for own, mixed in map(_own_source, names) if own is not None and not mixed}
-    if len(found) == 1:
-        return found.pop()
+    systems = {own for own, mixed in map(_own_source, names) if own is not None and not mixed}
+    if len(systems) == 1:
+        return systems.pop()
     operators = [o for rule in rules for o in (*rule.source, *rule.target)]
     ranks = {p.value for o in operators for p in o.para if p.key == NUM_DIM}
     inputs = {tensor.op_id for o in operators for tensor in o.input}
-    low = min(inputs, default=0) < LOWEST_INPUT[Source.FLEXFLOW]
-    return Source.FLEXFLOW if 3 in ranks and not low else Source.TASO
+    low = min(inputs, default=0) < LOWEST_INPUT[RuleSystem.FLEXFLOW]
+    return RuleSystem.FLEXFLOW if 3 in ranks and not low else RuleSystem.TASO
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class _Checker:
 
     where: str
     place: str
-    source: Source
+    source: RuleSystem
     mixed: str = ""
 
     def rule(self, model: _RuleModel) -> ForeignRule:
@@ -243,11 +243,11 @@ class _Checker:
     ) -> tuple[ForeignOperator, ...]:
         if not models:
             self._fail(side, "no operators")
-        found = tuple(self._operator(f"{side}[{i}]", model) for i, model in enumerate(models))
-        for number, operator in enumerate(found):
+        checked = tuple(self._operator(f"{side}[{i}]", model) for i, model in enumerate(models))
+        for number, operator in enumerate(checked):
             for position, reference in enumerate(operator.inputs):
-                self._check_reference(f"{side}[{number}].input[{position}]", reference, found)
-        return found
+                self._check_reference(f"{side}[{number}].input[{position}]", reference, checked)
+        return checked
 
     def _operator(self, at: str, model: _OperatorModel) -> ForeignOperator:
         name = canonical(model.type)
@@ -273,22 +273,22 @@ class _Checker:
     ) -> Mapping[str, int]:
         signature = SIGNATURES[name]
         known = (*signature.required, *signature.optional, *DESCRIPTIVE)
-        found: dict[str, int] = {}
+        parameters: dict[str, int] = {}
         for model in models:
-            if model.key in found:
+            if model.key in parameters:
                 self._fail(at, f"{name}: parameter {model.key} is given twice")
             if model.key not in known:
                 self._fail(at, f"{name}: unknown parameter {model.key[:40]!r}")
             low, high = self._range(model.key)
             if model.key != OP_TYPE and not low <= model.value <= high:
                 self._fail(at, f"{name}: {model.key} is {model.value}, expected {low} to {high}")
-            found[model.key] = model.value
+            parameters[model.key] = model.value
         for key in signature.required:
-            if key not in found:
+            if key not in parameters:
                 self._fail(at, f"{name}: parameter {key} is missing")
-        if self.source is Source.FLEXFLOW and found.get(ACTIVATION, 0) not in (0, 2):
-            self._fail(at, f"{name}: {ACTIVATION} is {found[ACTIVATION]}, expected 0 or 2")
-        return found
+        if self.source is RuleSystem.FLEXFLOW and parameters.get(ACTIVATION, 0) not in (0, 2):
+            self._fail(at, f"{name}: {ACTIVATION} is {parameters[ACTIVATION]}, expected 0 or 2")
+        return parameters
 
     def _range(self, key: str) -> tuple[int, int]:
         return RANGES.get(key, (0, 0))

@@ -1,4 +1,4 @@
-"""Sizes of the tensors of an imported rule: equations between them, and division.
+"""Solves the equations between sizes of an imported rule, and divides sizes.
 
 Nothing is ever divided: where a size has to be a multiple, the size that it is a multiple of is a
 new symbol, such as ``|N.by.2|`` with ``|N| = 2*|N.by.2|``.
@@ -21,7 +21,7 @@ _PART = re.compile(r"\|([\w.]+)\.by\.([A-Z\d_]+)\|")
 
 
 @dataclass
-class Known:
+class KnownSizes:
     """What is known of sizes. ``constants``: symbols that no equation may be solved for."""
 
     constants: frozenset[str] = frozenset()
@@ -166,7 +166,7 @@ def relation(symbol: str, value: Poly) -> str:
     return f"{name} = {readable(value)}"
 
 
-def equations(known: Known, symbols: Sequence[str]) -> tuple[SizeEquation, ...]:
+def equations(known: KnownSizes, symbols: Sequence[str]) -> tuple[SizeEquation, ...]:
     """The symbols that are known to be something else, each with what it is."""
     pairs = ((Poly.of(symbol), known.resolve(Poly.of(symbol))) for symbol in symbols)
     return tuple((a, b) for a, b in pairs if a != b)

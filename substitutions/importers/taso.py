@@ -1,4 +1,4 @@
-"""TASO's rules: matrices, images and kernels, whose sizes are independent.
+"""Imports TASO's rules: matrices, images and kernels, whose sizes are independent.
 
     x1..x3 [N, K]   w1..w3 [K, M]   i1..i3 [N, C, H, W]   k1..k10 [O, I, kh, kw]   s []
 
@@ -10,21 +10,26 @@ cases.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pcg.language.poly import Poly
 from substitutions.importers.imported import (
     MAX_CASES,
-    Case,
     IllTypedError,
     Imported,
+    ImportedCase,
     UnsupportedError,
 )
 from substitutions.importers.ranks import ranks_of
 from substitutions.importers.schema import ForeignRule
-from substitutions.importers.sizes import Known, equations
+from substitutions.importers.sizes import KnownSizes, equations
 from substitutions.importers.taso_operators import Demanded, Importer
+from substitutions.importers.tensors import match
 from substitutions.importers.windows import CasesNeeded
 from verifier.trusted.sizes.sizes import SizeEquation
+
+Assumed = tuple[SizeEquation, ...]
+"""What a case assumes of sizes."""
 
 
 def import_rule(
@@ -37,44 +42,58 @@ def import_rule(
 
     Raises IllTypedError where a side has no meaning in any case, and UnsupportedError.
     """
-    pending: list[tuple[SizeEquation, ...]] = [()]
-    made: list[Case] = []
-    conditions: dict[str, None] = {}
-    demanded: dict[str, SizeEquation] = {}
-    refused: IllTypedError | None = None
-    while pending:
-        assumed = pending.pop()
-        try:
-            case, asked, extra = _import_case(rule, assumed, Demanded(ungrouped, same_outputs))
-        except CasesNeeded as needed:
-            symbol = Poly.of(needed.symbol)
-            conditions |= dict.fromkeys([needed.bound] if needed.bound else [])
-            pending += [(*assumed, (symbol, option)) for option in reversed(needed.options)]
-            if len(pending) + len(made) > MAX_CASES:
-                raise UnsupportedError(f"more than {MAX_CASES} cases of sizes") from None
-        except IllTypedError as error:
-            refused = refused or error
-            if error.side != "left":
-                conditions[error.demand or f"not {_text(assumed)}"] = None
-        else:
-            made.append(case)
-            conditions |= dict.fromkeys((*extra, *asked))
-            demanded |= extra
-    if not made:
-        assert refused is not None
-        raise refused
+    cases = _Cases(rule, Demanded(ungrouped, same_outputs))
+    while cases.pending:
+        cases.import_next()
+    if not cases.made:
+        assert cases.refused is not None
+        raise cases.refused
     return Imported(
         rule.name,
         rule.source,
-        tuple(made),
-        conditions=tuple(conditions),
-        demanded=tuple(demanded.values()),
+        tuple(cases.made),
+        conditions=tuple(cases.conditions),
+        demanded=tuple(cases.asked.values()),
     )
 
 
+@dataclass
+class _Cases:
+    """The cases of sizes of a rule: those that wait, and what came of the others."""
+
+    rule: ForeignRule
+    demanded: Demanded
+    pending: list[Assumed] = field(default_factory=lambda: [()])
+    made: list[ImportedCase] = field(default_factory=list[ImportedCase])
+    conditions: dict[str, None] = field(default_factory=dict[str, None])
+    asked: dict[str, SizeEquation] = field(default_factory=dict[str, SizeEquation])
+    """What ``demanded`` asks of sizes, in words and as equations."""
+    refused: IllTypedError | None = None
+
+    def import_next(self) -> None:
+        """Import the rule in one case more, or find that it takes several."""
+        assumed = self.pending.pop()
+        try:
+            case, words, asked = _import_case(self.rule, assumed, self.demanded)
+        except CasesNeeded as needed:
+            symbol = Poly.of(needed.symbol)
+            self.conditions |= dict.fromkeys([needed.bound] if needed.bound else [])
+            self.pending += [(*assumed, (symbol, option)) for option in reversed(needed.options)]
+            if len(self.pending) + len(self.made) > MAX_CASES:
+                raise UnsupportedError(f"more than {MAX_CASES} cases of sizes") from None
+        except IllTypedError as error:
+            self.refused = self.refused or error
+            if error.side != "left":
+                self.conditions[error.demand or f"not {_text(assumed)}"] = None
+        else:
+            self.made.append(case)
+            self.conditions |= dict.fromkeys((*asked, *words))
+            self.asked |= asked
+
+
 def _import_case(
-    rule: ForeignRule, assumed: tuple[SizeEquation, ...], demanded: Demanded
-) -> tuple[Case, tuple[str, ...], dict[str, SizeEquation]]:
+    rule: ForeignRule, assumed: Assumed, demanded: Demanded
+) -> tuple[ImportedCase, tuple[str, ...], dict[str, SizeEquation]]:
     """The pair of graphs under assumptions, what the right side asks of sizes beyond the left, and
     what ``demanded`` does.
 
@@ -83,7 +102,7 @@ def _import_case(
     """
     settled: Mapping[str, Poly] = {}
     while True:
-        importer = Importer(Known(), demanded, ranks_of(rule), settled)
+        importer = Importer(KnownSizes(), demanded, ranks_of(rule), settled)
         for symbol, value in assumed:
             importer.known.equal(symbol, value, "sizes")
         if demanded.same_outputs:
@@ -91,7 +110,7 @@ def _import_case(
         left = importer.side("left", rule.left)
         before = frozenset(importer.known.asked)
         right = importer.side("right", rule.right)
-        importer.match(left, right)
+        match(importer.known, left, right)
         if unbound := rule.right.inputs - rule.left.inputs:
             raise IllTypedError(f"input {max(unbound)} stands on the right side only")
         if importer.fresh <= settled.keys():
@@ -100,7 +119,7 @@ def _import_case(
     known = importer.known
     values = [tuple(t.value for t in side) for side in (left, right)]
     equal = equations(known, sorted(known.sizes.solved))
-    case = Case(values[0], values[1], equal, _text(assumed))
+    case = ImportedCase(values[0], values[1], equal, _text(assumed))
     asked = tuple(
         text
         for text, symbols in known.asked.items()
@@ -109,5 +128,5 @@ def _import_case(
     return case, asked, importer.demands
 
 
-def _text(assumed: tuple[SizeEquation, ...]) -> str:
+def _text(assumed: Assumed) -> str:
     return ", ".join(f"{a} = {b}" for a, b in assumed)

@@ -1,4 +1,4 @@
-"""TASO's operators as operators of the index language, one side of a rule at a time.
+"""Imports TASO's operators, one side of a rule at a time, as operators of the index language.
 
 Sizes are followed for splits and constants, and for windows, of which there may be several cases.
 """
@@ -12,18 +12,17 @@ from pcg.graph.graph import apply
 from pcg.language.poly import ONE, Poly
 from pcg.ops import algebra, constants, elementwise, groups, layout, windows
 from pcg.types.operator import Call
-from substitutions.importers import operators
-from substitutions.importers.concats import Concat, common, pieces
+from substitutions.importers import operators, tensors
 from substitutions.importers.imported import (
     IllTypedError,
 )
-from substitutions.importers.ranks import Ranks
+from substitutions.importers.ranks import InputRanks
 from substitutions.importers.schema import ForeignOperator, ForeignSide
-from substitutions.importers.sizes import Known
+from substitutions.importers.sizes import KnownSizes
 from substitutions.importers.tensors import (
-    Axis,
+    ForeignAxis,
+    ForeignTensor,
     Made,
-    Tensor,
     activated,
     axis_of,
     check_ranks,
@@ -33,9 +32,8 @@ from substitutions.importers.tensors import (
     permutation,
     placed,
     slid,
-    with_axis,
 )
-from substitutions.importers.windows import CasesNeeded, Windows, centred, quotient
+from substitutions.importers.windows import CasesNeeded, ForeignWindows, centred, quotient
 from substitutions.importers.windows import windows as find_windows
 from verifier.trusted.sizes.sizes import SizeEquation, input_size
 
@@ -52,9 +50,9 @@ class Demanded:
 
 @dataclass
 class Importer:
-    known: Known
+    known: KnownSizes
     demanded: Demanded
-    ranks: Ranks
+    ranks: InputRanks
     settled: Mapping[str, Poly]
     """What the unstated sizes of constants are, as far as that has been found out."""
     fresh: set[str] = field(default_factory=set[str])
@@ -62,9 +60,9 @@ class Importer:
     demands: dict[str, SizeEquation] = field(default_factory=dict[str, SizeEquation])
     """What was demanded of sizes though typing does not ask it, by the words for it."""
 
-    def side(self, name: str, side: ForeignSide) -> tuple[Tensor, ...]:
+    def side(self, name: str, side: ForeignSide) -> tuple[ForeignTensor, ...]:
         """The tensors of a side that are mapped; all its operators are typed."""
-        made: dict[int, tuple[Tensor, ...]] = {}
+        made: dict[int, tuple[ForeignTensor, ...]] = {}
         for number in side.order:
             operator = side.operators[number]
             if operator.name == "OP_CONSTANT_ONE":
@@ -90,13 +88,13 @@ class Importer:
         name: str,
         side: ForeignSide,
         operator: ForeignOperator,
-        made: dict[int, tuple[Tensor, ...]],
-    ) -> list[Tensor]:
-        found = [
+        made: dict[int, tuple[ForeignTensor, ...]],
+    ) -> list[ForeignTensor]:
+        known = [
             self._input(r.op) if r.op < 0 else made[r.op][r.port] if r.op in made else None
             for r in operator.inputs
         ]
-        ranks = [t.rank for t in found if t is not None]
+        ranks = [t.rank for t in known if t is not None]
         rank = ranks[0] if ranks else operator.parameters.get(operators.NUM_DIM, 0)
         rank = rank or (2 if operator.name == "OP_MATMUL" else 4)
         for reference in operator.inputs:
@@ -104,17 +102,8 @@ class Importer:
                 made[reference.op] = (self._ones(f"{name}{reference.op}", rank),)
         return [self._input(r.op) if r.op < 0 else made[r.op][r.port] for r in operator.inputs]
 
-    def _input(self, op: int) -> Tensor:
+    def _input(self, op: int) -> ForeignTensor:
         return input_tensor(op, self.ranks.of[op])
-
-    def match(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> None:
-        """Paired outputs have equal shapes. Raises IllTypedError."""
-        for number, (a, b) in enumerate(zip(left, right, strict=True)):
-            if a.rank != b.rank:
-                problem = f"rank {a.rank} on the left, {b.rank} on the right"
-                raise IllTypedError(f"output {number}: {problem}")
-            for dim, (x, y) in enumerate(zip(a.axes, b.axes, strict=True)):
-                self.known.equal(x.size, y.size, f"output {number}, dimension {dim}: size")
 
     def settle(self, inputs: frozenset[int]) -> Mapping[str, Poly]:
         """The unstated sizes of constants in terms of those of inputs, where they follow."""
@@ -124,13 +113,13 @@ class Importer:
             for dim in range(self.ranks.of[op])
         ]
         same = {self.known.resolve(size): size for size in own}
-        found: dict[str, Poly] = {}
+        settled: dict[str, Poly] = {}
         for symbol in self.fresh:
             value = self.known.resolve(Poly.of(symbol))
             # Other symbols are parts of sizes, and belong to this round alone.
             plain = value if value.symbols <= {str(size) for size in own} else Poly.of(symbol)
-            found[symbol] = same.get(value, plain)
-        return found
+            settled[symbol] = same.get(value, plain)
+        return settled
 
     def _unstated(self, place: str, what: str) -> Poly:
         """A size of a constant that follows from use."""
@@ -138,58 +127,52 @@ class Importer:
         self.fresh.add(symbol)
         return self.settled.get(symbol, Poly.of(symbol))
 
-    def matmul(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def matmul(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         x, w = inputs
         check_ranks(inputs, 2)
         self.known.equal(x.axes[1].size, w.axes[0].size, "inner sizes")
         value = activated(operator, apply(algebra.matmul(), x.value, w.value))
-        return (Tensor(value, (x.axes[0], w.axes[1])),)
+        return (ForeignTensor(value, (x.axes[0], w.axes[1])),)
 
-    def elementwise(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
-        x, y = inputs
-        call = algebra.add() if operator.name == "OP_EW_ADD" else algebra.multiply()
-        return (replace(self._alike(x, y), value=apply(call, x.value, y.value)),)
+    def elementwise(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
+        return tensors.elementwise(self.known, operator, inputs)
 
-    def function(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def function(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         (x,) = inputs
         return (replace(x, value=apply(_FUNCTIONS[operator.name], x.value)),)
 
-    def scale(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def scale(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         x, s = inputs
         if s.rank:
             raise IllTypedError(f"the second input has rank {s.rank}, expected a scalar")
         return (replace(x, value=apply(groups.times_scalar(), x.value, s.value)),)
 
-    def concat(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
-        dim = axis_of(operator, inputs)
-        x = inputs[0]
-        for y in inputs[1:]:
-            value = apply(layout.concat(axis=dim), x.value, y.value)
-            joined = Axis(x.axes[dim].size + y.axes[dim].size)
-            x = with_axis(replace(self._alike(x, y, dim), value=value), dim, joined)
-        parts = Concat(tuple((t.axes[dim].size, t.axes[dim].concat) for t in inputs))
-        return (with_axis(x, dim, Axis(x.axes[dim].size, parts)),)
+    def concat(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
+        return tensors.concatenated(self.known, axis_of(operator, inputs), inputs)
 
-    def split(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
-        (x,) = inputs
+    def split(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         dim = axis_of(operator, inputs)
-        parts = pieces(self.known, x.axes[dim].concat, operator.outputs)
-        rest, found = x.value, list[Tensor]()
-        for size, concat in parts:
-            value = rest
-            if len(found) < len(parts) - 1:
-                value = apply(layout.split(axis=dim, at=self.known.resolve(size)), rest)
-                rest = value.node.value(1)
-            found.append(with_axis(replace(x, value=value), dim, Axis(size, concat)))
-        return tuple(found)
+        return tensors.split(self.known, dim, inputs[0], operator.outputs)
 
-    def transpose(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def transpose(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         (x,) = inputs
         order = permutation(operator, x.rank)
         value = layout.permute(x.value, order)
-        return (Tensor(value, tuple(x.axes[dim] for dim in order)),)
+        return (ForeignTensor(value, tuple(x.axes[dim] for dim in order)),)
 
-    def conv2d(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def conv2d(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         x, k = inputs
         check_ranks(inputs, 4)
         for axis, name in zip(k.axes[2:], operators.KERNEL, strict=True):
@@ -197,11 +180,11 @@ class Importer:
                 self.known.equal(axis.size, Poly.of(operator.parameters[name]), name)
         groups = self._groups(place, x.axes[1].size, k.axes[1].size)
         self.known.divide(k.axes[0].size, groups, "groups of output channels")
-        found = self._windows(operator, x, [axis.size for axis in k.axes[2:]])
+        slides = self._windows(operator, x, [axis.size for axis in k.axes[2:]])
         kind = windows.conv2d if groups == ONE else windows.grouped_conv2d
-        call = kind(**placed(operator, found), dilation_h=1, dilation_w=1)
+        call = kind(**placed(operator, slides), dilation_h=1, dilation_w=1)
         value = activated(operator, apply(call, x.value, k.value))
-        return (Tensor(value, (x.axes[0], k.axes[0], *slid(operator, x, found))),)
+        return (ForeignTensor(value, (x.axes[0], k.axes[0], *slid(operator, x, slides))),)
 
     def _groups(self, place: str, channels: Poly, each: Poly) -> Poly:
         """How many times the channels of a kernel those of an image are."""
@@ -221,32 +204,36 @@ class Importer:
         for k in kernels[1:]:
             self.demand(k.axes[0].size, kernels[0].axes[0].size)
 
-    def pool(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def pool(self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> Made:
         (x,) = inputs
         check_ranks(inputs, 4)
         kernel = [operator.parameters[name] for name in operators.KERNEL]
-        found = self._windows(operator, x, [Poly.of(size) for size in kernel])
+        slides = self._windows(operator, x, [Poly.of(size) for size in kernel])
         kind = windows.max_pool2d if operator.name == "OP_POOL2D_MAX" else windows.avg_pool2d
-        call = kind(**placed(operator, found), kernel_h=kernel[0], kernel_w=kernel[1])
+        call = kind(**placed(operator, slides), kernel_h=kernel[0], kernel_w=kernel[1])
         value = activated(operator, apply(call, x.value))
-        return (Tensor(value, (*x.axes[:2], *slid(operator, x, found))),)
+        return (ForeignTensor(value, (*x.axes[:2], *slid(operator, x, slides))),)
 
-    def enlarge(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def enlarge(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         (k,) = inputs
         check_ranks(inputs, 4)
         new = [operator.parameters[name] for name in operators.KERNEL]
         pairs = zip(k.axes[2:], new, strict=True)
         top, left = (centred(self.known, axis.size, size) for axis, size in pairs)
         call = windows.enlarge(kernel_h=new[0], kernel_w=new[1], top=top, left=left)
-        axes = (*k.axes[:2], *(Axis(Poly.of(size)) for size in new))
-        return (Tensor(apply(call, k.value), axes),)
+        axes = (*k.axes[:2], *(ForeignAxis(Poly.of(size)) for size in new))
+        return (ForeignTensor(apply(call, k.value), axes),)
 
-    def identity(self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]) -> Made:
+    def identity(
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+    ) -> Made:
         size = self._unstated(place, "size")
         return (constant(constants.identity_matrix(size=size), size, size),)
 
     def identity_kernel(
-        self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
     ) -> Made:
         channels = self._unstated(place, "channels")
         height, width = self._kernel(place, operator)
@@ -260,7 +247,7 @@ class Importer:
         return (constant(call, channels, channels, height, width),)
 
     def averaging_kernel(
-        self, place: str, operator: ForeignOperator, inputs: Sequence[Tensor]
+        self, place: str, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
     ) -> Made:
         channels = self._unstated(place, "channels")
         height, width = self._kernel(place, operator)
@@ -276,31 +263,20 @@ class Importer:
         )
         return height, width
 
-    def _ones(self, place: str, rank: int) -> Tensor:
+    def _ones(self, place: str, rank: int) -> ForeignTensor:
         sizes = [self._unstated(place, str(dim)) for dim in range(rank)]
         call = ONES[rank - 1](**{f"size{dim}": size for dim, size in enumerate(sizes)})
         return constant(call, *sizes)
 
     def _windows(
-        self, operator: ForeignOperator, x: Tensor, kernel: Sequence[Poly]
-    ) -> tuple[Windows, Windows]:
+        self, operator: ForeignOperator, x: ForeignTensor, kernel: Sequence[Poly]
+    ) -> tuple[ForeignWindows, ForeignWindows]:
         padding = operator.parameters[operators.PADDING]
         rows, columns = (
             find_windows(self.known, axis.size, size, operator.parameters[stride], padding)
             for axis, size, stride in zip(x.axes[2:], kernel, operators.STRIDES, strict=True)
         )
         return rows, columns
-
-    def _alike(self, x: Tensor, y: Tensor, free: int | None = None) -> Tensor:
-        """``x``, whose sizes are those of ``y``, but for that of ``free``."""
-        if x.rank != y.rank:
-            raise IllTypedError(f"ranks {x.rank} and {y.rank}")
-        axes: list[Axis] = []
-        for dim, (a, b) in enumerate(zip(x.axes, y.axes, strict=True)):
-            if dim != free:
-                self.known.equal(a.size, b.size, f"dimension {dim}: size")
-            axes.append(replace(a, concat=common(self.known, a.concat, b.concat)))
-        return Tensor(x.value, tuple(axes))
 
 
 _FUNCTIONS: Mapping[str, Call] = {
@@ -309,7 +285,7 @@ _FUNCTIONS: Mapping[str, Call] = {
     "OP_TANH": elementwise.tanh(),
 }
 
-_Reader = Callable[[Importer, str, ForeignOperator, Sequence[Tensor]], Made]
+_Reader = Callable[[Importer, str, ForeignOperator, Sequence[ForeignTensor]], Made]
 
 _READERS: Mapping[str, _Reader] = {
     "OP_MATMUL": Importer.matmul,

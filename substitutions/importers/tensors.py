@@ -1,48 +1,57 @@
-"""Tensors of TASO's rules while they are imported, and the parameters of its operators."""
+"""Tensors of other systems' rules while they are imported, and the operators that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pcg.graph.graph import Value, apply, tensor
-from pcg.language.poly import Poly
-from pcg.ops import algebra, elementwise
+from pcg.language.poly import ONE, Poly
+from pcg.ops import algebra, layout
+from pcg.ops.elementwise import sigmoid, tanh
 from pcg.types.operator import Call
 from substitutions.importers import operators
-from substitutions.importers.concats import Concat
+from substitutions.importers.concats import Concat, common, pieces
 from substitutions.importers.imported import IllTypedError
 from substitutions.importers.schema import ForeignOperator
-from substitutions.importers.windows import SAME, Windows
+from substitutions.importers.sizes import KnownSizes, readable
+from substitutions.importers.windows import SAME, ForeignWindows
 from verifier.trusted.sizes.sizes import input_size
 
 ACTIVATIONS: Mapping[int, Call] = {
-    1: elementwise.sigmoid(),
+    1: sigmoid(),
     2: algebra.relu(),
-    3: elementwise.tanh(),
+    3: tanh(),
 }
 """By the values of PM_ACTI; 0 is none."""
 
 
 @dataclass(frozen=True)
-class Axis:
-    """A dimension: its size, and the last concat along it."""
+class ForeignAxis:
+    """A dimension: its size, the last concat along it, and its degree (of FlexFlow's)."""
 
     size: Poly
     concat: Concat | None = None
+    degree: Poly = ONE
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ForeignTensor:
+    """A value, with what is known of its dimensions."""
+
     value: Value
-    axes: tuple[Axis, ...]
+    axes: tuple[ForeignAxis, ...]
 
     @property
     def rank(self) -> int:
         return len(self.axes)
 
+    def with_axis(self, value: Value, dim: int, axis: ForeignAxis) -> ForeignTensor:
+        """Another value, of which one dimension is another."""
+        return ForeignTensor(value, (*self.axes[:dim], axis, *self.axes[dim + 1 :]))
 
-Made = tuple[Tensor, ...]
+
+Made = tuple[ForeignTensor, ...]
 
 
 def input_name(op: int) -> str:
@@ -53,18 +62,87 @@ def input_name(op: int) -> str:
     return "s"
 
 
-def input_tensor(op: int, rank: int) -> Tensor:
+def input_tensor(op: int, rank: int) -> ForeignTensor:
     name = input_name(op)
-    axes = tuple(Axis(Poly.of(input_size(name, dim))) for dim in range(rank))
-    return Tensor(tensor(name, rank), axes)
+    axes = tuple(ForeignAxis(Poly.of(input_size(name, dim))) for dim in range(rank))
+    return ForeignTensor(tensor(name, rank), axes)
 
 
-def constant(call: Call, *sizes: Poly) -> Tensor:
-    return Tensor(apply(call), tuple(Axis(size) for size in sizes))
+def constant(call: Call, *sizes: Poly) -> ForeignTensor:
+    return ForeignTensor(apply(call), tuple(ForeignAxis(size) for size in sizes))
 
 
-def with_axis(x: Tensor, dim: int, axis: Axis) -> Tensor:
-    return Tensor(x.value, (*x.axes[:dim], axis, *x.axes[dim + 1 :]))
+def match(known: KnownSizes, left: Sequence[ForeignTensor], right: Sequence[ForeignTensor]) -> None:
+    """Demand that paired outputs have equal types. Raises IllTypedError."""
+    for number, (a, b) in enumerate(zip(left, right, strict=True)):
+        if a.rank != b.rank:
+            problem = f"rank {a.rank} on the left, {b.rank} on the right"
+            raise IllTypedError(f"output {number}: {problem}")
+        for dim, (x, y) in enumerate(zip(a.axes, b.axes, strict=True)):
+            what = f"output {number}, dimension {dim}"
+            if x.degree != y.degree:
+                pair = f"{readable(x.degree)} on the left, {readable(y.degree)} on the right"
+                raise IllTypedError(f"{what}: degree {pair}")
+            known.equal(x.size, y.size, f"{what}: size")
+
+
+def same_axis(
+    known: KnownSizes, a: ForeignAxis, b: ForeignAxis, what: str, *, size: bool = True
+) -> None:
+    """Demand that degrees and, with ``size``, sizes are equal. Raises IllTypedError."""
+    if a.degree != b.degree:
+        pair = f"degree {readable(a.degree)} against {readable(b.degree)}"
+        raise IllTypedError(f"{what}: {pair}")
+    if size:
+        known.equal(a.size, b.size, f"{what}: size")
+
+
+def alike(
+    known: KnownSizes, x: ForeignTensor, y: ForeignTensor, free: int | None = None
+) -> ForeignTensor:
+    """``x``, whose ranks, degrees and sizes are those of ``y``, but for the size of ``free``."""
+    if x.rank != y.rank:
+        raise IllTypedError(f"ranks {x.rank} and {y.rank}")
+    axes: list[ForeignAxis] = []
+    for dim, (a, b) in enumerate(zip(x.axes, y.axes, strict=True)):
+        same_axis(known, a, b, f"dimension {dim}", size=dim != free)
+        axes.append(replace(a, concat=common(known, a.concat, b.concat)))
+    return ForeignTensor(x.value, tuple(axes))
+
+
+def elementwise(
+    known: KnownSizes, operator: ForeignOperator, inputs: Sequence[ForeignTensor]
+) -> Made:
+    """A sum or product of two tensors, element by element."""
+    x, y = inputs
+    call = algebra.add() if operator.name == "OP_EW_ADD" else algebra.multiply()
+    return (replace(alike(known, x, y), value=apply(call, x.value, y.value)),)
+
+
+def concatenated(known: KnownSizes, dim: int, inputs: Sequence[ForeignTensor]) -> Made:
+    """Tensors joined along a dimension."""
+    x = inputs[0]
+    for y in inputs[1:]:
+        size = x.axes[dim].size + y.axes[dim].size
+        value = apply(layout.concat(axis=dim), x.value, y.value)
+        x = alike(known, x, y, dim).with_axis(value, dim, replace(x.axes[dim], size=size))
+    parts = Concat(tuple((t.axes[dim].size, t.axes[dim].concat) for t in inputs))
+    return (x.with_axis(x.value, dim, replace(x.axes[dim], concat=parts)),)
+
+
+def split(known: KnownSizes, dim: int, x: ForeignTensor, count: int) -> Made:
+    """The pieces of the last concat along a dimension, each a multiple of the degree."""
+    parts = pieces(known, x.axes[dim].concat, count)
+    rest, made = x.value, list[ForeignTensor]()
+    for size, concat in parts:
+        piece = replace(x.axes[dim], size=size, concat=concat)
+        known.divide(size, piece.degree, "size")
+        value = rest
+        if len(made) < len(parts) - 1:
+            value = apply(layout.split(axis=dim, at=known.resolve(size)), rest)
+            rest = value.node.value(1)
+        made.append(x.with_axis(value, dim, piece))
+    return tuple(made)
 
 
 def activated(operator: ForeignOperator, value: Value) -> Value:
@@ -72,13 +150,13 @@ def activated(operator: ForeignOperator, value: Value) -> Value:
     return apply(ACTIVATIONS[kind], value) if kind else value
 
 
-def check_ranks(inputs: Sequence[Tensor], rank: int) -> None:
+def check_ranks(inputs: Sequence[ForeignTensor], rank: int) -> None:
     for x in inputs:
         if x.rank != rank:
             raise IllTypedError(f"an input of rank {x.rank}, expected {rank}")
 
 
-def axis_of(operator: ForeignOperator, inputs: Sequence[Tensor]) -> int:
+def axis_of(operator: ForeignOperator, inputs: Sequence[ForeignTensor]) -> int:
     rank, axis = inputs[0].rank, operator.parameters[operators.AXIS]
     if operator.parameters.get(operators.NUM_DIM, rank) != rank or axis >= rank:
         raise IllTypedError(f"dimension {axis} of an input of rank {rank}")
@@ -97,7 +175,9 @@ def permutation(operator: ForeignOperator, rank: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def placed(operator: ForeignOperator, found: tuple[Windows, Windows]) -> dict[str, Poly | int]:
+def placed(
+    operator: ForeignOperator, found: tuple[ForeignWindows, ForeignWindows]
+) -> dict[str, Poly | int]:
     """The attributes of a windowed operator that say where its windows are."""
     rows, columns = found
     return {
@@ -110,11 +190,15 @@ def placed(operator: ForeignOperator, found: tuple[Windows, Windows]) -> dict[st
     }
 
 
-def slid(operator: ForeignOperator, x: Tensor, found: tuple[Windows, Windows]) -> tuple[Axis, ...]:
+def slid(
+    operator: ForeignOperator, x: ForeignTensor, found: tuple[ForeignWindows, ForeignWindows]
+) -> tuple[ForeignAxis, ...]:
     """The rows and columns of what windows give; where these are those of ``x``, it is joined
     where ``x`` is."""
     same = operator.parameters[operators.PADDING] == SAME
     return tuple(
-        Axis(windows.count, axis.concat if same and operator.parameters[stride] == 1 else None)
+        ForeignAxis(
+            windows.count, axis.concat if same and operator.parameters[stride] == 1 else None
+        )
         for windows, axis, stride in zip(found, x.axes[2:], operators.STRIDES, strict=True)
     )

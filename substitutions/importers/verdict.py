@@ -1,4 +1,4 @@
-"""The verdict on a rule of another system: for which degrees, and on what conditions."""
+"""Decides a rule of another system: for which degrees it holds, and on what conditions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from substitutions.importers import flexflow, taso
-from substitutions.importers.imported import Case, IllTypedError, Imported, UnsupportedError
-from substitutions.importers.operators import Source
+from substitutions.importers.imported import IllTypedError, Imported, ImportedCase, UnsupportedError
+from substitutions.importers.operators import RuleSystem
 from substitutions.importers.schema import ForeignRule, ForeignSide
 from verifier.counterexample import Counterexample
 from verifier.decide import Decision, Verdict, decide
@@ -44,8 +44,8 @@ class ForeignDecision:
 
     @property
     def counterexample(self) -> Counterexample | None:
-        found = (d.counterexample for d in self.decisions)
-        return next((c for c in found if c is not None), None)
+        examples = (d.counterexample for d in self.decisions)
+        return next((c for c in examples if c is not None), None)
 
 
 def decide_foreign(rule: ForeignRule) -> ForeignDecision:
@@ -58,12 +58,12 @@ def decide_foreign(rule: ForeignRule) -> ForeignDecision:
         return ForeignDecision(Verdict.ILL_TYPED, rule.mixed)
     if reason := _too_large(rule.left) or _too_large(rule.right):
         return ForeignDecision(Verdict.UNKNOWN, reason)
-    found: list[ForeignDecision] = []
-    seen: set[tuple[Case, ...]] = set()
+    decisions: list[ForeignDecision] = []
+    seen: set[tuple[ImportedCase, ...]] = set()
     for reading in _readings(rule):
         imported = _imported(reading)
         if isinstance(imported, Imported):
-            known = (decision.counterexample for decision in found)
+            known = (decision.counterexample for decision in decisions)
             if imported.cases in seen or any(_refutes(c, imported) for c in known):
                 continue
             seen.add(imported.cases)
@@ -72,12 +72,12 @@ def decide_foreign(rule: ForeignRule) -> ForeignDecision:
             decision = imported
         if decision.verdict is Verdict.PROVED:
             return decision
-        found.append(decision)
-    if rule.source is Source.FLEXFLOW:
-        return found[-1]
+        decisions.append(decision)
+    if rule.source is RuleSystem.FLEXFLOW:
+        return decisions[-1]
     # What is false for some convolutions is false; and where a reading has no meaning, a more
     # general one may have.
-    return min(found, key=lambda decision: _PREFERENCE.index(decision.verdict))
+    return min(decisions, key=lambda decision: _PREFERENCE.index(decision.verdict))
 
 
 _PREFERENCE = (Verdict.REFUTED, Verdict.UNKNOWN, Verdict.VACUOUS, Verdict.ILL_TYPED)
@@ -87,7 +87,7 @@ _LEFT, _RIGHT = ("left",), ("right",)
 
 def _readings(rule: ForeignRule) -> Iterator[Callable[[], Imported]]:
     """The ways to read a rule, the most general first."""
-    if rule.source is Source.FLEXFLOW:
+    if rule.source is RuleSystem.FLEXFLOW:
         if len(flexflow.stated_degrees(rule)) == 1:
             yield partial(flexflow.import_rule, rule, symbolic=True)
         yield partial(flexflow.import_rule, rule, symbolic=False)

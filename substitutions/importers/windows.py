@@ -1,4 +1,4 @@
-"""Windows of convolutions and pools at symbolic sizes, without a quotient.
+"""Works out windows of convolutions and pools at symbolic sizes, without a quotient.
 
 Where a size has to be halved, or rounded up to a multiple of a stride, the importer first splits
 into cases: an input's size is ``2*q`` in one and ``2*q - 1`` in the other. Each has to hold.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pcg.language.poly import ONE, Poly
 from substitutions.importers.imported import IllTypedError
-from substitutions.importers.sizes import Known, readable
+from substitutions.importers.sizes import KnownSizes, readable
 
 SAME, VALID = 0, 1
 """The values of PM_PAD."""
@@ -28,25 +28,27 @@ class CasesNeeded(Exception):
 
 
 @dataclass(frozen=True)
-class Windows:
+class ForeignWindows:
     """Windows along a dimension: how many, and how many elements of padding before the first."""
 
     count: Poly
     before: Poly
 
 
-def windows(known: Known, size: Poly, kernel: Poly, stride: int, padding: int) -> Windows:
+def windows(
+    known: KnownSizes, size: Poly, kernel: Poly, stride: int, padding: int
+) -> ForeignWindows:
     """The windows of a convolution or pool. Raises CasesNeeded where cases differ, and
     IllTypedError where the kernel exceeds the image."""
     size, kernel = known.resolve(size), known.resolve(kernel)
     if padding == VALID:
-        return Windows(quotient(known, size - kernel, stride) + 1, Poly())
+        return ForeignWindows(quotient(known, size - kernel, stride) + 1, Poly())
     count = quotient(known, size + (stride - 1), stride)
     needed = (count - 1) * stride + kernel - known.resolve(size)
-    return Windows(count, quotient(known, not_negative(needed), 2))
+    return ForeignWindows(count, quotient(known, not_negative(needed), 2))
 
 
-def quotient(known: Known, size: Poly, divisor: int) -> Poly:
+def quotient(known: KnownSizes, size: Poly, divisor: int) -> Poly:
     """``size / divisor``, rounded down. Raises CasesNeeded."""
     size = known.resolve(size)
     rest = next((c for monomial, c in size.terms if not monomial), 0) % divisor
@@ -80,7 +82,7 @@ def not_negative(size: Poly) -> Poly:
     raise CasesNeeded(symbol, (ONE, Poly.of(f"{symbol[:-1]}.less1|") + 1))
 
 
-def centred(known: Known, kernel: Poly, enlarged: int) -> Poly:
+def centred(known: KnownSizes, kernel: Poly, enlarged: int) -> Poly:
     """How many zeros an enlarged kernel has before the old one, the smaller half of all.
 
     Raises CasesNeeded for a kernel of unknown size, IllTypedError for one that is larger.

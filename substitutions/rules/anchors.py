@@ -1,4 +1,4 @@
-"""Where rules are anchored, remembered for all operators that look alike to them.
+"""Finds where rules are anchored, once for all operators that look alike to them.
 
 What a rewrite leaves as it is looks as before, and so does what comes after it, but for the few
 operators that a rule reaches back: so after each step of a search only these are matched anew.
@@ -15,7 +15,7 @@ from substitutions.rules.rule import Rule
 
 Root = tuple[str, int]
 """An operator by name, and the rank of its first output."""
-Place = tuple[int, int]
+NodePort = tuple[int, int]
 """A value: the number of its node in what an operator looks like, and its port."""
 
 
@@ -25,7 +25,7 @@ class _Known:
 
     rule: Rule
     bound: Binding
-    places: Mapping[str, Place]
+    places: Mapping[str, NodePort]
 
     def at(self, nodes: Sequence[Node]) -> Binding:
         """The same where it looks alike."""
@@ -65,15 +65,15 @@ class Anchors:
 def surroundings(node: Node, depth: int) -> tuple[tuple[Node, ...], int]:
     """An operator and what it computes from, level by level, ``depth`` levels of operands; and how
     many of these come before the last level."""
-    found = {node: None}
+    reached = {node: None}
     level = [node]
     inner = 0
     for _ in range(depth):
-        inner = len(found)
+        inner = len(reached)
         operands = dict.fromkeys(value.node for one in level for value in one.inputs)
-        level = [one for one in operands if one not in found]
-        found.update(dict.fromkeys(level))
-    return tuple(found), inner
+        level = [one for one in operands if one not in reached]
+        reached.update(dict.fromkeys(level))
+    return tuple(reached), inner
 
 
 def looks(nodes: Sequence[Node], inner: int) -> Hashable:

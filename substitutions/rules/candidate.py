@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pcg.graph.graph import Value
+from pcg.graph.pairs import GraphPair
 from pcg.plan.text import parse_values
 from substitutions.rules.rule import Family, input_ranks, side_text
-
-Side = tuple[Value, ...]
-Pair = tuple[Side, Side]
 
 
 @dataclass(frozen=True)
@@ -27,12 +24,12 @@ class Candidate:
     ones: tuple[tuple[str, int], ...] = ()
 
     @staticmethod
-    def of(pair: Pair, family: Family, steps: int = 0) -> Candidate:
+    def of(pair: GraphPair, family: Family, steps: int = 0) -> Candidate:
         left, right = pair
         ranks = input_ranks((*left, *right))
         return Candidate(ranks, side_text(left), side_text(right), family, steps)
 
-    def parse(self) -> Pair:
+    def parse(self) -> GraphPair:
         inputs = dict(self.inputs)
         return parse_values(self.left, inputs), parse_values(self.right, inputs)
 

@@ -1,8 +1,9 @@
-"""One form for pairs of graphs that differ in names, order of operands and direction only.
+"""Brings pairs that differ in names, order of operands and direction only into one form.
 
-Every pair has several readings: which side is read first where neither has more to say, in which
-order the outputs are paired, and the order of operands that commute and look alike. Names are
+Method: every pair has several readings: which side is read first where neither has more to say, in
+which order the outputs are paired, and the order of operands that commute and look alike. Names are
 given in the order in which a reading meets them, and the reading with the least text is the form.
+Complexity: at most ``MOST_READINGS``; exact for pairs that have no more.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, permutations, product
 
-from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.graph.graph import Leaf, Node, Value
+from pcg.graph.pairs import GraphPair, Outputs, both, halves, remade, with_polynomials
 from pcg.language.poly import Poly
-from pcg.types.operator import Call
-from pcg.types.operator import Value as Attribute
-from substitutions.rules.rule import variables
-from verifier.trusted.sizes.runs import with_sizes
+from pcg.types.operator import Attribute, Call
+from substitutions.rules.rule import operators_in, variables
 from verifier.trusted.sizes.sizes import input_size
 
 NAMES = ("x", "y", "z", "w", "u", "v", "s", "t")
@@ -24,13 +24,11 @@ STEMS = {"degree": "k"}
 MOST_READINGS = 512
 """Readings that are compared at most; only pairs with many operands that look alike have more."""
 
-Side = tuple[Value, ...]
-Pair = tuple[Side, Side]
 Orders = Mapping[Node, tuple[Value, ...]]
 """The operands of commutative operators, in the order in which they are read."""
 
 
-def canonical_pair(pair: Pair) -> Pair:
+def canonical_pair(pair: GraphPair) -> GraphPair:
     """The pair with operands in a fixed order, the side that says more on the left, and inputs and
     symbols named in order of use."""
     readings = list(islice(_readings(pair), MOST_READINGS))
@@ -39,34 +37,31 @@ def canonical_pair(pair: Pair) -> Pair:
     return min(readings, key=lambda reading: reading.text).named()
 
 
-def _readings(pair: Pair) -> Iterator[_Reading]:
+def _readings(pair: GraphPair) -> Iterator[_Reading]:
     directions = _directions(pair)
     outputs = list(permutations(range(len(pair[0]))))
-    nodes = Graph((*pair[0], *pair[1])).nodes
+    nodes = both(pair).nodes
     leaves = {node.name: node.leaf for node in nodes if node.is_leaf}
     for orders in _orders(nodes):
         for left, right in directions:
             for places in outputs:
-                yield _Reading((_at(left, places), _at(right, places)), orders, leaves)
+                yield _Reading((reordered(left, places), reordered(right, places)), orders, leaves)
 
 
-def _at(side: Side, places: Sequence[int]) -> Side:
+def reordered(side: Outputs, places: Sequence[int]) -> Outputs:
+    """The outputs of a side in another order."""
     return tuple(side[place] for place in places)
 
 
-def _directions(pair: Pair) -> list[Pair]:
+def _directions(pair: GraphPair) -> list[GraphPair]:
     """The side with all inputs first; of two such, the one with more operators; both ways where
     that is no difference."""
     left, right = pair
     inputs = variables((*left, *right))
-    said = [(variables(side) == inputs, _operators(side)) for side in pair]
+    said = [(variables(side) == inputs, operators_in(side)) for side in pair]
     if said[0] == said[1]:
         return [(left, right), (right, left)]
     return [(left, right) if said[0] > said[1] else (right, left)]
-
-
-def _operators(side: Side) -> int:
-    return sum(not node.is_leaf for node in Graph(side).nodes)
 
 
 def _orders(nodes: Sequence[Node]) -> Iterator[Orders]:
@@ -117,7 +112,7 @@ class _Shapes:
 class _Reading:
     """A pair as it is read: names in order of use, and the text with these names."""
 
-    def __init__(self, pair: Pair, orders: Orders, leaves: Mapping[str, Leaf]) -> None:
+    def __init__(self, pair: GraphPair, orders: Orders, leaves: Mapping[str, Leaf]) -> None:
         self._pair, self._orders, self._leaves = pair, orders, leaves
         self._inputs: dict[str, str] = {}
         self._symbols: dict[str, Poly] = {}
@@ -161,15 +156,15 @@ class _Reading:
         count = self._stems[stem] = self._stems.get(stem, 0) + 1
         self._symbols[symbol] = Poly.of(stem if count == 1 else f"{stem}{count}")
 
-    def named(self) -> Pair:
+    def named(self) -> GraphPair:
         """The pair with these names and orders."""
-        made: dict[Node, Node] = {}
-        for node in Graph((*self._pair[0], *self._pair[1])).nodes:
+
+        def make(node: Node, inputs: Outputs) -> Node:
             if isinstance(node.call, Leaf):
                 leaf = node.call
-                made[node] = Node(Leaf(leaf.kind, self._inputs[leaf.name], leaf.rank))
-                continue
-            operands = tuple(Value(made[v.node], v.port) for v in self._operands(node))
-            made[node] = Node(with_sizes(node.call, self._symbols), operands)
-        sides = [tuple(Value(made[v.node], v.port) for v in side) for side in self._pair]
-        return sides[0], sides[1]
+                return Node(Leaf(leaf.kind, self._inputs[leaf.name], leaf.rank))
+            as_read = self._operands(node) == node.inputs
+            call = with_polynomials(node.call, self._symbols)
+            return Node(call, inputs if as_read else inputs[::-1])
+
+        return halves(remade(both(self._pair), make))

@@ -1,4 +1,4 @@
-"""The certificates of a whole library, and whether certificates are those of a library."""
+"""Writes the certificates of a whole library, and tells whether certificates are those of one."""
 
 from __future__ import annotations
 

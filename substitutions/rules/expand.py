@@ -1,4 +1,4 @@
-"""From general rules to the concrete ones for a graph: its ranks, and its element-wise operators.
+"""Expands general rules to the concrete ones for a graph: its ranks, its element-wise operators.
 
 An operator is *reached* if the graph has it, or if a rule makes it of operators that are reached.
 Parallel operators always are. A rule whose left side has an operator that is not reached can never
@@ -7,12 +7,13 @@ be applied, and is left out; so is one about tensors of more axes than the graph
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
 from pcg.graph.graph import Graph
+from pcg.memo import Memo
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS, stand_in
 from pcg.types.operator import Operator
@@ -27,50 +28,42 @@ def any_direction(rule: Rule) -> bool:
     return True
 
 
-def expand(rules: Iterable[Rule], graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
-    """The concrete rules for a graph, each once, in a fixed order.
-
-    Inputs and outputs have at most as many axes as the tensors of the graph, what lies between one
-    more.
-    """
-    most = max((rank for node in graph.nodes for rank in node.ranks), default=0)
-    names = frozenset(node.name for node in graph.nodes if not node.is_leaf)
-    return Expander(tuple(rules)).concrete(most, names, usable)
-
-
 class Expander:
     """The general rules of a library; remembers their forms at other ranks."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(_Expandable(rule) for rule in rules)
-        self._ranked: dict[int, dict[int, tuple[Rule, ...]]] = {}
-        self._known: dict[tuple[int, frozenset[str], Usable], tuple[Rule, ...]] = {}
+        self._ranked = Memo(self._at_ranks)
+        self._concrete = Memo(self._all_concrete)
 
-    def concrete(self, most: int, names: frozenset[str], usable: Usable) -> tuple[Rule, ...]:
+    def concrete(self, graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
+        """The concrete rules for a graph, each once, in a fixed order; the same tuple for graphs
+        that ask for the same.
+
+        Inputs and outputs have at most as many axes as the tensors of the graph, what lies between
+        one more.
+        """
+        most = max((rank for node in graph.nodes for rank in node.ranks), default=0)
+        names = frozenset(node.name for node in graph.nodes if not node.is_leaf)
+        return self._concrete[most, names, usable]
+
+    def _all_concrete(self, asked: tuple[int, frozenset[str], Usable]) -> tuple[Rule, ...]:
         """The rules for tensors of at most so many axes and operators of these names."""
-        key = (most, names, usable)
-        if key not in self._known:
-            self._known[key] = tuple(self._concrete(most, names, usable))
-        return self._known[key]
-
-    def _concrete(self, most: int, names: frozenset[str], usable: Usable) -> Iterator[Rule]:
+        most, names, usable = asked
         reached = self._reached(names, usable)
         functions = _functions(reached)
-        seen: set[tuple[object, ...]] = set()
+        concrete: dict[tuple[object, ...], Rule] = {}
         for number, expandable in enumerate(self._rules):
             if not any(expandable.is_in_reach(way, reached, functions) for way in (0, 1)):
                 continue
-            for ranked in self._at_ranks(number, most):
+            for ranked in self._ranked[number, most]:
                 for rule in _with_functions(ranked, functions):
-                    if (key := _content(rule)) not in seen:
-                        seen.add(key)
-                        yield rule
+                    concrete.setdefault(_content(rule), rule)
+        return tuple(concrete.values())
 
-    def _at_ranks(self, number: int, most: int) -> tuple[Rule, ...]:
-        known = self._ranked.setdefault(most, {})
-        if number not in known:
-            known[number] = tuple(_at_ranks(self._rules[number].rule, most))
-        return known[number]
+    def _at_ranks(self, asked: tuple[int, int]) -> tuple[Rule, ...]:
+        number, most = asked
+        return tuple(_at_ranks(self._rules[number].rule, most))
 
     def _reached(self, names: frozenset[str], usable: Usable) -> frozenset[str]:
         reached = names | {o.name for o in OPERATORS.values() if o.parallel is not None}
@@ -127,12 +120,12 @@ class _Expandable:
 
 def _functions(names: frozenset[str]) -> dict[str, list[Operator]]:
     """The element-wise operators among some, by the stand-in that covers them."""
-    found: dict[str, list[Operator]] = {name: [] for name in STAND_INS}
+    covered: dict[str, list[Operator]] = {name: [] for name in STAND_INS}
     for name in sorted(names & OPERATORS.keys()):
         covering = stand_in(OPERATORS[name])
         if covering is not None:
-            found[covering.name].append(OPERATORS[name])
-    return found
+            covered[covering.name].append(OPERATORS[name])
+    return covered
 
 
 def _with_functions(rule: Rule, functions: Mapping[str, Sequence[Operator]]) -> Iterator[Rule]:
@@ -148,9 +141,9 @@ def _with_functions(rule: Rule, functions: Mapping[str, Sequence[Operator]]) -> 
 def _at_ranks(rule: Rule, most: int) -> Iterator[Rule]:
     """The rule at all numbers of axes for which its tensors have at most ``most``."""
     for counts in _counts(rule, most):
-        found = rule if not counts else rule.at(counts)
-        if found is not None and _fits(found, most):
-            yield found
+        form = rule if not counts else rule.at(counts)
+        if form is not None and _fits(form, most):
+            yield form
 
 
 def _counts(rule: Rule, most: int) -> Iterator[tuple[int, ...]]:

@@ -1,44 +1,44 @@
-"""Where axes may be inserted into a pair of graphs.
+"""Inserts axes into a pair of graphs wherever one may be.
 
 A gap lies before, between or after the dimensions of a value. An operator takes a further axis at a
 gap that lies in one of its runs, in every operand and output that has the run; a gap where two runs
-meet has a slot for each. Gaps that have to take an axis together are one place (union and find over
-slots, as ``verifier.trusted.sizes.runs`` has it for dimensions). What comes out is proved
+meet has a slot for each. Method: gaps that have to take an axis together are one place (disjoint
+sets of slots, as ``verifier.trusted.sizes.runs`` has them of dimensions). What comes out is proved
 afterwards.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pcg.disjoint import DisjointSets
 from pcg.errors import OperatorError
-from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.graph.graph import Leaf, Node, Value
+from pcg.graph.pairs import GraphPair, Outputs, both, halves, ports, remade, with_polynomials
 from pcg.language.poly import Poly
 from pcg.language.template import Declared
 from pcg.types.operator import Call, Operator, run_lengths
-from verifier.trusted.sizes.runs import keeps_runs, with_sizes
+from verifier.trusted.sizes.runs import keeps_runs
 from verifier.trusted.sizes.sizes import input_size
 
-Side = tuple[Value, ...]
-Pair = tuple[Side, Side]
-Slot = tuple[int, int, int, int]
+GapSlot = tuple[int, int, int, int]
 """(number of a node, port, gap, which of the axes that are inserted there)."""
-Run = tuple[str, int, int]
+RunGap = tuple[str, int, int]
 """(run, offset in it, which axis there)."""
 SLOTS = 2
 
 
-def inserted(pair: Pair) -> Pair:
+def inserted(pair: GraphPair) -> GraphPair:
     """The pair with one more axis at every place that takes one."""
     gaps = _Gaps(pair)
     places = gaps.free()
     try:
         return gaps.with_axes(places)
     except (ValueError, OperatorError):
-        kept: list[frozenset[Slot]] = []
+        kept: list[frozenset[GapSlot]] = []
         for place in places:
             try:
                 gaps.with_axes([*kept, place])
@@ -53,7 +53,7 @@ class _Part:
     """An operand or output of an operator: what run the slots of its gaps are of, if any, the runs
     that it has, and where its position attributes are."""
 
-    slots: tuple[tuple[Run | None, ...], ...]
+    slots: tuple[tuple[RunGap | None, ...], ...]
     runs: frozenset[str]
     positions: tuple[tuple[str, int], ...]
 
@@ -95,7 +95,7 @@ def _part(declared: Declared, lengths: Mapping[str, int], moved: int, regular: b
     return _Part(slots, runs, tuple(positions))
 
 
-def _slots(meeting: Sequence[tuple[str, int]]) -> tuple[Run | None, ...]:
+def _slots(meeting: Sequence[tuple[str, int]]) -> tuple[RunGap | None, ...]:
     """The slots of a gap by the runs that meet there: all of one run, or one for each of two."""
     if len(meeting) == 1:
         return tuple((*meeting[0], i) for i in range(SLOTS))
@@ -107,68 +107,54 @@ def _slots(meeting: Sequence[tuple[str, int]]) -> tuple[Run | None, ...]:
 class _Gaps:
     """The slots of a pair: which take an axis together, and which cannot take one."""
 
-    def __init__(self, pair: Pair) -> None:
-        self._pair = pair
-        self._nodes = Graph((*pair[0], *pair[1])).nodes
+    def __init__(self, pair: GraphPair) -> None:
+        self._graph = both(pair)
+        self._nodes = self._graph.nodes
         self._numbers = {node: number for number, node in enumerate(self._nodes)}
-        self._parent: dict[Slot, Slot] = {}
-        self._blocked: set[Slot] = set()
+        self._same = DisjointSets[GapSlot]()
+        self._blocked: set[GapSlot] = set()
         for node in self._nodes:
             if not node.is_leaf:
                 self._visit(node)
         for a, b in zip(*pair, strict=True):
             for here, there in zip(self._slots(a, a.rank), self._slots(b, a.rank), strict=True):
-                self._join(here, there)
+                self._same.join(here, there)
 
-    def _slots(self, value: Value, rank: int) -> list[Slot]:
+    def _slots(self, value: Value, rank: int) -> list[GapSlot]:
         number = self._numbers[value.node]
         return [(number, value.port, gap, i) for gap in range(rank + 1) for i in range(SLOTS)]
 
     def _visit(self, node: Node) -> None:
-        known: dict[Run, Slot] = {}
-        found: Counter[Run] = Counter()
+        known: dict[RunGap, GapSlot] = {}
+        counts: Counter[RunGap] = Counter()
         parts = _parts(node)
-        for value, part in _placed(node, parts):
+        for value, part in zip((*node.inputs, *ports(node)), parts, strict=True):
             slots = self._slots(value, len(part.slots) - 1)
             for slot, run in zip(slots, (run for gap in part.slots for run in gap), strict=True):
                 if run is None:
                     self._blocked.add(slot)
                 else:
-                    found[run] += 1
-                    self._join(slot, known.setdefault(run, slot))
+                    counts[run] += 1
+                    self._same.join(slot, known.setdefault(run, slot))
         having = Counter(name for part in parts for name in part.runs)
         # An operand that has the run takes the axis too, or none does.
-        self._blocked |= {slot for run, slot in known.items() if found[run] < having[run[0]]}
+        self._blocked |= {slot for run, slot in known.items() if counts[run] < having[run[0]]}
 
-    def _root(self, slot: Slot) -> Slot:
-        while (parent := self._parent.get(slot, slot)) != slot:
-            slot = parent
-        return slot
-
-    def _join(self, a: Slot, b: Slot) -> None:
-        self._parent.setdefault(a, a)
-        self._parent.setdefault(b, b)
-        a, b = self._root(a), self._root(b)
-        if a != b:
-            self._parent[a] = b
-
-    def free(self) -> list[frozenset[Slot]]:
+    def free(self) -> list[frozenset[GapSlot]]:
         """The sets of slots that take an axis together and have one of an input; of two that lie at
         the same gaps everywhere, one."""
-        blocked = {self._root(slot) for slot in self._blocked}
-        sets: dict[Slot, set[Slot]] = defaultdict(set)
-        for slot in self._parent:
-            sets[self._root(slot)].add(slot)
-        found: dict[frozenset[tuple[int, ...]], frozenset[Slot]] = {}
+        blocked = {self._same.root(slot) for slot in self._blocked}
+        sets = self._same.sets()
+        by_gaps: dict[frozenset[tuple[int, ...]], frozenset[GapSlot]] = {}
         for node in self._nodes:
             for slot in self._slots(node.value(), node.leaf.rank) if node.is_leaf else ():
-                root = self._root(slot)
-                if slot in self._parent and root not in blocked:
+                root = self._same.root(slot)
+                if root in sets and root not in blocked:
                     gaps = frozenset(slot[:3] for slot in sets[root])
-                    found.setdefault(gaps, frozenset(sets[root]))
-        return list(found.values())
+                    by_gaps.setdefault(gaps, frozenset(sets[root]))
+        return list(by_gaps.values())
 
-    def with_axes(self, places: Sequence[frozenset[Slot]]) -> Pair:
+    def with_axes(self, places: Sequence[frozenset[GapSlot]]) -> GraphPair:
         """The pair with an axis in every slot. Raises ValueError where an operator does not take
         it."""
         gaps: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -177,15 +163,15 @@ class _Gaps:
                 gaps[number, port].append(gap)
         added = _Added(self._numbers, gaps)
         sizes = added.moved_sizes(self._nodes)
-        new: dict[Node, Node] = {}
-        for node in self._nodes:
-            made = added.to(node, sizes, new)
+
+        def make(node: Node, inputs: Outputs) -> Node:
+            made = added.to(node, sizes, inputs)
             for port, rank in enumerate(node.ranks):
                 if made.ranks[port] != rank + added.up_to(node.value(port), rank):
                     raise ValueError(f"{node.name} has other ranks with the axes inserted")
-            new[node] = made
-        sides = [tuple(Value(new[v.node], v.port) for v in side) for side in self._pair]
-        return sides[0], sides[1]
+            return made
+
+        return halves(remade(self._graph, make))
 
 
 @dataclass(frozen=True)
@@ -210,20 +196,14 @@ class _Added:
             if (more := self.up_to(node.value(), dim))
         }
 
-    def to(self, node: Node, sizes: Mapping[str, Poly], new: Mapping[Node, Node]) -> Node:
-        """A node with the axes; ``new`` has its operands with them."""
+    def to(self, node: Node, sizes: Mapping[str, Poly], inputs: Outputs) -> Node:
+        """A node with the axes, on operands with them."""
         if isinstance(node.call, Leaf):
             rank = node.call.rank + self.up_to(node.value(), node.call.rank)
             return Node(Leaf(node.call.kind, node.call.name, rank))
         attributes = dict(node.call.attributes)
-        for value, part in _placed(node, _parts(node)):
+        for value, part in zip((*node.inputs, *ports(node)), _parts(node), strict=True):
             for name, dim in part.positions:
                 attributes[name] = dim + self.up_to(value, dim)
-        call = with_sizes(Call(node.call.operator, tuple(attributes.items())), sizes)
-        return Node(call, tuple(Value(new[v.node], v.port) for v in node.inputs))
-
-
-def _placed(node: Node, parts: Sequence[_Part]) -> Iterator[tuple[Value, _Part]]:
-    """The operands and outputs of a node, each with what the operator says of it."""
-    outputs = (node.value(port) for port in range(len(parts) - len(node.inputs)))
-    return zip((*node.inputs, *outputs), parts, strict=True)
+        call = Call(node.call.operator, tuple(attributes.items()))
+        return Node(with_polynomials(call, sizes), inputs)

@@ -1,8 +1,10 @@
-"""General rules: the most general form of a pair, and what is an instance of what.
+"""Generalises pairs of graphs to their most general form, and tells what is an instance of what.
 
 A general rule is a pair of graphs at one choice of ranks, and ``runs``: groups of input dimensions
 that may each stand for any number of axes (``verifier.trusted.sizes.runs``). A stand-in in it
-stands for any operator that computes element by element (``pcg.ops.stand_ins``).
+stands for any operator that computes element by element (``pcg.ops.stand_ins``). Complexity: an
+instance is looked for by unification, over directions, orders of outputs and numbers of axes.
+Exact: what is called an instance is one, at the ranks that are tried.
 """
 
 from __future__ import annotations
@@ -14,17 +16,15 @@ from functools import cached_property, lru_cache
 from itertools import permutations, product
 
 from pcg.errors import OperatorError
-from pcg.graph.graph import Graph, Value
+from pcg.graph.graph import Value
+from pcg.graph.pairs import GraphPair, Outputs, both
 from pcg.language.template import EquationError
 from pcg.ops.stand_ins import STAND_INS
-from substitutions.rules.canonical import canonical_pair
+from substitutions.rules.canonical import canonical_pair, reordered
 from substitutions.rules.gaps import inserted
 from substitutions.rules.rule import attribute_symbols, input_ranks, side_text
 from substitutions.rules.unify import unifiers
-from verifier.trusted.sizes.runs import Group, all_widened, free_runs
-
-Side = tuple[Value, ...]
-Pair = tuple[Side, Side]
+from verifier.trusted.sizes.runs import Group, free_runs, widened
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class General:
     """A pair of graphs and the axes that may be any number of axes. ``requires``: equations of
     sizes for which alone it holds."""
 
-    left: Side
-    right: Side
+    left: Outputs
+    right: Outputs
     runs: tuple[Group, ...] = ()
     requires: tuple[str, ...] = ()
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> GraphPair:
         return self.left, self.right
 
     @property
@@ -65,7 +65,7 @@ class General:
         return left, right
 
 
-def general(left: Side, right: Side) -> General:
+def general(left: Outputs, right: Outputs) -> General:
     """The most general form that is found: axes that may be absent are left out, then one axis is
     inserted wherever one may be. A pair that is no instance of what comes out stays as it is."""
     pair = (left, right)
@@ -78,13 +78,13 @@ def general(left: Side, right: Side) -> General:
 
 
 @lru_cache(maxsize=1 << 12)
-def _widest(left: Side, right: Side) -> General:
+def _widest(left: Outputs, right: Outputs) -> General:
     """The form with an axis wherever one may be inserted."""
     pair = inserted((left, right))
     return General(*pair, free_runs(*pair))
 
 
-def _narrowed(pair: Pair) -> Pair:
+def _narrowed(pair: GraphPair) -> GraphPair:
     """The pair without the axes that may be absent."""
     groups = free_runs(*pair)
     if not groups:
@@ -98,38 +98,32 @@ def _narrowed(pair: Pair) -> Pair:
     return pair
 
 
-def _checked(pair: Pair, counts: Mapping[Group, int]) -> Pair | None:
+def _checked(pair: GraphPair, counts: Mapping[Group, int]) -> GraphPair | None:
     """The pair with so many axes; None where an operator has no such instance."""
     try:
-        found = all_widened(*pair, counts)
-        _ = [node.ranks for node in Graph((*found[0], *found[1])).nodes]
+        wide = widened(*pair, counts)
+        _ = [node.ranks for node in both(wide).nodes]
     except (OperatorError, EquationError):
         return None
-    return found
-
-
-def at_counts(form: General, counts: tuple[int, ...]) -> Pair | None:
-    """The pair with so many axes in the place of each run; None where an operator has no such."""
-    return _at_counts(form.left, form.right, form.runs, counts)
+    return wide
 
 
 @lru_cache(maxsize=1 << 16)
-def _at_counts(
-    left: Side, right: Side, runs: tuple[Group, ...], counts: tuple[int, ...]
-) -> Pair | None:
-    changed = {g: n for g, n in zip(runs, counts, strict=True) if n != 1}
-    return _checked((left, right), changed) if changed else (left, right)
+def at_counts(form: General, counts: tuple[int, ...]) -> GraphPair | None:
+    """The pair with so many axes in the place of each run; None where an operator has no such."""
+    changed = {g: n for g, n in zip(form.runs, counts, strict=True) if n != 1}
+    return _checked(form.pair, changed) if changed else form.pair
 
 
-def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[Pair]:
+def _at_ranks(form: General, ranks: Mapping[str, int]) -> Iterator[GraphPair]:
     """The form at all numbers of axes that give its inputs some ranks."""
     missing = {name: ranks.get(name, rank) - rank for name, rank in input_ranks(form.both)}
     own = [Counter(name for name, _ in group) for group in form.runs]
     for name in {name for counter in own for name in counter}:
         missing[name] += sum(counter[name] for counter in own)
     for counts in _counts(own, missing):
-        if (found := at_counts(form, counts)) is not None:
-            yield found
+        if (pair := at_counts(form, counts)) is not None:
+            yield pair
 
 
 def _counts(
@@ -186,21 +180,17 @@ def _directions(special: General, form: General) -> list[int]:
     ]
 
 
-def _says(form: General, pair: Pair, directions: Sequence[int]) -> bool:
+def _says(form: General, pair: GraphPair, directions: Sequence[int]) -> bool:
     """Whether a pair, in a direction and with its outputs in some order, is ``form`` with its parts
     replaced."""
     return any(
-        _says_directed(form, (_at(left, order), _at(right, order)))
+        _says_directed(form, (reordered(left, order), reordered(right, order)))
         for left, right in (pair[::way] for way in directions)
         for order in permutations(range(len(left)))
     )
 
 
-def _at(side: Side, places: Sequence[int]) -> Side:
-    return tuple(side[place] for place in places)
-
-
-def _says_directed(form: General, given: Pair) -> bool:
+def _says_directed(form: General, given: GraphPair) -> bool:
     if not form.runs:
         return next(unifiers(form.pair, given), None) is not None
     # Without ranks and positions first: few get past it, and it tells the ranks.
@@ -233,16 +223,16 @@ def _generality(form: General) -> tuple[int, int, int, int, str]:
     return total, named, -inputs - len(form.runs), -symbols, form.text
 
 
-def _operators(side: Side) -> Counter[str]:
+def _operators(side: Outputs) -> Counter[str]:
     """The operators of a side, each as often as its value is used."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     pending = list(side)
     while pending:
         node = pending.pop().node
         if not node.is_leaf:
-            found[node.name] += 1
+            counts[node.name] += 1
             pending += node.inputs
-    return found
+    return counts
 
 
 _Roots = tuple[int, frozenset[tuple[str, ...]]]
@@ -255,7 +245,7 @@ def _roots(form: General) -> _Roots:
     return len(form.left), frozenset(_side_roots(side) for side in form.pair)
 
 
-def _side_roots(side: Side) -> tuple[str, ...]:
+def _side_roots(side: Outputs) -> tuple[str, ...]:
     names = (ANY if v.node.is_leaf or v.node.name in STAND_INS else v.node.name for v in side)
     return tuple(sorted(names))
 
@@ -263,8 +253,8 @@ def _side_roots(side: Side) -> tuple[str, ...]:
 def _related(form: General, by_roots: Mapping[_Roots, list[General]]) -> Iterator[General]:
     """The forms of which a form may be an instance, by the roots of both sides."""
     options = [_covering(_side_roots(side)) for side in form.pair]
-    found = {frozenset(sides) for sides in product(*options)}
-    for roots in sorted(found, key=sorted):
+    related = {frozenset(sides) for sides in product(*options)}
+    for roots in sorted(related, key=sorted):
         yield from by_roots.get((len(form.left), roots), ())
 
 

@@ -1,24 +1,24 @@
-"""Finding and applying rules.
+"""Matches rules in a graph, and applies them.
 
-A pattern matches where operators, positions and attributes agree; symbols and inputs are bound.
-An attribute that is a sum or product of symbols has to be what these give, or is solved for one.
-The right side is then built at the concrete types, and the rewrite is made only if it has a type
-and its outputs have the types of what they replace: with the rule's proof, that is what makes it
-sound for tensors that are cut, copied or partial (``verifier.decide``).
+A pattern matches where operators, positions and attributes agree; symbols and inputs are bound. An
+attribute that is a sum or product of symbols has to be what these give, or is solved for one. The
+right side is then built at the concrete types, and the rewrite is made only if it has a type and
+its outputs have the types of what they replace: with the rule's proof, that is what makes it sound
+for tensors that are cut, copied or partial (``verifier.decide``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import isclose, prod
+from math import isclose
 from typing import NamedTuple
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value, topological
+from pcg.graph.pairs import Outputs, with_numbers
 from pcg.language.poly import Poly
-from pcg.types.operator import Call
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call
 from substitutions.rules.requirements import hold, not_natural
 from substitutions.rules.rule import Rule, unknown_of
 
@@ -29,7 +29,7 @@ class Match:
 
     values: Mapping[str, Value]
     symbols: Mapping[str, Attribute]
-    outputs: tuple[Value, ...]
+    outputs: Outputs
 
 
 class Binding(NamedTuple):
@@ -37,8 +37,13 @@ class Binding(NamedTuple):
     what they have to be."""
 
     values: dict[str, Value]
-    symbols: dict[str, Attribute]
-    equations: tuple[tuple[Poly, Attribute], ...]
+    symbols: Mapping[str, Attribute]
+    equations: tuple[tuple[Poly, Attribute], ...] = ()
+
+    @property
+    def numbers(self) -> dict[str, float | int]:
+        """The symbols that are numbers, and the sizes of the inputs."""
+        return {**_numbers(self.symbols), **_sizes(self.values)}
 
 
 def matches(rule: Rule, graph: Graph) -> Iterator[Match]:
@@ -70,11 +75,11 @@ def anchored(rule: Rule, node: Node) -> Iterator[Binding]:
         if len(rule.left) == 1:
             for port, held in enumerate(node.types):
                 if held.rank == pattern.node.call.rank:
-                    yield Binding({pattern.node.call.name: node.value(port)}, {}, ())
+                    yield Binding({pattern.node.call.name: node.value(port)}, {})
         return
     if node.is_leaf or node.name != pattern.node.name:
         return
-    yield from _match(pattern, node.value(pattern.port), Binding({}, {}, ()))
+    yield from bindings(pattern, node.value(pattern.port), Binding({}, {}))
 
 
 def completed(rule: Rule, node: Node, bound: Binding, graph: Graph) -> Iterator[Match]:
@@ -85,10 +90,10 @@ def completed(rule: Rule, node: Node, bound: Binding, graph: Graph) -> Iterator[
         yield Match(bound.values, {}, (bound.values[pattern.node.call.name],))
         return
     host = node.value(pattern.port)
-    for outputs, found in _others(rule.left, {first: host}, bound, graph):
-        symbols = _solved(found)
-        if symbols is not None and (len(outputs) == 1 or _are_apart(rule, outputs, found)):
-            yield Match(found.values, symbols, outputs)
+    for outputs, complete in _others(rule.left, {first: host}, bound, graph):
+        symbols = _solved(complete)
+        if symbols is not None and (len(outputs) == 1 or _are_apart(rule, outputs, complete)):
+            yield Match(complete.values, symbols, outputs)
 
 
 def could_match(rule: Rule, node: Node) -> bool:
@@ -100,11 +105,11 @@ def could_match(rule: Rule, node: Node) -> bool:
     pattern = rule.left[anchor(rule)]
     if pattern.node.is_leaf or node.is_leaf or pattern.node.name != node.name:
         return pattern.node.is_leaf
-    if _bind(pattern.node.operator_call, node.operator_call, Binding({}, {}, ())) is None:
+    if _bind(pattern.node.operator_call, node.operator_call, Binding({}, {})) is None:
         return False
-    found = [None if value.node.is_leaf else value.node.name for value in node.inputs]
+    have = [None if value.node.is_leaf else value.node.name for value in node.inputs]
     wanted = [None if value.node.is_leaf else value.node.name for value in pattern.node.inputs]
-    orders = (found, found[::-1]) if node.operator_call.operator.commutative else (found,)
+    orders = (have, have[::-1]) if node.operator_call.operator.commutative else (have,)
     return any(
         all(name is None or name == given for name, given in zip(wanted, order, strict=True))
         for order in orders
@@ -124,7 +129,7 @@ def _others(
         if hosts is None:
             continue
         for host in hosts:
-            for more in _match(patterns[i], host, bound):
+            for more in bindings(patterns[i], host, bound):
                 yield from _others(patterns, {**found, i: host}, more, graph)
         return
 
@@ -161,7 +166,7 @@ def _path(pattern: Node, values: Mapping[str, Value]) -> tuple[Node, ...] | None
     return None
 
 
-def _are_apart(rule: Rule, outputs: tuple[Value, ...], bound: Binding) -> bool:
+def _are_apart(rule: Rule, outputs: Outputs, bound: Binding) -> bool:
     """Whether different outputs of a rule are different values, of which no input is made."""
     if len(set(outputs)) < len(set(rule.left)):
         return False
@@ -172,7 +177,8 @@ def _are_apart(rule: Rule, outputs: tuple[Value, ...], bound: Binding) -> bool:
     return replaced.isdisjoint(topological(value.node for value in bound.values.values()))
 
 
-def _match(pattern: Value, host: Value, bound: Binding) -> Iterator[Binding]:
+def bindings(pattern: Value, host: Value, bound: Binding) -> Iterator[Binding]:
+    """The ways in which a value is what a pattern says, with all that is bound before."""
     if isinstance(pattern.node.call, Leaf):
         name = pattern.node.call.name
         known = bound.values.get(name)
@@ -184,13 +190,13 @@ def _match(pattern: Value, host: Value, bound: Binding) -> Iterator[Binding]:
         return
     if host.node.is_leaf or host.port != pattern.port or host.node.name != pattern.node.name:
         return
-    found = _bind(pattern.node.call, host.node.operator_call, bound)
-    if found is None:
+    attributed = _bind(pattern.node.call, host.node.operator_call, bound)
+    if attributed is None:
         return
-    yield from _operands(pattern.node.inputs, host.node.inputs, found)
+    yield from _operands(pattern.node.inputs, host.node.inputs, attributed)
     swapped = host.node.inputs[::-1]
     if pattern.node.call.operator.commutative and swapped != host.node.inputs:
-        yield from _operands(pattern.node.inputs, swapped, found)
+        yield from _operands(pattern.node.inputs, swapped, attributed)
 
 
 def _operands(
@@ -199,8 +205,8 @@ def _operands(
     if not patterns:
         yield bound
         return
-    for found in _match(patterns[0], hosts[0], bound):
-        yield from _operands(patterns[1:], hosts[1:], found)
+    for more in bindings(patterns[0], hosts[0], bound):
+        yield from _operands(patterns[1:], hosts[1:], more)
 
 
 def _bind(pattern: Call, host: Call, bound: Binding) -> Binding | None:
@@ -225,35 +231,40 @@ def _solved(bound: Binding) -> Mapping[str, Attribute] | None:
     """The values of all symbols, or None where an attribute is not what the rule says."""
     if not bound.equations:
         return bound.symbols
-    sizes = _sizes(bound.values)
-    known: dict[str, float | int] = {**sizes, **_numbers(bound.symbols)}
-    pending = list(bound.equations)
-    while pending:
-        left: list[tuple[Poly, Attribute]] = []
+    solution = solved(bound)
+    if solution is None or solution[1]:
+        return None
+    return {name: value for name, value in solution[0].items() if not name.startswith("|")}
+
+
+def solved(bound: Binding) -> tuple[dict[str, float | int], list[tuple[Poly, Attribute]]] | None:
+    """The numbers that are known of a binding with those that follow from its equations, and the
+    equations that are left; None where one does not hold."""
+    known, left = bound.numbers, list(bound.equations)
+    before = len(left) + 1
+    while left and len(left) < before:
+        pending, left, before = left, list[tuple[Poly, Attribute]](), len(left)
         for wanted, given in pending:
-            if not isinstance(given, (int, float)):
+            if isinstance(given, Poly):
                 return None
             if wanted.symbols <= known.keys():
-                if not _equal(_value(wanted, known), given):
+                if not equal(wanted.at(known), given):
                     return None
             elif (symbol := unknown_of(wanted, known)) is None:
                 left.append((wanted, given))
-            elif (found := _root(wanted, symbol, known, given)) is None:
+            elif (number := _root(wanted, symbol, known, given)) is None:
                 return None
             else:
-                known[symbol] = found
-        if len(left) == len(pending):
-            return None
-        pending = left
-    return {name: value for name, value in known.items() if name not in sizes}
+                known[symbol] = number
+    return known, left
 
 
 def _root(
     wanted: Poly, symbol: str, known: Mapping[str, float | int], given: float | int
 ) -> float | int | None:
     """The value of the one symbol that makes an attribute what it is; None if no number does."""
-    rest = _value(wanted, {**known, symbol: 0})
-    factor = _value(wanted, {**known, symbol: 1}) - rest
+    rest = wanted.at({**known, symbol: 0})
+    factor = wanted.at({**known, symbol: 1}) - rest
     if not factor:
         return None
     if isinstance(given, int) and isinstance(rest, int) and isinstance(factor, int):
@@ -261,12 +272,7 @@ def _root(
     return (given - rest) / factor
 
 
-def _value(value: Poly, known: Mapping[str, float | int]) -> float | int:
-    """The value of a polynomial whose symbols may be reals."""
-    return sum(c * prod(known[symbol] for symbol in monomial) for monomial, c in value.terms)
-
-
-def _equal(a: float, b: float) -> bool:
+def equal(a: float, b: float) -> bool:
     """Whether numbers are equal: integers exactly, reals but for rounding."""
     return a == b if isinstance(a, int) and isinstance(b, int) else isclose(a, b, rel_tol=1e-12)
 
@@ -290,21 +296,23 @@ def build(rule: Rule, match: Match, free: Mapping[str, int]) -> tuple[Value, ...
     if not hold(rule.requirements, numbers) or not_natural(rule.naturals, numbers) is not None:
         return None
     try:
-        outputs = tuple(_instantiate(rule.right, match.values, numbers))
+        outputs = instantiated(rule.right, match.values, numbers)
         agree = all(n.type == o.type for n, o in zip(outputs, match.outputs, strict=True))
     except (OperatorError, KeyError):
         return None
     return outputs if agree else None
 
 
-def rewrite(graph: Graph, match: Match, outputs: tuple[Value, ...]) -> Graph:
+def rewrite(graph: Graph, match: Match, outputs: Outputs) -> Graph:
     """The graph with a match replaced."""
     return graph.replace(dict(zip(match.outputs, outputs, strict=True)))
 
 
-def _instantiate(
-    outputs: tuple[Value, ...], values: Mapping[str, Value], numbers: Mapping[str, float | int]
-) -> Iterator[Value]:
+def instantiated(
+    outputs: Outputs, values: Mapping[str, Value], numbers: Mapping[str, float | int]
+) -> Outputs:
+    """The graph on values for its inputs, with numbers for its symbols. Raises OperatorError where
+    an operator has no type, KeyError where something is left open."""
     made: dict[Value, Value] = {}
 
     def image(value: Value) -> Value:
@@ -312,19 +320,9 @@ def _instantiate(
             return values[value.node.call.name]
         if value not in made:
             inputs = tuple(image(v) for v in value.node.inputs)
-            node = Node(_concrete(value.node.call, numbers), inputs)
+            node = Node(with_numbers(value.node.call, numbers), inputs)
             _ = node.types  # an operator without a type is no application
             made[value] = Value(node, value.port)
         return made[value]
 
-    for output in outputs:
-        yield image(output)
-
-
-def _concrete(call: Call, numbers: Mapping[str, float | int]) -> Call:
-    """The call with numbers for what is symbolic. Raises KeyError where a symbol has none."""
-    attributes = tuple(
-        (name, _value(value, numbers) if isinstance(value, Poly) else value)
-        for name, value in call.attributes
-    )
-    return Call(call.operator, attributes) if attributes != call.attributes else call
+    return tuple(map(image, outputs))

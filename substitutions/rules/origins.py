@@ -1,9 +1,8 @@
-"""Where the elements of a value come from: read from the inputs unchanged, known beforehand, or
-computed.
+"""Traces where the elements of a value come from: read from inputs, known beforehand, or computed.
 
-The equations are evaluated over marks instead of numbers. The mark of an element of an input is a
-number of its own, and it survives what leaves an element as it is: times 1, plus 0, and a choice
-among elements by indices.
+Method: the equations are evaluated over marks instead of numbers. The mark of an element of an
+input is a number of its own, and it survives what leaves an element as it is: times 1, plus 0, and
+a choice among elements by indices.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from pcg.graph.graph import Graph, Value
 from pcg.language.poly import Poly
 from pcg.readings.evaluate import evaluate_values
 from pcg.readings.ring import Array, IndexArray
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute
 
-Kind = Literal["rearranged", "padded", "constant", "computed"]
+OriginKind = Literal["rearranged", "padded", "constant", "computed"]
 """What a value is to its inputs.
 
 ``rearranged``: each element is one of the inputs', and none of these is there twice. ``padded``:
@@ -35,7 +34,7 @@ element of the inputs."""
 
 def kind_of(
     value: Value, shapes: Mapping[str, tuple[int, ...]], symbols: Mapping[str, int]
-) -> Kind:
+) -> OriginKind:
     """What a value is to its inputs, which have these shapes. ``symbols``: values of attributes."""
     leaves: dict[str, Array] = {}
     first = FIRST
@@ -79,17 +78,17 @@ class _Marks:
         return np.where(a == ZERO, b, np.where(b == ZERO, a, _mixed(a, b)))
 
     def times(self, a: Array, b: Array) -> Array:
-        found = np.where(a == ONE, b, np.where(b == ONE, a, _mixed(a, b)))
-        return np.where((a == ZERO) | (b == ZERO), ZERO, found)
+        product = np.where(a == ONE, b, np.where(b == ONE, a, _mixed(a, b)))
+        return np.where((a == ZERO) | (b == ZERO), ZERO, product)
 
     def chosen(self, values: Array, held: NDArray[np.bool_]) -> Array:
         return np.where(held, values, ZERO)
 
     def total(self, values: Array, axis: int) -> Array:
-        found: Array = np.full(np.delete(values.shape, axis), ZERO, np.int64)
+        marks: Array = np.full(np.delete(values.shape, axis), ZERO, np.int64)
         for i in range(values.shape[axis]):
-            found = self.plus(found, values.take(i, axis))
-        return found
+            marks = self.plus(marks, values.take(i, axis))
+        return marks
 
     def greatest(self, values: Array, axis: int, valid: NDArray[np.bool_]) -> Array:
         """One valid value is itself; several are compared, and of none it is a constant."""
@@ -100,10 +99,10 @@ class _Marks:
         return np.where(several | ~valid.any(axis=axis), mixed, only)
 
     def apply(self, function: str, args: Sequence[Array]) -> Array:
-        found: Array = np.int64(CONSTANT)
+        mark: Array = np.int64(CONSTANT)
         for arg in args:
-            found = _mixed(found, arg)
-        return found
+            mark = _mixed(mark, arg)
+        return mark
 
     def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
         return np.broadcast_to(values, shape)

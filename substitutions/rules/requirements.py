@@ -1,4 +1,4 @@
-"""A rule's requirements on sizes beyond its types, such as ``|x.0| = 1`` or ``s = |y.1|*k``.
+"""Parses and checks what a rule requires of sizes, such as ``|x.0| = 1`` or ``s = |y.1|*k``.
 
 A rule that is proved for some sizes only states them. They are texts, so that a file shows them as
 they are; each side is a sum of products of whole numbers, symbols and sizes of inputs.
@@ -55,8 +55,8 @@ def _factor(text: str) -> Poly:
 def required_sizes(equations: Sequence[SizeEquation]) -> frozenset[tuple[str, int]]:
     """The dimensions of inputs that are spoken of; none of them may be any number of axes."""
     symbols = {symbol for sides in equations for side in sides for symbol in side.symbols}
-    found = (_SIZE.fullmatch(symbol) for symbol in symbols)
-    return frozenset((match[1], int(match[2])) for match in found if match)
+    matches = (_SIZE.fullmatch(symbol) for symbol in symbols)
+    return frozenset((match[1], int(match[2])) for match in matches if match)
 
 
 def moved(equations: Sequence[SizeEquation], group: Group, count: int) -> tuple[SizeEquation, ...]:

@@ -17,7 +17,8 @@ from functools import cached_property
 from typing import Literal
 
 from pcg.errors import InputError, OperatorError
-from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.graph.graph import Graph, Leaf, Node
+from pcg.graph.pairs import GraphPair, Outputs, both, remade, symbolic_attributes
 from pcg.language.poly import Poly
 from pcg.language.template import EquationError
 from pcg.ops.stand_ins import STAND_INS, stand_in
@@ -30,7 +31,7 @@ from substitutions.rules.requirements import (
     requirement_text,
 )
 from substitutions.rules.statement import statement
-from verifier.trusted.sizes.runs import Group, all_widened
+from verifier.trusted.sizes.runs import Group, widened
 from verifier.trusted.sizes.sizes import SizeEquation, input_size
 
 Family = Literal["algebra", "cut", "move", "decomposition"]
@@ -39,7 +40,7 @@ of parallel operators, operators as graphs of simpler ones."""
 
 
 @dataclass(frozen=True)
-class Form:
+class RuleForm:
     """Which form of a library's rule a rule is.
 
     ``rule``: the name in the library. ``axes``: how many axes stand in the place of each run; none
@@ -59,8 +60,8 @@ class Rule:
 
     name: str
     inputs: tuple[tuple[str, int], ...]
-    left: tuple[Value, ...]
-    right: tuple[Value, ...]
+    left: Outputs
+    right: Outputs
     conditions: tuple[str, ...] = ()
     """What typing asks of the right side beyond the left, for readers; matching re-infers it."""
     runs: tuple[Group, ...] = ()
@@ -70,7 +71,7 @@ class Rule:
     """By how many rewriting steps it is known to follow from smaller rules; 0 if by none."""
     requires: tuple[str, ...] = ()
     """Equations of sizes for which alone it is proved, such as ``|x.0| = 1``."""
-    made_from: Form | None = None
+    made_from: RuleForm | None = None
     """Of what it is a form; None for a rule as a library has it."""
 
     def __post_init__(self) -> None:
@@ -84,7 +85,8 @@ class Rule:
         if self.requires:
             self._check_requirements()
         sizes = {input_size(name, dim) for name, rank in self.inputs for dim in range(rank)}
-        given = {s for p in _polynomials((*self.left, *self.right)) for s in p.symbols}
+        stated = symbolic_attributes(both(self._sides))
+        given = {symbol for _, _, value in stated for symbol in value.symbols}
         if unknown := sorted(s for s in given - sizes if s.startswith("|")):
             raise InputError(f"rule {self.name}", f"{unknown[0]} is no size of an input")
 
@@ -123,7 +125,7 @@ class Rule:
     @cached_property
     def statement(self) -> str:
         """The rule in one line for readers, in which axes have names."""
-        return statement(self.left, self.right, self.runs)
+        return statement(self._sides, self.runs)
 
     @cached_property
     def reversed(self) -> Rule:
@@ -133,9 +135,9 @@ class Rule:
         return replace(self, name=name, left=self.right, right=self.left, made_from=form)
 
     @property
-    def form(self) -> Form:
+    def form(self) -> RuleForm:
         """Which form of a library's rule it is."""
-        return self.made_from or Form(self.name)
+        return self.made_from or RuleForm(self.name)
 
     @cached_property
     def created(self) -> tuple[Node, ...]:
@@ -172,8 +174,8 @@ class Rule:
             raise ValueError(f"{len(counts)} numbers of axes for {len(self.runs)} runs")
         changed = {g: count for g, count in zip(self.runs, counts, strict=True) if count != 1}
         try:
-            pair = all_widened(self.left, self.right, changed) if changed else self._sides
-            for node in Graph((*pair[0], *pair[1])).nodes:
+            pair = widened(self.left, self.right, changed) if changed else self._sides
+            for node in both(pair).nodes:
                 _ = node.ranks
         except (OperatorError, EquationError):
             return None
@@ -185,7 +187,7 @@ class Rule:
         return Rule(name, inputs, *pair, (), (), self.family, self.derived, texts, form)
 
     @property
-    def _sides(self) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    def _sides(self) -> GraphPair:
         return self.left, self.right
 
     def _required_at(self, counts: Sequence[int]) -> tuple[SizeEquation, ...]:
@@ -231,39 +233,32 @@ def _moved(group: Group, widened_group: Group, count: int) -> Group:
     )
 
 
-def _with_call(side: tuple[Value, ...], replaced: Operator, call: Call) -> tuple[Value, ...]:
-    new: dict[Node, Node] = {}
-    for node in Graph(side).nodes:
-        inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
-        own = node.call
-        if isinstance(own, Call) and own.operator is replaced:
-            own = call
-        new[node] = Node(own, inputs)
-    return tuple(Value(new[v.node], v.port) for v in side)
+def _with_call(side: Outputs, replaced: Operator, call: Call) -> Outputs:
+    def make(node: Node, inputs: Outputs) -> Node:
+        is_replaced = isinstance(node.call, Call) and node.call.operator is replaced
+        return Node(call if is_replaced else node.call, inputs)
+
+    return remade(Graph(side), make)
 
 
-def variables(values: tuple[Value, ...]) -> frozenset[str]:
+def variables(values: Outputs) -> frozenset[str]:
     """The names of the inputs of a side."""
     return frozenset(node.leaf.name for node in Graph(values).leaves)
 
 
-def attribute_symbols(values: tuple[Value, ...]) -> frozenset[str]:
+def attribute_symbols(values: Outputs) -> frozenset[str]:
     """The attribute symbols of a side; sizes of inputs are not among them."""
-    return frozenset(
-        symbol
-        for value in _polynomials(values)
-        for symbol in value.symbols
-        if not symbol.startswith("|")
-    )
+    symbols = (s for _, _, value in symbolic_attributes(Graph(values)) for s in value.symbols)
+    return frozenset(symbol for symbol in symbols if not symbol.startswith("|"))
 
 
-def determined_symbols(values: tuple[Value, ...]) -> frozenset[str]:
+def determined_symbols(values: Outputs) -> frozenset[str]:
     """The attribute symbols of a side that follow from the values of its attributes and from the
     sizes of its inputs, each solved for on its own (``unknown_of``)."""
-    pending = set(_polynomials(values))
+    pending = {value for _, _, value in symbolic_attributes(Graph(values))}
     known = dict.fromkeys((s for p in pending for s in p.symbols if s.startswith("|")), 1)
-    while found := next((s for p in pending if (s := unknown_of(p, known)) is not None), None):
-        known[found] = 1
+    while more := next((s for p in pending if (s := unknown_of(p, known)) is not None), None):
+        known[more] = 1
     return frozenset(symbol for symbol in known if not symbol.startswith("|"))
 
 
@@ -277,41 +272,27 @@ def unknown_of(value: Poly, known: Mapping[str, object]) -> str | None:
     return symbol if len(terms) == 1 and terms[0].count(symbol) == 1 else None
 
 
-def natural_attributes(values: tuple[Value, ...]) -> dict[Poly, None]:
+def natural_attributes(values: Outputs) -> dict[Poly, None]:
     """The symbolic attributes that are no reals, and the symbols in them."""
-    found: dict[Poly, None] = {}
-    for node in Graph(values).nodes:
-        if isinstance(node.call, Call):
-            for name, value in node.call.attributes:
-                if isinstance(value, Poly) and name not in node.call.operator.reals:
-                    found[value] = None
-                    found.update({Poly.of(symbol): None for symbol in sorted(value.symbols)})
-    return found
+    naturals: dict[Poly, None] = {}
+    for call, name, value in symbolic_attributes(Graph(values)):
+        if name not in call.operator.reals:
+            naturals |= dict.fromkeys((value, *map(Poly.of, sorted(value.symbols))))
+    return naturals
 
 
-def _polynomials(values: tuple[Value, ...]) -> list[Poly]:
-    """The attributes of a side that are symbolic."""
-    return [
-        value
-        for node in Graph(values).nodes
-        if isinstance(node.call, Call)
-        for _, value in node.call.attributes
-        if isinstance(value, Poly)
-    ]
-
-
-def operators_in(values: tuple[Value, ...]) -> int:
+def operators_in(values: Outputs) -> int:
     """The number of operators of a side."""
     return sum(not node.is_leaf for node in Graph(values).nodes)
 
 
-def input_ranks(values: tuple[Value, ...]) -> tuple[tuple[str, int], ...]:
+def input_ranks(values: Outputs) -> tuple[tuple[str, int], ...]:
     """The inputs of some values with their ranks, in order of first use."""
     leaves = (node.call for node in Graph(values).leaves)
     return tuple((leaf.name, leaf.rank) for leaf in leaves if isinstance(leaf, Leaf))
 
 
-def side_text(values: tuple[Value, ...]) -> str:
+def side_text(values: Outputs) -> str:
     return ", ".join(print_value(value) for value in values)
 
 

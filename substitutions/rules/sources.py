@@ -1,4 +1,4 @@
-"""Rule files to verify: our own and those of other systems, alike to who decides them.
+"""Reads rule files to verify: our own and those of other systems, as statements to decide.
 
 Our own files are read here with less asked of them than of a library
 (``substitutions.rules.store``): a file written by hand may leave out what a proof adds, and one
@@ -44,7 +44,7 @@ _FIRST_KEY = re.compile(r'"(schema_version|rules|rule)"\s*:')
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StatementOutcome:
     """What was decided of a statement.
 
     ``degrees``: those of parallel operators that it is about, or None for all of them.
@@ -65,18 +65,20 @@ class Statement:
 
     name: str
     text: str
-    judge: Callable[[], Outcome]
+    judge: Callable[[], StatementOutcome]
 
-    def decide(self) -> Outcome:
+    def decide(self) -> StatementOutcome:
         """Decide it; what is too deep to be expanded is unknown."""
         try:
             return self.judge()
         except RecursionError:
-            return Outcome(Verdict.UNKNOWN, "operators nested too deeply", (), None, None, ())
+            return StatementOutcome(
+                Verdict.UNKNOWN, "operators nested too deeply", (), None, None, ()
+            )
 
 
 @dataclass(frozen=True)
-class Source:
+class RuleSource:
     """A rule file with its statements, in its order."""
 
     file: str
@@ -118,7 +120,7 @@ class StatedFile(FileModel):
     rules: tuple[StatedRule, ...] = Field(strict=False)
 
 
-def read_source(path: str | Path) -> Source:
+def read_source(path: str | Path) -> RuleSource:
     """Read a rule file of ours or of another system; which it is shows in its first key.
 
     Raises InputError naming the file and the place where it is wrong.
@@ -128,25 +130,25 @@ def read_source(path: str | Path) -> Source:
     if key is None:
         return _unrecognized(path)
     if key[1] != "rule":
-        return Source(where, _own_statements(where, read_json(path, StatedFile)))
+        return RuleSource(where, _own_statements(where, read_json(path, StatedFile)))
     rules = read_foreign(path).rules
-    return Source(where, tuple(Statement(r.name, "", partial(_foreign, r)) for r in rules))
+    return RuleSource(where, tuple(Statement(r.name, "", partial(_foreign, r)) for r in rules))
 
 
-def _unrecognized(path: str | Path) -> Source:
+def _unrecognized(path: str | Path) -> RuleSource:
     """Say what a file has instead of rules."""
     try:
-        return Source(str(path), _own_statements(str(path), read_json(path, StatedFile)))
+        return RuleSource(str(path), _own_statements(str(path), read_json(path, StatedFile)))
     except InputError as error:
         problem = f"{error.problem} (expected a rule file: {OWN}, or {FOREIGN})"
         raise InputError(error.where, problem) from None
 
 
 def _own_statements(where: str, content: StatedFile) -> tuple[Statement, ...]:
-    found: dict[str, Statement] = {}
+    statements: dict[str, Statement] = {}
     for number, entry in enumerate(content.rules):
         place = f"{where}: rules[{number}]"
-        if entry.name in found:
+        if entry.name in statements:
             raise InputError(place, f"the name {entry.name} is taken by another rule of the file")
         try:
             rule = parse_rule(entry.name, entry.inputs, entry.left, entry.right)
@@ -157,23 +159,25 @@ def _own_statements(where: str, content: StatedFile) -> tuple[Statement, ...]:
         if unbound := sorted(variables(rule.right) - variables(rule.left)):
             problem = f"input {unbound[0]} stands on the right side only"
             raise InputError(place, f"rule {rule.name}: {problem}")
-        found[rule.name] = Statement(rule.name, rule.text, partial(_own, rule))
-    return tuple(found.values())
+        statements[rule.name] = Statement(rule.name, rule.text, partial(_own, rule))
+    return tuple(statements.values())
 
 
-def _own(rule: Rule) -> Outcome:
+def _own(rule: Rule) -> StatementOutcome:
     """Inputs have any degrees, and so has what is proved of them."""
     decision = decide(rule.left, rule.right, rule.requirements)
     proofs = (decision,) if decision.verdict is Verdict.PROVED else ()
-    found = decision.counterexample
-    return Outcome(decision.verdict, decision.reason, decision.conditions, None, found, proofs)
+    refuting = decision.counterexample
+    return StatementOutcome(
+        decision.verdict, decision.reason, decision.conditions, None, refuting, proofs
+    )
 
 
-def _foreign(rule: ForeignRule) -> Outcome:
-    found = decide_foreign(rule)
-    stated = re.findall(r"\d+", found.degrees)
-    degrees = None if found.degrees in (ALL, "") else tuple(map(int, stated))
-    proofs = tuple(d for d in found.decisions if d.verdict is Verdict.PROVED)
-    return Outcome(
-        found.verdict, found.reason, found.conditions, degrees, found.counterexample, proofs
+def _foreign(rule: ForeignRule) -> StatementOutcome:
+    decided = decide_foreign(rule)
+    stated = re.findall(r"\d+", decided.degrees)
+    degrees = None if decided.degrees in (ALL, "") else tuple(map(int, stated))
+    proofs = tuple(d for d in decided.decisions if d.verdict is Verdict.PROVED)
+    return StatementOutcome(
+        decided.verdict, decided.reason, decided.conditions, degrees, decided.counterexample, proofs
     )

@@ -1,11 +1,11 @@
-"""A rule in one line for readers, in which axes have names and positions are told by them.
+"""Prints a rule in one line for readers: axes have names, and positions are told by them.
 
     f(partition(x[a..., i, b...], i, k)) = partition(f(x), i, k)
 
 An input states its axes where it first occurs, and so does a result whose new axes are spoken of:
 ``expand(x[a..., b...], j, size)[a..., j, b...]``. Axes that have to be of one size have one name;
-``a...`` is any number of axes, ``|i|`` the size of one. Degrees and symbols stand without the
-names of their attributes; ``f``, ``g`` and ``h`` are any element-wise operators.
+``a...`` is any number of axes, ``|i|`` the size of one. Degrees and symbols stand without the names
+of their attributes; ``f``, ``g`` and ``h`` are any element-wise operators.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from pcg.disjoint import DisjointSets
 from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.graph.pairs import GraphPair, Outputs, both, ports, symbolic_attributes
 from pcg.language.poly import Poly
 from pcg.ops.stand_ins import STAND_INS
-from pcg.types.operator import Call
-from pcg.types.operator import Value as Attribute
-from verifier.trusted.sizes.runs import Group, Place
+from pcg.types.operator import Attribute
+from verifier.trusted.sizes.runs import Group, ValueDim
 
 RUN_NAMES = "abcde"
 AXIS_NAMES = "ijmnpqrl"
@@ -26,63 +27,48 @@ FUNCTION_NAMES = "fgh"
 _SIZE = re.compile(r"\|(\w+)\.(\d+)\|")
 
 
-def statement(left: Sequence[Value], right: Sequence[Value], runs: Sequence[Group]) -> str:
+def statement(pair: GraphPair, runs: Sequence[Group]) -> str:
     """Both sides with their axes named."""
-    sides = (tuple(left), tuple(right))
-    axes = _SameAxes(sides)
-    words = _Words(axes, _axis_names(sides, runs, axes), _functions(sides))
-    return " = ".join(words.side(side) for side in sides)
+    axes = _SameAxes(pair)
+    words = _Words(axes, _axis_names(pair, runs, axes), _functions(pair))
+    return " = ".join(words.side(side) for side in pair)
 
 
 class _SameAxes:
     """Which dimensions have to be of one size, and what their positions in equations suggest."""
 
-    def __init__(self, sides: tuple[tuple[Value, ...], tuple[Value, ...]]) -> None:
-        self._parent: dict[Place, Place] = {}
-        self.hints: dict[Place, str] = {}
+    def __init__(self, pair: GraphPair) -> None:
+        same = DisjointSets[ValueDim]()
+        self.root, self._join = same.root, same.join
+        self.hints: dict[ValueDim, str] = {}
         self.leaves: dict[str, Node] = {}
-        for node in Graph((*sides[0], *sides[1])).nodes:
+        for node in both(pair).nodes:
             if isinstance(node.call, Leaf):
                 self.leaves[node.call.name] = node
             else:
                 self._visit(node)
-        for a, b in zip(*sides, strict=True):
+        for a, b in zip(*pair, strict=True):
             for dim in range(a.rank):
                 self._join((a, dim), (b, dim))
 
     def _visit(self, node: Node) -> None:
         """Join what has one index in the equation of an operator."""
         template = node.operator_call.operator.template
-        known: dict[str, Place] = {}
+        known: dict[str, ValueDim] = {}
         named = {n for part in template.placing for d in part.dims if not d.run for n in d.names}
-        for value, dims in zip(_values_of(node), _dimensions(node), strict=True):
+        for value, dims in zip((*node.inputs, *ports(node)), _dimensions(node), strict=True):
             for dim, names in enumerate(dims):
                 if len(names) == 1:
                     self._join((value, dim), known.setdefault(names[0], (value, dim)))
                     if names[0] in named:
                         self.hints.setdefault((value, dim), names[0])
 
-    def root(self, place: Place) -> Place:
-        while (parent := self._parent.get(place, place)) != place:
-            place = parent
-        return place
-
-    def _join(self, a: Place, b: Place) -> None:
-        a, b = self.root(a), self.root(b)
-        if a != b:
-            self._parent[a] = b
-
-    def suggested(self) -> dict[Place, str]:
+    def suggested(self) -> dict[ValueDim, str]:
         """For each axis the first name that an equation has for it."""
-        found: dict[Place, str] = {}
+        names: dict[ValueDim, str] = {}
         for place, name in self.hints.items():
-            found.setdefault(self.root(place), name)
-        return found
-
-
-def _values_of(node: Node) -> tuple[Value, ...]:
-    """The operands of a node, then its outputs."""
-    return (*node.inputs, *(node.value(port) for port in range(len(node.ranks))))
+            names.setdefault(self.root(place), name)
+        return names
 
 
 def _dimensions(node: Node) -> Iterator[tuple[tuple[str, ...], ...]]:
@@ -92,26 +78,23 @@ def _dimensions(node: Node) -> Iterator[tuple[tuple[str, ...], ...]]:
         yield tuple(dim.names for dim in part.dims)
 
 
-def _axis_names(
-    sides: tuple[tuple[Value, ...], tuple[Value, ...]], runs: Sequence[Group], axes: _SameAxes
-) -> dict[Place, str]:
+def _axis_names(pair: GraphPair, runs: Sequence[Group], axes: _SameAxes) -> dict[ValueDim, str]:
     """A name for each axis: of inputs in order of use, then of results."""
-    taken = {*axes.leaves, *_symbols(sides)}
+    taken = {*axes.leaves, *_symbols(pair)}
     suggested = axes.suggested()
-    found: dict[Place, str] = {}
+    names: dict[ValueDim, str] = {}
     for group in runs:
         name, dim = group[0]
         root = axes.root((axes.leaves[name].value(), dim))
-        found.setdefault(root, _fresh(RUN_NAMES, taken) + "...")
-    for node in Graph((*sides[0], *sides[1])).nodes:
-        values = [node.value(port) for port in range(len(node.ranks))]
-        for place in ((value, dim) for value in values for dim in range(value.rank)):
+        names.setdefault(root, _fresh(RUN_NAMES, taken) + "...")
+    for node in both(pair).nodes:
+        for place in ((value, dim) for value in ports(node) for dim in range(value.rank)):
             root = axes.root(place)
             hint = suggested.get(root, "")
-            if root not in found:
+            if root not in names:
                 short = len(hint) == 1 and hint not in taken and hint not in RUN_NAMES
-                found[root] = _fresh(hint if short else AXIS_NAMES, taken)
-    return found
+                names[root] = _fresh(hint if short else AXIS_NAMES, taken)
+    return names
 
 
 def _fresh(names: str, taken: set[str]) -> str:
@@ -126,20 +109,15 @@ def _fresh(names: str, taken: set[str]) -> str:
         number += 1
 
 
-def _symbols(sides: tuple[tuple[Value, ...], tuple[Value, ...]]) -> set[str]:
-    values = (
-        value
-        for node in Graph((*sides[0], *sides[1])).nodes
-        if isinstance(node.call, Call)
-        for _, value in node.call.attributes
-    )
-    return {s for value in values if isinstance(value, Poly) for s in value.symbols}
+def _symbols(pair: GraphPair) -> set[str]:
+    attributes = symbolic_attributes(both(pair))
+    return {symbol for _, _, value in attributes for symbol in value.symbols}
 
 
-def _functions(sides: tuple[tuple[Value, ...], tuple[Value, ...]]) -> dict[str, str]:
+def _functions(pair: GraphPair) -> dict[str, str]:
     """A letter for each stand-in."""
-    nodes = Graph((*sides[0], *sides[1])).nodes
-    taken = {node.leaf.name for node in nodes if node.is_leaf} | _symbols(sides)
+    nodes = both(pair).nodes
+    taken = {node.leaf.name for node in nodes if node.is_leaf} | _symbols(pair)
     used = [name for name in STAND_INS if any(node.name == name for node in nodes)]
     return {name: _fresh(FUNCTION_NAMES, taken) for name in used}
 
@@ -147,7 +125,9 @@ def _functions(sides: tuple[tuple[Value, ...], tuple[Value, ...]]) -> dict[str, 
 class _Words:
     """Prints values; what has stated its axes once does not do so again."""
 
-    def __init__(self, axes: _SameAxes, names: dict[Place, str], functions: dict[str, str]) -> None:
+    def __init__(
+        self, axes: _SameAxes, names: dict[ValueDim, str], functions: dict[str, str]
+    ) -> None:
         self._axes, self._names, self._functions = axes, names, functions
         self._stated: set[Value] = set()
         self._inputs = {
@@ -156,17 +136,17 @@ class _Words:
             for dim in range(node.leaf.rank)
         }
 
-    def side(self, values: tuple[Value, ...]) -> str:
+    def side(self, values: Outputs) -> str:
         spoken = self._spoken_of(values)
         return ", ".join(self._value(value, spoken) for value in values)
 
-    def _spoken_of(self, values: tuple[Value, ...]) -> frozenset[Place]:
+    def _spoken_of(self, values: Outputs) -> frozenset[ValueDim]:
         """The axes of results, and of no input, that attributes name."""
         nodes = (node for node in Graph(values).nodes if not node.is_leaf)
         places = (place for node in nodes for place in _positions(node).values())
         return frozenset(self._axes.root(place) for place in places) - self._inputs
 
-    def _value(self, value: Value, spoken: frozenset[Place]) -> str:
+    def _value(self, value: Value, spoken: frozenset[ValueDim]) -> str:
         node = value.node
         if isinstance(node.call, Leaf):
             return node.call.name + self._brackets(value)
@@ -187,7 +167,7 @@ class _Words:
         self._stated.add(value)
         return f"[{', '.join(self._name((value, dim)) for dim in range(value.rank))}]"
 
-    def _name(self, place: Place) -> str:
+    def _name(self, place: ValueDim) -> str:
         """The name of an axis; with a stroke where an earlier one of the tensor is as long."""
         value, dim = place
         root = self._axes.root(place)
@@ -208,14 +188,15 @@ class _Words:
         return f"|{self._name((leaf.value(), int(match[2])))}|"
 
 
-def _positions(node: Node) -> dict[str, Place]:
+def _positions(node: Node) -> dict[str, ValueDim]:
     """The attributes that say where an axis is, with the dimension that they speak of."""
     call = node.operator_call
-    found: dict[str, Place] = {}
-    for value, declared in zip(_values_of(node), call.operator.template.placing, strict=True):
+    places: dict[str, ValueDim] = {}
+    values, placing = (*node.inputs, *ports(node)), call.operator.template.placing
+    for value, declared in zip(values, placing, strict=True):
         for dim in declared.dims:
             if dim.position is not None:
-                found.setdefault(dim.position, (value, call.integer(dim.position)))
+                places.setdefault(dim.position, (value, call.integer(dim.position)))
     if "dim" in call.values:
-        found["dim"] = (node.inputs[0], call.integer("dim"))
-    return found
+        places["dim"] = (node.inputs[0], call.integer("dim"))
+    return places

@@ -1,7 +1,7 @@
-"""The rule library on disk: ``generated_rules/rules.json``.
+"""Reads and writes the rule library on disk: ``generated_rules/rules.json``.
 
-Each rule is stored with its verdict and the record of its proof; a library holds proved rules
-only. It records what it was made from and with: the operator definitions, where these differ it is
+Each rule is stored with its verdict and the record of its proof; a library holds proved rules only.
+It records what it was made from and with: the operator definitions, where these differ it is
 refused, the options of the generator, and the versions of what decided.
 
 What a rule's use follows from is stored for readers and not believed: a file whose ``runs`` are no
@@ -14,7 +14,7 @@ import json
 import platform
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -32,9 +32,9 @@ from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.plan.text import print_value
 from substitutions.rules.expand import Expander, Usable, any_direction
-from substitutions.rules.origins import Kind
+from substitutions.rules.origins import OriginKind
 from substitutions.rules.rule import Family, Rule, parse_rule, side_text
-from substitutions.rules.uses import Direction, Way, directions
+from substitutions.rules.uses import Direction, ReadingOrder, directions
 from verifier.grammar import MAX_RANK
 from verifier.trusted.sizes.runs import Group, free_runs
 
@@ -54,16 +54,16 @@ class ProofFile(FileModel):
 
 
 class CreatedFile(FileModel):
-    """A value that a rule makes of few of its inputs, and what it is to them (``uses.Kind``)."""
+    """A value that a rule makes of few of its inputs, and what it is to them (``OriginKind``)."""
 
     value: str
-    kind: Kind
+    kind: OriginKind
 
 
 class DirectionFile(FileModel):
     """One way to apply a rule (``uses.Direction``)."""
 
-    way: Way
+    way: ReadingOrder
     applicable: bool
     unbound: tuple[str, ...] = Field(strict=False)
     free: tuple[str, ...] = Field(strict=False)
@@ -127,9 +127,7 @@ class Library:
     def concrete(self, graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
         """The rules at the ranks and for the operators of a graph (``substitutions.rules.expand``);
         the same tuple for graphs that ask for the same. ``usable``: the directions that count."""
-        most = max((rank for node in graph.nodes for rank in node.ranks), default=0)
-        names = frozenset(node.name for node in graph.nodes if not node.is_leaf)
-        return self._expander.concrete(most, names, usable)
+        return self._expander.concrete(graph, usable)
 
     @cached_property
     def _expander(self) -> Expander:
@@ -219,17 +217,13 @@ def parse_entry(entry: RuleFile) -> Rule:
     """A rule as a library has it. Raises InputError where it cannot be read, or where an axis that
     may be any number of axes is none that can."""
     rule = parse_rule(entry.name, entry.inputs, entry.left, entry.right)
-    runs = parse_runs(rule, entry.runs)
-    return Rule(
-        rule.name,
-        rule.inputs,
-        rule.left,
-        rule.right,
-        entry.conditions,
-        runs,
-        entry.family,
-        entry.derived,
-        entry.requires,
+    return replace(
+        rule,
+        conditions=entry.conditions,
+        runs=parse_runs(rule, entry.runs),
+        family=entry.family,
+        derived=entry.derived,
+        requires=entry.requires,
     )
 
 
@@ -239,14 +233,14 @@ def parse_runs(rule: Rule, runs: Iterable[tuple[str, ...]]) -> tuple[Group, ...]
         free = {run_text(group): group for group in free_runs(rule.left, rule.right)}
     except (OperatorError, EquationError) as error:
         raise InputError(f"rule {rule.name}", str(error)) from error
-    found: list[Group] = []
+    groups: list[Group] = []
     for text in runs:
         group = free.pop(text, None)
         if group is None:
             problem = f"no axis {', '.join(text) or 'of nothing'} may be any number of axes"
             raise InputError(f"rule {rule.name}", problem)
-        found.append(group)
-    return tuple(found)
+        groups.append(group)
+    return tuple(groups)
 
 
 def run_text(group: Group) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""Attribute symbols of a pair of graphs: told apart where they need not be equal, then solved for.
+"""Tells the attribute symbols of a pair apart where they need not be equal, and solves for them.
 
-The enumeration gives attributes of equal value one symbol. Here every operator gets symbols of its
-own for the sizes among its attributes; if the pair is still equal, the sizes of the outputs say how
-they hang together (``at2 = at``, ``at = |x.0|``), and what is solved for is put in. A symbol that
-sizes do not determine (where a slice starts) has to stay shared.
+Method: the enumeration gives attributes of equal value one symbol. Here every operator gets symbols
+of its own for the sizes among its attributes; if the pair is still equal, the sizes of the outputs
+say how they hang together (``at2 = at``, ``at = |x.0|``), and what is solved for is put in. A
+symbol that sizes do not determine (where a slice starts) has to stay shared.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from pcg.errors import OperatorError
-from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.graph import Graph, Node
+from pcg.graph.pairs import GraphPair, Outputs, remade, with_polynomials
 from pcg.language.poly import Poly
-from pcg.types.operator import Call
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call
 from substitutions.rules.rule import attribute_symbols
 from verifier.trusted.errors import Unsolvable
 from verifier.trusted.sizes.sizes import SizeEquation, Sizes, pair_sizes
 
-Side = tuple[Value, ...]
-Pair = tuple[Side, Side]
 
-
-def variants(pair: Pair) -> Iterator[Pair]:
+def variants(pair: GraphPair) -> Iterator[GraphPair]:
     """The pair with symbols told apart, as far as sizes determine them, then as it is; then with
     axes in a single group where they are divided into groups."""
     apart = told_apart(pair)
@@ -41,32 +38,27 @@ def variants(pair: Pair) -> Iterator[Pair]:
         yield whole
 
 
-def told_apart(pair: Pair, keep: frozenset[str] = frozenset()) -> Pair:
+def told_apart(pair: GraphPair, keep: frozenset[str] = frozenset()) -> GraphPair:
     """Each operator with its own symbols for sizes, but for attributes named in ``keep``."""
     numbers = count(1)
-    sides: list[Side] = []
-    for side in pair:
-        new: dict[Node, Node] = {}
-        for node in Graph(side).nodes:
-            if node.is_leaf:
-                new[node] = node
-                continue
-            call = node.operator_call
-            own: list[tuple[str, Attribute]] = []
-            for name, value in call.attributes:
-                fresh = name in call.operator.sizes and name not in keep
-                if fresh and isinstance(value, Poly) and value.symbol:
-                    value = Poly.of(f"{name}{next(numbers) + 100}")
-                own.append((name, value))
-            inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
-            new[node] = Node(Call(call.operator, tuple(own)), inputs)
-        sides.append(tuple(Value(new[v.node], v.port) for v in side))
-    return sides[0], sides[1]
+
+    def make(node: Node, inputs: Outputs) -> Node:
+        if not isinstance(node.call, Call):
+            return node
+        own: list[tuple[str, Attribute]] = []
+        for name, value in node.call.attributes:
+            fresh = name in node.call.operator.sizes and name not in keep
+            if fresh and isinstance(value, Poly) and value.symbol:
+                value = Poly.of(f"{name}{next(numbers) + 100}")
+            own.append((name, value))
+        return Node(Call(node.call.operator, tuple(own)), inputs)
+
+    return remade(Graph(pair[0]), make), remade(Graph(pair[1]), make)
 
 
-def single_groups(pair: Pair) -> Pair:
+def single_groups(pair: GraphPair) -> GraphPair:
     """The pair with the size of an axis for each symbol that divides it, where sizes tell it."""
-    found: dict[str, Poly] = {}
+    lengths: dict[str, Poly] = {}
     for side in pair:
         sizes = Sizes()
         try:
@@ -74,11 +66,11 @@ def single_groups(pair: Pair) -> Pair:
         except (Unsolvable, OperatorError):
             continue
         for symbol, size in _divided(side, sizes):
-            found.setdefault(symbol, size)
-    return replaced(pair, found)
+            lengths.setdefault(symbol, size)
+    return replaced(pair, lengths)
 
 
-def _divided(side: Side, sizes: Sizes) -> Iterator[tuple[str, Poly]]:
+def _divided(side: Outputs, sizes: Sizes) -> Iterator[tuple[str, Poly]]:
     """The attribute symbols that divide an axis, with its size in sizes of inputs."""
     for node in Graph(side).nodes:
         if not isinstance(node.call, Call):
@@ -95,7 +87,7 @@ def _divided(side: Side, sizes: Sizes) -> Iterator[tuple[str, Poly]]:
                         yield given.symbol, plain
 
 
-def undetermined(pair: Pair) -> frozenset[str]:
+def undetermined(pair: GraphPair) -> frozenset[str]:
     """The symbols that one side has alone, and that sizes do not express by the other's."""
     solved = solution(pair)
     if solved is None:
@@ -106,18 +98,18 @@ def undetermined(pair: Pair) -> frozenset[str]:
     return frozenset(s for s in missing if not s.startswith("|"))
 
 
-def solution(pair: Pair, equal: Sequence[SizeEquation] = ()) -> dict[str, Poly] | None:
+def solution(pair: GraphPair, equal: Sequence[SizeEquation] = ()) -> dict[str, Poly] | None:
     """The attribute symbols that are equal to other sizes; None where nothing fits."""
     try:
         sizes, _ = pair_sizes(*pair, equal)
     except (Unsolvable, OperatorError):
         return None
-    found: dict[str, Poly] = {}
+    solved: dict[str, Poly] = {}
     for symbol in attribute_symbols((*pair[0], *pair[1])):
         value = sizes.resolve(Poly.of(symbol))
         if value != Poly.of(symbol) and _is_plain(value, sizes):
-            found[symbol] = value
-    return found
+            solved[symbol] = value
+    return solved
 
 
 def _is_plain(value: Poly, sizes: Sizes) -> bool:
@@ -126,26 +118,17 @@ def _is_plain(value: Poly, sizes: Sizes) -> bool:
     return made_up.isdisjoint(value.symbols) and not value.symbols & {"|"}
 
 
-def settled(pair: Pair, equal: Sequence[SizeEquation] = ()) -> Pair:
+def settled(pair: GraphPair, equal: Sequence[SizeEquation] = ()) -> GraphPair:
     """The pair with what its symbols are equal to in their place, where sizes are equal so."""
     solved = solution(pair, equal)
     return replaced(pair, solved) if solved else pair
 
 
-def replaced(pair: Pair, values: Mapping[str, Poly]) -> Pair:
+def replaced(pair: GraphPair, values: Mapping[str, Poly]) -> GraphPair:
     """The pair with symbols replaced."""
-    return _replaced(pair[0], values), _replaced(pair[1], values)
 
-
-def _replaced(side: Sequence[Value], values: Mapping[str, Poly]) -> Side:
-    new: dict[Node, Node] = {}
-    for node in Graph(tuple(side)).nodes:
+    def make(node: Node, inputs: Outputs) -> Node:
         call = node.call
-        if isinstance(call, Call):
-            own = tuple(
-                (name, value.substitute(values) if isinstance(value, Poly) else value)
-                for name, value in call.attributes
-            )
-            call = Call(call.operator, own)
-        new[node] = Node(call, tuple(Value(new[v.node], v.port) for v in node.inputs))
-    return tuple(Value(new[v.node], v.port) for v in side)
+        return Node(with_polynomials(call, values) if isinstance(call, Call) else call, inputs)
+
+    return remade(Graph(pair[0]), make), remade(Graph(pair[1]), make)

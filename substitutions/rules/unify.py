@@ -1,8 +1,9 @@
-"""One pair of graphs as an instance of another: what its inputs, symbols and stand-ins stand for.
+"""Unifies a general pair of graphs with a special one: what its parts stand for.
 
-A match binds each input of the general pair to a value of the special one, each attribute symbol
-to an attribute and each stand-in to an operator with its attributes. Operands of a commutative
-operator match in either order. All matches are found, so that a choice that fails later is undone.
+Method: backtracking. A match binds each input of the general pair to a value of the special one,
+each attribute symbol to an attribute and each stand-in to an operator with its attributes. Operands
+of a commutative operator match in either order. Exact: all matches are found, so that a choice that
+fails later is undone. Complexity: exponential in the commutative operators.
 """
 
 from __future__ import annotations
@@ -13,21 +14,19 @@ from functools import cache, lru_cache
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Leaf, Node, Value
+from pcg.graph.pairs import GraphPair
 from pcg.language.poly import Poly
 from pcg.ops.stand_ins import STAND_INS, stand_in
-from pcg.types.operator import Call, Operator
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call, Operator
 from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.sizes import Sizes, input_size, pair_sizes
 
-Side = tuple[Value, ...]
-Pair = tuple[Side, Side]
 OPEN = "?"
 """A symbol of the general pair that no attribute is by itself."""
 
 
 @dataclass(frozen=True)
-class Binding:
+class Unifier:
     """What the parts of a general pair stand for. ``asked``: attributes that are sums, products or
     sizes of inputs, with what they have to be equal to."""
 
@@ -37,18 +36,18 @@ class Binding:
     asked: tuple[tuple[Poly, Attribute], ...] = ()
 
 
-def unifiers(form: Pair, special: Pair, *, loose: bool = False) -> Iterator[Binding]:
+def unifiers(form: GraphPair, special: GraphPair, *, loose: bool = False) -> Iterator[Unifier]:
     """The ways in which ``special`` is ``form`` with its parts replaced, its outputs in order.
     ``loose``: ranks and the positions of axes may differ, and ``asked`` is not looked at."""
     pairs = [pair for a, b in zip(form, special, strict=True) for pair in zip(a, b, strict=True)]
-    for binding in _unified(tuple(pairs), Binding(), loose):
+    for binding in _unified(tuple(pairs), Unifier(), loose):
         if loose or not binding.asked or _fits(binding, special):
             yield binding
 
 
 def _unified(
-    pairs: tuple[tuple[Value, Value], ...], binding: Binding, loose: bool
-) -> Iterator[Binding]:
+    pairs: tuple[tuple[Value, Value], ...], binding: Unifier, loose: bool
+) -> Iterator[Unifier]:
     if not pairs:
         yield binding
         return
@@ -75,17 +74,17 @@ def _orders(node: Node) -> Iterator[tuple[Value, ...]]:
         yield node.inputs[::-1]
 
 
-def _with_value(leaf: Leaf, given: Value, binding: Binding, loose: bool) -> Binding | None:
+def _with_value(leaf: Leaf, given: Value, binding: Unifier, loose: bool) -> Unifier | None:
     known = binding.values.get(leaf.name)
     if known is not None:
         return binding if known == given else None
     if not loose and leaf.rank != given.rank:
         return None
     values = {**binding.values, leaf.name: given}
-    return Binding(values, binding.symbols, binding.calls, binding.asked)
+    return Unifier(values, binding.symbols, binding.calls, binding.asked)
 
 
-def _with_call(pattern: Call, given: Call, binding: Binding, loose: bool) -> Binding | None:
+def _with_call(pattern: Call, given: Call, binding: Unifier, loose: bool) -> Unifier | None:
     if pattern.operator != given.operator:
         covered = pattern.name in STAND_INS and stand_in(given.operator) is pattern.operator
         if not covered:
@@ -95,13 +94,13 @@ def _with_call(pattern: Call, given: Call, binding: Binding, loose: bool) -> Bin
         if known is not None:
             return binding if known == given else None
         calls = {**binding.calls, pattern.name: given}
-        return Binding(binding.values, binding.symbols, calls, binding.asked)
+        return Unifier(binding.values, binding.symbols, calls, binding.asked)
     if not pattern.attributes and not given.attributes:
         return binding
     return _with_attributes(pattern, given, binding, loose)
 
 
-def _with_attributes(pattern: Call, given: Call, binding: Binding, loose: bool) -> Binding | None:
+def _with_attributes(pattern: Call, given: Call, binding: Unifier, loose: bool) -> Unifier | None:
     if len(pattern.attributes) != len(given.attributes):
         return None
     places = _places(pattern.operator)
@@ -117,7 +116,7 @@ def _with_attributes(pattern: Call, given: Call, binding: Binding, loose: bool) 
                 return None
         else:
             asked.append((wanted, value))
-    return Binding(binding.values, symbols, binding.calls, tuple(asked))
+    return Unifier(binding.values, symbols, binding.calls, tuple(asked))
 
 
 @cache
@@ -132,7 +131,7 @@ def _plain(value: Attribute) -> Attribute:
     return value if constant is None else constant
 
 
-def _fits(binding: Binding, special: Pair) -> bool:
+def _fits(binding: Unifier, special: GraphPair) -> bool:
     """Whether what is asked of attributes holds, by what the shapes of the special pair say of
     sizes; a symbol that is left open is chosen so that it does."""
     sizes = _sizes(special)
@@ -154,17 +153,17 @@ def _fits(binding: Binding, special: Pair) -> bool:
     return True
 
 
-def _known_sizes(binding: Binding, sizes: Sizes | None) -> dict[str, Poly]:
+def _known_sizes(binding: Unifier, sizes: Sizes | None) -> dict[str, Poly]:
     """The sizes of what the inputs of the general pair stand for."""
-    found: dict[str, Poly] = {}
+    sizes_of_inputs: dict[str, Poly] = {}
     for name, bound in binding.values.items():
         if isinstance(bound.node.call, Leaf):
             leaf = bound.node.call.name
             shape = tuple(Poly.of(input_size(leaf, dim)) for dim in range(bound.rank))
         else:
             shape = sizes.shape(bound) if sizes else ()
-        found |= {input_size(name, dim): size for dim, size in enumerate(shape)}
-    return found
+        sizes_of_inputs |= {input_size(name, dim): size for dim, size in enumerate(shape)}
+    return sizes_of_inputs
 
 
 def _solved(left: Poly) -> Poly | None:
@@ -175,7 +174,7 @@ def _solved(left: Poly) -> Poly | None:
 
 
 @lru_cache(maxsize=256)
-def _sizes(pair: Pair) -> Sizes | None:
+def _sizes(pair: GraphPair) -> Sizes | None:
     """The sizes of a pair, as far as they are solved for; None where there are none."""
     try:
         return pair_sizes(*pair, ())[0]

@@ -1,4 +1,4 @@
-"""Direction and use of a rule: which way it can be applied, and what it computes anew.
+"""Works out how a rule can be used: in which direction, and what it computes anew.
 
 Read from left to right or back, a rule can be applied where matching the one side determines the
 other but for what is free to choose. Some of what it makes reads few inputs only, and may read
@@ -18,7 +18,8 @@ from typing import Literal
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, topological
-from substitutions.rules.origins import Kind, kind_of
+from pcg.graph.pairs import Outputs
+from substitutions.rules.origins import OriginKind, kind_of
 from substitutions.rules.rule import Rule, variables
 from verifier.agreement import Agreement, agree, typed_sides
 from verifier.concrete import Origin
@@ -27,7 +28,7 @@ from verifier.trusted.errors import Undecided, Unsolvable
 from verifier.trusted.sizes.degrees import Typing
 from verifier.trusted.sizes.sizes import Sizes, input_size, pair_sizes
 
-Way = Literal["left to right", "right to left"]
+ReadingOrder = Literal["left to right", "right to left"]
 INSTANCES = 2
 """At how many choices of sizes it is looked where elements come from."""
 
@@ -37,7 +38,7 @@ class Created:
     """A value that a rule makes of few of its inputs, and what it is to them."""
 
     value: Value
-    kind: Kind
+    kind: OriginKind
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Direction:
     what the new side asks beyond the old. ``created``: see ``Created``.
     """
 
-    way: Way
+    way: ReadingOrder
     applicable: bool
     unbound: tuple[str, ...]
     free: tuple[str, ...]
@@ -100,7 +101,7 @@ class _Known:
         return self._typed is not None and self.sizes is not None
 
 
-def _direction(known: _Known, way: Way, origins: Sequence[Origin]) -> Direction:
+def _direction(known: _Known, way: ReadingOrder, origins: Sequence[Origin]) -> Direction:
     rule = known.rule
     return Direction(
         way,
@@ -112,39 +113,31 @@ def _direction(known: _Known, way: Way, origins: Sequence[Origin]) -> Direction:
     )
 
 
-def conditions(rule: Rule) -> tuple[str, ...]:
-    """What typing asks of the right side beyond the left; nothing where no types fit."""
-    return _conditions(_Known(rule))
-
-
 def _conditions(known: _Known) -> tuple[str, ...]:
+    """What typing asks of the right side beyond the left; nothing where no types fit."""
     if not known.fits or known.sizes is None:
         return ()
     _, asked = known.sizes
     return asked if known.agreed is None else asked + known.agreed[0].conditions
 
 
-def created(rule: Rule) -> tuple[Created, ...]:
+def _created(rule: Rule, origins: Sequence[Origin]) -> tuple[Created, ...]:
     """The values of the right side that the left does not have and that read fewer inputs than the
     whole; of these, the ones that are no part of another. Cuts and copies alone are none."""
-    return _created(rule, tuple(_origins(_Known(rule))))
-
-
-def _created(rule: Rule, origins: Sequence[Origin]) -> tuple[Created, ...]:
-    found = tuple(_partial_values(rule))
-    kinds: dict[Value, set[Kind]] = {value: set() for value in found}
-    for origin in origins if found else ():
+    values = tuple(_partial_values(rule))
+    kinds: dict[Value, set[OriginKind]] = {value: set() for value in values}
+    for origin in origins if values else ():
         symbols = {s: int(v) for s, v in origin.symbols.items() if s not in origin.reals}
         shapes = {
             name: tuple(symbols[input_size(name, dim)] for dim in range(rank))
             for name, rank in rule.inputs
         }
-        for value in found:
+        for value in values:
             kinds[value].add(kind_of(value, shapes, symbols))
     return tuple(Created(value, _in_all(kind)) for value, kind in kinds.items())
 
 
-def _in_all(kinds: set[Kind]) -> Kind:
+def _in_all(kinds: set[OriginKind]) -> OriginKind:
     """What a value is at all sizes, by what it is at some; computed, if none is known."""
     if not kinds or "computed" in kinds:
         return "computed"
@@ -168,7 +161,7 @@ def _partial_values(rule: Rule) -> Iterator[Value]:
             pending += reversed(value.node.inputs)
 
 
-def _values(side: tuple[Value, ...]) -> frozenset[Value]:
+def _values(side: Outputs) -> frozenset[Value]:
     nodes = Graph(side).nodes
     return frozenset((*side, *(value for node in nodes for value in node.inputs)))
 

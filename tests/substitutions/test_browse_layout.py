@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from substitutions.browse.layout import GAP, Layout, Wire, increasing, layout
+from substitutions.browse.layout import GAP, BoxLayout, Wire, increasing, layout
 
 
 @st.composite
@@ -22,7 +22,7 @@ def graphs(draw) -> tuple[list[float], list[Wire], list[int]]:
     return widths, wires, [box for box in range(len(widths)) if box not in read]
 
 
-def rows(found: Layout) -> dict[int, list[int]]:
+def rows(found: BoxLayout) -> dict[int, list[int]]:
     by_layer: dict[int, list[int]] = {}
     for box, layer in enumerate(found.layers):
         by_layer.setdefault(layer, []).append(box)

@@ -207,5 +207,5 @@ def test_what_a_cut_along_a_reduced_axis_takes_is_in_the_library(
     such a cut is replayed with the decompositions themselves (``test_decompose``)."""
     found = decompositions(OPERATORS[name])
     rules = [General(rule.left, rule.right, rule.runs) for rule in library.rules]
-    wanted = [General(pair.left, pair.right) for pair in found]
+    wanted = [General(*pair) for pair in found]
     assert any(is_instance(pair, rule) for pair in wanted for rule in rules)

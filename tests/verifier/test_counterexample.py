@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.cases import check_each
 from support.graphs.operators import known_within
-from support.rules.refuted import Side, first, lines, refute
+from support.rules.refuted import Outputs, first, lines, refute
 from support.rules.rule_files import parse
 
 from pcg.graph.graph import Graph, Node, Value
@@ -33,7 +33,7 @@ def tried(
     return instances(left, right, sizes_of(left, right), degrees, fixed)
 
 
-def sizes_of(left: Side, right: Side) -> Sizes:
+def sizes_of(left: Outputs, right: Outputs) -> Sizes:
     sizes = Sizes()
     for node in Graph((*left, *right)).nodes:
         sizes.visit(node)

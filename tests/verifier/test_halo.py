@@ -25,7 +25,7 @@ from pcg.readings.evaluate import evaluate_shards, meaning
 from pcg.readings.ring import PrimeField
 from pcg.types.local import LocalTyping, Window
 from pcg.types.operator import Operator
-from substitutions.generate.algebra.enumerate import Instance, instances
+from substitutions.generate.algebra.enumerate import RankedCall, instances
 from verifier.certificate import certify, write
 from verifier.decide import Decision, Verdict, decide
 from verifier.recheck import Rechecker, certificates
@@ -41,11 +41,11 @@ SLIDING = (
 )
 
 
-def instance_of(name: str) -> Instance:
+def instance_of(name: str) -> RankedCall:
     return next(iter(instances(OPERATORS[name])))
 
 
-def opened(instance: Instance) -> Iterator[tuple[tuple[Window, ...], LocalTyping]]:
+def opened(instance: RankedCall) -> Iterator[tuple[tuple[Window, ...], LocalTyping]]:
     """The typings with one window or more cut."""
     typing = instance.call.typing(instance.ranks)
     for count in range(1, len(typing.windows) + 1):

@@ -17,7 +17,7 @@ from support.rules.judging import (
     judge,
     table,
 )
-from support.rules.mutation import Kind, Mutant, Side, mutants, spread
+from support.rules.mutation import Kind, Mutant, Outputs, mutants, spread
 
 from pcg.ops import OPERATORS
 from pcg.plan.text import parse_values
@@ -42,7 +42,7 @@ ONES = Operator("ones", "out[i < size] = 1", sizes=("size",))
 OWN = {**OPERATORS, "sliced": SLICED, "ones": ONES}
 
 
-def _pair(left: str, right: str, **inputs: int) -> tuple[Side, Side]:
+def _pair(left: str, right: str, **inputs: int) -> tuple[Outputs, Outputs]:
     return parse_values(left, inputs, "left", OWN), parse_values(right, inputs, "right", OWN)
 
 

@@ -27,6 +27,10 @@ from verifier.shrink import Measure, measure, shrink
 LINES = lines()
 
 
+def measured(found: Counterexample) -> Measure:
+    return measure(*replayable(found))
+
+
 def kinds(found: Counterexample) -> str:
     again = difference(*replayable(found))
     assert again is not None
@@ -43,7 +47,7 @@ def test_shrunk_is_a_counterexample_to_the_same_pair():
         instance, found = first(line)
         smaller = shrunk(line)
         assert kinds(smaller) == kinds(found)
-        assert measure(smaller) <= measure(found)
+        assert measured(smaller) <= measured(found)
         assert shrink(instance, found) == smaller
         sides = zip(parse(line), (smaller.left, smaller.right), strict=True)
         assert all(operators(Graph(side)) == operators(parse_graph(text)) for side, text in sides)
@@ -53,8 +57,8 @@ def test_shrunk_is_a_counterexample_to_the_same_pair():
 
 
 def test_shrunk_are_small():
-    before = [measure(first(line)[1]) for line in LINES]
-    after = [measure(shrunk(line)) for line in LINES]
+    before = [measured(first(line)[1]) for line in LINES]
+    after = [measured(shrunk(line)) for line in LINES]
     for name in Measure._fields:
         for when, side in (("before", before), ("after", after)):
             met = [getattr(m, name) for m in side]
@@ -95,7 +99,7 @@ def test_wherever_it_starts_it_ends_at_a_counterexample(line, number, seed):
         assert (ids >= 0).all()
         assert (ids == np.rint(ids)).all()
     assert kinds(smaller) == kinds(found)
-    assert measure(smaller) <= measure(found)
+    assert measured(smaller) <= measured(found)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +114,7 @@ def test_wherever_it_starts_it_ends_at_a_counterexample(line, number, seed):
     ],
 )
 def test_smallest_of_all_is_found(line, expected):
-    assert measure(shrunk(line)) == expected
+    assert measured(shrunk(line)) == expected
 
 
 @pytest.mark.parametrize("budget", range(9))
@@ -123,7 +127,7 @@ def test_no_larger_on_any_budget(monkeypatch, budget):
     assert instance is not None
     assert found is not None
     monkeypatch.setattr(shrinking, "MAX_FOR_TYPES", budget)
-    assert measure(shrink(instance, found)) <= measure(found)
+    assert measured(shrink(instance, found)) <= measured(found)
 
 
 def test_defined_differences_stay_defined():
@@ -152,7 +156,7 @@ def test_degrees_and_symbols_shrink():
     instance, found = first(line + "partition(w, dim=0, degree=k))")
     smaller = shrink(instance, found)
     assert smaller.symbols == (("k", 2),)
-    assert measure(smaller).degrees < measure(found).degrees
+    assert measured(smaller).degrees < measured(found).degrees
 
 
 @pytest.mark.parametrize("budget", [8, shrinking.MAX_EVALUATIONS])
@@ -165,7 +169,7 @@ def test_without_an_origin_values_shrink(monkeypatch, budget):
         smaller = shrink(replace(instance, origin=None), found)
     assert 1 < evaluated.call_count <= budget
     assert smaller.inputs == found.inputs
-    assert measure(smaller).nonzero < measure(found).nonzero
+    assert measured(smaller).nonzero < measured(found).nonzero
     assert kinds(smaller) == "value"
 
 

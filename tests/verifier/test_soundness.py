@@ -12,6 +12,7 @@ from support.graphs.instances import agree, agree_nearly, random_instance
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, rebuild
+from pcg.graph.pairs import Outputs
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.types.operator import Call
@@ -23,10 +24,9 @@ RULES = load_library().rules
 INSTANCES = 3
 EXAMPLES = 70
 UNDECIDED = Decision(Verdict.UNKNOWN, "the types differ")
-Side = tuple[Value, ...]
 
 
-def _operators(side: Side) -> list[Node]:
+def _operators(side: Outputs) -> list[Node]:
     return [node for node in Graph(side).nodes if not node.is_leaf]
 
 
@@ -64,7 +64,7 @@ def _double(node: Node, random: Random) -> Node:
     return Node(node.call, (*node.inputs[:at], Value(node), *node.inputs[at + 1 :]))
 
 
-def _mutated(side: Side, random: Random) -> Side:
+def _mutated(side: Outputs, random: Random) -> Outputs:
     """The graph with one operator changed, dropped or doubled, or one input replaced."""
     nodes = [node for node in _operators(side) if node.inputs]
     if not nodes:
@@ -84,7 +84,7 @@ def _mutated(side: Side, random: Random) -> Side:
     return rebuild(side, {Value(node): Value(change(node, random))})
 
 
-def _neighbour(rule: Rule, random: Random) -> tuple[Side, Side]:
+def _neighbour(rule: Rule, random: Random) -> tuple[Outputs, Outputs]:
     left, right = random.choice(((rule.left, rule.right), (rule.right, rule.left)))
     other = random.choice(RULES)
     if random.random() < 0.1 and dict(other.inputs) == dict(rule.inputs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import z3
 
-from verifier.transfers import KINDS, Claim, unproved
+from verifier.transfers import KINDS, DigitClaim, unproved
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -25,7 +25,7 @@ FALSE = {
 def test_what_is_false_has_a_counterexample(name):
     names = {n: z3.Int(n) for n in ("beta", "n", "r", "b", "u", "tau", "g", "j", "p")}
     sizes = tuple(n >= 2 for n in names.values())
-    claim = Claim(name, sizes, eval(FALSE[name], {}, names))
+    claim = DigitClaim(name, sizes, eval(FALSE[name], {}, names))
     assert name in (unproved(claim) or "")
 
 

@@ -28,7 +28,7 @@ from pcg.plan.schema import PlanFile
 from pcg.zoo import MODELS
 from runtime.program.lower import Lowering
 from runtime.program.validate import ProgramError, validate_lowered
-from substitutions.audit.captured import Captured, captured
+from substitutions.audit.captured import CapturedModel, captured
 from substitutions.audit.errors import Finding
 from substitutions.audit.locate import located
 from substitutions.audit.proofs import check_proofs
@@ -240,7 +240,9 @@ def _check_programs(audit: Audit, plan: Plan, options: Options) -> None:
     audit.figures["programs_seconds"] = perf_counter() - start
 
 
-def _check_model(audit: Audit, plan: Plan, name: str, again: Captured, rules: Path | None) -> None:
+def _check_model(
+    audit: Audit, plan: Plan, name: str, again: CapturedModel, rules: Path | None
+) -> None:
     """Check the graph that the plan begins with and, if it is that of the model, its names and of
     what running statistics are kept."""
     other = list(check_model(plan, name, again))
@@ -269,7 +271,7 @@ def _model_name(audit: Audit, plan: Plan, model: str | None) -> str | None:
     return name
 
 
-Capture = Callable[[Plan, str], Callable[[], Captured]]
+Capture = Callable[[Plan, str], Callable[[], CapturedModel]]
 """Begins to capture the model of a plan, by its name; the result waits until it is there."""
 
 

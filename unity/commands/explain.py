@@ -15,7 +15,7 @@ from time import perf_counter
 
 from pcg.errors import InputError, NegativeAnswer
 from pcg.graph.graph import Graph
-from substitutions.explain.explain import Attempt, Derivation, Explainer, named
+from substitutions.explain.explain import Explained, Explainer, RuleDerivation, named
 from substitutions.rules.rule import Rule, side_text
 from substitutions.rules.sources import Statement, read_source
 from substitutions.rules.workers import parallel_map
@@ -101,14 +101,14 @@ def explain_statement(prepared: Prepared, statement: Statement) -> Explanation:
     return Explanation(statement.name, outcome.verdict, longest, tuple(lines), seconds)
 
 
-def _attempt(prepared: Prepared, proof: Decision) -> Attempt:
+def _attempt(prepared: Prepared, proof: Decision) -> Explained:
     assert proof.evidence is not None
     left, right = proof.evidence.witness.pair
     explainer = prepared.explainer(Graph((*left, *right)))
     return explainer.attempt(left, right, proof.evidence.equal)
 
 
-def _text(attempt: Attempt, proof: Decision) -> Iterator[str]:
+def _text(attempt: Explained, proof: Decision) -> Iterator[str]:
     if attempt.derivation is not None:
         yield from derivation_lines(attempt.derivation)
         return
@@ -120,7 +120,7 @@ def _text(attempt: Attempt, proof: Decision) -> Iterator[str]:
     yield f"  {attempt.problem}" + (f": {graphs} were looked at" if any(attempt.reached) else "")
 
 
-def derivation_lines(derivation: Derivation) -> Iterator[str]:
+def derivation_lines(derivation: RuleDerivation) -> Iterator[str]:
     """The graph at the start, then a line for each step: the graph after it, and the rule."""
     yield f"  {side_text(named(derivation.start, derivation.names))}"
     for step in derivation.steps:

@@ -17,7 +17,7 @@ from pcg.budget import Budget
 from pcg.errors import NegativeAnswer
 from pcg.files import make_folder, write_text_atomic
 from substitutions.rules.limited import Lost, limited_map
-from substitutions.rules.sources import Outcome, Source, Statement, read_source
+from substitutions.rules.sources import RuleSource, Statement, StatementOutcome, read_source
 from substitutions.rules.store import default_path
 from unity.support.cli import say, say_json
 from unity.support.console import PlainConsole
@@ -76,7 +76,7 @@ def run(options: Options) -> None:
     _require_proofs(tally)
 
 
-def _items(sources: Sequence[Source]) -> Iterator[Item]:
+def _items(sources: Sequence[RuleSource]) -> Iterator[Item]:
     pairs = [(source.file, statement) for source in sources for statement in source.statements]
     names = Counter(statement.name for _, statement in pairs)
     for number, (file, statement) in enumerate(pairs):
@@ -118,7 +118,7 @@ def _decide(certificates: Path | None, item: Item) -> Result:
     )
 
 
-def _certify(directory: Path, item: Item, outcome: Outcome) -> None:
+def _certify(directory: Path, item: Item, outcome: StatementOutcome) -> None:
     """Write the certificates of a proved rule: one, or one for each case of sizes."""
     if outcome.verdict is not Verdict.PROVED:
         return

@@ -26,7 +26,7 @@ from pcg.types.operator import Attribute, Call, Operator
 from pcg.types.task import Task
 from runtime.execute.kernels import run_equation, run_task
 from runtime.execute.precision import in_float64
-from substitutions.generate.algebra.enumerate import Instance, instances
+from substitutions.generate.algebra.enumerate import RankedCall, instances
 
 MAX_INSTANCES = 8
 """How many choices of ranks are tried."""
@@ -93,15 +93,15 @@ def kernel_problem(operator: Operator) -> str | None:
     return None
 
 
-def _instances(operator: Operator) -> list[Instance]:
+def _instances(operator: Operator) -> list[RankedCall]:
     """An operator at several ranks, the smallest first."""
     if not operator.arity:
-        return [Instance(operator(**dict.fromkeys(operator.attributes, 1)), (), ())]
+        return [RankedCall(operator(**dict.fromkeys(operator.attributes, 1)), (), ())]
     ranked = sorted(instances(operator, MAX_RANK), key=lambda instance: sum(instance.ranks))
     return ranked[:MAX_INSTANCES]
 
 
-def _compare_at(instance: Instance, rng: Random, generator: torch.Generator) -> bool:
+def _compare_at(instance: RankedCall, rng: Random, generator: torch.Generator) -> bool:
     """Whether the kernel was compared on some whole operands; raises where it fails."""
     call = instance.call
     typing = call.typing(instance.ranks)
@@ -112,7 +112,7 @@ def _compare_at(instance: Instance, rng: Random, generator: torch.Generator) -> 
 
 
 def _compare_on(
-    instance: Instance, cut: Axis | None, rng: Random, generator: torch.Generator
+    instance: RankedCall, cut: Axis | None, rng: Random, generator: torch.Generator
 ) -> bool:
     """Whether the kernel agrees with the equation on some samples, all cut alike."""
     refused: _RaisesError | None = None
@@ -138,7 +138,7 @@ def _compare_on(
 
 
 def _sample(
-    instance: Instance, cut: Axis | None, rng: Random, signed: bool, negative: bool
+    instance: RankedCall, cut: Axis | None, rng: Random, signed: bool, negative: bool
 ) -> _Sample | None:
     """A random sample; None where the sizes or attributes that were drawn do not fit."""
     equation = instance.call.instance(instance.ranks)

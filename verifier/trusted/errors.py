@@ -1,4 +1,4 @@
-"""Why a question about a pair of graphs was not answered with yes."""
+"""Exceptions: why a question about a pair of graphs was not answered with yes."""
 
 from __future__ import annotations
 

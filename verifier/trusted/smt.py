@@ -1,4 +1,4 @@
-"""Side conditions as SMT-LIB 2 scripts, and Z3 as their judge.
+"""Writes side conditions as SMT-LIB 2 scripts, and asks Z3 about them.
 
 A condition is text from the start: what Z3 reads is what a proof record hashes, byte for byte the
 same in every run, and what another solver may be given. All numbers are integers.
@@ -16,8 +16,8 @@ import z3
 
 from pcg.language.poly import Poly
 
-Outcome = Literal["sat", "unsat", "unknown"]
-Judge = Callable[[str], Outcome]
+Answer = Literal["sat", "unsat", "unknown"]
+Judge = Callable[[str], Answer]
 """Says whether a script can be satisfied."""
 RESOURCES = 4_000_000
 """Z3's own count of its steps, at which it gives up: unlike a time, the same on every machine."""
@@ -146,7 +146,7 @@ def script(assertions: Iterable[Formula]) -> str:
 
 
 @lru_cache(maxsize=CACHED)
-def check(text: str) -> Outcome:
+def check(text: str) -> Answer:
     """Whether a script can be satisfied; what Z3 cannot read or has no memory for is unknown."""
     try:
         result = _solver(text).check()
@@ -160,8 +160,8 @@ def model(text: str, resources: int = RESOURCES) -> Mapping[str, int] | None:
     solver = _solver(text, resources)
     if solver.check() != z3.sat:
         return None
-    found = solver.model()
-    return {symbol.name(): int(str(found[symbol])) for symbol in found.decls()}
+    values = solver.model()
+    return {symbol.name(): int(str(values[symbol])) for symbol in values.decls()}
 
 
 def _solver(text: str, resources: int = RESOURCES) -> z3.Solver:

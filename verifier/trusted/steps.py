@@ -1,4 +1,4 @@
-"""The choices that a proof rests on: found by search once, and only followed afterwards.
+"""Records the choices that a proof rests on: found by search once, only followed afterwards.
 
 A prover asks ``options`` which of several ways to try. While searching it is told all of them, and
 the way that succeeded is written down; a proof that is checked again is told only that one. So the

@@ -1,4 +1,4 @@
-"""Algebraic candidates: pairs of graphs of computing operators that have equal values.
+"""Enumerates algebraic candidates: pairs of graphs of computing operators of equal values.
 
 Each world (``substitutions.generate.algebra.worlds``) is searched on its own, and its candidates
 come back as text, which crosses between processes.
@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from pcg.graph.graph import Graph, Value
+from pcg.graph.graph import Graph
+from pcg.graph.pairs import Outputs
 from pcg.readings.ring import PrimeField
-from substitutions.generate.algebra.pairs import Pair, Placed, Search
-from substitutions.generate.algebra.table import Table
+from substitutions.generate.algebra.pairs import GraphPair, PairSearch, PlacedTerm
+from substitutions.generate.algebra.table import ClassTable
 from substitutions.generate.algebra.terms import INPUTS
-from substitutions.generate.algebra.worlds import World
+from substitutions.generate.algebra.worlds import AlgebraWorld
 from substitutions.rules.candidate import Candidate, Enumerated
 
 FIELD = PrimeField(generic=True)
@@ -27,15 +28,15 @@ MOST = 6
 each is one with the least."""
 
 
-def algebra(world: World, size: int, jobs: int = 1) -> Enumerated:
+def algebra(world: AlgebraWorld, size: int, jobs: int = 1) -> Enumerated:
     """The candidates among the graphs of up to ``size`` operators of a world. ``jobs``: processes
     to share the work where it is much."""
-    search = Search(Table(world, FIELD), min(size, world.most), jobs)
-    found: dict[Candidate, None] = {}
+    search = PairSearch(ClassTable(world, FIELD), min(size, world.most), jobs)
+    candidates: dict[Candidate, None] = {}
     for candidate, pair in _candidates(search):
         if _has_one_rank(candidate) and _reads(candidate) <= INPUTS and _binds(pair):
-            found.setdefault(candidate)
-    return Enumerated(search.graphs, search.distinct, tuple(_distinct(found)))
+            candidates.setdefault(candidate)
+    return Enumerated(search.graphs, search.distinct, tuple(_distinct(candidates)))
 
 
 def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
@@ -60,7 +61,7 @@ def _renames(general: Sequence[str], special: Sequence[str]) -> bool:
     return all(image.setdefault(a, b) == b for a, b in zip(general, special, strict=True))
 
 
-def _candidates(search: Search) -> Iterator[tuple[Candidate, Pair]]:
+def _candidates(search: PairSearch) -> Iterator[tuple[Candidate, GraphPair]]:
     for group in search.groups():
         least, *others = group
         for member in others:
@@ -75,7 +76,9 @@ def _candidates(search: Search) -> Iterator[tuple[Candidate, Pair]]:
         yield Candidate.of(pair, "algebra"), pair
 
 
-def _candidate(search: Search, left: Placed, right: Placed) -> tuple[Candidate, Pair]:
+def _candidate(
+    search: PairSearch, left: PlacedTerm, right: PlacedTerm
+) -> tuple[Candidate, GraphPair]:
     pair = search.pair(left, right)
     return replace(Candidate.of(pair, "algebra"), ones=search.ones(left, right)), pair
 
@@ -98,7 +101,7 @@ def _reads(candidate: Candidate) -> int:
     )
 
 
-def _binds(pair: Pair) -> bool:
+def _binds(pair: GraphPair) -> bool:
     """Whether one side has all inputs, of which there are some, and the other none of its own; and
     no side has an output twice."""
     left, right = (_names(side) for side in pair)
@@ -107,5 +110,5 @@ def _binds(pair: Pair) -> bool:
     return apart and different and (left <= right or right <= left)
 
 
-def _names(side: tuple[Value, ...]) -> frozenset[str]:
+def _names(side: Outputs) -> frozenset[str]:
     return frozenset(node.leaf.name for node in Graph(side).leaves)

@@ -1,4 +1,4 @@
-"""An operator's equation evaluated on many operands at once, over a prime field.
+"""Evaluates an operator's equation on many operands at once, over a prime field.
 
 ``compile_call`` turns the equation at concrete shapes into a list of numpy steps; everything that
 depends on indices alone (which elements are read, and which reads fall outside) is computed once.
@@ -24,32 +24,32 @@ from pcg.readings.ring import PrimeField
 from pcg.types.infer import bind_sizes
 from pcg.types.operator import Call
 
-Array = NDArray[np.int64]
+FieldArray = NDArray[np.int64]
 Shape = tuple[int, ...]
-Evaluate = Callable[[Sequence[Array]], Array]
+Evaluate = Callable[[Sequence[FieldArray]], FieldArray]
 """From operands of shape (batch, elements) to values of shape (batch or 1, *grid)."""
 
-Scope = tuple[tuple[str, int], ...]
+GridScope = tuple[tuple[str, int], ...]
 """The indices of the grid with their sizes."""
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledCall:
     """An operator at concrete shapes: of each output its shape, and how to compute it."""
 
     shapes: tuple[Shape, ...]
     outputs: tuple[Evaluate, ...]
 
 
-def compile_call(call: Call, shapes: Sequence[Shape], field: PrimeField) -> Compiled:
+def compile_call(call: Call, shapes: Sequence[Shape], field: PrimeField) -> CompiledCall:
     """Raises OperatorError where the shapes or attributes do not fit the operator."""
     equation = call.instance(tuple(len(shape) for shape in shapes))
     sizes = bind_sizes(call, equation, list(shapes))
     if wrong := [name for name, size in sizes.items() if name.startswith("|") and size < 1]:
         raise OperatorError(call.name, "*", None, f"size {wrong[0]} is below 1")
     compiler = _Compiler(sizes, tuple(shapes), dict(call.attributes), field)
-    found = [compiler.output(output) for output in equation.outputs]
-    return Compiled(tuple(shape for shape, _ in found), tuple(run for _, run in found))
+    outputs = [compiler.output(output) for output in equation.outputs]
+    return CompiledCall(tuple(shape for shape, _ in outputs), tuple(run for _, run in outputs))
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class _Compiler:
         body = self._compile(output.body, scope)
         elements = prod(shape)
 
-        def run(operands: Sequence[Array]) -> Array:
+        def run(operands: Sequence[FieldArray]) -> FieldArray:
             values = body(operands)
             full = np.broadcast_to(values, (values.shape[0], *grid))
             return full.reshape(values.shape[0], elements)
 
         return shape, run
 
-    def _compile(self, value: Expr, scope: Scope) -> Evaluate:
+    def _compile(self, value: Expr, scope: GridScope) -> Evaluate:
         field = self.field
         match value:
             case expr.Const(number):
@@ -99,7 +99,7 @@ class _Compiler:
                 parts = [self._compile(arg, scope) for arg in args]
                 return lambda operands: field.apply(function, [part(operands) for part in parts])
 
-    def _max(self, value: expr.Max, scope: Scope) -> Evaluate:
+    def _max(self, value: expr.Max, scope: GridScope) -> Evaluate:
         inner = (*scope, (value.var, value.size.evaluate(self.sizes)))
         grid = tuple(size for _, size in inner)
         valid = np.ones((1,) * len(inner), np.bool_)
@@ -107,14 +107,14 @@ class _Compiler:
             valid = valid & (self._index(guard, inner) >= 0)
         body, field = self._compile(value.body, inner), self.field
 
-        def run(operands: Sequence[Array]) -> Array:
+        def run(operands: Sequence[FieldArray]) -> FieldArray:
             values = body(operands)
             full = np.broadcast_to(values, (values.shape[0], *grid))
             return field.greatest(full, len(scope) + 1, np.broadcast_to(valid, full.shape))
 
         return run
 
-    def _index(self, index: Poly, scope: Scope) -> Array:
+    def _index(self, index: Poly, scope: GridScope) -> FieldArray:
         """An index on the grid, of a shape that broadcasts to it."""
         where = {name: (axis, size) for axis, (name, size) in enumerate(scope)}
         total = np.zeros((1,) * len(scope), np.int64)
@@ -131,7 +131,7 @@ class _Compiler:
             total = total + term
         return total
 
-    def _access(self, operand: int, index: tuple[Poly, ...], scope: Scope) -> Evaluate:
+    def _access(self, operand: int, index: tuple[Poly, ...], scope: GridScope) -> Evaluate:
         place = np.zeros((1,) * len(scope), np.int64)
         valid = np.ones((1,) * len(scope), np.bool_)
         for position, size in zip(index, self.shapes[operand], strict=True):
@@ -145,16 +145,16 @@ class _Compiler:
         return lambda operands: np.where(valid, operands[operand][:, place], 0)
 
 
-def _constant(values: Any, scope: Scope) -> Evaluate:
-    found = np.asarray(values, np.int64)
-    batch = found.reshape((1, *(found.shape or (1,) * len(scope))))
+def _constant(values: Any, scope: GridScope) -> Evaluate:
+    array = np.asarray(values, np.int64)
+    batch = array.reshape((1, *(array.shape or (1,) * len(scope))))
     return lambda operands: batch
 
 
-def _total(body: Evaluate, inner: Scope, field: PrimeField) -> Evaluate:
+def _total(body: Evaluate, inner: GridScope, field: PrimeField) -> Evaluate:
     size = inner[-1][1]
 
-    def run(operands: Sequence[Array]) -> Array:
+    def run(operands: Sequence[FieldArray]) -> FieldArray:
         values = body(operands)
         if values.shape[-1] != size:  # the body does not depend on the index
             return field.times(values.sum(-1), np.int64(size % field.prime))
@@ -163,8 +163,10 @@ def _total(body: Evaluate, inner: Scope, field: PrimeField) -> Evaluate:
     return run
 
 
-def _fold(combine: Callable[[Array, Array], Array], parts: Sequence[Evaluate]) -> Evaluate:
-    def run(operands: Sequence[Array]) -> Array:
+def _fold(
+    combine: Callable[[FieldArray, FieldArray], FieldArray], parts: Sequence[Evaluate]
+) -> Evaluate:
+    def run(operands: Sequence[FieldArray]) -> FieldArray:
         total = parts[0](operands)
         for part in parts[1:]:
             total = combine(total, part(operands))

@@ -1,4 +1,4 @@
-"""Equal values seen a second time: over another prime, on fresh inputs.
+"""Confirms equal values a second time: over another prime, on fresh inputs.
 
 The table tells values apart by hashes over one field. What has the same hash is evaluated again
 here, element by element; only what agrees becomes a candidate. Two different polynomials of degree
@@ -11,32 +11,29 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pcg.readings.ring import PrimeField
-from substitutions.generate.algebra.batched import Shape
-from substitutions.generate.algebra.table import Table
-from substitutions.generate.algebra.terms import INPUTS, Names, Part, Term
+from substitutions.generate.algebra.batched import FieldArray, Shape
+from substitutions.generate.algebra.table import ClassTable
+from substitutions.generate.algebra.terms import INPUTS, ClassTerm, TermNames, TermPart
 
 SECOND = PrimeField(2_147_483_629, generic=True)
 """The next prime below that of the table."""
-
-Array = NDArray[np.int64]
 
 
 class Confirmation:
     """Evaluates the terms of a table over a second field."""
 
-    def __init__(self, table: Table, field: PrimeField = SECOND, seed: int = 7) -> None:
+    def __init__(self, table: ClassTable, field: PrimeField = SECOND, seed: int = 7) -> None:
         self._classes = table.classes
         self._steps = table.world.steps(field)
-        self._inputs: dict[Shape, Array] = {}
+        self._inputs: dict[Shape, FieldArray] = {}
         rng = np.random.default_rng(seed)
         for shape in (*table.world.inputs, *table.world.inner):
             drawn = rng.integers(1, field.prime, (2 * INPUTS, 1, int(np.prod(shape))))
             self._inputs[shape] = drawn
 
-    def agreeing(self, terms: Sequence[tuple[Term, Names]]) -> list[list[int]]:
+    def agreeing(self, terms: Sequence[tuple[ClassTerm, TermNames]]) -> list[list[int]]:
         """Which of some terms are equal, by their places. Variable i of all is what each calls
         ``names[i]``; other variables of a term must not matter, and differ from all of these."""
         groups: dict[bytes, list[int]] = defaultdict(list)
@@ -44,17 +41,17 @@ class Confirmation:
             groups[self.value(term, names).tobytes()].append(place)
         return list(groups.values())
 
-    def value(self, term: Term, names: Names) -> Array:
+    def value(self, term: ClassTerm, names: TermNames) -> FieldArray:
         """The value of a term whose variable ``names[i]`` is input i."""
         number = {name: i for i, name in enumerate(names)}
-        env: dict[int, Array] = {}
+        env: dict[int, FieldArray] = {}
         for part, own in term[1]:
             for name, shape in zip(own, self._classes[part].variables, strict=True):
                 fresh = number.setdefault(name, INPUTS + len(number) - len(names))
                 env[name] = self._inputs[shape][fresh]
         return self._term(term, env)
 
-    def part(self, part: Part) -> Array:
+    def part(self, part: TermPart) -> FieldArray:
         """The value of a class whose variables have these names, each the input of that number."""
         number, names = part
         shapes = self._classes[number].variables
@@ -62,12 +59,12 @@ class Confirmation:
             part, {n: self._inputs[shape][n] for n, shape in zip(names, shapes, strict=True)}
         )
 
-    def _term(self, term: Term, env: Mapping[int, Array]) -> Array:
+    def _term(self, term: ClassTerm, env: Mapping[int, FieldArray]) -> FieldArray:
         step, parts = term
         operands = [self._part(part, env) for part in parts]
         return operands[0] if step < 0 else self._steps[step].evaluate(operands)
 
-    def _part(self, part: Part, env: Mapping[int, Array]) -> Array:
+    def _part(self, part: TermPart, env: Mapping[int, FieldArray]) -> FieldArray:
         number, names = part
         own = self._classes[number].term
         if own is None:

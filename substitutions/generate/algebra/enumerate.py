@@ -1,7 +1,7 @@
-"""Operators at given ranks, and the parallel operators on a tensor.
+"""Enumerates operators at given ranks, and the parallel operators on a tensor.
 
-An instance is an operator at given ranks and positions, with symbols for its other attributes. The
-ranks follow from how many axes each run of indices has (its *lengths*); so do the places of the
+A ranked call is an operator at given ranks and positions, with symbols for its other attributes.
+The ranks follow from how many axes each run of indices has (its *lengths*); so do the places of the
 indices whose position is an attribute (``axis``).
 """
 
@@ -15,14 +15,13 @@ from pcg.errors import OperatorError
 from pcg.language.language import EquationError
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
-from pcg.types.operator import Call, Operator
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Call, Operator, positions_at
 
 NAMES = ("x", "y", "z", "w", "u", "v", "s", "t")
 MAX_RANK = 3
 DEGREE = "k"
 
-Label = tuple[str, int]
+DimLabel = tuple[str, int]
 """What a dimension is: an axis of a run, as (run, which), or ("", which of the others)."""
 
 
@@ -32,7 +31,7 @@ def input_names(count: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Instance:
+class RankedCall:
     """An operator at given ranks of its operands and outputs."""
 
     call: Call
@@ -49,7 +48,7 @@ class Instance:
         return (*self.ranks, *self.outputs)
 
 
-def instances(operator: Operator, max_rank: int = MAX_RANK) -> Iterator[Instance]:
+def instances(operator: Operator, max_rank: int = MAX_RANK) -> Iterator[RankedCall]:
     """A computing operator (or join) at every choice of ranks and positions up to ``max_rank``, or
     up to the least ranks that it has where these are greater."""
     runs = runs_of(operator)
@@ -59,9 +58,9 @@ def instances(operator: Operator, max_rank: int = MAX_RANK) -> Iterator[Instance
     fixed = [sum(least if d.run else 1 for d in part.dims) for part in operator.template.placing]
     max_rank = max(max_rank, *fixed)
     for lengths in product(range(least, max_rank + 1), repeat=len(runs)):
-        found = instance(operator, dict(zip(runs, lengths, strict=True)))
-        if found is not None and found.max_rank <= max_rank:
-            yield found
+        ranked = instance(operator, dict(zip(runs, lengths, strict=True)))
+        if ranked is not None and ranked.max_rank <= max_rank:
+            yield ranked
 
 
 def runs_of(operator: Operator) -> list[str]:
@@ -70,38 +69,34 @@ def runs_of(operator: Operator) -> list[str]:
     return list(dict.fromkeys(dim.names[0] for dim in dims if dim.run))
 
 
-def instance(operator: Operator, lengths: Mapping[str, int]) -> Instance | None:
+def instance(operator: Operator, lengths: Mapping[str, int]) -> RankedCall | None:
     """The operator with so many axes in each run; None if it has no meaning there."""
-    positions: dict[str, Attribute] = {}
-    for part in operator.template.placing:
-        at = 0
-        for dim in part.dims:
-            if dim.position is not None:
-                positions[dim.position] = at
-            at += lengths[dim.names[0]] if dim.run else 1
-    edges = [len(part) for part in labels(operator, lengths)]
-    ranks, outputs = tuple(edges[: operator.arity]), tuple(edges[operator.arity :])
-    symbols: dict[str, Attribute] = {
-        name: Poly.of(name) for name in (*operator.sizes, *operator.reals)
-    }
-    call = operator(**positions, **symbols)
+    edges = edge_ranks(operator, lengths)
+    ranks, outputs = edges[: operator.arity], edges[operator.arity :]
+    symbols = {name: Poly.of(name) for name in (*operator.sizes, *operator.reals)}
+    call = operator(**positions_at(operator.template, lengths), **symbols)
     try:
         call.instance(ranks)
     except (OperatorError, EquationError):
         return None
-    return Instance(call, ranks, outputs)
+    return RankedCall(call, ranks, outputs)
 
 
-def labels(operator: Operator, lengths: Mapping[str, int]) -> tuple[tuple[Label, ...], ...]:
+def edge_ranks(operator: Operator, lengths: Mapping[str, int]) -> tuple[int, ...]:
+    """The ranks of operands, then of outputs, with so many axes in each run."""
+    return tuple(len(part) for part in labels(operator, lengths))
+
+
+def labels(operator: Operator, lengths: Mapping[str, int]) -> tuple[tuple[DimLabel, ...], ...]:
     """What each dimension of each operand and output is."""
-    found: list[tuple[Label, ...]] = []
+    parts: list[tuple[DimLabel, ...]] = []
     for part in operator.template.placing:
-        own: list[Label] = []
+        own: list[DimLabel] = []
         for number, dim in enumerate(part.dims):
             run = dim.names[0] if dim.run else ""
             own += [(run, i) for i in range(lengths[run])] if run else [("", number)]
-        found.append(tuple(own))
-    return tuple(found)
+        parts.append(tuple(own))
+    return tuple(parts)
 
 
 def computing(operators: Mapping[str, Operator] = OPERATORS) -> list[Operator]:
@@ -113,5 +108,5 @@ def moves(rank: int, degree: Poly | int) -> list[Call]:
     """Every parallel operator on a tensor of a rank."""
     cutting = [OPERATORS[name] for name in ("partition", "combine", "pipeline", "batch")]
     copying = [OPERATORS[name] for name in ("replicate", "reduce")]
-    found = [o(dim=dim, degree=degree) for o in cutting for dim in range(rank)]
-    return found + [o(degree=degree) for o in copying]
+    calls = [o(dim=dim, degree=degree) for o in cutting for dim in range(rank)]
+    return calls + [o(degree=degree) for o in copying]

@@ -1,4 +1,4 @@
-"""Values of classes, and those of terms, many at a time.
+"""Evaluates the terms of a table over the values of its classes, many terms at a time.
 
 A class has few terms, and an operator takes few classes of a kind: what numpy is called for would
 be lost in the calls. So terms of one operator are evaluated together, whatever their classes are.
@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from substitutions.generate.algebra.batched import Shape
-from substitutions.generate.algebra.terms import ORDERS, Batch, Hasher, Values, renaming
-from substitutions.generate.algebra.worlds import Step
+from substitutions.generate.algebra.terms import ORDERS, Hasher, TermBatch, TermValues, renaming
+from substitutions.generate.algebra.worlds import ShapedOutput
 
 ROWS = 1 << 15
 """Rows (terms times orders) that are evaluated at once."""
 
-Piece = tuple[Batch, range]
+BatchRows = tuple[TermBatch, range]
 """Some terms of a batch, by their rows."""
-Index = NDArray[np.integer[Any]]
+ClassNumbers = NDArray[np.integer[Any]]
 
 _renaming = lru_cache(maxsize=None)(renaming)
 _SAME = np.arange(len(ORDERS))
@@ -34,7 +34,7 @@ class Evaluated:
     """Some terms of a batch with their values (terms, orders, elements) and hashes
     (terms, orders)."""
 
-    batch: Batch
+    batch: TermBatch
     rows: range
     values: NDArray[np.int64]
     hashes: NDArray[np.uint64]
@@ -43,21 +43,21 @@ class Evaluated:
 class Evaluation:
     """The values of classes, which are numbered as they come, and of terms over them."""
 
-    def __init__(self, steps: Sequence[Step], hasher: Hasher) -> None:
+    def __init__(self, steps: Sequence[ShapedOutput], hasher: Hasher) -> None:
         self._steps, self._hasher = steps, hasher
         self._places: list[int] = []
         self._counts: dict[Shape, int] = {}
-        self._stacks: dict[Shape, Values] = {}
-        self._fresh: dict[Shape, list[Values]] = {}
+        self._stacks: dict[Shape, TermValues] = {}
+        self._fresh: dict[Shape, list[TermValues]] = {}
 
-    def append(self, shape: Shape, values: Values) -> None:
+    def append(self, shape: Shape, values: TermValues) -> None:
         """The values of the next class, (orders, elements)."""
         place = self._counts.get(shape, 0)
         self._counts[shape] = place + 1
         self._places.append(place)
         self._fresh.setdefault(shape, []).append(values)
 
-    def of(self, batches: Iterable[Batch]) -> Iterator[Evaluated]:
+    def of(self, batches: Iterable[TermBatch]) -> Iterator[Evaluated]:
         """The values of the terms of some batches over the classes that there are."""
         self._stack()
         places = np.array(self._places, np.intp)
@@ -70,7 +70,7 @@ class Evaluation:
             self._stacks[shape] = np.concatenate([*known, np.stack(values)])
         self._fresh.clear()
 
-    def _evaluated(self, pieces: Sequence[Piece], places: Index) -> Iterator[Evaluated]:
+    def _evaluated(self, pieces: Sequence[BatchRows], places: ClassNumbers) -> Iterator[Evaluated]:
         step = self._steps[pieces[0][0].step]
         count = sum(len(rows) for _, rows in pieces)
         operands = [
@@ -79,8 +79,8 @@ class Evaluation:
                 zip(_operands(pieces), step.inputs, strict=True)
             )
         ]
-        found = step.evaluate(operands)
-        flat = np.broadcast_to(found, (count * len(ORDERS), found.shape[1]))
+        results = step.evaluate(operands)
+        flat = np.broadcast_to(results, (count * len(ORDERS), results.shape[1]))
         hashes = self._hasher.hashes(flat, step.shape).reshape(count, len(ORDERS))
         values = flat.reshape(count, len(ORDERS), -1)
         start = 0
@@ -90,7 +90,7 @@ class Evaluation:
             start = own.stop
 
     def _operand(
-        self, pieces: Sequence[Piece], position: int, places: Index, shape: Shape
+        self, pieces: Sequence[BatchRows], position: int, places: ClassNumbers, shape: Shape
     ) -> NDArray[np.int64]:
         """The values of one operand of every term, as that sees its variables: (rows, elements)."""
         stack = self._stacks[shape]
@@ -109,10 +109,10 @@ class Evaluation:
         return values.reshape(-1, stack.shape[-1]).astype(np.int64)
 
 
-def _together(batches: Iterable[Batch]) -> Iterator[list[Piece]]:
+def _together(batches: Iterable[TermBatch]) -> Iterator[list[BatchRows]]:
     """Batches in a row that apply one operator, as many terms as are evaluated at once."""
     most = ROWS // len(ORDERS)
-    pieces: list[Piece] = []
+    pieces: list[BatchRows] = []
     room = most
     for batch in batches:
         if pieces and pieces[0][0].step != batch.step:
@@ -130,13 +130,13 @@ def _together(batches: Iterable[Batch]) -> Iterator[list[Piece]]:
         yield pieces
 
 
-def _operands(pieces: Sequence[Piece]) -> list[Index]:
+def _operands(pieces: Sequence[BatchRows]) -> list[ClassNumbers]:
     """The classes of the operands of some terms, in order."""
     columns = [_classes(batch, rows) for batch, rows in pieces]
     return [np.concatenate(column) for column in zip(*columns, strict=True)]
 
 
-def _classes(batch: Batch, rows: range) -> tuple[Index, ...]:
+def _classes(batch: TermBatch, rows: range) -> tuple[ClassNumbers, ...]:
     if batch.first is None:
         return ()
     if batch.second is None:

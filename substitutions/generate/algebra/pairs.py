@@ -1,10 +1,9 @@
-"""Candidates: pairs of terms of one class that no smaller equality explains.
+"""Selects candidates: pairs of terms of one class that no smaller equality explains.
 
 A term is *reducible* where its root, or its root with one operand opened, is an instance of a
-smaller term whose class has another member that makes it less (ordered rewriting, as in
-unfailing completion; Bachmair, Dershowitz and Plaisted, 1989). Its equality with the class then
-follows from that of the smaller term, in one step, and from what is less. Every pair of the terms
-that are left is a candidate: all of a class, not all against one.
+smaller term whose class has another member that makes it less (``reduction``). Its equality with
+the class then follows from that of the smaller term, in one step, and from what is less. Every pair
+of the terms that are left is a candidate: all of a class, not all against one.
 """
 
 from __future__ import annotations
@@ -19,31 +18,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph.graph import Node, Value, tensor
+from pcg.graph.pairs import GraphPair
 from substitutions.generate.algebra.confirm import Confirmation
 from substitutions.generate.algebra.reduction import Reduction
-from substitutions.generate.algebra.table import Found, Large, Table
-from substitutions.generate.algebra.terms import Names, Part, Term
+from substitutions.generate.algebra.table import ClassMember, ClassTable, Large
+from substitutions.generate.algebra.terms import ClassTerm, TermNames, TermPart
 from substitutions.rules.workers import parallel_map
 
 NAMES = ("x", "y", "z", "w", "u", "v")
-Side = tuple[Value, ...]
-Pair = tuple[Side, Side]
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedTerm:
     """A term of any size with the variables of its class. ``size``: its operators."""
 
-    term: Term
-    names: Names
+    term: ClassTerm
+    names: TermNames
     size: int
 
 
-def _of(placed: Placed) -> tuple[Term, Names]:
+def _of(placed: PlacedTerm) -> tuple[ClassTerm, TermNames]:
     return placed.term, placed.names
 
 
-def _texts(placed: Placed) -> dict[int, str]:
+def _texts(placed: PlacedTerm) -> dict[int, str]:
     """What the variables of a term are called: as its class names them; others are new."""
     of_class = {v: NAMES[i] for i, v in enumerate(placed.names)}
     fresh = iter(NAMES[len(placed.names) :])
@@ -55,11 +53,11 @@ FEW_ROWS = 1 << 12
 """Terms that one process looks at sooner than several are started."""
 
 
-class Search:
+class PairSearch:
     """Looks for candidates among the terms of up to ``size`` operators. ``jobs``: processes that
     share the terms of the greatest size."""
 
-    def __init__(self, table: Table, size: int, jobs: int = 1) -> None:
+    def __init__(self, table: ClassTable, size: int, jobs: int = 1) -> None:
         self.table, self._jobs = table, jobs
         for smaller in range(1, size):
             table.grow(smaller)
@@ -75,43 +73,40 @@ class Search:
     @cached_property
     def distinct(self) -> int:
         """How many values there are."""
-        keys = self._all_keys()
-        return len(self.table.classes) + len(np.setdiff1d(keys, self._known_keys()))
-
-    def _all_keys(self) -> np.ndarray:
-        return np.unique(self._large_keys())
+        fresh = np.setdiff1d(self._large_keys(), self._known_keys())
+        return len(self.table.classes) + len(fresh)
 
     def _large_keys(self) -> np.ndarray:
         """Of the terms of the greatest size, of which there may be none."""
         return np.concatenate([np.zeros(0, np.uint64), *(large.keys for large in self.large)])
 
     def _known_keys(self) -> np.ndarray:
-        return np.array(self.table.known_keys(), np.uint64)
+        return np.array(list(self.table.numbers), np.uint64)
 
-    def groups(self) -> Iterator[list[Placed]]:
+    def groups(self) -> Iterator[list[PlacedTerm]]:
         """The irreducible terms of each class that has several, least first."""
-        gathered: dict[int, list[Placed]] = defaultdict(list)
+        gathered: dict[int, list[PlacedTerm]] = defaultdict(list)
         for number, members in enumerate(self.table.found):
-            for found in members:
-                if self._reduction.is_irreducible(found.term):
+            for member in members:
+                if self._reduction.is_irreducible(member.term):
                     gathered[number].append(
-                        Placed(found.term, found.names, self._reduction.size(found.term))
+                        PlacedTerm(member.term, member.names, self._reduction.size(member.term))
                     )
         large, fresh = self._large_terms()
         # What a class of smaller terms has among the large ones explains further large ones.
         for number, members in large.items():
-            self._reduction.more[number] = [Found(p.term, p.names) for p in members]
+            self._reduction.more[number] = [ClassMember(p.term, p.names) for p in members]
         for number, members in large.items():
             gathered[number] += [p for p in members if self._reduction.is_irreducible(p.term)]
         for number, members in gathered.items():
             if self.table.classes[number].term is None:
                 # The class of an input: the input itself is its least member.
-                members = [Placed((-1, ((number, (0,)),)), (0,), 0), *members]
+                members = [PlacedTerm((-1, ((number, (0,)),)), (0,), 0), *members]
             yield from self._sorted(members)
         for members in fresh:
             yield from self._sorted([p for p in members if self._reduction.is_irreducible(p.term)])
 
-    def _sorted(self, members: list[Placed]) -> Iterator[list[Placed]]:
+    def _sorted(self, members: list[PlacedTerm]) -> Iterator[list[PlacedTerm]]:
         """What is confirmed to be equal."""
         if len(members) < 2:
             return
@@ -119,7 +114,7 @@ class Search:
             if len(group) > 1:
                 yield sorted((members[i] for i in group), key=lambda p: (p.size, p.term))
 
-    def _large_terms(self) -> tuple[dict[int, list[Placed]], list[list[Placed]]]:
+    def _large_terms(self) -> tuple[dict[int, list[PlacedTerm]], list[list[PlacedTerm]]]:
         """The terms of the greatest size that no smaller ones explain: those of known classes, and
         those that are equal to one another."""
         keys = self._large_keys()
@@ -131,8 +126,8 @@ class Search:
             for large, (start, end) in zip(self.large, pairwise(ends), strict=True)
             if wanted[start:end].any()
         ]
-        known: dict[int, dict[Term, Placed]] = defaultdict(dict)
-        fresh: dict[int, dict[Term, Placed]] = defaultdict(dict)
+        known: dict[int, dict[ClassTerm, PlacedTerm]] = defaultdict(dict)
+        fresh: dict[int, dict[ClassTerm, PlacedTerm]] = defaultdict(dict)
         jobs = self._jobs if sum(len(rows) for _, rows in work) > FEW_ROWS else 1
         for terms in parallel_map(self._irreducible, work, jobs):
             for key, number, placed in terms:
@@ -143,12 +138,12 @@ class Search:
 
     def _irreducible(
         self, batch: tuple[Large, NDArray[np.intp]]
-    ) -> list[tuple[int, int | None, Placed]]:
+    ) -> list[tuple[int, int | None, PlacedTerm]]:
         """Of some terms of a batch, those that no smaller ones explain, each with its key and the
         class that is known to have it."""
         large, rows = batch
         step = large.batch.step
-        found: list[tuple[int, int | None, Placed]] = []
+        irreducible: list[tuple[int, int | None, PlacedTerm]] = []
         for row in rows:
             key, least = int(large.keys[row]), int(large.least[row])
             if self.table.is_zero(key, step):
@@ -157,16 +152,16 @@ class Search:
             if not self._reduction.is_irreducible((step, parts)):
                 continue
             term, used = self._reduction.canonical(step, parts)
-            number = self.table.class_of(key)
+            number = self.table.numbers.get(key)
             if number is None:
-                names: Names | None = self.table.named(least, used)
+                names: TermNames | None = self.table.named(least, used)
             else:
                 names = self.table.names_in(number, least, used)
             if names is not None:
-                found.append((key, number, Placed(term, names, self.size)))
-        return found
+                irreducible.append((key, number, PlacedTerm(term, names, self.size)))
+        return irreducible
 
-    def several(self) -> Iterator[Pair]:
+    def several(self) -> Iterator[GraphPair]:
         """Operators with several outputs, each of which is less by itself: what they compute
         against the least terms of the same classes."""
         for term in list(self.table.index):
@@ -174,7 +169,9 @@ class Search:
         if self.large:
             yield from self._large_several()
 
-    def _several(self, term: Term, known: Callable[[Term], Part | None]) -> Iterator[Pair]:
+    def _several(
+        self, term: ClassTerm, known: Callable[[ClassTerm], TermPart | None]
+    ) -> Iterator[GraphPair]:
         step, parts = term
         if self.table.steps[step].port:
             return
@@ -182,48 +179,47 @@ class Search:
         classes = [known(t) for t in terms]
         if len(terms) < 2 or any(c is None for c in classes):
             return
-        found = [c for c in classes if c is not None]
-        if any(self.table.classes[c].term in terms for c, _ in found):
+        operands = [c for c in classes if c is not None]
+        if any(self.table.classes[c].term in terms for c, _ in operands):
             return  # an output that is nothing less
-        if self._reduction.operators(found) > self.size:
+        if self._reduction.operators(operands) > self.size:
             return
         names = tuple(sorted({v for _, own in parts for v in own}))
-        for part, other in zip(found, terms, strict=True):
+        for part, other in zip(operands, terms, strict=True):
             if (self._confirmation.part(part) != self._confirmation.value(other, names)).any():
                 return
         text = {v: NAMES[i] for i, v in enumerate(names)}
         right = tuple(self._apply(t[0], parts, text) for t in terms)
-        yield tuple(self._operand(part, text) for part in found), right
+        yield tuple(self._operand(part, text) for part in operands), right
 
-    def _large_several(self) -> Iterator[Pair]:
+    def _large_several(self) -> Iterator[GraphPair]:
         """The same for the terms of the greatest size, whose classes are known by their keys."""
-        rows: dict[Term, Part] = {}
+        rows: dict[ClassTerm, TermPart] = {}
         wanted = [large for large in self.large if self.table.siblings(large.batch.step)]
         known = self._known_keys()
         for large in wanted:
             for row in np.flatnonzero(np.isin(large.keys, known)):
                 parts = self.table.parts(large.batch, large.rows[row])
                 term, used = self._reduction.canonical(large.batch.step, parts)
-                number = self.table.class_of(int(large.keys[row]))
-                assert number is not None
+                number = self.table.numbers[int(large.keys[row])]
                 names = self.table.names_in(number, int(large.least[row]), used)
                 if names is not None:
                     rows[term] = (number, names)
         for term in rows:
             yield from self._several(term, rows.get)
 
-    def mirrored(self) -> Iterator[Pair]:
+    def mirrored(self) -> Iterator[GraphPair]:
         """Each irreducible term against itself with its variables changed in ways that leave its
         value as it is, but not the term: x + (y + z) against y + (x + z)."""
         for number, members in enumerate(self.table.found):
-            for found in members:
-                placed = Placed(found.term, found.names, self._reduction.size(found.term))
-                if self._reduction.is_irreducible(found.term):
+            for member in members:
+                placed = PlacedTerm(member.term, member.names, self._reduction.size(member.term))
+                if self._reduction.is_irreducible(member.term):
                     for other in self._mirrored(placed, number):
                         if len(self._confirmation.agreeing([_of(other), _of(placed)])) == 1:
                             yield self.pair(other, placed)
 
-    def _mirrored(self, placed: Placed, number: int) -> Iterator[Placed]:
+    def _mirrored(self, placed: PlacedTerm, number: int) -> Iterator[PlacedTerm]:
         mine = self._reduction.measure(placed.term)
         for option in self.table.classes[number].symmetries:
             names = tuple(placed.names[v] for v in option)
@@ -231,25 +227,25 @@ class Search:
             step, parts = placed.term
             other = (step, tuple((c, tuple(swapped.get(v, v) for v in own)) for c, own in parts))
             if self._reduction.measure(other) > mine:
-                yield Placed(placed.term, names, placed.size)
+                yield PlacedTerm(placed.term, names, placed.size)
 
     # -- graphs -------------------------------------------------------------------------------
 
-    def pair(self, left: Placed, right: Placed) -> Pair:
+    def pair(self, left: PlacedTerm, right: PlacedTerm) -> GraphPair:
         """Two terms of one class as graphs over the same inputs."""
         return (self._value(left),), (self._value(right),)
 
-    def ones(self, *terms: Placed) -> tuple[tuple[str, int], ...]:
+    def ones(self, *terms: PlacedTerm) -> tuple[tuple[str, int], ...]:
         """The axes of the inputs of some terms of one class that have one element."""
-        found: set[tuple[str, int]] = set()
+        axes: set[tuple[str, int]] = set()
         for placed in terms:
             text = _texts(placed)
             for part, names in placed.term[1]:
                 for name, shape in zip(names, self.table.classes[part].variables, strict=True):
-                    found |= {(text[name], dim) for dim, size in enumerate(shape) if size == 1}
-        return tuple(sorted(found))
+                    axes |= {(text[name], dim) for dim, size in enumerate(shape) if size == 1}
+        return tuple(sorted(axes))
 
-    def _value(self, placed: Placed) -> Value:
+    def _value(self, placed: PlacedTerm) -> Value:
         """The graph of a term."""
         step, parts = placed.term
         text = _texts(placed)
@@ -258,12 +254,12 @@ class Search:
             return self._input(number, text[names[0]])
         return self._apply(step, parts, text)
 
-    def _apply(self, step: int, parts: Sequence[Part], text: dict[int, str]) -> Value:
+    def _apply(self, step: int, parts: Sequence[TermPart], text: dict[int, str]) -> Value:
         made = self.table.steps[step]
         inputs = tuple(self._operand(part, text) for part in parts)
         return Value(Node(made.call, inputs), made.port)
 
-    def _operand(self, part: Part, text: dict[int, str]) -> Value:
+    def _operand(self, part: TermPart, text: dict[int, str]) -> Value:
         number, names = part
         own = self.table.classes[number].term
         if own is None:

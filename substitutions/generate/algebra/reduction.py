@@ -1,9 +1,11 @@
-"""Terms of a table that smaller equalities make less (ordered rewriting, as in unfailing
-completion; Bachmair, Dershowitz and Plaisted, 1989).
+"""Tells which terms of a table smaller equalities make less.
 
-A term is *reducible* where its root, or its root with operands opened, is an instance of a smaller
-term whose class has another member that makes it less. Terms are ordered by their operators, then
-in a fixed way.
+Problem: most equalities between terms follow from smaller ones. Method: ordered rewriting, as in
+unfailing completion (Bachmair, Dershowitz and Plaisted, 1989). A term is *reducible* where its
+root, or its root with operands opened, is an instance of a smaller term whose class has another
+member that makes it less. Terms are ordered by their operators, then in a fixed way. Complexity:
+openings of a term times members of a class times its symmetries. Exact: what is reducible follows
+in a step; operands are opened one at a time or all at once, and no deeper.
 """
 
 from __future__ import annotations
@@ -11,14 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from substitutions.generate.algebra.table import Found, Table
-from substitutions.generate.algebra.terms import Names, Part, Term, canonical, least_names
+from substitutions.generate.algebra.table import ClassMember, ClassTable
+from substitutions.generate.algebra.terms import (
+    ClassTerm,
+    TermNames,
+    TermPart,
+    canonical,
+    least_names,
+)
 
 REMEMBERED = 1 << 16
 """Terms of which forms and measures are kept: neighbours in the table ask for the same ones."""
 
-Measure = tuple[int, int, tuple[Part, ...]]
-Opened = tuple[Part, tuple[Part, ...]]
+TermMeasure = tuple[int, int, tuple[TermPart, ...]]
+Opened = tuple[TermPart, tuple[TermPart, ...]]
 """A term with inputs for its operands: the class of that, and the operands, each the input of its
 number; in the variables of the term's class."""
 
@@ -27,23 +35,23 @@ class Reduction:
     """Tells which terms of a table are reducible. ``more``: further members of classes, beside
     those that the table has."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: ClassTable) -> None:
         self.table = table
-        self.more: dict[int, list[Found]] = {}
+        self.more: dict[int, list[ClassMember]] = {}
         # A class never changes, and the table is full: what is remembered stays true.
         self._form = lru_cache(REMEMBERED)(self._canonical)
         self._opened = lru_cache(REMEMBERED)(self._openings_of)
         self.measure = lru_cache(REMEMBERED)(self._measured)
         self._counted = lru_cache(REMEMBERED)(self._operators)
 
-    def canonical(self, step: int, parts: Sequence[Part]) -> tuple[Term, Names]:
+    def canonical(self, step: int, parts: Sequence[TermPart]) -> tuple[ClassTerm, TermNames]:
         """A term with its variables named in order, and which variable each was."""
         return self._form(step, tuple(parts))
 
-    def _canonical(self, step: int, parts: tuple[Part, ...]) -> tuple[Term, Names]:
+    def _canonical(self, step: int, parts: tuple[TermPart, ...]) -> tuple[ClassTerm, TermNames]:
         return canonical(step, parts, self.table.steps, self.table.classes)
 
-    def is_irreducible(self, term: Term) -> bool:
+    def is_irreducible(self, term: ClassTerm) -> bool:
         """Whether no smaller equality makes a term less. Of equals the names of variables decide:
         a term is to be asked for once more after it has been named canonically."""
         return not any(
@@ -52,13 +60,13 @@ class Reduction:
 
     # -- instances ----------------------------------------------------------------------------
 
-    def _patterns(self, term: Term) -> Iterator[tuple[Term, list[Part]]]:
+    def _patterns(self, term: ClassTerm) -> Iterator[tuple[ClassTerm, list[TermPart]]]:
         """Smaller terms of which a term is an instance, with what their variables stand for."""
         step, parts = term
         mine = self.canonical(step, parts)[0]
         for opened in self._openings(parts):
-            binding: list[Part] = []
-            pattern: list[Part] = []
+            binding: list[TermPart] = []
+            pattern: list[TermPart] = []
             for part in parts:
                 inner = opened.get(part)
                 made = self._placed(inner, part[1], binding) if inner else None
@@ -71,7 +79,7 @@ class Reduction:
             if small != mine:
                 yield small, [binding[v] for v in used]
 
-    def _openings(self, parts: Sequence[Part]) -> Iterator[Mapping[Part, Opened]]:
+    def _openings(self, parts: Sequence[TermPart]) -> Iterator[Mapping[TermPart, Opened]]:
         """Which operands to look into, as which of the terms of their classes: none, each one, or
         all of them."""
         yield {}
@@ -90,25 +98,25 @@ class Reduction:
         world."""
         if self.table.classes[number].term is None:
             return ()
-        found: list[Opened | None] = []
+        openings: list[Opened | None] = []
         for member in self.table.found[number]:
             step, parts = member.term
             place = {there: v for v, there in enumerate(member.names)}
             if all(v in place for _, own in parts for v in own):
-                found.append(
+                openings.append(
                     self._opening(step, [(c, tuple(place[v] for v in own)) for c, own in parts])
                 )
-        return tuple(found)
+        return tuple(openings)
 
-    def _opening(self, step: int, parts: Sequence[Part]) -> Opened | None:
-        binding: list[Part] = []
+    def _opening(self, step: int, parts: Sequence[TermPart]) -> Opened | None:
+        binding: list[TermPart] = []
         inner = [self._variable(part, binding) for part in parts]
         if any(p is None for p in inner):
             return None
         made = self._class(step, [p for p in inner if p is not None])
         return None if made is None else (made, tuple(binding))
 
-    def _placed(self, opened: Opened, names: Names, binding: list[Part]) -> Part:
+    def _placed(self, opened: Opened, names: TermNames, binding: list[TermPart]) -> TermPart:
         """An opened operand whose class has these names, its own operands bound."""
         (number, own), bound = opened
         places: list[int] = []
@@ -119,7 +127,7 @@ class Reduction:
             places.append(binding.index(part))
         return number, tuple(places[v] for v in own)
 
-    def _variable(self, part: Part, binding: list[Part]) -> Part | None:
+    def _variable(self, part: TermPart, binding: list[TermPart]) -> TermPart | None:
         """An input for an operand: one for equal operands."""
         part = least_names(part, self.table.classes)
         number = self.table.variable(self.table.classes[part[0]].shape)
@@ -129,7 +137,7 @@ class Reduction:
             binding.append(part)
         return number, (binding.index(part),)
 
-    def _class(self, step: int, parts: Sequence[Part]) -> Part | None:
+    def _class(self, step: int, parts: Sequence[TermPart]) -> TermPart | None:
         """The class of a step applied to classes, if it is known."""
         term, used = self.canonical(step, parts)
         known = self.table.index.get(term)
@@ -138,7 +146,7 @@ class Reduction:
         number, names = known
         return number, tuple(used[v] for v in names)
 
-    def _reduces(self, term: Term, pattern: Term, bound: Sequence[Part]) -> bool:
+    def _reduces(self, term: ClassTerm, pattern: ClassTerm, bound: Sequence[TermPart]) -> bool:
         """Whether another member of the pattern's class makes the term less."""
         known = self.table.index.get(pattern)
         if known is None:
@@ -151,33 +159,33 @@ class Reduction:
         if len(members) == len(symmetries) == 1:
             return False  # the pattern is all that its class has, and makes the term itself
         mine = self.measure(term)
-        for found in members:
+        for member in members:
             # As it stands, the pattern itself makes the term again.
-            options = symmetries if found.term != pattern else symmetries[1:]
+            options = symmetries if member.term != pattern else symmetries[1:]
             for option in options:
                 # Variable i of the class is names[i] of the pattern, found.names[i] of the other.
                 values = {
-                    there: bound[names[v]] for there, v in zip(found.names, option, strict=True)
+                    there: bound[names[v]] for there, v in zip(member.names, option, strict=True)
                 }
-                made = self._instance(found, values)
+                made = self._instance(member, values)
                 if made is not None and self.measure(made) < mine:
                     return True
         return False
 
-    def _instance(self, found: Found, values: dict[int, Part]) -> Term | None:
+    def _instance(self, found: ClassMember, values: dict[int, TermPart]) -> ClassTerm | None:
         step, parts = found.term
         made = [self._substituted(part, values) for part in parts]
         if any(part is None for part in made):
             return None
         return step, tuple(part for part in made if part is not None)
 
-    def _substituted(self, part: Part, values: dict[int, Part]) -> Part | None:
+    def _substituted(self, part: TermPart, values: dict[int, TermPart]) -> TermPart | None:
         number, names = part
         own = self.table.classes[number].term
         if own is None:
             return values.get(names[0])
         step, parts = own
-        inner: list[Part] = []
+        inner: list[TermPart] = []
         for c, under in parts:
             made = self._substituted((c, tuple(names[v] for v in under)), values)
             if made is None:
@@ -185,7 +193,7 @@ class Reduction:
             inner.append(made)
         return self._class(step, inner)
 
-    def _measured(self, term: Term) -> Measure:
+    def _measured(self, term: ClassTerm) -> TermMeasure:
         """Terms are ordered by their operators, then in a fixed way."""
         step, parts = term
         ordered = tuple(least_names(part, self.table.classes) for part in parts)
@@ -193,15 +201,15 @@ class Reduction:
             ordered = tuple(sorted(ordered))
         return self.size((step, ordered)), step, ordered
 
-    def size(self, term: Term) -> int:
+    def size(self, term: ClassTerm) -> int:
         return self.operators(term[1]) + 1
 
-    def operators(self, parts: Sequence[Part]) -> int:
+    def operators(self, parts: Sequence[TermPart]) -> int:
         """How many operators the first terms of some classes have, shared ones counted once."""
         return self._counted(tuple(parts))
 
-    def _operators(self, parts: tuple[Part, ...]) -> int:
-        seen: set[tuple[int, tuple[Part, ...]]] = set()
+    def _operators(self, parts: tuple[TermPart, ...]) -> int:
+        seen: set[tuple[int, tuple[TermPart, ...]]] = set()
         pending = list(parts)
         while pending:
             number, names = pending.pop()

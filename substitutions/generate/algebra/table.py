@@ -1,4 +1,4 @@
-"""Fills the table of classes (``substitutions.generate.algebra.terms``), size by size."""
+"""Fills the table of classes of equal values (``terms``), size by size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from substitutions.generate.algebra.evaluation import Evaluated, Evaluation
 from substitutions.generate.algebra.terms import (
     INPUTS,
     ORDERS,
-    Batch,
     Class,
+    ClassTerm,
     Hasher,
-    Names,
-    Part,
-    Term,
-    Values,
+    TermBatch,
+    TermNames,
+    TermPart,
+    TermValues,
     canonical,
     fixed_inputs,
     ignores_input,
@@ -29,45 +29,48 @@ from substitutions.generate.algebra.terms import (
     namings,
     symmetries,
 )
-from substitutions.generate.algebra.worlds import Step, World
+from substitutions.generate.algebra.worlds import AlgebraWorld, ShapedOutput
 
-Signature = tuple[Shape, tuple[Shape, ...]]
+ClassSignature = tuple[Shape, tuple[Shape, ...]]
 """The shape of a class and those of its variables."""
 
 
 @dataclass(frozen=True)
-class Found:
+class ClassMember:
     """A term of a class: variable i of the class is variable ``names[i]`` of the term."""
 
-    term: Term
-    names: Names
+    term: ClassTerm
+    names: TermNames
 
 
 @dataclass(frozen=True)
 class Large:
     """Some terms of a batch of the greatest size, of which only keys are kept."""
 
-    batch: Batch
+    batch: TermBatch
     rows: range
     keys: NDArray[np.uint64]
     least: NDArray[np.uint8]
 
 
-class Table:
+class ClassTable:
     """Classes of values of up to ``size`` operators, and all terms of each."""
 
-    def __init__(self, world: World, field: PrimeField, seed: int = 0) -> None:
+    def __init__(self, world: AlgebraWorld, field: PrimeField, seed: int = 0) -> None:
         self.world, self.field = world, field
-        self.steps: list[Step] = world.steps(field)
+        self.steps: list[ShapedOutput] = world.steps(field)
         self.classes: list[Class] = []
-        self.found: list[list[Found]] = []
-        self.index: dict[Term, tuple[int, Names]] = {}
+        self.found: list[list[ClassMember]] = []
+        self.index: dict[ClassTerm, tuple[int, TermNames]] = {}
         self.terms = 0
-        self._keys: dict[int, int] = {}
+        self.numbers: dict[int, int] = {}
+        """The class that has a key."""
         self._least: list[tuple[int, ...]] = []
         self._hasher = Hasher(field, seed)
         self._evaluation = Evaluation(self.steps, self._hasher)
-        self._sizes: dict[int, dict[Signature, list[int]]] = defaultdict(lambda: defaultdict(list))
+        self._sizes: dict[int, dict[ClassSignature, list[int]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         self._siblings = self._ports()
         self._allowed = frozenset(world.inputs)
         self._last = False
@@ -81,41 +84,35 @@ class Table:
 
     def grow(self, size: int) -> None:
         """Add the classes of values of ``size`` operators; all smaller ones are there."""
-        for found in self._evaluation.of(list(self.batches(size))):
-            self._record(found)
+        for evaluated in self._evaluation.of(list(self.batches(size))):
+            self._record(evaluated)
 
     def large(self, size: int) -> Iterator[Large]:
         """The keys of the terms of a size, which are not kept."""
         pieces = self._evaluation.of(self.batches(size, last=True))
-        for found in pieces:
-            least_keys, least = keys(found.hashes)
-            yield Large(found.batch, found.rows, least_keys, least.astype(np.uint8))
+        for evaluated in pieces:
+            least_keys, least = keys(evaluated.hashes)
+            yield Large(evaluated.batch, evaluated.rows, least_keys, least.astype(np.uint8))
 
-    def parts(self, batch: Batch, row: int) -> tuple[Part, ...]:
+    def parts(self, batch: TermBatch, row: int) -> tuple[TermPart, ...]:
         """The operands of one term of a batch."""
         return _parts(batch, row, self.classes)
 
-    def class_of(self, key: int) -> int | None:
-        return self._keys.get(key)
-
     def is_zero(self, key: int, step: int) -> bool:
         """Whether a term of a step is 0 everywhere."""
-        return key == self._hasher.zero(self.steps[step].shape)
-
-    def known_keys(self) -> list[int]:
-        return list(self._keys)
+        return key == self._hasher.zeros[self.steps[step].shape]
 
     def variable(self, shape: Shape) -> int | None:
         """The class of an input of a shape, if the world has such inputs."""
         return self._variables.get(shape)
 
-    def named(self, least: int, used: Names) -> Names:
+    def named(self, least: int, used: TermNames) -> TermNames:
         """The variables of a term, canonical by ``used``, in the order of the four inputs that
         they are under the order ``least``: alike for all terms of a class."""
         given = [ORDERS[least][v] for v in used]
         return tuple(sorted(range(len(used)), key=given.__getitem__))
 
-    def names_in(self, number: int, least: int, used: Names) -> Names | None:
+    def names_in(self, number: int, least: int, used: TermNames) -> TermNames | None:
         """Which variable of a term, canonical by ``used``, each variable of its class is."""
         given = [ORDERS[least][v] for v in used]
         wanted = self._least[number]
@@ -123,14 +120,14 @@ class Table:
 
     # -- what to evaluate ---------------------------------------------------------------------
 
-    def batches(self, size: int, *, last: bool = False) -> Iterator[Batch]:
+    def batches(self, size: int, *, last: bool = False) -> Iterator[TermBatch]:
         """All terms of a size, each at most twice. Inputs of inner shapes occur in smaller terms
         only: patterns need them, of which larger terms are instances."""
         self._last = last
         for number, step in enumerate(self.steps):
             match len(step.inputs):
                 case 0 if size == 1:
-                    yield Batch(number, None, None, (), size)
+                    yield TermBatch(number, None, None, (), size)
                 case 1:
                     yield from self._unary(number, step, size)
                 case 2:
@@ -139,17 +136,17 @@ class Table:
                 case _:
                     pass
 
-    def _of_size(self, size: int) -> Iterator[tuple[Signature, list[int]]]:
+    def _of_size(self, size: int) -> Iterator[tuple[ClassSignature, list[int]]]:
         for signature, members in self._sizes[size].items():
             if not self._last or self._allowed.issuperset(signature[1]):
                 yield signature, members
 
-    def _unary(self, number: int, step: Step, size: int) -> Iterator[Batch]:
+    def _unary(self, number: int, step: ShapedOutput, size: int) -> Iterator[TermBatch]:
         for (shape, _), members in self._of_size(size - 1):
             if shape == step.inputs[0]:
-                yield Batch(number, _ids(members), None, (), size)
+                yield TermBatch(number, _ids(members), None, (), size)
 
-    def _binary(self, number: int, step: Step, size: int) -> Iterator[Batch]:
+    def _binary(self, number: int, step: ShapedOutput, size: int) -> Iterator[TermBatch]:
         for i in range(size):
             j = size - 1 - i
             if step.call.operator.commutative and i < j:
@@ -161,11 +158,13 @@ class Table:
                     if other == step.inputs[1]:
                         for names in namings(more, own):
                             pair = _ids(first), _ids(second)
-                            yield Batch(number, *pair, names, size, cross=True)
+                            yield TermBatch(number, *pair, names, size, cross=True)
 
-    def _shared(self, number: int, step: Step, size: int) -> Iterator[Batch]:
+    def _shared(self, number: int, step: ShapedOutput, size: int) -> Iterator[TermBatch]:
         """Operands of which one is a part of the other, or both are outputs of one operator."""
-        grouped: dict[tuple[Signature, Names, bool], list[tuple[int, int]]] = defaultdict(list)
+        grouped: dict[tuple[ClassSignature, TermNames, bool], list[tuple[int, int]]] = defaultdict(
+            list
+        )
         for signature, members in self._of_size(size - 1):
             for whole in members:
                 for part, names in self._within(whole):
@@ -177,9 +176,9 @@ class Table:
                         grouped[signature, names, True].append((whole, part))
         for (_, names, swapped), pairs in grouped.items():
             first, second = _ids([a for a, _ in pairs]), _ids([b for _, b in pairs])
-            yield Batch(number, first, second, names, size, cross=False, swapped=swapped)
+            yield TermBatch(number, first, second, names, size, cross=False, swapped=swapped)
 
-    def _within(self, number: int) -> Iterator[Part]:
+    def _within(self, number: int) -> Iterator[TermPart]:
         """A class itself, and what its first term computes on the way, in its own variables."""
         own = self.classes[number]
         yield number, tuple(range(len(own.variables)))
@@ -220,10 +219,10 @@ class Table:
             term, used = canonical(
                 batch.step, _parts(batch, row, self.classes), self.steps, self.classes
             )
-            if term in self.index or int(least_keys[i]) == self._hasher.zero(shape):
+            if term in self.index or int(least_keys[i]) == self._hasher.zeros[shape]:
                 continue
             self.terms += 1
-            number = self._keys.get(int(least_keys[i]))
+            number = self.numbers.get(int(least_keys[i]))
             if number is None:
                 order = _reordering(used)
                 if ignores_input(hashes[i][order], len(used)):
@@ -231,14 +230,16 @@ class Table:
                 number = self._new(
                     term, batch.size, found.values[i][order].astype(np.uint32), hashes[i][order]
                 )
-                names: Names | None = tuple(range(len(used)))
+                names: TermNames | None = tuple(range(len(used)))
             else:
                 names = self.names_in(number, int(least[i]), used)
             if names is not None:
                 self.index[term] = (number, names)
-                self.found[number].append(Found(term, names))
+                self.found[number].append(ClassMember(term, names))
 
-    def _new(self, term: Term, size: int, values: Values, hashes: NDArray[np.uint64]) -> int:
+    def _new(
+        self, term: ClassTerm, size: int, values: TermValues, hashes: NDArray[np.uint64]
+    ) -> int:
         step, parts = term
         shapes: dict[int, Shape] = {}
         for number, names in parts:
@@ -252,13 +253,13 @@ class Table:
             hashes,
         )
 
-    def _append(self, new: Class, values: Values, hashes: NDArray[np.uint64]) -> int:
+    def _append(self, new: Class, values: TermValues, hashes: NDArray[np.uint64]) -> int:
         number = len(self.classes)
         self.classes.append(new)
         self._evaluation.append(new.shape, values)
         self.found.append([])
         (key,), (least,) = keys(hashes[None])
-        self._keys[int(key)] = number
+        self.numbers[int(key)] = number
         self._least.append(ORDERS[least][: len(new.variables)])
         self._sizes[new.size][new.shape, new.variables].append(number)
         return number
@@ -268,7 +269,7 @@ def _ids(numbers: Sequence[int]) -> NDArray[np.int32]:
     return np.array(numbers, np.int32)
 
 
-def _parts(batch: Batch, row: int, classes: Sequence[Class]) -> tuple[Part, ...]:
+def _parts(batch: TermBatch, row: int, classes: Sequence[Class]) -> tuple[TermPart, ...]:
     """The operands of one term of a batch."""
     if batch.first is None:
         return ()
@@ -284,15 +285,15 @@ def _parts(batch: Batch, row: int, classes: Sequence[Class]) -> tuple[Part, ...]
     return pair[::-1] if batch.swapped else pair
 
 
-def _reordering(used: Names) -> NDArray[np.int64]:
+def _reordering(used: TermNames) -> NDArray[np.int64]:
     """For each order of a canonical term's variables, that of the term as it was evaluated."""
     rest = [v for v in range(INPUTS) if v not in used]
     full = (*used, *rest)
     place = {order: i for i, order in enumerate(ORDERS)}
-    found: list[int] = []
+    orders: list[int] = []
     for order in ORDERS:
         raw = [0] * INPUTS
         for i, v in enumerate(full):
             raw[v] = order[i]
-        found.append(place[tuple(raw)])
-    return np.array(found)
+        orders.append(place[tuple(raw)])
+    return np.array(orders)

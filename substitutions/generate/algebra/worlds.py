@@ -1,4 +1,4 @@
-"""What the algebraic enumeration ranges over: operators, shapes of inputs, values of attributes.
+"""Declares what the algebraic enumeration ranges over: operators, shapes, values of attributes.
 
 A world fixes sizes. They are as equal as graphs of three operators allow: one base size, and what
 two or three parts of it make, so that whatever can be typed alike is. A rule that holds for all
@@ -19,13 +19,14 @@ import numpy as np
 
 from pcg.errors import OperatorError
 from pcg.language.poly import Poly
+from pcg.language.poly import product as product_of
 from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.readings.ring import PrimeField
-from pcg.types.operator import Call, Operator
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call, Operator, positions_at
 from substitutions.generate.algebra.batched import Evaluate, Shape, compile_call
+from substitutions.generate.algebra.enumerate import edge_ranks
 
 PADDED = ("enlarge", "pad")
 """Operators that add zeros, as they should."""
@@ -33,12 +34,12 @@ PADDED = ("enlarge", "pad")
 DRAWS = 32
 """An element that is 0 on so many random operands is taken to be 0 always."""
 
-Choice = int | str
+AttributeChoice = int | str
 """A size; or a polynomial of the symbols of real attributes, as text."""
 
 
 @dataclass(frozen=True)
-class World:
+class AlgebraWorld:
     """``inputs``: shapes of inputs; ``inner``: further shapes that values may have.
     ``attributes``: what each attribute may be; sizes of equal value have one symbol."""
 
@@ -46,21 +47,23 @@ class World:
     operators: tuple[str, ...]
     inputs: tuple[Shape, ...]
     inner: tuple[Shape, ...] = ()
-    attributes: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict[str, tuple[Choice]])
+    attributes: Mapping[str, tuple[AttributeChoice, ...]] = field(
+        default_factory=dict[str, tuple[AttributeChoice]]
+    )
     most: int = 4
     """Operators that a side has at most here."""
 
-    def steps(self, prime_field: PrimeField) -> list[Step]:
+    def steps(self, prime_field: PrimeField) -> list[ShapedOutput]:
         """Every output of every operator at every choice of shapes and attributes."""
         shapes = (*self.inputs, *self.inner)
         known = {**OPERATORS, **STAND_INS}
-        found: list[Step] = []
+        outputs: list[ShapedOutput] = []
         for name in self.operators:
             operator = known[name]
             for given in product(shapes, repeat=operator.arity):
                 for call, actual in self._calls(operator, given):
-                    found += _steps(call, actual, given, frozenset(shapes), prime_field)
-        return found
+                    outputs += _steps(call, actual, given, frozenset(shapes), prime_field)
+        return outputs
 
     def _calls(self, operator: Operator, given: Sequence[Shape]) -> Iterator[tuple[Call, Call]]:
         """Calls with symbols, and with the values that these stand for."""
@@ -75,11 +78,11 @@ class World:
                         symbols[name] = Poly.of(f"{name}{self._number(name, value)}")
                         actual[name] = value
                     else:
-                        symbols[name] = _poly(value)
-                        actual[name] = _poly(value).substitute(self._sizes)
+                        symbols[name] = attribute = product_of(map(Poly.of, value.split("*")))
+                        actual[name] = attribute.substitute(self._sizes)
                 yield operator(**symbols), operator(**actual)
 
-    def _choices(self, operator: Operator, name: str) -> tuple[Choice, ...]:
+    def _choices(self, operator: Operator, name: str) -> tuple[AttributeChoice, ...]:
         """What an attribute may be: of this operator, or of any."""
         return self.attributes.get(f"{operator.name}.{name}") or self.attributes.get(name, ())
 
@@ -97,7 +100,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Step:
+class ShapedOutput:
     """One output of an operator at concrete shapes.
 
     ``call`` has symbols for attributes, ``evaluate`` their values.
@@ -110,21 +113,13 @@ class Step:
     evaluate: Evaluate
 
 
-def _poly(text: str) -> Poly:
-    """A product of symbols."""
-    found = Poly.of(1)
-    for symbol in text.split("*"):
-        found = found * Poly.of(symbol)
-    return found
-
-
 def _steps(
     call: Call,
     actual: Call,
     given: tuple[Shape, ...],
     allowed: frozenset[Shape],
     prime_field: PrimeField,
-) -> Iterator[Step]:
+) -> Iterator[ShapedOutput]:
     try:
         compiled = compile_call(actual, given, prime_field)
     except OperatorError:
@@ -132,7 +127,7 @@ def _steps(
     for port, shape in enumerate(compiled.shapes):
         run = compiled.outputs[port]
         if shape in allowed and not _reads_nothing(call, run, given, prime_field):
-            yield Step(call, port, given, shape, run)
+            yield ShapedOutput(call, port, given, shape, run)
 
 
 def _reads_nothing(
@@ -153,16 +148,9 @@ def _placements(operator: Operator, ranks: tuple[int, ...]) -> Iterator[dict[str
     seen: set[tuple[int, ...]] = set()
     for lengths in product(range(most + 1), repeat=len(operator.runs)):
         run = dict(zip(operator.runs, lengths, strict=True))
-        positions: dict[str, int] = {}
-        found: list[int] = []
-        for part in operator.template.placing:
-            at = 0
-            for dim in part.dims:
-                if dim.position is not None:
-                    positions[dim.position] = at
-                at += run[dim.names[0]] if dim.run else 1
-            found.append(at)
-        if tuple(found[: len(ranks)]) != ranks or tuple(positions.values()) in seen:
+        positions = positions_at(operator.template, run)
+        known = tuple(positions.values()) in seen
+        if known or edge_ranks(operator, run)[: len(ranks)] != ranks:
             continue
         seen.add(tuple(positions.values()))
         try:
@@ -175,7 +163,7 @@ def _placements(operator: Operator, ranks: tuple[int, ...]) -> Iterator[dict[str
 _UNIT = dict.fromkeys(("stride_h", "stride_w", "dilation_h", "dilation_w"), (1,))
 """Steps of windows: equal ones are told apart from equal sizes by the proof."""
 
-MATRICES = World(
+MATRICES = AlgebraWorld(
     "matrices",
     (
         *("matmul", "batch_matmul", "add", "multiply", "scale", "pointwise", "concat", "split"),
@@ -192,7 +180,7 @@ MATRICES = World(
 )
 """Matrices, vectors and scalars."""
 
-WINDOWS = World(
+WINDOWS = AlgebraWorld(
     "windows",
     (
         *("add", "multiply", "scale", "pointwise", "concat", "split", "conv2d"),
@@ -212,12 +200,12 @@ WINDOWS = World(
 )
 """Images and kernels: four dimensions each."""
 
-PIECES = World(
+PIECES = AlgebraWorld(
     "pieces", ("concat", "split"), ((2,), (4,), (6,)), ((8,), (10,), (12,)), {"at": (2, 4)}
 )
 """What is cut at two places."""
 
-GROUPS = World(
+GROUPS = AlgebraWorld(
     "groups",
     (
         *("add", "multiply", "scale", "pointwise", "concat", "split", "matmul"),
@@ -234,7 +222,7 @@ _SLICED = (
     *("repeat_each", "sum_groups", "sliced_linear"),
 )
 
-SLICES = World(
+SLICES = AlgebraWorld(
     "slices",
     _SLICED,
     ((1, 6, 6), (2, 6, 6)),
@@ -254,7 +242,7 @@ SLICES = World(
 )
 """Linear layers whose operands hold slices. What holds for axes of one element alone says so."""
 
-SINGLE_SLICES = World(
+SINGLE_SLICES = AlgebraWorld(
     "single slices",
     ("concat", "sum_groups", "sliced_linear"),
     ((1, 4, 4),),
@@ -266,22 +254,18 @@ SINGLE_SLICES = World(
 WORLDS = (MATRICES, PIECES, WINDOWS, GROUPS, SLICES, SINGLE_SLICES)
 
 
-def worlds(names: frozenset[str]) -> list[World]:
+def worlds(names: frozenset[str]) -> list[AlgebraWorld]:
     """The worlds of some operators, the longest to search first. What is element-wise is in all of
     them by its stand-in; constants come with the operators that they are about. Beside the common
     worlds, a world is about what matrices lack: all else is found among these."""
-    found: list[World] = []
-    for world in sorted(WORLDS, key=lambda w: -_weight(w)):
+    chosen: list[AlgebraWorld] = []
+    for world in sorted(WORLDS, key=lambda w: -len(w.operators) * len(w.inputs + w.inner)):
         kept = tuple(n for n in world.operators if n in names or n in STAND_INS or n in CONSTANTS)
         if names.intersection(kept).difference(() if world in COMMON else MATRICES.operators):
-            found.append(replace(world, operators=kept))
-    return found
+            chosen.append(replace(world, operators=kept))
+    return chosen
 
 
 COMMON = (MATRICES, PIECES)
 
 CONSTANTS = frozenset(operator.name for operator in OPERATORS.values() if not operator.arity)
-
-
-def _weight(world: World) -> int:
-    return len(world.operators) * len(world.inputs + world.inner)

@@ -1,9 +1,11 @@
-"""Rules between chains of parallel operators on one tensor: what cancels, commutes and splits.
+"""Finds the rules between chains of parallel operators: what cancels, commutes and splits.
 
-A chain means its input, so two chains are equal if they give the same type. Chains of up to three
-operators are enumerated over two axes of a tensor of any rank, with degrees that are equal or not,
-and of up to two operators with degrees that are products too. In order of size, a chain that known
-rules do not take to the least one of its type makes a new rule with it.
+Problem: which few equalities of chains generate all others? Method: a chain means its input, so two
+chains are equal if they give the same type. Chains of up to three operators are enumerated over two
+axes of a tensor of any rank, with degrees that are equal or not, and of up to two operators with
+degrees that are products too. In order of size, a chain that known rules do not take to the least
+one of its type makes a new rule with it. Complexity: chains times the steps within ``REACH``. Exact
+for these lengths; a longer way between two chains is not looked for.
 
 A partition with a halo is one of the operators; it leaves all degrees as they are where its own is
 1. That operators of one kind commute follows in two steps from how degrees split, but only where a
@@ -20,14 +22,18 @@ from itertools import combinations, product
 from typing import NamedTuple
 
 from pcg.graph.graph import Value, apply, tensor
+from pcg.graph.pairs import GraphPair
 from pcg.language.poly import Poly
 from pcg.language.poly import product as product_of
+from pcg.memo import Memo
 from pcg.ops import OPERATORS
 from substitutions.rules.candidate import Candidate, Enumerated
 
 FAMILY = "move"
 AXES = (0, 1)
 SYMBOLS = ("k", "k2", "k3")
+AROUND = ("halo_before", "halo_after")
+"""The symbols of how far a halo reaches."""
 LONGEST = 3
 REACH = 3
 """Steps from each of two chains to one between."""
@@ -35,7 +41,7 @@ REACH = 3
 ENTRIES = {"partition": "dims", "combine": "dims", "pipeline": "slices", "batch": "slices"}
 """Where several operators change one entry of a type, what that is called."""
 
-Degree = tuple[str, ...]
+DegreeProduct = tuple[str, ...]
 """A product of symbols, sorted; empty for 1."""
 
 
@@ -45,7 +51,7 @@ class ParallelOp(NamedTuple):
 
     name: str
     axis: int
-    degree: Degree
+    degree: DegreeProduct
     haloed: bool = False
 
     @property
@@ -59,7 +65,7 @@ class ParallelOp(NamedTuple):
         return -1 if self.name in ("combine", "batch", "reduce") else 1
 
 
-Word = tuple[ParallelOp, ...]
+Chain = tuple[ParallelOp, ...]
 """Parallel operators, the one that is applied first in front."""
 Type = tuple[tuple[tuple[tuple[str, int], str], int], ...]
 
@@ -68,14 +74,14 @@ Type = tuple[tuple[tuple[tuple[str, int], str], int], ...]
 class Rewrite:
     """An equality of chains, to be used from left to right. Its symbols stand for any degrees."""
 
-    left: Word
-    right: Word
+    left: Chain
+    right: Chain
 
     @cached_property
     def axes(self) -> frozenset[int]:
         return frozenset(m.axis for m in self.left + self.right if m.axis >= 0)
 
-    def images(self, word: Word) -> Iterator[Word]:
+    def images(self, word: Chain) -> Iterator[Chain]:
         """What it makes of a chain that is an instance of its left side."""
         if len(word) != len(self.left):
             return
@@ -91,8 +97,8 @@ def _matches(
     pattern: Sequence[ParallelOp],
     word: Sequence[ParallelOp],
     axes: Mapping[int, int],
-    degrees: dict[str, Degree],
-) -> Iterator[dict[str, Degree]]:
+    degrees: dict[str, DegreeProduct],
+) -> Iterator[dict[str, DegreeProduct]]:
     """The degrees that make a pattern the word."""
     if not pattern:
         yield degrees
@@ -105,7 +111,7 @@ def _matches(
             yield from _matches(others, rest, axes, degrees | more)
 
 
-def _splits(pattern: Degree, given: Degree) -> Iterator[dict[str, Degree]]:
+def _splits(pattern: DegreeProduct, given: DegreeProduct) -> Iterator[dict[str, DegreeProduct]]:
     """All ways to share out the factors of a degree among the symbols of another."""
     if len(pattern) < 2:
         if pattern or not given:
@@ -120,45 +126,39 @@ def _splits(pattern: Degree, given: Degree) -> Iterator[dict[str, Degree]]:
                 yield {first: own} | more
 
 
-def _image(degree: Degree, degrees: Mapping[str, Degree]) -> Degree:
+def _image(degree: DegreeProduct, degrees: Mapping[str, DegreeProduct]) -> DegreeProduct:
     return tuple(sorted(symbol for s in degree for symbol in degrees[s]))
 
 
 def chain_rules() -> Enumerated:
     """The general rules between chains of parallel operators."""
-    every = _classes([*_words(LONGEST, _plain_degrees()), *_words(2, _product_degrees())])
+    plain = [(symbol,) for symbol in SYMBOLS]
+    products = [(), SYMBOLS[:1], SYMBOLS[1:2], SYMBOLS[:2]]
+    every = _classes([*_words(LONGEST, plain), *_words(2, products)])
     rules = basis(every)
     candidates = [Candidate.of(pair(*rule), FAMILY) for rule in rules]
     graphs = sum(map(len, every.values()))
     return Enumerated(graphs, len(every), tuple(candidates))
 
 
-def _plain_degrees() -> list[Degree]:
-    return [(symbol,) for symbol in SYMBOLS]
-
-
-def _product_degrees() -> list[Degree]:
-    return [(), SYMBOLS[:1], SYMBOLS[1:2], SYMBOLS[:2]]
-
-
-def _words(longest: int, degrees: Sequence[Degree]) -> Iterator[Word]:
+def _words(longest: int, degrees: Sequence[DegreeProduct]) -> Iterator[Chain]:
     for length in range(longest + 1):
         yield from product(_parallel_ops(degrees), repeat=length)
 
 
-def _parallel_ops(degrees: Sequence[Degree]) -> list[ParallelOp]:
+def _parallel_ops(degrees: Sequence[DegreeProduct]) -> list[ParallelOp]:
     """Every parallel operator at some degrees; of degree 1, only the exchange of a halo."""
-    found: list[ParallelOp] = []
+    operators: list[ParallelOp] = []
     for degree in degrees:
         for axis in AXES:
-            found.append(ParallelOp("partition", axis, degree, haloed=True))
+            operators.append(ParallelOp("partition", axis, degree, haloed=True))
             names = ("partition", "combine", "pipeline", "batch") if degree else ()
-            found += [ParallelOp(name, axis, degree) for name in names]
-        found += [ParallelOp(name, -1, degree) for name in ("replicate", "reduce") if degree]
-    return found
+            operators += [ParallelOp(name, axis, degree) for name in names]
+        operators += [ParallelOp(name, -1, degree) for name in ("replicate", "reduce") if degree]
+    return operators
 
 
-def type_of(word: Word) -> Type | None:
+def type_of(word: Chain) -> Type | None:
     """How a chain changes a type without halos; None if it cuts where there is a halo."""
     halos = _halos(word)
     if halos is None:
@@ -171,7 +171,7 @@ def type_of(word: Word) -> Type | None:
     return tuple(sorted([*((p, n) for p, n in powers.items() if n), *halo]))
 
 
-def _halos(word: Word) -> set[int] | None:
+def _halos(word: Chain) -> set[int] | None:
     """The axes that have a halo after a chain; None if it cuts where there is one."""
     halos: set[int] = set()
     for op in word:
@@ -184,17 +184,17 @@ def _halos(word: Word) -> set[int] | None:
     return halos
 
 
-def _classes(words: Sequence[Word]) -> dict[Type, list[Word]]:
+def _classes(words: Sequence[Chain]) -> dict[Type, list[Chain]]:
     """The chains that have a type, by type, least first."""
-    found: dict[Type, dict[Word, None]] = defaultdict(dict)
+    by_type: dict[Type, dict[Chain, None]] = defaultdict(dict)
     for word in words:
         key = type_of(word)
         if key is not None:
-            found[key][word] = None
-    return {key: sorted(members, key=_order) for key, members in found.items()}
+            by_type[key][word] = None
+    return {key: sorted(members, key=_order) for key, members in by_type.items()}
 
 
-def _order(word: Word) -> tuple[int, int, Word]:
+def _order(word: Chain) -> tuple[int, int, Chain]:
     """Chains by stage, small ones first: of one symbol a degree, with exchanges of halos, with
     products, and those of three operators, which bring little that is new."""
     degrees = [op.degree for op in word]
@@ -203,11 +203,11 @@ def _order(word: Word) -> tuple[int, int, Word]:
     return stage, len(word), word
 
 
-def basis(classes: Mapping[Type, Sequence[Word]]) -> list[tuple[Word, Word]]:
+def basis(classes: Mapping[Type, Sequence[Chain]]) -> list[tuple[Chain, Chain]]:
     """Equalities that generate all others within the classes; the longer side first."""
-    found: list[tuple[Word, Word]] = []
-    rewriter = Rewriter(found)
-    options: dict[tuple[Word, Word], None] = {}
+    equalities: list[tuple[Chain, Chain]] = []
+    rewriter = ChainRewriter(equalities)
+    options: dict[tuple[Chain, Chain], None] = {}
     for members in classes.values():
         for least in (members[0], min(members, key=len)):
             for word in members:
@@ -217,22 +217,22 @@ def basis(classes: Mapping[Type, Sequence[Word]]) -> list[tuple[Word, Word]]:
     for word, least in sorted(wanted, key=_size):
         if not rewriter.joins(word, least):
             rewriter.learn(word, least)
-            found.append((word, least))
-    return found
+            equalities.append((word, least))
+    return equalities
 
 
-def _size(pair: tuple[Word, Word]) -> tuple[object, ...]:
+def _size(pair: tuple[Chain, Chain]) -> tuple[object, ...]:
     """Small pairs first; of these the ones with many symbols, of which others are instances."""
     orders = sorted(map(_order, pair), reverse=True)
     stages, sizes, _ = zip(*orders, strict=True)
     return (stages[0], sizes, -len(_symbols(pair[0] + pair[1])), orders)
 
 
-def _symbols(word: Word) -> tuple[str, ...]:
+def _symbols(word: Chain) -> tuple[str, ...]:
     return tuple(dict.fromkeys(symbol for op in word for symbol in op.degree))
 
 
-def _is_wanted(pair: tuple[Word, Word]) -> bool:
+def _is_wanted(pair: tuple[Chain, Chain]) -> bool:
     """Whether its symbols are new ones in turn, one side has all of them, and its only axis, if it
     has one, is the first."""
     word, least = pair
@@ -245,25 +245,26 @@ def _is_wanted(pair: tuple[Word, Word]) -> bool:
     )
 
 
-class Rewriter:
+class ChainRewriter:
     """Rewrites chains by the rules that it has learnt, in both directions but for those that would
     make up a degree."""
 
-    def __init__(self, known: Sequence[tuple[Word, Word]] = ()) -> None:
+    def __init__(self, known: Sequence[tuple[Chain, Chain]] = ()) -> None:
         self._rules: dict[tuple[str, ...], list[Rewrite]] = defaultdict(list)
-        self._images: dict[Word, frozenset[Word]] = {}
-        self._nexts: dict[Word, frozenset[Word]] = {}
+        self._images = Memo(self._image)
+        self.nexts = Memo(self._stepped)
+        """The chains that one step makes."""
         for left, right in known:
             self.learn(left, right)
 
-    def learn(self, left: Word, right: Word) -> None:
+    def learn(self, left: Chain, right: Chain) -> None:
         self._images.clear()
-        self._nexts.clear()
+        self.nexts.clear()
         for a, b in ((left, right), (right, left)):
             if {s for m in b for s in m.degree} <= {s for m in a for s in m.degree} and a:
                 self._rules[tuple(m.name for m in a)].append(Rewrite(a, b))
 
-    def joins(self, first: Word, second: Word) -> bool:
+    def joins(self, first: Chain, second: Chain) -> bool:
         """Whether a few steps from each of two chains lead to the same."""
         if first == second:
             return True
@@ -271,34 +272,28 @@ class Rewriter:
         last = [{first}, {second}]
         for _ in range(REACH):
             for side, other in ((0, 1), (1, 0)):
-                last[side] = {b for a in last[side] for b in self.nexts(a)} - reached[side]
+                last[side] = {b for a in last[side] for b in self.nexts[a]} - reached[side]
                 if not last[side].isdisjoint(reached[other]):
                     return True
                 reached[side].update(last[side])
         return False
 
-    def nexts(self, word: Word) -> frozenset[Word]:
-        """The chains that one step makes."""
-        if word not in self._nexts:
-            self._nexts[word] = frozenset(self._stepped(word))
-        return self._nexts[word]
-
-    def _stepped(self, word: Word) -> Iterator[Word]:
+    def _stepped(self, word: Chain) -> frozenset[Chain]:
+        made: set[Chain] = set()
         for start in range(len(word)):
             for end in range(start + 1, min(start + 2, len(word)) + 1):
-                for image in self._image(word[start:end]):
-                    found = word[:start] + image + word[end:]
-                    if len(found) <= LONGEST + 1 and _halos(found) is not None:
-                        yield found
+                for image in self._images[word[start:end]]:
+                    chain = word[:start] + image + word[end:]
+                    if len(chain) <= LONGEST + 1 and _halos(chain) is not None:
+                        made.add(chain)
+        return frozenset(made)
 
-    def _image(self, part: Word) -> frozenset[Word]:
-        if part not in self._images:
-            rules = self._rules[tuple(op.name for op in part)]
-            self._images[part] = frozenset(i for rule in rules for i in rule.images(part))
-        return self._images[part]
+    def _image(self, part: Chain) -> frozenset[Chain]:
+        rules = self._rules[tuple(op.name for op in part)]
+        return frozenset(image for rule in rules for image in rule.images(part))
 
 
-def pair(left: Word, right: Word) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+def pair(left: Chain, right: Chain) -> GraphPair:
     """The chains as graphs, with free axes before, between and after those that they use."""
     axes = sorted({op.axis for op in left + right if op.axis >= 0})
     dims = {axis: 2 * i + 1 for i, axis in enumerate(axes)}
@@ -306,16 +301,13 @@ def pair(left: Word, right: Word) -> tuple[tuple[Value, ...], tuple[Value, ...]]
     return (_applied(left, x, dims),), (_applied(right, x, dims),)
 
 
-def _applied(word: Word, x: Value, dims: Mapping[int, int]) -> Value:
+def _applied(word: Chain, x: Value, dims: Mapping[int, int]) -> Value:
     for op in word:
         operator = OPERATORS[op.name]
         degree = product_of(map(Poly.of, op.degree))
         attributes = {"dim": dims[op.axis]} if op.axis >= 0 else {}
-        if op.haloed:
-            suffix = "" if dims[op.axis] == 1 else "2"
-            around = ("halo_before", "halo_after")
-            halo = {n: Poly.of(s + suffix) for n, s in zip(operator.optional, around, strict=True)}
-            x = apply(operator(**attributes, degree=degree, **halo), x)
-        else:
-            x = apply(operator(**attributes, degree=degree), x)
+        suffix = "" if dims.get(op.axis) == 1 else "2"
+        widths = zip(operator.optional, AROUND, strict=True) if op.haloed else ()
+        halo = {name: Poly.of(symbol + suffix) for name, symbol in widths}
+        x = apply(operator(**attributes, degree=degree, **halo), x)
     return x

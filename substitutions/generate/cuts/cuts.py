@@ -1,11 +1,11 @@
-"""The rules around one operator, with up to one parallel operator on each of its edges.
+"""Finds the rules around one operator, with up to one parallel operator on each of its edges.
 
-Two such graphs are equal if they are typed alike for all types of their inputs, since parallel
-operators never change what a tensor means; and types are linear in logarithms, so which graphs are
-typed alike is linear algebra (``derive``). It is done at one choice of ranks, where each run of
-indices has a few *active* axes, which may carry parallel operators. A rule is then written at ranks
-of its own: a run has the active axes that the rule uses, with a free axis before, between and after
-them, each of which may stand for any number of axes (``verifier.trusted.sizes.runs``). An
+Method: two such graphs are equal if they are typed alike for all types of their inputs, since
+parallel operators never change what a tensor means; and types are linear in logarithms, so which
+graphs are typed alike is linear algebra (``derive``). It is done at one choice of ranks, where each
+run of indices has a few *active* axes, which may carry parallel operators. A rule is then written
+at ranks of its own: a run has the active axes that the rule uses, with a free axis before, between
+and after them, each of which may stand for any number of axes (``verifier.trusted.sizes.runs``). An
 element-wise operator has the rules of its stand-in; what is found for it beside these is that
 partial sums pass through it.
 
@@ -13,12 +13,12 @@ Of a relation, one way to write it is a rule of its own: the one with the smalle
 that cut before and operators that join after. The other ways follow in one step, up to pairs of
 parallel operators that cancel, and are marked so.
 
-A chain of two operators, with parallel operators before, between and after them, has no rules of
-its own. What parallel operators before the first operator shift its output's type by, others on the
-edge between shift back: that is a relation around the first operator. What is left of a relation
-around the chain is then one around the second, with the edge between among its operands. So every
-relation is the sum of two, one around each operator; that copies and partials on the edge between
-never have to be taken where there are none is tested by exhaustive enumeration.
+Exact: a chain of two operators, with parallel operators before, between and after them, has no
+rules of its own. What parallel operators before the first operator shift its output's type by,
+others on the edge between shift back: that is a relation around the first operator. What is left of
+a relation around the chain is then one around the second, with the edge between among its operands.
+So every relation is the sum of two, one around each operator; that copies and partials on the edge
+between never have to be taken where there are none is tested by exhaustive enumeration.
 """
 
 from __future__ import annotations
@@ -33,21 +33,30 @@ from random import Random
 import numpy as np
 
 from pcg.graph.graph import Graph, Node, Value, tensor
+from pcg.graph.pairs import GraphPair
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import stand_in
 from pcg.types.operator import Call, Operator
 from substitutions.generate.algebra.enumerate import (
     DEGREE,
-    Instance,
+    RankedCall,
     input_names,
     instance,
     labels,
     runs_of,
 )
-from substitutions.generate.cuts.derive import Column, Edges, Place, Relation, Steps, relations
+from substitutions.generate.cuts.chains import AROUND
+from substitutions.generate.cuts.derive import (
+    EdgeEntry,
+    Edges,
+    EntryColumn,
+    Relation,
+    RelationSteps,
+    relations,
+)
 from substitutions.rules.candidate import Candidate, Enumerated
-from verifier.trusted.sizes.degrees import Basis, Monomial, entries, input_degrees, typings
+from verifier.trusted.sizes.degrees import Basis, Powers, entries, input_degrees, typings
 
 FAMILY = "cut"
 MOST_PLACES = 36
@@ -56,16 +65,14 @@ MOST_CHOICES = 6
 """Parallel operators of a rule that may stand on either side, for all ways to be written."""
 MOST_GRAPHS = 2_000_000
 """Graphs around an operator, for those with active axes to be counted."""
-AROUND = ("halo_before", "halo_after")
-"""The symbols of how far a halo reaches."""
 
-Power = tuple[Place, int]
-Word = tuple[Power, ...]
+PlacePower = tuple[EdgeEntry, int]
+PowerWord = tuple[PlacePower, ...]
 """The parallel operators of a graph: a place, and 1 or -1 as they raise or lower its entry."""
 
 
 @dataclass(frozen=True)
-class Typing:
+class LinearTyping:
     """One way to type an operator, as linear algebra in powers of k.
 
     ``columns``: what parallel operators shift, for the places that relations may involve; all
@@ -73,9 +80,9 @@ class Typing:
     ``haloed``: places on operands that need a partition with a halo to be cut.
     """
 
-    columns: Mapping[Place, Column]
-    fixed: frozenset[Place]
-    haloed: frozenset[Place] = frozenset()
+    columns: Mapping[EdgeEntry, EntryColumn]
+    fixed: frozenset[EdgeEntry]
+    haloed: frozenset[EdgeEntry] = frozenset()
 
     def holds(self, relation: Relation) -> bool:
         """Whether its sides are typed alike."""
@@ -89,36 +96,38 @@ class Typing:
 
 
 @dataclass(frozen=True)
-class Found:
+class CutRelation:
     """A relation that is a rule, written as its two graphs, and by how many steps it follows from
     the others."""
 
     relation: Relation
-    words: tuple[Word, Word]
+    words: tuple[PowerWord, PowerWord]
     steps: int
-    haloed: frozenset[Place]
+    haloed: frozenset[EdgeEntry]
 
 
 def cut_rules(operator: Operator) -> Enumerated:
     """The general rules around an operator, and those that follow from one in one step."""
-    layout = Layout.of(operator) if operator.arity else None
+    layout = OperatorCuts.of(operator) if operator.arity else None
     if layout is None:
         return Enumerated(0, 0, ())
     graphs, values = layout.count()
-    found = dict.fromkeys(Candidate.of(layout.written(f), FAMILY, f.steps) for f in layout.found())
-    return Enumerated(graphs, values, tuple(found))
+    candidates = dict.fromkeys(
+        Candidate.of(layout.written(f), FAMILY, f.steps) for f in layout.found()
+    )
+    return Enumerated(graphs, values, tuple(candidates))
 
 
 @dataclass(frozen=True)
-class Layout:
+class OperatorCuts:
     """An operator with a number of active axes in each run."""
 
     operator: Operator
     lengths: tuple[tuple[str, int], ...]
-    at: Instance
+    at: RankedCall
 
     @staticmethod
-    def of(operator: Operator, active: int | None = None) -> Layout | None:
+    def of(operator: Operator, active: int | None = None) -> OperatorCuts | None:
         """With two active axes in a run where the operator is small, or else one.
 
         None if it has no meaning there.
@@ -127,17 +136,17 @@ class Layout:
             lengths = dict.fromkeys(runs_of(operator), number)
             at = instance(operator, lengths)
             if at and (active or number == 1 or 2 * sum(at.edges) <= MOST_PLACES):
-                return Layout(operator, tuple(lengths.items()), at)
+                return OperatorCuts(operator, tuple(lengths.items()), at)
         return None
 
-    def typings(self) -> list[Typing]:
+    def typings(self) -> list[LinearTyping]:
         """As it is, once for each choice of operands that carry partials; and with each window cut
         that may be."""
-        found = list(_typings(self.at, frozenset()))
+        every = list(_typings(self.at, frozenset()))
         for window in self.at.call.typing(self.at.ranks).windows:
             if all(operand < self.operator.arity for operand, _ in window.places):
-                found += _typings(self.at, frozenset(window.places))
-        return found
+                every += _typings(self.at, frozenset(window.places))
+        return every
 
     def count(self) -> tuple[int, int]:
         """How many graphs are typed, and how many types they have; once for each typing.
@@ -146,27 +155,27 @@ class Layout:
         """
         typings = [typing for typing in self.typings() if not typing.haloed]
         if sum(_graphs(self.at, typing) for typing in typings) > MOST_GRAPHS:
-            least = Layout.of(self.operator, 0)
+            least = OperatorCuts.of(self.operator, 0)
             if least is None or not any(n for _, n in self.lengths):
                 return 0, 0
             return least.count()
         values = sum(_values(self.at, typing) for typing in typings)
         return sum(_graphs(self.at, typing) for typing in typings), values
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[CutRelation]:
         """The rules, those of the stand-in left out."""
         general = stand_in(self.operator)
         known: list[Relation] = []
         if general is not None:
-            layout = Layout.of(general, dict(self.lengths)[runs_of(self.operator)[0]])
+            layout = OperatorCuts.of(general, dict(self.lengths)[runs_of(self.operator)[0]])
             assert layout is not None
             known = [f.relation for f in layout.basis([])]
         return list(self._with_derived(self.basis(known)))
 
-    def basis(self, known: Sequence[Relation]) -> list[Found]:
+    def basis(self, known: Sequence[Relation]) -> list[CutRelation]:
         """Relations that generate all others, together with those that are known."""
         typings = self.typings()
-        options: dict[tuple[Word, Word], tuple[Relation, Typing]] = {}
+        options: dict[tuple[PowerWord, PowerWord], tuple[Relation, LinearTyping]] = {}
         for typing in typings:
             edges = Edges(self.at.edges, typing.haloed)
             for relation in relations(typing.columns, edges):
@@ -175,38 +184,38 @@ class Layout:
                 words = min(self._ways(relation, edges), key=self._rank)
                 options.setdefault(words, (relation, typing))
         accepted = list(known)
-        found: list[Found] = []
+        rules: list[CutRelation] = []
         for words in sorted(options, key=self._order):
             relation, typing = options[words]
-            steps = Steps(Edges(self.at.edges, typing.haloed))
+            steps = RelationSteps(Edges(self.at.edges, typing.haloed))
             usable = [other for other in accepted if typing.holds(other)]
             if steps.distance(relation, usable) is None:
                 accepted.append(relation)
-                found.append(Found(relation, words, 0, typing.haloed))
-        return found
+                rules.append(CutRelation(relation, words, 0, typing.haloed))
+        return rules
 
-    def _with_derived(self, basis: Sequence[Found]) -> Iterator[Found]:
-        for found in basis:
-            yield found
-            edges = Edges(self.at.edges, found.haloed)
-            for words in self._ways(found.relation, edges):
-                if words not in (found.words, found.words[::-1]):
-                    yield Found(found.relation, words, 1, found.haloed)
+    def _with_derived(self, basis: Sequence[CutRelation]) -> Iterator[CutRelation]:
+        for rule in basis:
+            yield rule
+            edges = Edges(self.at.edges, rule.haloed)
+            for words in self._ways(rule.relation, edges):
+                if words not in (rule.words, rule.words[::-1]):
+                    yield CutRelation(rule.relation, words, 1, rule.haloed)
 
-    def _ways(self, relation: Relation, edges: Edges) -> list[tuple[Word, Word]]:
+    def _ways(self, relation: Relation, edges: Edges) -> list[tuple[PowerWord, PowerWord]]:
         """All ways to put the powers of a relation on two sides, each once up to direction."""
         units = [(place, 1 if n > 0 else -1) for place, n in relation for _ in range(abs(n))]
-        found: dict[frozenset[Word], tuple[Word, Word]] = {}
+        ways: dict[frozenset[PowerWord], tuple[PowerWord, PowerWord]] = {}
         for chosen in _choices([edges.side(*unit) for unit in units]):
             placed = list(zip(units, chosen, strict=True))
             left = tuple(sorted(unit for unit, side in placed if side > 0))
             right = tuple(sorted((place, -sign) for (place, sign), side in placed if side < 0))
             if all(len({place[0] for place, _ in word}) == len(word) for word in (left, right)):
                 pair = min((left, right), (right, left), key=self._rank)
-                found[frozenset(pair)] = pair
-        return list(found.values())
+                ways[frozenset(pair)] = pair
+        return list(ways.values())
 
-    def written(self, found: Found) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    def written(self, found: CutRelation) -> GraphPair:
         """The pair of graphs at the ranks of the rule."""
         before = labels(self.operator, dict(self.lengths))
         used: dict[str, list[int]] = {run: [] for run, _ in self.lengths}
@@ -220,7 +229,7 @@ class Layout:
         at = instance(self.operator, lengths)
         assert at is not None
 
-        def moved(place: Place) -> Place:
+        def moved(place: EdgeEntry) -> EdgeEntry:
             edge, entry = place
             old, new = before[edge], after[edge]
             if entry >= 2 * len(old):
@@ -236,12 +245,12 @@ class Layout:
         )
         return left, right
 
-    def _order(self, words: tuple[Word, Word]) -> tuple[int, int, tuple[object, ...]]:
+    def _order(self, words: tuple[PowerWord, PowerWord]) -> tuple[int, int, tuple[object, ...]]:
         """Natural equalities first, which cut before and join after; of these the small ones."""
         rank = self._rank(words)
         return sum(n for _, n, _ in rank), sum(size for size, _, _ in rank), rank
 
-    def _rank(self, words: tuple[Word, Word]) -> tuple[tuple[int, int, Word], ...]:
+    def _rank(self, words: tuple[PowerWord, PowerWord]) -> tuple[tuple[int, int, PowerWord], ...]:
         """Small sides first; among equals those that apply to whole tensors, with operators that
         cut before and operators that join after."""
         arity = self.operator.arity
@@ -261,7 +270,7 @@ def _choices(sides: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def decorated(
-    at: Instance, powers: Mapping[Place, int], haloed: frozenset[Place] = frozenset()
+    at: RankedCall, powers: Mapping[EdgeEntry, int], haloed: frozenset[EdgeEntry] = frozenset()
 ) -> tuple[Value, ...]:
     """An operator with a parallel operator at each of some places, on as many edges."""
     symbols = (DEGREE, *(f"{DEGREE}{i}" for i in range(2, 9)))
@@ -277,7 +286,9 @@ def decorated(
     return tuple(after(len(leaves) + i, node.value(i)) for i in range(len(at.outputs)))
 
 
-def _move(at: Instance, place: Place, power: int, degree: Poly, haloed: frozenset[Place]) -> Call:
+def _move(
+    at: RankedCall, place: EdgeEntry, power: int, degree: Poly, haloed: frozenset[EdgeEntry]
+) -> Call:
     """The parallel operator that shifts an entry by a power of the degree."""
     edge, entry = place
     rank = at.edges[edge]
@@ -290,7 +301,7 @@ def _move(at: Instance, place: Place, power: int, degree: Poly, haloed: frozense
     return operator(dim=entry % rank, degree=degree, **halo)
 
 
-def _typings(at: Instance, haloed: frozenset[Place]) -> Iterator[Typing]:
+def _typings(at: RankedCall, haloed: frozenset[EdgeEntry]) -> Iterator[LinearTyping]:
     """The typings of an operator of which some dimensions of operands have a halo."""
     names = input_names(len(at.ranks))
     leaves = [tensor(name, rank) for name, rank in zip(names, at.ranks, strict=True)]
@@ -313,16 +324,16 @@ def _typings(at: Instance, haloed: frozenset[Place]) -> Iterator[Typing]:
 
 
 def _linear(
-    at: Instance,
-    rows: Sequence[tuple[str, Monomial]],
-    outputs: Sequence[Monomial],
-    symbols: Mapping[str, Place],
-    haloed: frozenset[Place],
-) -> Typing:
+    at: RankedCall,
+    rows: Sequence[tuple[str, Powers]],
+    outputs: Sequence[Powers],
+    symbols: Mapping[str, EdgeEntry],
+    haloed: frozenset[EdgeEntry],
+) -> LinearTyping:
     """The columns of a typing: what has to be 1 (``symbol / value``) and what the outputs are."""
     fixed = frozenset(symbols[s] for s, value in rows if s in symbols and not value.powers)
-    forms = [value.over(Monomial.of(symbol)) for symbol, value in rows] + list(outputs)
-    columns: dict[Place, dict[int, int]] = {place: {} for place in symbols.values()}
+    forms = [value.over(Powers.of(symbol)) for symbol, value in rows] + list(outputs)
+    columns: dict[EdgeEntry, dict[int, int]] = {place: {} for place in symbols.values()}
     for row, form in enumerate(forms):
         whole = lcm(*(power.denominator for _, power in form.powers))
         for symbol, power in form.powers:
@@ -331,10 +342,10 @@ def _linear(
         if row >= len(rows):
             columns[_output_place(at, row - len(rows))] = {row: whole}
     kept = {place: column for place, column in sorted(columns.items()) if place not in fixed}
-    return Typing(kept, fixed, haloed)
+    return LinearTyping(kept, fixed, haloed)
 
 
-def _output_place(at: Instance, number: int) -> Place:
+def _output_place(at: RankedCall, number: int) -> EdgeEntry:
     """The place of an entry of the outputs, counted through all of them."""
     for port, rank in enumerate(at.outputs):
         if number < 2 * rank + 2:
@@ -343,7 +354,7 @@ def _output_place(at: Instance, number: int) -> Place:
     raise IndexError(number)
 
 
-def _shifts(at: Instance, typing: Typing, edge: int) -> Iterator[tuple[Place, int]]:
+def _shifts(at: RankedCall, typing: LinearTyping, edge: int) -> Iterator[tuple[EdgeEntry, int]]:
     """The parallel operators on an edge, but those that make degrees fractions of k."""
     rank = at.edges[edge]
     for entry in range(2 * rank + 2):
@@ -354,17 +365,17 @@ def _shifts(at: Instance, typing: Typing, edge: int) -> Iterator[tuple[Place, in
             yield place, -1
 
 
-def _graphs(at: Instance, typing: Typing) -> int:
+def _graphs(at: RankedCall, typing: LinearTyping) -> int:
     """How many graphs are typed."""
     return prod(1 + len(list(_shifts(at, typing, edge))) for edge in range(len(at.edges)))
 
 
-def _values(at: Instance, typing: Typing) -> int:
+def _values(at: RankedCall, typing: LinearTyping) -> int:
     """How many types they have, told apart by a hash that is linear in the powers: it misses one
     difference in 2**64."""
     random = Random(0)
     weights: dict[int, int] = defaultdict(lambda: random.getrandbits(64))
-    others: dict[Place, int] = defaultdict(lambda: random.getrandbits(64))
+    others: dict[EdgeEntry, int] = defaultdict(lambda: random.getrandbits(64))
     total = np.zeros(1, np.uint64)
     for edge in range(len(at.edges)):
         options = [0]

@@ -1,16 +1,19 @@
-"""Which equalities around one operator are rules of their own, as linear algebra.
+"""Derives which equalities around one operator are rules of their own, by linear algebra.
 
-Around one operator, a parallel operator on an edge shifts one entry of that edge's type by log k.
-A *place* is such an entry, (edge, entry), and a graph is a vector that counts the parallel
+Problem: around one operator, a parallel operator on an edge shifts one entry of that edge's type by
+log k. A *place* is such an entry, (edge, entry), and a graph is a vector that counts the parallel
 operators at each place. Partition and combine undo each other, so their places count in integers,
 up and down. Nothing undoes replicate and reduce: counts of copies and partials never fall below 0.
 
-Graphs that are typed alike differ by a *relation*: an integer vector that typing sends to 0. What
-it adds at a place stands on the one side or, undone, on the other. If a relation is a sum of
-relations that agree with its signs, these can be applied one after the other, and no count ever
+Method: graphs that are typed alike differ by a *relation*: an integer vector that typing sends to
+0. What it adds at a place stands on the one side or, undone, on the other. If a relation is a sum
+of relations that agree with its signs, these can be applied one after the other, and no count ever
 falls below 0; so the relations that are no such sum generate all others (a Graver basis; Sturmfels,
 Gröbner Bases and Convex Polytopes, 1996, chapter 4). ``relations`` finds them, and of them
-``Steps`` leaves out those that others reach by a longer way.
+``RelationSteps`` leaves out those that others reach by a longer way.
+
+Complexity: exponential in the edges, of which an operator has few. Exact for one parallel operator
+on an edge and side; a way of more than ``MAX_STEPS`` is not looked for.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-Place = tuple[int, int]
+EdgeEntry = tuple[int, int]
 """(edge, entry of its type); entries are ordered as in
 ``verifier.trusted.sizes.degrees.entries``."""
-Relation = tuple[tuple[Place, int], ...]
+Relation = tuple[tuple[EdgeEntry, int], ...]
 """Powers of k by place, sorted; the first one positive."""
-Column = Mapping[int, int]
+EntryColumn = Mapping[int, int]
 """What one power of k at a place adds to each condition of typing and entry of the outputs."""
 
 MOST_STEPS = 6
@@ -42,9 +45,9 @@ class Edges:
     """
 
     ranks: tuple[int, ...]
-    sided: frozenset[Place] = frozenset()
+    sided: frozenset[EdgeEntry] = frozenset()
 
-    def side(self, place: Place, power: int) -> int:
+    def side(self, place: EdgeEntry, power: int) -> int:
         """Where a power has to stand: 1 left, -1 right, 0 if either will do.
 
         A replicate raises copies; a reduce lowers partials. Elsewhere, what raises an entry on one
@@ -58,11 +61,11 @@ class Edges:
             return -1 if power > 0 else 1
         return 0
 
-    def counted(self, place: Place) -> bool:
+    def counted(self, place: EdgeEntry) -> bool:
         """Whether it counts copies or partials, which nothing undoes."""
         return place[1] >= 2 * self.ranks[place[0]]
 
-    def fit(self, powers: Mapping[Place, int], edge: int) -> bool:
+    def fit(self, powers: Mapping[EdgeEntry, int], edge: int) -> bool:
         """Whether an edge has room for its powers: one parallel operator on either side."""
         sides = [
             self.side(place, power)
@@ -73,14 +76,14 @@ class Edges:
         return len(sides) < 2 or (len(sides) == 2 and (sum(sides) == 0 or 0 in sides))
 
 
-def normal(powers: Mapping[Place, int]) -> Relation:
+def normal(powers: Mapping[EdgeEntry, int]) -> Relation:
     """The relation with some powers; it is the same from right to left."""
     ordered = sorted(powers.items())
     sign = 1 if ordered[0][1] > 0 else -1
     return tuple((place, sign * power) for place, power in ordered)
 
 
-def relations(columns: Mapping[Place, Column], edges: Edges) -> list[Relation]:
+def relations(columns: Mapping[EdgeEntry, EntryColumn], edges: Edges) -> list[Relation]:
     """The relations between graphs with up to one parallel operator on each edge that are no sum of
     such relations of the same signs."""
     finder = _Finder(columns, edges)
@@ -109,15 +112,15 @@ class _Finder:
     it has a power that lowers just that.
     """
 
-    def __init__(self, columns: Mapping[Place, Column], edges: Edges) -> None:
+    def __init__(self, columns: Mapping[EdgeEntry, EntryColumn], edges: Edges) -> None:
         self._columns, self._edges = columns, edges
-        self._by_row: dict[int, list[tuple[Place, int]]] = defaultdict(list)
+        self._by_row: dict[int, list[tuple[EdgeEntry, int]]] = defaultdict(list)
         for place, column in columns.items():
             for row, value in column.items():
                 self._by_row[row].append((place, value))
-        self._seen: set[frozenset[tuple[Place, int]]] = set()
+        self._seen: set[frozenset[tuple[EdgeEntry, int]]] = set()
         self._found: dict[Relation, None] = {}
-        self._done: set[Place] = set()
+        self._done: set[EdgeEntry] = set()
 
     def run(self) -> list[Relation]:
         for place, column in self._columns.items():
@@ -126,7 +129,7 @@ class _Finder:
             self._done.add(place)
         return list(self._found)
 
-    def _grow(self, powers: dict[Place, int], left_over: dict[int, int]) -> None:
+    def _grow(self, powers: dict[EdgeEntry, int], left_over: dict[int, int]) -> None:
         key = frozenset(powers.items())
         if key in self._seen:
             return
@@ -140,15 +143,17 @@ class _Finder:
             if self._edges.fit(more, place[0]):
                 self._grow(more, self._added(left_over, place, sign))
 
-    def _options(self, powers: Mapping[Place, int], row: int, have: int) -> list[tuple[Place, int]]:
-        found: list[tuple[Place, int]] = []
+    def _options(
+        self, powers: Mapping[EdgeEntry, int], row: int, have: int
+    ) -> list[tuple[EdgeEntry, int]]:
+        options: list[tuple[EdgeEntry, int]] = []
         for place, value in self._by_row[row]:
             sign = -1 if (value > 0) == (have > 0) else 1
             if place not in self._done and powers.get(place, 0) * sign >= 0:
-                found.append((place, sign))
-        return found
+                options.append((place, sign))
+        return options
 
-    def _added(self, left_over: Mapping[int, int], place: Place, sign: int) -> dict[int, int]:
+    def _added(self, left_over: Mapping[int, int], place: EdgeEntry, sign: int) -> dict[int, int]:
         total = dict(left_over)
         for row, value in self._columns[place].items():
             total[row] = total.get(row, 0) + sign * value
@@ -159,7 +164,7 @@ class _Finder:
 
 @dataclass(frozen=True)
 class _Step:
-    """A relation read in one direction, as additions to a state (see ``Steps``)."""
+    """A relation read in one direction, as additions to a state (see ``RelationSteps``)."""
 
     needed: int
     """Added to a state, it sets the top bit of each count that is as great as what is taken."""
@@ -167,7 +172,7 @@ class _Step:
     change: int
 
 
-class Steps:
+class RelationSteps:
     """Relations as steps between states: what they reach, and how fast.
 
     A state holds the powers of one side and, reversed, what has been undone. It is one integer with
@@ -203,10 +208,10 @@ class Steps:
             frontiers[side] = new
         return None
 
-    def sides(self, relation: Relation) -> tuple[dict[Place, int], dict[Place, int]]:
+    def sides(self, relation: Relation) -> tuple[dict[EdgeEntry, int], dict[EdgeEntry, int]]:
         """What a relation replaces, and by what; all that may stand on the left does."""
-        left: dict[Place, int] = {}
-        right: dict[Place, int] = {}
+        left: dict[EdgeEntry, int] = {}
+        right: dict[EdgeEntry, int] = {}
         for place, power in relation:
             if self._edges.counted(place):
                 side = left if self._edges.side(place, power) > 0 else right
@@ -215,7 +220,7 @@ class Steps:
                 left[place] = power
         return left, right
 
-    def _fields(self, values: Mapping[Place, int]) -> int:
+    def _fields(self, values: Mapping[EdgeEntry, int]) -> int:
         return sum(value << self._shifts[place] for place, value in values.items())
 
     def _both_ways(self, relation: Relation) -> Iterator[_Step]:

@@ -1,4 +1,4 @@
-"""Pairs of equal value whose types never agree, and what makes them agree.
+"""Makes the types of a pair agree whose values do, by one parallel operator more.
 
 Two tensors side by side as partials (join) mean their sum, but are no whole tensor. A candidate of
 which only the types differ is tried again with one parallel operator on its output or on an input
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pcg.graph.graph import Node, Value
+from pcg.graph.graph import Node
+from pcg.graph.pairs import GraphPair
 from substitutions.generate.algebra.enumerate import moves
 from substitutions.rules.rule import operators_in
 
@@ -20,11 +21,8 @@ MOST_OPERATORS = 2
 TYPES_DIFFER = "the types differ"
 """The reason that ``verifier.decide`` gives."""
 
-Side = tuple[Value, ...]
-Pair = tuple[Side, Side]
 
-
-def retyped(pair: Pair) -> Iterator[Pair]:
+def retyped(pair: GraphPair) -> Iterator[GraphPair]:
     """The pair with one parallel operator on the output of one side."""
     left, right = pair
     if len(left) != 1 or max(operators_in(left), operators_in(right)) > MOST_OPERATORS:

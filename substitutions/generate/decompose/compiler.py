@@ -1,10 +1,11 @@
-"""A value of the index language as a graph of primitive operators.
+"""Compiles a value of the index language into a graph of primitive operators.
 
-Every operator's equation can be read as a recipe: sums become ``sum_axis`` or matrix products,
-functions element-wise operators, comparisons of an id with an index look-ups. Exponentials that are
-summed are taken relative to the greatest of them, as ``exp(x - m)`` with ``m = max x``: the factor
-``exp(m)`` is carried along beside the tensor and cancels in a quotient or becomes a summand in a
-logarithm. That is exact algebra, and nothing overflows.
+Method: every operator's equation can be read as a recipe: sums become ``sum_axis`` or matrix
+products, functions element-wise operators, comparisons of an id with an index look-ups.
+Exponentials that are summed are taken relative to the greatest of them, as ``exp(x - m)`` with ``m
+= max x``: the factor ``exp(m)`` is carried along beside the tensor and cancels in a quotient or
+becomes a summand in a logarithm. Exact: that is algebra, and nothing overflows. What has no such
+operators is refused.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from pcg.ops.elementwise import (
 )
 from pcg.ops.stand_ins import stand_in
 from pcg.types.operator import Operator
-from substitutions.generate.decompose.named_axes import Named, Primitives
+from substitutions.generate.decompose.named_axes import NamedTensor, Primitives
 from substitutions.generate.decompose.product_form import (
     NotCompiled,
     Pick,
@@ -66,7 +67,7 @@ class Compiler:
     it; ``known``: what its sizes and attributes are in the graph.
     """
 
-    leaves: Sequence[Named]
+    leaves: Sequence[NamedTensor]
     bounds: Mapping[str, Poly]
     known: Mapping[str, Poly]
     order: tuple[str, ...]
@@ -129,13 +130,13 @@ class Compiler:
         if index.symbol in self.bounds:
             name = str(index.symbol)
             size = self._primitives.sizes[name]
-            return Product(over=(Named(apply(position_ids(size=size)), (name,)),))
+            return Product(over=(NamedTensor(apply(position_ids(size=size)), (name,)),))
         size = self._size(index)
         if not index.symbols.isdisjoint(self.bounds) or len(size.terms) != 1:
             raise NotCompiled(f"no operator makes the number {index}")
         return Product(calls=(scale(factor=size),))
 
-    def _guard(self, index: Poly) -> Named:
+    def _guard(self, index: Poly) -> NamedTensor:
         """1 where ``column <= row``."""
         ends = {sign: [m for m, c in index.terms if c == sign and len(m) == 1] for sign in (1, -1)}
         rows, columns = ([m[0] for m in ends[sign]] for sign in (1, -1))
@@ -144,9 +145,9 @@ class Compiler:
             raise NotCompiled(f"no operator makes the condition {index} >= 0")
         sizes = self._primitives.sizes
         call = lower_triangle(rows=sizes[rows[0]], columns=sizes[columns[0]])
-        return Named(apply(call), (rows[0], columns[0]))
+        return NamedTensor(apply(call), (rows[0], columns[0]))
 
-    def _element(self, access: Access) -> Named:
+    def _element(self, access: Access) -> NamedTensor:
         """An operand, read at one index for each dimension that runs over all of it."""
         leaf = self.leaves[access.operand]
         read = [self._size(index) for index in access.index]
@@ -154,17 +155,17 @@ class Compiler:
         if index is None:
             shown = ", ".join(map(str, access.index))
             raise NotCompiled(f"an operand is read at [{shown}], not at indices alone")
-        return Named(leaf.value, index)
+        return NamedTensor(leaf.value, index)
 
     def _product_of(self, factors: Sequence[Expr]) -> Product:
         if any(isinstance(factor, Const) and factor.value == 0 for factor in factors):
             return Product(Fraction(0))
-        found = Product()
+        total = Product()
         for factor in factors:
-            found = found.times(self._product(factor))
-            if not found.number:
+            total = total.times(self._product(factor))
+            if not total.number:
                 return Product(Fraction(0))
-        return found
+        return total
 
     def _sum_of(self, terms: Sequence[Expr]) -> Product:
         """A sum of values; what they are all taken relative to stays outside of it."""
@@ -188,7 +189,7 @@ class Compiler:
             raise NotCompiled("no operator adds two attributes")
         return Product(sum((p.number for p in products), Fraction(0)))
 
-    def _difference(self, more: Sequence[Named], less: Sequence[Named]) -> Named:
+    def _difference(self, more: Sequence[NamedTensor], less: Sequence[NamedTensor]) -> NamedTensor:
         """The sum of some tensors less that of others."""
         make = self._primitives
         if not less:
@@ -229,7 +230,7 @@ class Compiler:
         below = self._tensor(replace(product, logs=()))
         return Product(under=(below,), logs=tuple((t, -n) for t, n in product.logs))
 
-    def _exponential(self, tensor: Named) -> Product:
+    def _exponential(self, tensor: NamedTensor) -> Product:
         """``exp(x)``; relative to the greatest x where such are summed."""
         axis = self._summed.get(tensor.value)
         if axis is None:
@@ -238,12 +239,12 @@ class Compiler:
         less = self._primitives.minus(tensor, most)
         return Product(over=(less.mapped(exp()),), logs=((most, 1),))
 
-    def _logarithm(self, product: Product) -> Named:
+    def _logarithm(self, product: Product) -> NamedTensor:
         inner = self._tensor(replace(product, logs=())).mapped(log())
         terms = [t if n == 1 else t.mapped(scale(factor=float(n))) for t, n in product.logs]
         return self._primitives.fold(self._primitives.plus, [*terms, inner])
 
-    def _elementwise(self, function: str, args: Sequence[Expr]) -> Named:
+    def _elementwise(self, function: str, args: Sequence[Expr]) -> NamedTensor:
         operator = functions().get(function)
         if operator is None:
             raise NotCompiled(f"no operator computes {function}")
@@ -272,13 +273,13 @@ class Compiler:
         )
         make = self._primitives
         if len(rows) == 1 and inside:
-            found = make.looked_up(make.fold(make.times, inside), rows[0].ids, var)
+            total = make.looked_up(make.fold(make.times, inside), rows[0].ids, var)
         elif rows or inside:
             inside += [make.picked(pick.ids, var) for pick in rows]
-            found = make.total(inside, var)
+            total = make.total(inside, var)
         else:
             return outside.times(Product(calls=(scale(factor=make.sizes[var]),)))
-        return outside.times(Product(over=(found,)))
+        return outside.times(Product(over=(total,)))
 
     def _settled(self, var: str, product: Product) -> Product:
         """The product with everything that depends on an index as tensors."""
@@ -293,25 +294,27 @@ class Compiler:
             logs=tuple((t, n) for t, n in product.logs if var not in t.axes),
         )
 
-    def _tensor(self, product: Product) -> Named:
+    def _tensor(self, product: Product) -> NamedTensor:
         """The one tensor that a product is. Raises NotCompiled where it is a constant."""
         make = self._primitives
         over = [*product.over, *(make.picked(pick.ids, pick.row) for pick in product.picks)]
         over += [raised(t, n) for t, n in product.logs]
         under = make.fold(make.times, product.under) if product.under else None
         if over:
-            found = make.fold(make.times, over)
-            found = make.over(found, under) if under else found
+            made = make.fold(make.times, over)
+            made = make.over(made, under) if under else made
         elif under:
-            found = under.mapped(reciprocal())
+            made = under.mapped(reciprocal())
         else:
             raise NotCompiled("no operator makes a tensor of one constant")
         for call in (*product.calls, *multiplied(product.number)):
-            found = found.mapped(call)
-        return found
+            made = made.mapped(call)
+        return made
 
 
-def _digits(read: Sequence[Poly], leaf: Named, sizes: Mapping[str, Poly]) -> tuple[str, ...] | None:
+def _digits(
+    read: Sequence[Poly], leaf: NamedTensor, sizes: Mapping[str, Poly]
+) -> tuple[str, ...] | None:
     """The index at each dimension of a leaf, merged dimensions taken apart; None where what is
     read there is no index, or one that does not run over the whole of it."""
     names: list[str] = []
@@ -347,7 +350,7 @@ def _linear_parts(value: Expr) -> Iterator[Expr]:
 @lru_cache(maxsize=1)
 def functions() -> Mapping[str, Operator]:
     """The operator that applies each scalar function to all elements, by the function's name."""
-    found: dict[str, Operator] = {}
+    by_function: dict[str, Operator] = {}
     for operator in sorted(BUILT_IN, key=lambda operator: operator.name):
         if stand_in(operator) is None or operator.attributes:
             continue
@@ -355,8 +358,8 @@ def functions() -> Mapping[str, Operator]:
         if isinstance(body, Apply) and all(
             isinstance(arg, Access) and arg.operand == i for i, arg in enumerate(body.args)
         ):
-            found.setdefault(body.function, operator)
-    return found
+            by_function.setdefault(body.function, operator)
+    return by_function
 
 
 def binders(value: Expr) -> Iterator[tuple[str, Poly]]:

@@ -21,14 +21,16 @@ from itertools import product
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, apply, tensor
+from pcg.graph.pairs import GraphPair
 from pcg.language.equation import Equation, Output, run_names
 from pcg.language.expr import Max, Sum, walk
 from pcg.language.poly import Poly
+from pcg.language.poly import product as product_of
 from pcg.ops.layout import flatten, unflatten
-from pcg.types.operator import Call, Operator
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call, Operator, positions_at
+from substitutions.generate.algebra.enumerate import edge_ranks
 from substitutions.generate.decompose.compiler import Compiler, binders
-from substitutions.generate.decompose.named_axes import Named
+from substitutions.generate.decompose.named_axes import NamedTensor
 from substitutions.generate.decompose.product_form import NotCompiled
 from verifier.trusted.sizes.runs import free_runs
 from verifier.trusted.sizes.sizes import input_size
@@ -41,23 +43,15 @@ BLOCKS = ("k", "n")
 
 
 @dataclass(frozen=True)
-class Decomposed:
-    """An operator, ``left``, and a graph of others that computes the same."""
-
-    left: tuple[Value, ...]
-    right: tuple[Value, ...]
-
-
-@dataclass(frozen=True)
 class Decomposition:
-    """What is found for an operator: one pair for each number of axes that needs its own; or
-    else the reason why there is none."""
+    """An operator beside a graph of others that computes the same: one pair for each number of
+    axes that needs its own; or else the reason why there is none."""
 
-    pairs: tuple[Decomposed, ...] = ()
+    pairs: tuple[GraphPair, ...] = ()
     reason: str = ""
 
 
-def decompositions(operator: Operator) -> tuple[Decomposed, ...]:
+def decompositions(operator: Operator) -> tuple[GraphPair, ...]:
     """An operator with an inner reduction as graphs of primitive operators, and those that work
     by blocks as the blocks of an axis. Candidates: none is proved here."""
     return (*decompose(operator).pairs, *by_blocks(operator))
@@ -72,24 +66,24 @@ def decompose(operator: Operator) -> Decomposition:
         first = _compiled(operator, lengths)
     except NotCompiled as error:
         return Decomposition(reason=str(error))
-    if any(node.name == operator.name for node in Graph(first.right).nodes):
+    if any(node.name == operator.name for node in Graph(first[1]).nodes):
         return Decomposition(reason="it is a primitive operator")
     if _covers_every_run(operator, first):
         return Decomposition((first,))
     return Decomposition(tuple(_variants(operator)))
 
 
-def _variants(operator: Operator) -> Iterator[Decomposed]:
+def _variants(operator: Operator) -> Iterator[GraphPair]:
     """The decompositions at each number of axes that fits, where one does not stand for all."""
     for chosen in product(range(MAX_LENGTH + 1), repeat=len(operator.runs)):
         lengths = dict(zip(operator.runs, chosen, strict=True))
         try:
-            found = _compiled(operator, lengths)
+            pair = _compiled(operator, lengths)
         except (NotCompiled, OperatorError):
             continue  # such as a mean of nothing
-        rank = max(node.ranks[0] for node in Graph(found.left).nodes)
-        if rank <= MAX_RANK and not all(value.node.is_leaf for value in found.right):
-            yield found
+        rank = max(node.ranks[0] for node in Graph(pair[0]).nodes)
+        if rank <= MAX_RANK and not all(value.node.is_leaf for value in pair[1]):
+            yield pair
 
 
 def _reduces(operator: Operator) -> bool:
@@ -97,9 +91,9 @@ def _reduces(operator: Operator) -> bool:
     return any(isinstance(p, Sum | Max) for o in equation.outputs for p in walk(o.body))
 
 
-def _covers_every_run(operator: Operator, pair: Decomposed) -> bool:
+def _covers_every_run(operator: Operator, pair: GraphPair) -> bool:
     """Whether each axis of a run may be any number of axes on both sides."""
-    free = {place for group in free_runs(pair.left, pair.right) for place in group}
+    free = {place for group in free_runs(*pair) for place in group}
     return all(
         (declared.name, at) in free
         for declared in operator.template.operands
@@ -112,21 +106,13 @@ def _instance(
     operator: Operator, lengths: Mapping[str, int]
 ) -> tuple[Equation, tuple[int, ...], dict[str, int]]:
     """The equation for runs of given lengths, with the ranks of its operands and its positions."""
-    ranks: list[int] = []
-    positions: dict[str, int] = {}
-    for part in operator.template.placing:
-        at = 0
-        for dim in part.dims:
-            if dim.position is not None:
-                positions[dim.position] = at
-            at += lengths[dim.names[0]] if dim.run else 1
-        ranks.append(at)
-    operands = tuple(ranks[: operator.arity])
+    operands = edge_ranks(operator, lengths)[: operator.arity]
+    positions = positions_at(operator.template, lengths)
     given = tuple(positions[name] for name in operator.template.positions)
     return operator.instance(operands, given), operands, positions
 
 
-def _compiled(operator: Operator, lengths: Mapping[str, int]) -> Decomposed:
+def _compiled(operator: Operator, lengths: Mapping[str, int]) -> GraphPair:
     """The decomposition for runs of given lengths. Raises NotCompiled."""
     equation, ranks, positions = _instance(operator, lengths)
     inputs = [tensor(o.name, r) for o, r in zip(equation.operands, ranks, strict=True)]
@@ -136,7 +122,7 @@ def _compiled(operator: Operator, lengths: Mapping[str, int]) -> Decomposed:
     known = {**_sizes(equation), **symbols}
     runs = frozenset(name for run, length in lengths.items() for name in run_names(run, length))
     right = tuple(_output(equation, output, known, runs, inputs) for output in equation.outputs)
-    return Decomposed(tuple(node.value(port) for port in range(len(right))), right)
+    return (tuple(node.value(port) for port in range(len(right))), right)
 
 
 def _sizes(equation: Equation) -> dict[str, Poly]:
@@ -164,9 +150,9 @@ def _output(
 ) -> Value:
     """One output as a graph over the inputs."""
     bounds = _bounds(equation, output)
-    leaves: list[Named] = []
+    leaves: list[NamedTensor] = []
     for operand, value in zip(equation.operands, inputs, strict=True):
-        leaf = Named(value, ())
+        leaf = NamedTensor(value, ())
         for dim in operand.dims:
             leaf = _taken_apart(leaf, dim.names, bounds, known)
         leaves.append(leaf)
@@ -179,32 +165,30 @@ def _output(
 
 
 def _taken_apart(
-    leaf: Named, names: tuple[str, ...], bounds: Mapping[str, Poly], known: Mapping[str, Poly]
-) -> Named:
+    leaf: NamedTensor, names: tuple[str, ...], bounds: Mapping[str, Poly], known: Mapping[str, Poly]
+) -> NamedTensor:
     """The leaf with one more of its dimensions named; a merged one as several."""
     value, axes = leaf.value, leaf.axes
     for i, name in enumerate(names[:-1]):
-        inner = Poly.of(1)
-        for other in names[i + 1 :]:
-            inner = inner * bounds[other].substitute(known)
+        inner = product_of(bounds[other].substitute(known) for other in names[i + 1 :])
         outer = bounds[name].substitute(known)
         value = apply(unflatten(axis=len(axes), outer=outer, inner=inner), value)
         axes = (*axes, name)
-    return Named(value, (*axes, names[-1]))
+    return NamedTensor(value, (*axes, names[-1]))
 
 
 def _bounds(equation: Equation, output: Output) -> dict[str, Poly]:
     """The size of every index, as the equation writes it. Raises NotCompiled where a name stands
     for indices of different sizes."""
     stated = dict(equation.bounds)
-    found: dict[str, Poly] = {}
+    sizes: dict[str, Poly] = {}
     dims = [dim for part in (*equation.operands, output) for dim in part.dims]
     named = [(name, Poly.of(f"|{name}|")) for dim in dims for name in dim.names]
     for name, size in (*named, *binders(output.body)):
         size = stated.get(name, size) if size == Poly.of(f"|{name}|") else size
-        if found.setdefault(name, size) != size:
-            raise NotCompiled(f"index {name} has the sizes {found[name]} and {size}")
-    return found
+        if sizes.setdefault(name, size) != size:
+            raise NotCompiled(f"index {name} has the sizes {sizes[name]} and {size}")
+    return sizes
 
 
 @lru_cache(maxsize=1)
@@ -213,7 +197,7 @@ def _blocks() -> tuple[Poly, Poly]:
     return count, size
 
 
-def by_blocks(operator: Operator) -> tuple[Decomposed, ...]:
+def by_blocks(operator: Operator) -> tuple[GraphPair, ...]:
     """An operator that takes away one axis, or makes one of a given size, as the same operator
     twice: within the blocks of the axis, and over them."""
     dims = [part.dims for part in operator.template.placing]
@@ -229,13 +213,13 @@ def by_blocks(operator: Operator) -> tuple[Decomposed, ...]:
     if plain == [1, 0] and not operator.sizes:
         inner = apply(unflatten(axis=axis, outer=count, inner=size), x)
         right = apply(operator(axis=axis), apply(operator(axis=axis + 1), inner))
-        return (Decomposed((apply(operator(axis=axis), x),), (right,)),)
+        return (((apply(operator(axis=axis), x),), (right,)),)
     if plain == [0, 1] and len(operator.sizes) == 1:
         (name,) = operator.sizes
         right = apply(_sized(operator, axis, name, count), x)
         right = apply(_sized(operator, axis + 1, name, size), right)
         left = apply(_sized(operator, axis, name, count * size), x)
-        return (Decomposed((left,), (apply(flatten(axis=axis), right),)),)
+        return (((left,), (apply(flatten(axis=axis), right),)),)
     return ()
 
 

@@ -1,4 +1,4 @@
-"""Tensors whose dimensions are known by index names, and primitive operators on them.
+"""Applies primitive operators to tensors whose dimensions are known by index names.
 
 The compiler of ``substitutions.generate.decompose.decompose`` thinks in the index names of an
 equation. Here they become positions: operands of an element-wise operator get the same axes in the
@@ -25,33 +25,33 @@ from pcg.types.operator import Call, Operator
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedTensor:
     """A tensor, and of each of its dimensions the index that runs over it."""
 
     value: Value
     axes: tuple[str, ...]
 
-    def mapped(self, call: Call) -> Named:
+    def mapped(self, call: Call) -> NamedTensor:
         """An element-wise operator of it."""
-        return Named(apply(call, self.value), self.axes)
+        return NamedTensor(apply(call, self.value), self.axes)
 
-    def ordered(self, axes: Sequence[str]) -> Named:
+    def ordered(self, axes: Sequence[str]) -> NamedTensor:
         """The same with its axes in another order."""
         order = [self.axes.index(name) for name in axes]
-        return Named(permute(self.value, order), tuple(axes))
+        return NamedTensor(permute(self.value, order), tuple(axes))
 
-    def last(self, *names: str) -> Named:
+    def last(self, *names: str) -> NamedTensor:
         """The same with these axes last."""
         return self.ordered([*(a for a in self.axes if a not in names), *names])
 
-    def without(self, operator: Operator, name: str) -> Named:
+    def without(self, operator: Operator, name: str) -> NamedTensor:
         """A reduction over one axis, which is gone after."""
         axis = self.axes.index(name)
         left = tuple(a for a in self.axes if a != name)
-        return Named(apply(operator(axis=axis), self.value), left)
+        return NamedTensor(apply(operator(axis=axis), self.value), left)
 
 
-Fold = Callable[[Named, Named], Named]
+Fold = Callable[[NamedTensor, NamedTensor], NamedTensor]
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,16 @@ class Primitives:
     _wholes: dict[tuple[str, ...], Value] = field(default_factory=dict[tuple[str, ...], Value])
     """A tensor over some axes, to show how large such are: the first that was met."""
 
-    def spread(self, tensor: Named, axes: Sequence[str]) -> Named:
+    def spread(self, tensor: NamedTensor, axes: Sequence[str]) -> NamedTensor:
         """The tensor repeated along the axes that it lacks, with all of them in this order."""
         kept = tensor.ordered([name for name in axes if name in tensor.axes])
         value = kept.value
         for position, name in enumerate(axes):
             if name not in tensor.axes:
                 value = apply(expand(axis=position, size=self.sizes[name]), value)
-        return Named(value, tuple(axes))
+        return NamedTensor(value, tuple(axes))
 
-    def _binary(self, operator: Operator, left: Named, right: Named) -> Named:
+    def _binary(self, operator: Operator, left: NamedTensor, right: NamedTensor) -> NamedTensor:
         """An element-wise operator, along the axes of the operand that has more of them first."""
         swapped = len(left.axes) < len(right.axes)
         most, other = (right, left) if swapped else (left, right)
@@ -86,9 +86,9 @@ class Primitives:
         most = self.spread(most, axes)
         other = self._like(other, most)
         operands = (other, most) if swapped else (most, other)
-        return Named(apply(operator(), *(side.value for side in operands)), axes)
+        return NamedTensor(apply(operator(), *(side.value for side in operands)), axes)
 
-    def _like(self, tensor: Named, whole: Named) -> Named:
+    def _like(self, tensor: NamedTensor, whole: NamedTensor) -> NamedTensor:
         """The tensor repeated along the axes that another has and it lacks."""
         kept = tensor.ordered([name for name in whole.axes if name in tensor.axes])
         lacking = [at for at, name in enumerate(whole.axes) if name not in kept.axes]
@@ -103,102 +103,104 @@ class Primitives:
         else:
             return self.spread(kept, whole.axes)
         like = self._wholes.setdefault(whole.axes, whole.value)
-        return Named(apply(call, like, kept.value), whole.axes)
+        return NamedTensor(apply(call, like, kept.value), whole.axes)
 
-    def elementwise(self, operator: Operator, *operands: Named) -> Named:
+    def elementwise(self, operator: Operator, *operands: NamedTensor) -> NamedTensor:
         """An element-wise operator of one or two operands."""
         if len(operands) == 1:
             return operands[0].mapped(operator())
         left, right = operands
         return self._binary(operator, left, right)
 
-    def times(self, left: Named, right: Named) -> Named:
+    def times(self, left: NamedTensor, right: NamedTensor) -> NamedTensor:
         for x, scalar in ((left, right), (right, left)):
             if not scalar.axes and x.axes:
-                return Named(apply(times_scalar(), x.value, scalar.value), x.axes)
+                return NamedTensor(apply(times_scalar(), x.value, scalar.value), x.axes)
         return self._binary(multiply, left, right)
 
-    def over(self, left: Named, right: Named) -> Named:
+    def over(self, left: NamedTensor, right: NamedTensor) -> NamedTensor:
         if left.axes and not right.axes:
             return self.times(left, right.mapped(reciprocal()))
         return self._binary(divide, left, right)
 
-    def plus(self, left: Named, right: Named) -> Named:
+    def plus(self, left: NamedTensor, right: NamedTensor) -> NamedTensor:
         return self._binary(add, left, right)
 
-    def minus(self, left: Named, right: Named) -> Named:
+    def minus(self, left: NamedTensor, right: NamedTensor) -> NamedTensor:
         return self._binary(subtract, left, right)
 
-    def fold(self, operator: Fold, tensors: Sequence[Named]) -> Named:
+    def fold(self, operator: Fold, tensors: Sequence[NamedTensor]) -> NamedTensor:
         """All of some tensors, at least one; those over the same axes first, as they need not be
         repeated for that."""
         return reduce(operator, self.grouped(operator, tensors))
 
-    def grouped(self, operator: Fold, tensors: Sequence[Named]) -> list[Named]:
+    def grouped(self, operator: Fold, tensors: Sequence[NamedTensor]) -> list[NamedTensor]:
         """One tensor for those over the same axes."""
-        groups: dict[frozenset[str], Named] = {}
+        groups: dict[frozenset[str], NamedTensor] = {}
         for tensor in tensors:
             key = frozenset(tensor.axes)
             groups[key] = operator(groups[key], tensor) if key in groups else tensor
         return list(groups.values())
 
-    def total(self, factors: Sequence[Named], over: str) -> Named:
+    def total(self, factors: Sequence[NamedTensor], over: str) -> NamedTensor:
         """The sum of a product over an index on which all factors depend."""
         groups = self._absorbed(self.grouped(self.times, factors))
         if len(groups) == 2:
             left, right = groups
             ways = (_contracted(left, right, over), _contracted(right, left, over))
-            found = [way for way in ways if way is not None]
-            if found:
-                return min(found, key=self._turns)
+            products = [way for way in ways if way is not None]
+            if products:
+                return min(products, key=self._turns)
         return reduce(self.times, groups).without(sum_axis, over)
 
-    def _absorbed(self, groups: Sequence[Named]) -> list[Named]:
+    def _absorbed(self, groups: Sequence[NamedTensor]) -> list[NamedTensor]:
         """The factors of a product, without those whose axes another has as well, which are
         multiplied into it."""
-        found: list[Named] = []
+        kept: list[NamedTensor] = []
         for tensor in sorted(groups, key=lambda group: -len(group.axes)):
-            host = next((i for i, t in enumerate(found) if set(tensor.axes) < set(t.axes)), None)
+            host = next((i for i, t in enumerate(kept) if set(tensor.axes) < set(t.axes)), None)
             if host is None:
-                found.append(tensor)
+                kept.append(tensor)
             else:
-                found[host] = self.times(found[host], tensor)
-        return found
+                kept[host] = self.times(kept[host], tensor)
+        return kept
 
-    def _turns(self, tensor: Named) -> tuple[int, bool]:
+    def _turns(self, tensor: NamedTensor) -> tuple[int, bool]:
         """How much of a graph is not as it is wanted: its transposes, and the order of its axes."""
         turned = sum(node.name == transpose.name for node in Graph((tensor.value,)).nodes)
         wanted = [name for name in self.order if name in tensor.axes]
         return turned, [name for name in tensor.axes if name in wanted] != wanted
 
-    def greatest(self, tensor: Named, over: str) -> Named:
+    def greatest(self, tensor: NamedTensor, over: str) -> NamedTensor:
         return tensor.without(max_axis, over)
 
-    def looked_up(self, table: Named, ids: Named, row: str) -> Named:
+    def looked_up(self, table: NamedTensor, ids: NamedTensor, row: str) -> NamedTensor:
         """``sum row: (ids == row) * table``, for a table that depends on ``row``, and ids that do
         not."""
         columns = [name for name in table.axes if name != row]
         if len(columns) == 1 and columns[0] not in ids.axes:
             rows = table.ordered([row, *columns])
-            return Named(apply(embedding(), ids.value, rows.value), (*ids.axes, *columns))
+            return NamedTensor(apply(embedding(), ids.value, rows.value), (*ids.axes, *columns))
         extra = [name for name in ids.axes if name not in columns]
         if len(extra) == 1 and set(columns) < set(ids.axes):
-            found = apply(gather(), table.last(row).value, ids.ordered([*columns, *extra]).value)
-            return Named(found, (*columns, *extra))
+            rows_read = apply(
+                gather(), table.last(row).value, ids.ordered([*columns, *extra]).value
+            )
+            return NamedTensor(rows_read, (*columns, *extra))
         # Each id in a dimension of its own, which is summed away after.
         shared = [*columns, *extra]
         rows = self.spread(table, [*shared, row])
         single = apply(expand(axis=len(shared), size=1), self.spread(ids, shared).value)
-        found = apply(gather(), rows.value, single)
-        return Named(apply(sum_axis(axis=len(shared)), found), tuple(shared))
+        rows_read = apply(gather(), rows.value, single)
+        return NamedTensor(apply(sum_axis(axis=len(shared)), rows_read), tuple(shared))
 
-    def picked(self, ids: Named, row: str) -> Named:
+    def picked(self, ids: NamedTensor, row: str) -> NamedTensor:
         """``ids == row``."""
         value = apply(one_hot(classes=self.sizes[row]), ids.value)
-        return Named(value, (*ids.axes, row))
+        return NamedTensor(value, (*ids.axes, row))
 
 
-def _contracted(left: Named, right: Named, over: str) -> Named | None:
+def _contracted(left: NamedTensor, right: NamedTensor, over: str) -> NamedTensor | None:
     """The sum of a product of two tensors over an index as a matrix product, if it is one."""
     shared = [name for name in left.axes if name in right.axes and name != over]
     rows = [name for name in left.axes if name not in right.axes]
@@ -208,4 +210,4 @@ def _contracted(left: Named, right: Named, over: str) -> Named | None:
     operator = batch_matmul if shared else matmul
     x = left.ordered([*shared, *rows, over])
     y = right.ordered([*shared, over, *columns])
-    return Named(apply(operator(), x.value, y.value), (*shared, *rows, *columns))
+    return NamedTensor(apply(operator(), x.value, y.value), (*shared, *rows, *columns))

@@ -1,4 +1,4 @@
-"""A value as a product of tensors and constants, while it is compiled."""
+"""Holds a value as a product of tensors and constants, while it is compiled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pcg.language.poly import Poly
 from pcg.ops.algebra import scale
 from pcg.ops.elementwise import exp, negate
 from pcg.types.operator import Call
-from substitutions.generate.decompose.named_axes import Named
+from substitutions.generate.decompose.named_axes import NamedTensor
 
 
 class NotCompiled(Exception):
@@ -22,7 +22,7 @@ class NotCompiled(Exception):
 class Pick:
     """1 where the id is the index, else 0."""
 
-    ids: Named
+    ids: NamedTensor
     row: str
 
 
@@ -36,17 +36,17 @@ class Product:
 
     number: Fraction = Fraction(1)
     calls: tuple[Call, ...] = ()
-    over: tuple[Named, ...] = ()
-    under: tuple[Named, ...] = ()
+    over: tuple[NamedTensor, ...] = ()
+    under: tuple[NamedTensor, ...] = ()
     picks: tuple[Pick, ...] = ()
-    logs: tuple[tuple[Named, int], ...] = ()
+    logs: tuple[tuple[NamedTensor, int], ...] = ()
 
     @property
     def is_constant(self) -> bool:
         return not (self.over or self.under or self.picks or self.logs)
 
     def times(self, other: Product) -> Product:
-        powers: Counter[Named] = Counter()
+        powers: Counter[NamedTensor] = Counter()
         for tensor, power_of in (*self.logs, *other.logs):
             powers[tensor] += power_of
         return Product(
@@ -59,7 +59,7 @@ class Product:
         )
 
 
-def raised(tensor: Named, exponent: int) -> Named:
+def raised(tensor: NamedTensor, exponent: int) -> NamedTensor:
     """``exp(exponent * tensor)``."""
     scaled = tensor if exponent == 1 else tensor.mapped(scale(factor=float(exponent)))
     return scaled.mapped(exp())

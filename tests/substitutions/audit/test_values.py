@@ -12,7 +12,7 @@ from pcg.graph.graph import Graph, Node, Value, rebuild, topological
 from pcg.ops import OPERATORS
 from pcg.plan.text import node_names, parse_graph
 from substitutions.audit.errors import Refused
-from substitutions.audit.values import Port, Values, draft
+from substitutions.audit.values import NamedValues, Port, draft
 
 SCALE = OPERATORS["scale"]
 
@@ -48,7 +48,7 @@ def replacement(draw: DrawFn, graph: Graph, ids: dict[str, Value]) -> tuple[str,
 @settings(max_examples=30, deadline=None)
 @given(graph=graphs(operators=7), data=st.data())
 def test_replacing_values_by_id_is_rebuilding_the_graph(graph: Graph, data: st.DataObject):
-    values, ids = Values(graph), named(graph)
+    values, ids = NamedValues(graph), named(graph)
     for step in range(4):
         old, new = data.draw(replacement(graph, ids))
         port = values.at(old)
@@ -68,7 +68,7 @@ def test_replacing_values_by_id_is_rebuilding_the_graph(graph: Graph, data: st.D
 
 
 def test_what_becomes_equal_is_one():
-    values = Values(
+    values = NamedValues(
         parse_graph(
             "x = input[4, 4]\nt0 = relu(x)\nt1 = tanh(t0)\nt2 = gelu(x)\nt3 = tanh(t2)\n"
             "return add(t1, t3)"
@@ -84,7 +84,7 @@ def test_what_becomes_equal_is_one():
 
 
 def test_merges_go_on_to_the_outputs():
-    values = Values(
+    values = NamedValues(
         parse_graph(
             "x = input[4]\nt0 = relu(x)\nt1 = tanh(t0)\nt2 = add(t1, t0)\nt3 = gelu(x)\n"
             "t4 = tanh(t3)\nt5 = add(t3, t4)\nreturn add(t2, t5), t5, t4"

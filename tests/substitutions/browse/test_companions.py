@@ -17,7 +17,7 @@ from support.rules.few_rules import PARTS, few, few_rules
 from pcg.files import read_json
 from substitutions.browse import page as page_module
 from substitutions.browse.companions import FamilyFigures, companions, write_companions
-from substitutions.browse.labels import Label, any_number, labels
+from substitutions.browse.labels import NodeLabel, any_number, labels
 from substitutions.browse.listing import entries, grouped, rules_text
 from substitutions.browse.picture import FIRST_INPUT, MOVES, OUTPUT, STANDS_IN, picture
 from substitutions.rules.rule import Rule, parse_rule
@@ -93,9 +93,9 @@ def test_labels_are_those_of_the_statement():
     found = {label.name: label for label in labels(given).values()}
     assert given.statement == "f(partition(x[a..., i, b...], i, k)) = partition(f(x), i, k)"
     assert found == {
-        "x": Label("x", (), "[a..., i, b...]"),
-        "partition": Label("partition", ("i", "k")),
-        "f": Label("f"),
+        "x": NodeLabel("x", (), "[a..., i, b...]"),
+        "partition": NodeLabel("partition", ("i", "k")),
+        "f": NodeLabel("f"),
     }
     assert any_number(given) == ("a", "b")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.rules.few_rules import few_rules
 
 from substitutions.browse.companions import companions
-from substitutions.generate.undecided import EXPLANATIONS, OTHER, Undecided
+from substitutions.generate.undecided import EXPLANATIONS, OTHER, UndecidedCandidate
 from substitutions.rules.store import (
     ProofFile,
     UndecidedFile,
@@ -27,8 +27,8 @@ def undecided(reason: str) -> UndecidedFile:
 
 def test_each_reason_has_its_words():
     for part, words in EXPLANATIONS.items():
-        assert Undecided.of(undecided(f"max#0: {part}")).explanation == words
-    assert Undecided.of(undecided("anything else")).explanation == OTHER
+        assert UndecidedCandidate.of(undecided(f"max#0: {part}")).explanation == words
+    assert UndecidedCandidate.of(undecided("anything else")).explanation == OTHER
 
 
 def test_the_readme_shows_what_is_undecided(tmp_path):

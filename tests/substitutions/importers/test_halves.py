@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.cases import each
 
-from substitutions.importers.operators import Source
+from substitutions.importers.operators import RuleSystem
 from substitutions.importers.verdict import decide_foreign
 from verifier.decide import Verdict
 
@@ -91,5 +91,5 @@ CASES = [
 @each(("left", "right", "verdict"), CASES)
 def test_halves(rule, left, right, verdict):
     read = rule(left, right)
-    assert read.source is Source.FLEXFLOW
+    assert read.source is RuleSystem.FLEXFLOW
     assert decide_foreign(read).verdict is verdict

@@ -7,7 +7,7 @@ import pytest
 
 from pcg.errors import InputError
 from substitutions.importers import schema
-from substitutions.importers.operators import Source
+from substitutions.importers.operators import RuleSystem
 from substitutions.importers.schema import read_foreign
 from substitutions.importers.verdict import decide_foreign
 from verifier.decide import Verdict
@@ -30,7 +30,7 @@ def problem(path):
 
 def test_fields_are_read(rule):
     found = rule(LEFT, RIGHT)
-    assert found.source is Source.TASO
+    assert found.source is RuleSystem.TASO
     assert [o.name for o in found.left.operators] == ["OP_RELU", "OP_CONCAT", "OP_SPLIT"]
     assert [(r.op, r.port) for r in found.left.outputs] == [(2, 0), (2, 1)]
     assert [(r.op, r.port) for r in found.right.outputs] == [(1, 0), (0, 0)]
@@ -159,14 +159,14 @@ JOINED = "CONCAT(-1, -2; AXIS=1, NUMDIM={}) EW_ADD(t0, t0)"
 @pytest.mark.parametrize(
     ("side", "source"),
     [
-        ("LINEAR(-1, -4; ACTI=0)", Source.FLEXFLOW),
-        ("PARTITION(-1; PARALLEL_DIM=1, PARALLEL_DEGREE=2)", Source.FLEXFLOW),
-        ("MATMUL(-1, -4; ACTI=0)", Source.TASO),
-        ("TRANSPOSE(-1; NUMDIM=2, PERM=2)", Source.TASO),
-        (JOINED.format(3), Source.FLEXFLOW),
-        (JOINED.format(2), Source.TASO),
-        ("EW_ADD(-7, -8)", Source.TASO),
-        (RELU, Source.TASO),
+        ("LINEAR(-1, -4; ACTI=0)", RuleSystem.FLEXFLOW),
+        ("PARTITION(-1; PARALLEL_DIM=1, PARALLEL_DEGREE=2)", RuleSystem.FLEXFLOW),
+        ("MATMUL(-1, -4; ACTI=0)", RuleSystem.TASO),
+        ("TRANSPOSE(-1; NUMDIM=2, PERM=2)", RuleSystem.TASO),
+        (JOINED.format(3), RuleSystem.FLEXFLOW),
+        (JOINED.format(2), RuleSystem.TASO),
+        ("EW_ADD(-7, -8)", RuleSystem.TASO),
+        (RELU, RuleSystem.TASO),
     ],
 )
 def test_the_system_is_told_by_the_file(rule, side, source):
@@ -176,7 +176,7 @@ def test_the_system_is_told_by_the_file(rule, side, source):
 def test_the_system_is_that_of_the_whole_file(as_json, write):
     linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
     found = read_foreign(write(as_json(RELU, RELU), linear))
-    assert {rule.source for rule in found.rules} == {Source.FLEXFLOW}
+    assert {rule.source for rule in found.rules} == {RuleSystem.FLEXFLOW}
 
 
 MIXED = [
@@ -191,7 +191,7 @@ def test_two_systems_in_one_file(as_json, write):
     linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
     matmul = as_json("MATMUL(-1, -4; ACTI=0)", "MATMUL(-1, -4; ACTI=0)")
     found = read_foreign(write(linear, *(as_json(*sides) for sides in MIXED), matmul)).rules
-    assert [rule.source for rule in (found[0], found[-1])] == [Source.FLEXFLOW, Source.TASO]
+    assert [rule.source for rule in (found[0], found[-1])] == [RuleSystem.FLEXFLOW, RuleSystem.TASO]
     verdicts = [decide_foreign(rule) for rule in found]
     proved, wrong = Verdict.PROVED, Verdict.ILL_TYPED
     assert [v.verdict for v in verdicts] == [proved, wrong, wrong, wrong, proved]
@@ -204,7 +204,9 @@ def test_what_both_systems_have_in_a_file_of_both(as_json, write):
     """Where other rules are from both, the inputs and ranks tell, or else less is assumed."""
     linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
     tanh = as_json("TANH(-1)", "TANH(-1)")
-    assert read_foreign(write(linear, tanh, as_json(RELU, RELU))).rules[-1].source is Source.TASO
+    assert (
+        read_foreign(write(linear, tanh, as_json(RELU, RELU))).rules[-1].source is RuleSystem.TASO
+    )
 
 
 def test_flexflow_has_no_images(as_json, write):

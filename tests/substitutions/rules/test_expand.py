@@ -8,7 +8,7 @@ import pytest
 
 from pcg.graph.graph import Graph
 from pcg.plan.text import parse_graph
-from substitutions.rules.expand import expand
+from substitutions.rules.expand import Expander
 from substitutions.rules.match import build, matches, rewrite
 from substitutions.rules.rule import Rule, parse_rule, side_text
 from substitutions.rules.store import Library, load_library
@@ -42,16 +42,16 @@ def names(rules: tuple[Rule, ...]) -> set[str]:
 
 
 def test_every_rank_of_the_graph_and_every_operator_of_it():
-    assert names(expand((CUT,), TWO)) == {
+    assert names(Expander((CUT,)).concrete(TWO)) == {
         f"cut[{counts};{operator}]"
         for counts in ("0,0", "0,1", "1,0")
         for operator in ("relu", "scale")
     }
-    assert names(expand((CANCEL,), TWO)) == {"cancel[0,0]", "cancel[0,1]", "cancel[1,0]"}
+    assert names(Expander((CANCEL,)).concrete(TWO)) == {"cancel[0,0]", "cancel[0,1]", "cancel[1,0]"}
 
 
 def test_no_stand_in_is_left():
-    for rule in expand(RULES, TWO):
+    for rule in Expander(RULES).concrete(TWO):
         assert not rule.stand_ins
         assert not rule.runs
 
@@ -59,29 +59,29 @@ def test_no_stand_in_is_left():
 def test_what_lies_between_may_have_one_more_axis():
     wide = general("wide", "sum_axis(expand(x, axis=1, size=2), axis=1)", "add(x, x)", x=2)
     graph = parse_graph("x = input[4]\nreturn add(x, x)\n")
-    assert names(expand((wide,), graph)) == {"wide[0,0]", "wide[0,1]", "wide[1,0]"}
-    assert all(rule.inputs[0][1] <= 1 for rule in expand((wide,), graph))
+    assert names(Expander((wide,)).concrete(graph)) == {"wide[0,0]", "wide[0,1]", "wide[1,0]"}
+    assert all(rule.inputs[0][1] <= 1 for rule in Expander((wide,)).concrete(graph))
     deep = general(
         "deep",
         "sum_axis(sum_axis(expand(expand(x, axis=1, size=2), axis=1, size=2), axis=1), axis=1)",
         "add(add(x, x), add(x, x))",
         x=2,
     )
-    assert "deep[0,1]" not in names(expand((deep,), graph))
+    assert "deep[0,1]" not in names(Expander((deep,)).concrete(graph))
 
 
 def test_rules_about_operators_that_are_not_reached_are_left_out():
-    assert not names(expand((SILU, SPLIT, TWICE, MATMUL), TWO))
+    assert not names(Expander((SILU, SPLIT, TWICE, MATMUL)).concrete(TWO))
     graph = parse_graph("x = input[4]\nreturn silu(x)\n")
     # silu makes sigmoid; split is not reached, whatever is.
-    assert names(expand((SILU, SPLIT), graph)) == {"silu[0]", "silu[1]"}
+    assert names(Expander((SILU, SPLIT)).concrete(graph)) == {"silu[0]", "silu[1]"}
     both = parse_graph("x = input[4]\nreturn split(silu(x), axis=0, at=2).0\n")
-    assert names(expand((SILU, SPLIT), both)) == {"silu[0]", "silu[1]", "split[0,0]"}
+    assert names(Expander((SILU, SPLIT)).concrete(both)) == {"silu[0]", "silu[1]", "split[0,0]"}
 
 
 def test_stand_ins_take_what_is_reached():
     graph = parse_graph("x = input[4]\nreturn silu(x)\n")
-    found = names(expand((CUT, SILU), graph))
+    found = names(Expander((CUT, SILU)).concrete(graph))
     assert {name for name in found if name.startswith("cut")} == {
         "cut[0,0;sigmoid]",
         "cut[0,0;silu]",
@@ -90,20 +90,20 @@ def test_stand_ins_take_what_is_reached():
 
 def test_only_the_directions_asked_for_reach_anything():
     graph = parse_graph("x = input[4]\nreturn silu(x)\n")
-    backwards = expand((SILU, CUT), graph, lambda rule: rule.name.endswith("~"))
+    backwards = Expander((SILU, CUT)).concrete(graph, lambda rule: rule.name.endswith("~"))
     assert "cut[0,0;sigmoid]" not in names(backwards)
     assert "cut[0,0;silu]" in names(backwards)
 
 
 def test_a_rule_that_starts_anywhere_brings_in_nothing_new():
-    assert not names(expand((TWICE,), TWO))
+    assert not names(Expander((TWICE,)).concrete(TWO))
     turned = parse_graph("x = input[4, 6]\nreturn transpose(x, dim0=0, dim1=1)\n")
-    assert names(expand((TWICE,), turned)) == {"twice[0,0,0]"}
+    assert names(Expander((TWICE,)).concrete(turned)) == {"twice[0,0,0]"}
 
 
 def test_each_rule_once():
     again = replace(CUT, name="again")
-    assert names(expand((CUT, again), TWO)) == names(expand((CUT,), TWO))
+    assert names(Expander((CUT, again)).concrete(TWO)) == names(Expander((CUT,)).concrete(TWO))
 
 
 def test_a_library_remembers_what_it_made():
@@ -111,14 +111,14 @@ def test_a_library_remembers_what_it_made():
     other = parse_graph("x = input[3, 5]\nreturn scale(relu(x), factor=3.0)\n")
     assert library.concrete(TWO) is library.concrete(other)
     assert library.concrete(TWO) is not library.concrete(parse_graph("x = input[4]\nreturn x\n"))
-    assert library.concrete(TWO) == expand(RULES, TWO)
+    assert library.concrete(TWO) == Expander(RULES).concrete(TWO)
 
 
 @pytest.mark.parametrize("dim", [0, 1])
 def test_a_general_rule_is_applied_at_every_axis(dim):
     results = [
         side_text(rewrite(TWO, match, outputs).outputs)
-        for rule in expand((CUT,), TWO)
+        for rule in Expander((CUT,)).concrete(TWO)
         for match in matches(rule.reversed, TWO)
         if (outputs := build(rule.reversed, match, {"k": 2})) is not None
     ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pcg.errors import InputError
 from pcg.language.poly import Poly
 from pcg.plan.text import parse_graph
-from substitutions.rules.expand import expand
+from substitutions.rules.expand import Expander
 from substitutions.rules.match import build, matches
 from substitutions.rules.requirements import hold, parse_requirement, requirement_text
 from substitutions.rules.rule import Rule, parse_rule
@@ -104,7 +104,7 @@ def test_it_is_kept_by_all_that_is_made_of_a_rule():
     stands = parse_rule("f", {"x": 3}, f"pointwise({LEFT})", f"pointwise({RIGHT})")
     stands = replace(stands, requires=("|x.2| = 1",))
     relu = parse_graph("x = input[2, 3, 1]\nreturn relu(flatten(x, axis=1))\n")
-    (made,) = expand([stands], relu)
+    (made,) = Expander([stands]).concrete(relu)
     assert made.name == "f[relu]"
     assert made.requires == ("|x.2| = 1",)
 
@@ -112,7 +112,7 @@ def test_it_is_kept_by_all_that_is_made_of_a_rule():
 def test_rules_that_differ_in_it_alone_are_two():
     graph = parse_graph("x = input[2, 3, 1, 2]\nreturn flatten(x, axis=1)\n")
     other = replace(swap("|x.1| = 1"), name="other")
-    made = expand([ONE, other, replace(ONE, name="again")], graph)
+    made = Expander([ONE, other, replace(ONE, name="again")]).concrete(graph)
     names = {rule.name.split("[")[0] for rule in made}
     assert names == {"rule", "other"}
     assert len({(rule.inputs, rule.text, rule.requires) for rule in made}) == len(made)

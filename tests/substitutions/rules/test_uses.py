@@ -14,7 +14,7 @@ from pcg.readings.evaluate import evaluate_whole
 from substitutions.rules.origins import kind_of
 from substitutions.rules.rule import Rule, parse_rule
 from substitutions.rules.store import load_library
-from substitutions.rules.uses import conditions, created, directions
+from substitutions.rules.uses import directions
 
 
 def rule(left: str, right: str, **inputs: int) -> Rule:
@@ -26,7 +26,7 @@ MERGED = "split(matmul(x, concat(y, z, axis=1)), axis=1, at=|y.1|)"
 
 def made(rule: Rule) -> dict[str, str]:
     """What reading from left to right creates, as text, with what it is."""
-    return {str(c.value.node.call.name): c.kind for c in created(rule)}
+    return {str(c.value.node.call.name): c.kind for c in directions(rule)[0].created}
 
 
 def test_a_cut_can_be_made_and_undone():
@@ -72,7 +72,7 @@ def test_conditions_are_those_that_the_proof_finds():
     rules = [r for r in load_library().rules if r.conditions][:40]
     assert rules
     for known in rules:
-        assert conditions(known) == known.conditions, known.text
+        assert directions(known)[0].conditions == known.conditions, known.text
 
 
 def test_merged_weights_are_rearranged():

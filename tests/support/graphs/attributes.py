@@ -12,8 +12,8 @@ from hypothesis.strategies import DrawFn
 
 from pcg.language.equation import Equation
 from pcg.language.expr import Access, Apply, Const, IndexValue, walk
+from pcg.types.operator import Attribute as AttributeValue
 from pcg.types.operator import Operator
-from pcg.types.operator import Value as AttributeValue
 
 OFFSETS = ("top", "left", "before", "start")
 """Attributes that may be 0; other sizes count something."""

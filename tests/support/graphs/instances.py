@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import lcm, prod
+from math import prod
 from random import Random
 
 import numpy as np
 
 from pcg.errors import OperatorError
-from pcg.graph.graph import Graph, Value
-from pcg.language.poly import Poly
+from pcg.graph.graph import Graph
+from pcg.graph.pairs import Outputs
 from pcg.readings.evaluate import evaluate_shards, meaning
 from pcg.readings.ring import PrimeField, Reals
-from verifier import instances
-from verifier.concrete import numbers
+from verifier.concrete import Origin, numbers, real_symbols
 from verifier.counterexample import random_leaves
-from verifier.instances import Instance
+from verifier.instances import Instance, cuts_of, free_symbols, instantiate
 from verifier.trusted.errors import Undecided, Unsolvable
-from verifier.trusted.sizes.degrees import Monomial, Typing, typings
-from verifier.trusted.sizes.sizes import SizeEquation, Sizes, input_size
+from verifier.trusted.sizes.degrees import Powers, Typing, typings
+from verifier.trusted.sizes.sizes import SizeEquation, Sizes
 from verifier.trusted.sizes.types import differences
 from verifier.witness import solve
 
-Side = tuple[Value, ...]
 DEGREES = (2, 2, 3)
 SIZES = (2, 3, 1, 4, 5, 7)
 OFFSETS = (1, 1, 2)
@@ -34,8 +32,8 @@ FIELD = PrimeField(generic=True)
 
 
 def random_instance(
-    left: Side,
-    right: Side,
+    left: Outputs,
+    right: Outputs,
     random: Random,
     tries: int = 5,
     equal: Sequence[SizeEquation] = (),
@@ -79,31 +77,27 @@ def _degrees(a: Typing, b: Typing, random: Random, pins: int) -> dict[str, int] 
     names = sorted(a.symbols | b.symbols)
     pinned = random.sample(names, min(pins, len(names)))
     values = {s: random.choice(DEGREES) for s in pinned}
-    equations = [Monomial.of(s).over(Monomial.number(v)) for s, v in values.items()]
+    equations = [Powers.of(s).over(Powers.number(v)) for s, v in values.items()]
     equations += [*a.equations, *b.equations, *differences(a, b)]
     found = solve(equations, [*a.whole, *b.whole], names)
     return dict(found) if found is not None else None
 
 
 def _sized(
-    left: Side, right: Side, sizes: Sizes, degrees: dict[str, int], random: Random
+    left: Outputs, right: Outputs, sizes: Sizes, degrees: dict[str, int], random: Random
 ) -> Instance | None:
     symbols = sorted({s for size in sizes.positive for s in sizes.resolve(size).symbols})
     # Strides, offsets and the like: no size of a tensor depends on them.
-    others = [s for s in instances.free_symbols((left, right), sizes) if s not in symbols]
-    cuts = dict.fromkeys(symbols, 1)
-    for leaf in {node.leaf for side in (left, right) for node in Graph(side).leaves}:
-        for dim in range(leaf.rank):
-            cut = prod(degrees.get(f"{leaf.name}.{kind}{dim}", 1) for kind in "dt")
-            for symbol in sizes.resolve(Poly.of(input_size(leaf.name, dim))).symbols:
-                cuts[symbol] = lcm(cuts[symbol], cut)
+    others = [s for s in free_symbols((left, right), sizes) if s not in symbols]
+    cuts = dict.fromkeys(symbols, 1) | cuts_of((left, right), sizes, degrees)
     operators = prod(value for name, value in degrees.items() if "." not in name)
     for attempt in range(SIZINGS):
         base = random.choices(SIZES if attempt < SIZINGS // 2 else SIZES[:3], k=len(symbols))
         own = operators if attempt % 3 else 1
         values = {s: base[i] * cuts[s] * own for i, s in enumerate(symbols)}
         values |= {s: random.choice(OFFSETS) for s in others}
-        found = instances._instance(left, right, sizes, values, degrees)
+        pair = (left, right)
+        found = instantiate(Origin(pair, sizes, values, degrees, real_symbols(pair)))
         if found is not None and _largest(found) <= MAX_ELEMENTS and _most(found) <= MAX_NUMBERS:
             return found
     return None

@@ -21,8 +21,8 @@ from pcg.placement.layout import grid
 from pcg.placement.view import MachineView
 from pcg.readings.ring import PrimeField, Reals
 from pcg.types.local import LocalTyping
-from pcg.types.operator import Call, Operator, _positions, _solve_operand
-from pcg.types.operator import Value as AttributeValue
+from pcg.types.operator import Attribute as AttributeValue
+from pcg.types.operator import Call, Operator, _solve_operand, positions_at
 from pcg.types.tensor import Degrees, ParallelTensor
 
 COMPUTE = tuple(op for op in OPERATORS.values() if op.parallel is None)
@@ -82,7 +82,7 @@ def applied(draw: DrawFn, operators: Sequence[Operator] = COMPUTE, *, cut: bool 
     runs = sorted({dim.names[0] for dim in dims if dim.run})
     lengths = {run: draw(st.integers(0, 2)) for run in runs}
     equation = operator._expand(tuple(lengths.items()))
-    positions = _positions(operator.template, lengths)
+    positions = positions_at(operator.template, lengths)
     ranks = tuple(len(operand.dims) for operand in equation.operands)
     typing = operator.typing(ranks, tuple(positions.values()))
     degrees, slices = _index_degrees(draw, typing, {}) if cut else ({}, {})

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pcg.graph.graph import Graph, Value
+from pcg.graph.graph import Graph
+from pcg.graph.pairs import GraphPair, both
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.plan.text import parse_values, print_graph
@@ -30,10 +31,9 @@ from verifier.trusted.steps import Searching
 from verifier.witness import solve
 
 Content = dict[str, Any]
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 
-def believed(condition: str) -> smt.Outcome:
+def believed(condition: str) -> smt.Answer:
     """A solver that finds no solution of anything."""
     return "unsat"
 
@@ -84,7 +84,7 @@ def forge(
 
 
 def forge_pair(
-    pair: Pair,
+    pair: GraphPair,
     *,
     label: str = "forged",
     equal: Sequence[SizeEquation] = (),
@@ -129,10 +129,10 @@ def forge_pair(
     return Forgery(content, scripts)
 
 
-def _theorems(pair: Pair) -> tuple[list[Content], list[str]]:
+def _theorems(pair: GraphPair) -> tuple[list[Content], list[str]]:
     found: dict[str, Content] = {}
     conditions: list[str] = []
-    for node in Graph((*pair[0], *pair[1])).nodes:
+    for node in both(pair).nodes:
         if node.is_leaf or node.operator_call.operator.parallel is not None:
             continue
         call, own, typing = node.operator_call, ranks(node), local_typing(node)

@@ -32,10 +32,11 @@ from typing import Any
 
 import numpy as np
 from support.graphs.instances import _degrees, _sized, agree, random_instance
-from support.rules.mutation import Mutant, Side, mutants, spread
+from support.rules.mutation import Mutant, Outputs, mutants, spread
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.graph.pairs import both
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.plan.text import parse_graph
@@ -85,7 +86,7 @@ def distinguishes(left: Sequence[Value], right: Sequence[Value]) -> bool | None:
 
 
 @lru_cache(maxsize=1 << 16)
-def judge(left: Side, right: Side) -> Judgement:
+def judge(left: Outputs, right: Outputs) -> Judgement:
     """Evaluate a pair at a dozen types; always the same ones for the same pair."""
     random = Random(f"{Graph(left).digest} {Graph(right).digest}")
     met = {Judgement.UNTYPED}
@@ -128,7 +129,7 @@ def _close(left: Graph, right: Graph, leaves: Mapping[str, Any]) -> Iterator[boo
             yield bool(np.allclose(x[defined], y[defined], rtol=1e-6, atol=1e-9 * scale))
 
 
-def _proposed(left: Side, right: Side, random: Random) -> Iterator[Instance]:
+def _proposed(left: Outputs, right: Outputs, random: Random) -> Iterator[Instance]:
     """Guesses, then types at which both sides are typed alike; where there are none, types at
     which they are typed at all."""
     for _ in range(GUESSES):
@@ -152,12 +153,12 @@ def _proposed(left: Side, right: Side, random: Random) -> Iterator[Instance]:
 
 
 @lru_cache(maxsize=4096)
-def _typings(side: Side) -> tuple[Typing, ...]:
+def _typings(side: Outputs) -> tuple[Typing, ...]:
     return tuple(typings(Graph(side).nodes, side))
 
 
 def _unlike(
-    left: Side, right: Side, sides: tuple[tuple[Typing, ...], ...], random: Random
+    left: Outputs, right: Outputs, sides: tuple[tuple[Typing, ...], ...], random: Random
 ) -> Iterator[Instance]:
     """Types at which both sides are typed; of the same shapes, if there are such."""
     for same in (True, False):
@@ -172,10 +173,10 @@ def _unlike(
                 break
 
 
-def _joint_sizes(left: Side, right: Side, *, same_shapes: bool) -> Sizes | None:
+def _joint_sizes(left: Outputs, right: Outputs, *, same_shapes: bool) -> Sizes | None:
     sizes = Sizes()
     try:
-        for node in Graph((*left, *right)).nodes:
+        for node in both((left, right)).nodes:
             sizes.visit(node)
         for a, b in zip(left, right, strict=True) if same_shapes else ():
             for x, y in zip(sizes.shape(a), sizes.shape(b), strict=True):
@@ -185,9 +186,9 @@ def _joint_sizes(left: Side, right: Side, *, same_shapes: bool) -> Sizes | None:
     return sizes
 
 
-def guess(left: Side, right: Side, random: Random) -> Instance | None:
+def guess(left: Outputs, right: Outputs, random: Random) -> Instance | None:
     """Both sides at random types; None if a side is not typed there, as is most often so."""
-    nodes = Graph((*left, *right)).nodes
+    nodes = both((left, right)).nodes
     values = _guessed_symbols(nodes, random)
     cuts = [v for s, v in values.items() if s in _symbols(nodes, "degree")] or [2]
     sizes = random.choice(((12,), (6, 12), (2, 3, 4, 6, 12)))
@@ -240,7 +241,7 @@ def _guessed_symbols(nodes: Sequence[Node], random: Random) -> dict[str, Any]:
     return values
 
 
-def _typed(side: Side, leaves: Mapping[str, Node], values: Mapping[str, Any]) -> Side:
+def _typed(side: Outputs, leaves: Mapping[str, Node], values: Mapping[str, Any]) -> Outputs:
     new: dict[Node, Node] = {}
     for node in Graph(side).nodes:
         if node.is_leaf:
@@ -266,7 +267,7 @@ class Finding:
         return f"{self.problem or 'in order'}: {self.text} ({self.kind})"
 
 
-def pair_text(left: Side, right: Side) -> str:
+def pair_text(left: Outputs, right: Outputs) -> str:
     """A pair as in ``tests/rules``, such as ``x:2 | relu(relu(x)) == relu(x)``."""
     ranks = " ".join(f"{name}:{rank}" for name, rank in sorted(input_ranks((*left, *right))))
     return f"{ranks} | {side_text(left)} == {side_text(right)}"
@@ -295,7 +296,7 @@ def examine(
 
 
 def examine_mutants(
-    pairs: Sequence[tuple[Side, Side]],
+    pairs: Sequence[tuple[Outputs, Outputs]],
     operators: Mapping[str, Operator] = OPERATORS,
     *,
     most: int | None = None,

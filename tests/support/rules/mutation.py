@@ -12,13 +12,11 @@ from itertools import chain, combinations, permutations, zip_longest
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value, apply, rebuild
+from pcg.graph.pairs import Outputs
 from pcg.language.language import EquationError
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
-from pcg.types.operator import Call, Operator
-from pcg.types.operator import Value as Attribute
-
-Side = tuple[Value, ...]
+from pcg.types.operator import Attribute, Call, Operator
 
 SPREADING = ("partition", "replicate", "pipeline")
 GATHERING = ("combine", "reduce", "batch")
@@ -44,7 +42,7 @@ class Kind(StrEnum):
     OUTPUTS = "outputs exchanged"
 
 
-Mutant = tuple[Kind, Side, Side]
+Mutant = tuple[Kind, Outputs, Outputs]
 Change = tuple[Kind, Mapping[Value, Value]]
 """What stands in the place of some values of a side."""
 
@@ -86,11 +84,11 @@ def spread(found: Sequence[Mutant], most: int | None) -> list[Mutant]:
     return [mutant for mutant in chain.from_iterable(rows) if mutant is not None][:most]
 
 
-def _key(left: Side, right: Side) -> tuple[str, str]:
+def _key(left: Outputs, right: Outputs) -> tuple[str, str]:
     return Graph(left).digest, Graph(right).digest
 
 
-def _rebuilt(side: Side, values: Mapping[Value, Value]) -> Side | None:
+def _rebuilt(side: Outputs, values: Mapping[Value, Value]) -> Outputs | None:
     """The side after a change; None where operators do not fit the ranks of their operands."""
     changed = rebuild(side, values)
     try:
@@ -109,7 +107,7 @@ def rank_of(value: Value) -> int:
     return len(equation.outputs[value.port].dims)
 
 
-def _degree_symbols(values: Side) -> list[str]:
+def _degree_symbols(values: Outputs) -> list[str]:
     """The symbols in degrees, and one that is not among them."""
     degrees = [
         Poly.of(given)
@@ -123,7 +121,7 @@ def _degree_symbols(values: Side) -> list[str]:
 
 
 def _changes(
-    side: Side, symbols: Sequence[str], operators: Iterable[Operator], *, is_right: bool
+    side: Outputs, symbols: Sequence[str], operators: Iterable[Operator], *, is_right: bool
 ) -> Iterator[Change]:
     """All changes of a side. Exchanges of inputs and of outputs are made on the right only: on
     the left they would give the same pairs, but for the names."""
@@ -149,7 +147,7 @@ def _changes(
             yield Kind.OUTPUTS, {a: b, b: a}
 
 
-def _values(side: Side) -> tuple[Value, ...]:
+def _values(side: Outputs) -> tuple[Value, ...]:
     """What is read on a side, and its outputs."""
     read = (value for node in Graph(side).nodes for value in node.inputs)
     return tuple(dict.fromkeys((*read, *side)))
@@ -164,12 +162,12 @@ def _inserted(value: Value) -> Iterator[Value]:
 
 def _of_node(
     node: Node, symbols: Sequence[str], operators: Iterable[Operator]
-) -> Iterator[tuple[Kind, Side]]:
+) -> Iterator[tuple[Kind, Outputs]]:
     """What may stand in the place of an operator: a value for each of its outputs."""
     call, inputs = node.operator_call, node.inputs
     ports = range(len(call.operator.outputs))
 
-    def outputs(of: Call, operands: Sequence[Value]) -> Side:
+    def outputs(of: Call, operands: Sequence[Value]) -> Outputs:
         new = Node(of, tuple(operands))
         return tuple(new.value(port) for port in ports)
 
@@ -182,7 +180,7 @@ def _of_node(
     for moved in _moves(node):
         yield Kind.MOVE, outputs(moved, inputs)
     if call.name == "replicate" and "join" in (o.name for o in operators):
-        # Side by side as partials, instead of as copies.
+        # Outputs by side as partials, instead of as copies.
         yield Kind.MOVE, (Node(OPERATORS["join"](), inputs * 2).value(),)
     for operand in inputs:
         yield Kind.DROPPED, (operand,) * len(ports)

@@ -8,12 +8,10 @@ import pytest
 from support.rules import rule_files
 from support.rules.rule_files import parse
 
-from pcg.graph.graph import Value
+from pcg.graph.pairs import Outputs
 from verifier import decide as deciding
 from verifier.counterexample import Counterexample, replay
 from verifier.instances import Instance
-
-Side = tuple[Value, ...]
 
 
 def lines() -> list[str]:
@@ -40,12 +38,12 @@ def shrunk(line: str) -> Counterexample:
     return found
 
 
-def refute(left: Side, right: Side) -> tuple[Instance, Counterexample]:
+def refute(left: Outputs, right: Outputs) -> tuple[Instance, Counterexample]:
     _, instance, found = _refuted(left, right)
     return instance, found
 
 
-def _refuted(left: Side, right: Side) -> tuple[deciding.Decision, Instance, Counterexample]:
+def _refuted(left: Outputs, right: Outputs) -> tuple[deciding.Decision, Instance, Counterexample]:
     met: list[tuple[Instance, Counterexample]] = []
 
     def recorded(instance: Instance, *, once: bool = False) -> Counterexample | None:

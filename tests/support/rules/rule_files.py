@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from support.paths import ROOT
 
-from pcg.graph.graph import Value
+from pcg.graph.pairs import GraphPair
 from pcg.plan.text import parse_values
 
 RULES = ROOT / "tests" / "rules"
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 
 def lines(folder: str) -> list[str]:
@@ -18,7 +17,7 @@ def lines(folder: str) -> list[str]:
     return [line for line in text if line and not line.startswith("#")]
 
 
-def parse(line: str) -> Pair:
+def parse(line: str) -> GraphPair:
     """Both sides of a line."""
     given, sides = line.split("|", 1)
     inputs = {name: int(rank) for name, rank in (i.split(":") for i in given.split())}

@@ -10,17 +10,17 @@ from support.cases import check_each
 from pcg.ops import OPERATORS
 from pcg.types.local import Axis, LocalTyping
 from pcg.types.operator import Operator
-from substitutions.generate.algebra.enumerate import Instance, instances
+from substitutions.generate.algebra.enumerate import RankedCall, instances
 from verifier.trusted.proof.local import TypingProof, prove_typing
 
 COMPUTING = [o for o in OPERATORS.values() if o.parallel is None and o.arity]
 
 
-def only(operator: str, ranks: tuple[int, ...]) -> Instance:
+def only(operator: str, ranks: tuple[int, ...]) -> RankedCall:
     return next(i for i in instances(OPERATORS[operator]) if i.ranks == ranks)
 
 
-def wrong(instance: Instance, typing: LocalTyping) -> list[TypingProof]:
+def wrong(instance: RankedCall, typing: LocalTyping) -> list[TypingProof]:
     return [p for p in prove_typing(instance.call, instance.ranks, typing) if p.proof is None]
 
 

@@ -18,7 +18,7 @@ from verifier.trusted.sizes.degrees import (
     ONE,
     Basis,
     Collecting,
-    Monomial,
+    Powers,
     entries,
     input_degrees,
     typings,
@@ -30,16 +30,16 @@ SMALL: tuple[int, ...] = (1, 2, 3, 4, 6)
 
 powers = st.integers(-2, 2).map(Fraction)
 monomials = st.builds(
-    lambda exponents, number: Monomial(
+    lambda exponents, number: Powers(
         tuple(sorted((s, e) for s, e in exponents.items() if e))
-    ).times(Monomial.number(number)),
+    ).times(Powers.number(number)),
     st.dictionaries(st.sampled_from(SYMBOLS), powers, max_size=3),
     st.sampled_from((1, 1, 1, 2, 3, 4)),
 )
 systems = st.lists(monomials, max_size=3)
 
 
-def value(monomial: Monomial, values: Mapping[str, int]) -> Fraction:
+def value(monomial: Powers, values: Mapping[str, int]) -> Fraction:
     total = Fraction(1)
     for symbol, exponent in monomial.powers:
         assert exponent.denominator == 1
@@ -49,7 +49,7 @@ def value(monomial: Monomial, values: Mapping[str, int]) -> Fraction:
 
 
 def solutions(
-    equations: Sequence[Monomial], whole: Sequence[Monomial] = ()
+    equations: Sequence[Powers], whole: Sequence[Powers] = ()
 ) -> Iterator[dict[str, int]]:
     """All small solutions in which the degrees of operators are at least 2."""
     for choice in product(SMALL, repeat=len(SYMBOLS)):
@@ -106,25 +106,25 @@ def test_a_witness_is_found_where_there_is_one(equations, whole):
 
 
 def test_a_witness_may_be_large():
-    large = Monomial.of("x.d0").over(Monomial.number(2**9 * 5**3))
+    large = Powers.of("x.d0").over(Powers.number(2**9 * 5**3))
     assert solve([], [large], ["x.d0"]) is not None
     found = solve([large], [], ["x.d0"])
     assert found == {"x.d0": 2**9 * 5**3}
 
 
 def test_there_is_no_witness_for_a_fraction_or_a_root():
-    k, x = Monomial.of("k"), Monomial.of("x.c")
-    assert solve([k.over(Monomial.number(1))], [], ["k"]) is None
-    assert solve([x.times(x).over(Monomial.number(2))], [], ["x.c"]) is None
+    k, x = Powers.of("k"), Powers.of("x.c")
+    assert solve([k.over(Powers.number(1))], [], ["k"]) is None
+    assert solve([x.times(x).over(Powers.number(2))], [], ["x.c"]) is None
     assert solve([], [ONE.over(k)], ["k"]) is None
-    assert solve([Monomial.number(6)], [], []) is None
+    assert solve([Powers.number(6)], [], []) is None
 
 
 def test_monomials():
-    k, j = Monomial.of("k"), Monomial.of("j")
+    k, j = Powers.of("k"), Powers.of("j")
     assert k.times(j) == j.times(k)
     assert k.over(k) == ONE
-    assert Monomial.number(12) == Monomial((("2", Fraction(2)), ("3", Fraction(1))))
+    assert Powers.number(12) == Powers((("2", Fraction(2)), ("3", Fraction(1))))
     assert str(ONE) == "1"
     assert str(k.times(j, 2)) == "j^2 * k"
     assert str(k.over(j)) == "k / j"
@@ -133,7 +133,7 @@ def test_monomials():
 def test_degrees_of_operators():
     collecting = Collecting()
     assert collecting.of(Poly.of("j") * Poly.of("k") * 2) == collecting.of(2).times(
-        Monomial.of("j").times(Monomial.of("k"))
+        Powers.of("j").times(Powers.of("k"))
     )
     assert collecting.symbols == {"j", "k"}
     with pytest.raises(Undecided):
@@ -153,7 +153,7 @@ def test_typing_of_parallel_operators():
         "reduce(replicate(partition(x, dim=1, degree=k), degree=j), degree=k)", x=2
     )
     x = input_degrees("x", 2)
-    k, j = Monomial.of("k"), Monomial.of("j")
+    k, j = Powers.of("k"), Powers.of("j")
     expected = (*x.dims[:1], x.dims[1].times(k), *x.slices, x.copies.times(j), x.partials.over(k))
     assert entries(typing.types[0]) == expected
     assert typing.whole == (x.partials.over(k),)
@@ -177,9 +177,9 @@ def test_a_matmul_has_partials_of_its_reduction():
     for typing in typing_of("matmul(x, w)", x=2, w=2):
         basis = Basis.of(typing.equations)
         (out,) = typing.types
-        cut = Monomial.of("x.d1")
+        cut = Powers.of("x.d1")
         assert basis.reduce(out.partials) in (
-            basis.reduce(cut.times(Monomial.of("x.p"))),
-            basis.reduce(cut.times(Monomial.of("w.p"))),
+            basis.reduce(cut.times(Powers.of("x.p"))),
+            basis.reduce(cut.times(Powers.of("w.p"))),
         )
-        assert basis.implies(Monomial.of("w.d0").over(cut))
+        assert basis.implies(Powers.of("w.d0").over(cut))

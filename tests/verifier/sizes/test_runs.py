@@ -18,7 +18,7 @@ from pcg.readings.ring import Array, PrimeField
 from pcg.types.operator import Operator
 from substitutions.generate.algebra.enumerate import instances
 from verifier.decide import Verdict, decide
-from verifier.trusted.sizes.runs import Group, all_widened, free_runs, keeps_runs, widened
+from verifier.trusted.sizes.runs import Group, free_runs, keeps_runs, widened
 
 SOUND = [line for line in lines("sound") if free_runs(*parse(line))]
 FIELD = PrimeField(generic=True)
@@ -75,22 +75,22 @@ def test_free_axes_of_operators(text: str, ranks: dict[str, int], free: tuple[Gr
 def test_positions_move_with_the_axes_before_them():
     left = parse_values("partition(softmax(x, axis=1), dim=2, degree=k)", {"x": 3})
     (first, *_) = free_runs(left, left)
-    wide, _ = widened(left, left, first, 3)
+    wide, _ = widened(left, left, {first: 3})
     assert print_value(wide[0]) == "partition(softmax(x, axis=3), dim=4, degree=k)"
-    none, _ = widened(left, left, first, 0)
+    none, _ = widened(left, left, {first: 0})
     assert print_value(none[0]) == "partition(softmax(x, axis=0), dim=1, degree=k)"
 
 
 def test_sizes_move_with_the_axes_before_them():
     left = parse_values("split(x, axis=1, at=|x.1|).0", {"x": 2})
-    wide, _ = widened(left, left, (("x", 0),), 3)
+    wide, _ = widened(left, left, {(("x", 0),): 3})
     assert print_value(wide[0]) == "split(x, axis=3, at=|x.3|).0"
 
 
 def test_several_runs_change_at_once_as_one_after_the_other():
     left = parse_values("transpose(x, dim0=1, dim1=3)", {"x": 5})
     first, second, third = free_runs(left, left)
-    at_once = all_widened(left, left, {first: 2, second: 0, third: 3})
+    at_once = widened(left, left, {first: 2, second: 0, third: 3})
     assert print_value(at_once[0][0]) == "transpose(x, dim0=2, dim1=3)"
     assert at_once[0][0].rank == 7
 
@@ -120,7 +120,7 @@ def test_an_attribute_that_is_called_dim_is_no_dimension():
     operator = Operator("shifted_by", "x[i...] -> out[i...] = x[i...] + dim", sizes=("dim",))
     side = (Value(Node(operator(dim=1), (tensor("x", 3),))),)
     assert free_runs(side, side) == ((("x", 0),), (("x", 1),), (("x", 2),))
-    wide, _ = widened(side, side, (("x", 0),), 4)
+    wide, _ = widened(side, side, {(("x", 0),): 4})
     assert wide[0].node.operator_call.values["dim"] == 1
 
 
@@ -146,7 +146,7 @@ def test_two_axes_in_the_place_of_one_compute_the_same(operator: Operator):
 
 def assert_same(side: tuple[Value, ...], group: Group, axes: tuple[int, ...]) -> None:
     """The outputs have the same elements with some axes in the place of each of a group."""
-    changed, _ = widened(side, side, group, len(axes))
+    changed, _ = widened(side, side, {group: len(axes)})
     rng = np.random.default_rng(0)
     attributes = {**dict.fromkeys(side[0].node.operator_call.operator.reals, 3), **SIZES}
     values: dict[str, Array] = {}
@@ -170,7 +170,7 @@ def assert_same(side: tuple[Value, ...], group: Group, axes: tuple[int, ...]) ->
 def test_what_is_proved_for_one_axis_is_proved_for_others(line: str, count: int):
     left, right = parse(line)
     for group in free_runs(left, right):
-        pair = widened(left, right, group, count)
+        pair = widened(left, right, {group: count})
         decision = decide(*pair)
         if decision.reason != "no small sizes fit the degrees":
             assert decision.verdict is Verdict.PROVED, [print_value(v) for s in pair for v in s]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -12,7 +14,7 @@ from support.cases import each
 from pcg.language.normal import Argument, Element, Factor, Function, NormalForm, Number, Term
 from pcg.language.poly import Poly
 from pcg.types.operator import Operator
-from verifier.trusted.values import laws
+from verifier.trusted.values import laws, simplify
 from verifier.trusted.values.equations import local_form
 from verifier.trusted.values.keys import key_of_term
 from verifier.trusted.values.laws import LAWS, Law
@@ -159,3 +161,9 @@ def test_nothing_but_laws_changes_a_value():
             for given in (form, whole):
                 as_given = sorted((key_of_term(term) for term in given), key=str)
                 assert simplified(given, frozenset()) == as_given
+
+
+def test_what_rewrites_ask_for_are_the_laws():
+    """Each rewrite is behind a question for its law, but for relu, which is read as a maximum."""
+    asked = set(re.findall(r"laws\.(\w+) (?:not )?in self\.laws", inspect.getsource(simplify)))
+    assert {vars(laws)[name] for name in asked} | {laws.RELU} == LAWS

@@ -1,4 +1,4 @@
-"""The side conditions under which two graphs are equal, by expansion to their inputs.
+"""Derives the side conditions under which two graphs are equal, by expansion to their inputs.
 
 This is the trusted road: definitions, expansion, comparison of coordinates. Which way it takes
 where there are several is told by ``steps``, found by search or read from a certificate; what the
@@ -31,13 +31,13 @@ def obligations(
     """
     positive = tuple(dict.fromkeys(sizes.resolve(size) for size in sizes.positive))
     naturals = tuple(dict.fromkeys(sizes.resolve(value) for value in sizes.naturals))
-    found: list[str] = []
+    scripts: list[str] = []
     for a, b in zip(left, right, strict=True):
         if is_same(a, b):
             continue
-        prover = Prover(positive, {}, found, naturals, steps, judge, sizes.zeros)
+        prover = Prover(positive, {}, scripts, naturals, steps, judge, sizes.zeros)
         meaning = Meaning(sizes, prover.ranges, prover.is_digit)
         index = free_indices(sizes, a)
         forms = meaning.at(a, index), meaning.at(b, index)
         prover.equal(*forms, frozenset(name for i in index for name, _ in i.digits))
-    return tuple(found)
+    return tuple(scripts)

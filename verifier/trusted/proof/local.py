@@ -35,7 +35,7 @@ from pcg.language.normal import (
 )
 from pcg.language.poly import Poly, Variable, product
 from pcg.types.local import Axis, LocalTyping, Reach, Window
-from pcg.types.operator import Call, Operator
+from pcg.types.operator import Call
 from verifier.trusted import smt
 from verifier.trusted.errors import Unproved
 from verifier.trusted.proof.prove import Proof, Prover
@@ -62,30 +62,26 @@ def prove_typing(
 ) -> tuple[TypingProof, ...]:
     """Prove the typing of an operator at some ranks (by default the derived one): without
     partials, and for each set of operands that may carry them."""
-    return _prove_all(call.operator, ranks, call.positions, typing or call.typing(ranks))
+    # Attributes that are no positions have no part in it.
+    placed = tuple(zip(call.operator.template.positions, call.positions, strict=True))
+    return _prove_all(Call(call.operator, placed), ranks, typing or call.typing(ranks))
 
 
 @lru_cache(maxsize=4096)
-def _prove_all(
-    operator: Operator, ranks: tuple[int, ...], positions: tuple[int, ...], typing: LocalTyping
-) -> tuple[TypingProof, ...]:
+def _prove_all(call: Call, ranks: tuple[int, ...], typing: LocalTyping) -> tuple[TypingProof, ...]:
     options = (frozenset[int](), *typing.carriers)
-    return tuple(_prove(operator, ranks, positions, typing, carriers) for carriers in options)
+    return tuple(_prove(call, ranks, typing, carriers) for carriers in options)
 
 
 def _prove(
-    operator: Operator,
-    ranks: tuple[int, ...],
-    positions: tuple[int, ...],
-    typing: LocalTyping,
-    carriers: frozenset[int],
+    call: Call, ranks: tuple[int, ...], typing: LocalTyping, carriers: frozenset[int]
 ) -> TypingProof:
     steps = Searching()
     try:
-        found = _obligations(operator, ranks, positions, typing, carriers, steps, smt.check)
+        scripts = typing_obligations(call, ranks, typing, carriers, steps, smt.check)
     except Unproved as error:
         return TypingProof(carriers, None, str(error))
-    return TypingProof(carriers, Proof(found, tuple(steps.taken)))
+    return TypingProof(carriers, Proof(scripts, tuple(steps.taken)))
 
 
 def typing_obligations(
@@ -98,31 +94,19 @@ def typing_obligations(
 ) -> tuple[str, ...]:
     """What has to have no solution for a typing to hold when the operands in ``carriers`` carry
     partials, as SMT-LIB 2 scripts. Raises Unproved."""
-    return _obligations(call.operator, ranks, call.positions, typing, carriers, steps, judge)
-
-
-def _obligations(
-    operator: Operator,
-    ranks: tuple[int, ...],
-    positions: tuple[int, ...],
-    typing: LocalTyping,
-    carriers: frozenset[int],
-    steps: Steps,
-    judge: smt.Judge,
-) -> tuple[str, ...]:
-    equation = operator.instance(ranks, positions)
-    found: list[str] = []
+    equation = call.instance(ranks)
+    scripts: list[str] = []
     for port in range(len(equation.outputs)):
-        form = local_form(operator, ranks, positions, port)
+        form = local_form(call.operator, ranks, call.positions, port)
         cut = _Cut(equation, typing, carriers)
         left, right = cut.whole(form, port), cut.tasks(form, port)
-        prover = cut.prover(found, steps, judge)
+        prover = cut.prover(scripts, steps, judge)
         for digit in cut.conditions:
             prover.require(digit)
         for options in cut.reads:
-            _require_one([(digit, cut.prover(found, steps, judge, digit)) for digit in options])
+            _require_one([(digit, cut.prover(scripts, steps, judge, digit)) for digit in options])
         prover.equal(left, right, frozenset(cut.free(port)))
-    return tuple(found)
+    return tuple(scripts)
 
 
 def _require_one(options: Sequence[tuple[Digit, Prover]]) -> None:
@@ -241,13 +225,13 @@ class _Cut:
 
     def free(self, port: int) -> dict[str, Poly]:
         """The free indices of an output with their sizes: two for one that is cut."""
-        found: dict[str, Poly] = {}
+        sizes: dict[str, Poly] = {}
         for name in _names(self.equation.outputs[port]):
             if name in self._axes:
-                found |= {_task(name): _degree(name), _offset(name): _block(name)}
+                sizes |= {_task(name): _degree(name), _offset(name): _block(name)}
             else:
-                found[_free(name)] = self._size(name)
-        return found
+                sizes[_free(name)] = self._size(name)
+        return sizes
 
     def whole(self, form: NormalForm, port: int) -> NormalForm:
         """The equation of what the operands mean."""
@@ -361,14 +345,14 @@ class _Cut:
             sizes = [self._size(name) for name in dim.names]
             if axis is not None:
                 sizes = [*self._split(axis, sizes[0]), *sizes[1:]]
-            found: list[Poly] = []
+            digits: list[Poly] = []
             for size in reversed(sizes[1:]):
                 value, rest = divide(value, size)
                 self.conditions[Digit(rest, size)] = None
-                found.append(rest)
+                digits.append(rest)
             if axis is not None and local and value != Poly.of(_task(axis.name)):
                 raise Unproved(f"operand {operand} is read outside of the task's {axis.name}")
-            yield from (value, *reversed(found))
+            yield from (value, *reversed(digits))
 
     def _within(self, axis: str, index: Poly, reach: Reach) -> Digit:
         """That an index lies in the task's block or in a halo that reaches so far."""

@@ -1,11 +1,13 @@
-"""Equality of two values in normal form, for all sizes (design: "Proof, for all sizes").
+"""Proves two values in normal form equal, for all sizes (design: "Proof, for all sizes").
 
-Terms with the same factors are compared by what coefficient they give each choice of elements.
-The coordinates of a term are the indices at which its factors read; its summed indices are solved
-for in terms of them, so that the term becomes a coefficient where some linear conditions on the
-coordinates hold. Two sides are equal when, for every choice of coordinates, the coefficients add
-up to the same number; Z3 decides that over all sizes at once. Maxima are compared in the same way,
-by which values they are taken over, however often.
+Problem: are two sums of guarded products the same function of their indices, whatever the sizes?
+Method: terms with the same factors are compared by what coefficient they give each choice of
+elements. The coordinates of a term are the indices at which its factors read; its summed indices
+are solved for in terms of them, so that the term becomes a coefficient where some linear conditions
+on the coordinates hold. Two sides are equal when, for every choice of coordinates, the coefficients
+add up to the same number; Z3 decides that over all sizes at once. Maxima are compared in the same
+way, by which values they are taken over, however often. Complexity: orders of equal factors times
+templates, each with a few conditions for Z3. Exact: what is proved is; equal values may not be.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from verifier.trusted import smt
 from verifier.trusted.errors import Unproved
 from verifier.trusted.steps import Searching, Steps
 from verifier.trusted.values.cases import Case, any_of, solve
-from verifier.trusted.values.domain import Domain, Part, as_value, has_partial
-from verifier.trusted.values.domain import Factor as Undefined
+from verifier.trusted.values.domain import Domain, UndefinedPart, as_value, has_partial
+from verifier.trusted.values.domain import UndefinedFactor as Undefined
 from verifier.trusted.values.guards import SureGuards
 from verifier.trusted.values.keys import Key, key_of_term
 from verifier.trusted.values.meaning import Digit
@@ -173,14 +175,14 @@ class Prover:
 
     def _doubtful(self, factors: Sequence[Undefined], known: dict[Key, bool]) -> list[Undefined]:
         """The factors with the parts that are still not known to be numbers, if there are any."""
-        found: list[Undefined] = []
+        doubtful: list[Undefined] = []
         for factor in factors:
             parts = tuple(part for part in factor.parts if self._may_fail(part, known))
             if parts:
-                found.append(replace(factor, parts=parts))
-        return found
+                doubtful.append(replace(factor, parts=parts))
+        return doubtful
 
-    def _may_fail(self, part: Part, known: dict[Key, bool]) -> bool:
+    def _may_fail(self, part: UndefinedPart, known: dict[Key, bool]) -> bool:
         """Whether a part is not known to be a number: a maximum is if it is over something."""
         if (maximum := part.maximum) is None:
             return True
@@ -370,11 +372,11 @@ class Prover:
             self._try_orders(lefts, rights, self._same_values, f"max of {heads[0]}")
 
 
-def _distinct(parts: Iterable[Part]) -> dict[Key, Part]:
+def _distinct(parts: Iterable[UndefinedPart]) -> dict[Key, UndefinedPart]:
     return {key_of_term(part.term(along=False)): part for part in parts}
 
 
-def _listed(domain: Domain, factors: Iterable[Undefined]) -> Iterator[Part]:
+def _listed(domain: Domain, factors: Iterable[Undefined]) -> Iterator[UndefinedPart]:
     """All that both sides have to have in common of where they are undefined."""
     for factor in factors:
         yield from factor.parts

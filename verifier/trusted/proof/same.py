@@ -1,4 +1,4 @@
-"""Whether two values are one and the same: equal operators of the same values, read to the inputs.
+"""Compares two values as they are written: equal operators of the same values, down to the inputs.
 
 What is written alike computes alike, whatever it is, so that nothing has to be expanded. The order
 of operands counts, and nothing rests on hashes.

@@ -1,9 +1,10 @@
-"""Symbolic parallel types: degrees, copies and partials as monomials, for all values at once.
+"""Infers parallel types symbolically: degrees, copies and partials as products of powers.
 
-An input ``x`` has degrees ``x.d0, x.d1, ...``, slices ``x.t0, ...``, copies ``x.c`` and partials
-``x.p``. Typing an operator (``pcg.types.infer``) then yields monomials, equations between them, and
-quotients that have to be whole. In logarithms the equations are linear, so whether two types agree
-whenever the operators are typed is linear algebra, exact over the rationals.
+Problem: do two graphs have the same types wherever their operators are typed? Method: an input
+``x`` has degrees ``x.d0, x.d1, ...``, slices ``x.t0, ...``, copies ``x.c`` and partials ``x.p``.
+Typing an operator (``pcg.types.infer``) then yields products of powers, equations between them, and
+quotients that have to be whole. In logarithms the equations are linear: Gaussian elimination over
+the rationals answers. Exact, but for degrees whose primes are not found, which are refused.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from pcg.language.poly import Poly
 from pcg.types.halo import halos_after, open_typing
 from pcg.types.infer import infer_degrees
 from pcg.types.local import LocalTyping
-from pcg.types.operator import Call
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Call
 from pcg.types.tensor import Degrees, Halos
 from verifier.trusted.errors import Undecided
 
@@ -31,23 +31,23 @@ MAX_PRIME = 1 << 20
 
 
 @dataclass(frozen=True)
-class Monomial:
+class Powers:
     """A product of powers of symbols and of primes (written as digits), exponents non-zero."""
 
     powers: tuple[tuple[str, Exponent], ...] = ()
 
     @staticmethod
-    def of(symbol: str) -> Monomial:
-        return Monomial(((symbol, 1),))
+    def of(symbol: str) -> Powers:
+        return Powers(((symbol, 1),))
 
     @staticmethod
-    def collect(powers: Mapping[str, Exponent]) -> Monomial:
+    def collect(powers: Mapping[str, Exponent]) -> Powers:
         """The product of some powers, of which exponents may be 0."""
-        return Monomial(tuple(sorted((s, e) for s, e in powers.items() if e)))
+        return Powers(tuple(sorted((s, e) for s, e in powers.items() if e)))
 
     @staticmethod
     @lru_cache(maxsize=1024)
-    def number(value: int) -> Monomial:
+    def number(value: int) -> Powers:
         """A positive integer as the product of its primes. Raises Undecided where these are not
         found: two of them are above ``MAX_PRIME``."""
         powers: dict[str, Exponent] = {}
@@ -61,15 +61,15 @@ class Monomial:
             prime += 1
         if value > 1:
             powers[str(value)] = powers.get(str(value), 0) + 1
-        return Monomial.collect(powers)
+        return Powers.collect(powers)
 
-    def times(self, other: Monomial, power: Exponent = 1) -> Monomial:
+    def times(self, other: Powers, power: Exponent = 1) -> Powers:
         total = dict(self.powers)
         for symbol, exponent in other.powers:
             total[symbol] = total.get(symbol, 0) + exponent * power
-        return Monomial.collect(total)
+        return Powers.collect(total)
 
-    def over(self, other: Monomial) -> Monomial:
+    def over(self, other: Powers) -> Powers:
         return self.times(other, -1)
 
     def __str__(self) -> str:
@@ -84,25 +84,25 @@ class Monomial:
         return side(1) if side(-1) == "1" else f"{side(1)} / {side(-1)}"
 
 
-ONE = Monomial()
+ONE = Powers()
 
 
-def product_of(factors: Iterable[Monomial]) -> Monomial:
-    return reduce(Monomial.times, factors, ONE)
+def product_of(factors: Iterable[Powers]) -> Powers:
+    return reduce(Powers.times, factors, ONE)
 
 
 @dataclass
 class Collecting:
     """The arithmetic of a proof: misfits become conditions (``pcg.types.infer.Arithmetic``)."""
 
-    equations: list[Monomial] = field(default_factory=list[Monomial])
+    equations: list[Powers] = field(default_factory=list[Powers])
     """Each has to be 1."""
-    whole: list[Monomial] = field(default_factory=list[Monomial])
+    whole: list[Powers] = field(default_factory=list[Powers])
     """Each has to be a whole number."""
     symbols: set[str] = field(default_factory=set[str])
     """The degrees of operators."""
 
-    def of(self, value: Attribute | int) -> Monomial:
+    def of(self, value: Attribute | int) -> Powers:
         """A number, or a product of symbols and a number. Raises ValueError for a degree that is
         no positive integer, Undecided for a sum."""
         if isinstance(value, float):
@@ -114,20 +114,18 @@ class Collecting:
             raise ValueError(f"degree {value}, expected a positive integer")
         (symbols, number), *_ = terms
         self.symbols.update(symbols)
-        return product_of((Monomial.number(number), *map(Monomial.of, symbols)))
+        return product_of((Powers.number(number), *map(Powers.of, symbols)))
 
-    def times(self, a: Monomial, b: Monomial) -> Monomial:
+    def times(self, a: Powers, b: Powers) -> Powers:
         return a.times(b)
 
-    def divide(
-        self, a: Monomial, b: Monomial, where: tuple[int, int | None], what: str
-    ) -> Monomial:
+    def divide(self, a: Powers, b: Powers, where: tuple[int, int | None], what: str) -> Powers:
         quotient = a.over(b)
         if any(exponent < 0 for _, exponent in quotient.powers):
             self.whole.append(quotient)
         return quotient
 
-    def same(self, a: Monomial, b: Monomial, where: tuple[int, int | None], what: str) -> None:
+    def same(self, a: Powers, b: Powers, where: tuple[int, int | None], what: str) -> None:
         if a != b:
             self.equations.append(a.over(b))
 
@@ -136,9 +134,9 @@ class Collecting:
 class Typing:
     """The types of some values under the conditions found on the way."""
 
-    types: tuple[Degrees[Monomial], ...]
-    equations: tuple[Monomial, ...]
-    whole: tuple[Monomial, ...]
+    types: tuple[Degrees[Powers], ...]
+    equations: tuple[Powers, ...]
+    whole: tuple[Powers, ...]
     symbols: frozenset[str]
     """All symbols, those that the types do not depend on too."""
 
@@ -148,13 +146,13 @@ class Typing:
         return Basis.of(self.equations)
 
 
-def input_degrees(name: str, rank: int) -> Degrees[Monomial]:
+def input_degrees(name: str, rank: int) -> Degrees[Powers]:
     """The general type of an input."""
     return Degrees(
-        tuple(Monomial.of(f"{name}.d{i}") for i in range(rank)),
-        tuple(Monomial.of(f"{name}.t{i}") for i in range(rank)),
-        Monomial.of(f"{name}.c"),
-        Monomial.of(f"{name}.p"),
+        tuple(Powers.of(f"{name}.d{i}") for i in range(rank)),
+        tuple(Powers.of(f"{name}.t{i}") for i in range(rank)),
+        Powers.of(f"{name}.c"),
+        Powers.of(f"{name}.p"),
     )
 
 
@@ -213,7 +211,7 @@ def _carrier_options(node: Node) -> tuple[frozenset[int], ...]:
 def _typing(
     nodes: Sequence[Node], outputs: Sequence[Value], carriers: dict[Node, frozenset[int]]
 ) -> Typing:
-    known: dict[Node, tuple[Degrees[Monomial], ...]] = {}
+    known: dict[Node, tuple[Degrees[Powers], ...]] = {}
     arithmetic = Collecting()
     for node in nodes:
         if isinstance(node.call, Leaf):
@@ -230,7 +228,7 @@ def _typing(
     return Typing(types, equations, whole, frozenset(symbols))
 
 
-def entries(degrees: Degrees[Monomial]) -> tuple[Monomial, ...]:
+def entries(degrees: Degrees[Powers]) -> tuple[Powers, ...]:
     """All parts of a type that are degrees, in a fixed order; halos are sizes."""
     return (*degrees.dims, *degrees.slices, degrees.copies, degrees.partials)
 
@@ -243,22 +241,22 @@ class Basis:
     and primes, which are known, come last.
     """
 
-    rows: tuple[tuple[str, Monomial], ...] = ()
+    rows: tuple[tuple[str, Powers], ...] = ()
     """(leading symbol, what it equals)."""
 
     @staticmethod
-    def of(equations: Iterable[Monomial]) -> Basis:
+    def of(equations: Iterable[Powers]) -> Basis:
         basis = Basis()
         for equation in equations:
             basis = basis.extended(equation)
         return basis
 
     @cached_property
-    def _solved(self) -> Mapping[str, Monomial]:
+    def _solved(self) -> Mapping[str, Powers]:
         """What each symbol equals that is solved for; no value has such a symbol."""
         return dict(self.rows)
 
-    def reduce(self, monomial: Monomial) -> Monomial:
+    def reduce(self, monomial: Powers) -> Powers:
         """The same number in terms of symbols that are not solved for."""
         if not any(symbol in self._solved for symbol, _ in monomial.powers):
             return monomial
@@ -267,13 +265,13 @@ class Basis:
             value = self._solved.get(symbol)
             for name, power in value.powers if value else ((symbol, 1),):
                 powers[name] = powers.get(name, 0) + power * exponent
-        return Monomial.collect(powers)
+        return Powers.collect(powers)
 
-    def implies(self, equation: Monomial) -> bool:
+    def implies(self, equation: Powers) -> bool:
         """Whether ``equation`` is 1 wherever the rows hold."""
         return self.reduce(equation) == ONE
 
-    def extended(self, equation: Monomial) -> Basis:
+    def extended(self, equation: Powers) -> Basis:
         equation = self.reduce(equation)
         symbol = _leading(equation)
         if symbol is None:
@@ -281,7 +279,7 @@ class Basis:
                 return self
             return Basis((*self.rows, ("0", equation)))
         exponent = dict(equation.powers)[symbol]
-        rest = equation.times(Monomial.of(symbol), -exponent)
+        rest = equation.times(Powers.of(symbol), -exponent)
         # Most exponents are 1 or -1: whole numbers stay whole, which is far quicker.
         value = ONE.times(rest, -exponent if abs(exponent) == 1 else Fraction(-1) / exponent)
         rows = [(s, _replaced(v, symbol, value)) for s, v in self.rows]
@@ -294,11 +292,11 @@ class Basis:
         return any(symbol == "0" for symbol, _ in self.rows)
 
 
-def _replaced(monomial: Monomial, symbol: str, value: Monomial) -> Monomial:
+def _replaced(monomial: Powers, symbol: str, value: Powers) -> Powers:
     exponent = next((e for s, e in monomial.powers if s == symbol), 0)
     if not exponent:
         return monomial
-    return monomial.times(Monomial.of(symbol), -exponent).times(value, exponent)
+    return monomial.times(Powers.of(symbol), -exponent).times(value, exponent)
 
 
 def _rank_of(symbol: str) -> tuple[int, str]:
@@ -306,6 +304,6 @@ def _rank_of(symbol: str) -> tuple[int, str]:
     return (0 if "." in symbol else 1, symbol)
 
 
-def _leading(equation: Monomial) -> str | None:
+def _leading(equation: Powers) -> str | None:
     symbols = [s for s, _ in equation.powers if not s.isdigit()]
     return min(symbols, key=_rank_of) if symbols else None

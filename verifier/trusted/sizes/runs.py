@@ -1,4 +1,4 @@
-"""Which axes of a pair of graphs may stand for any number of axes.
+"""Tells which axes of a pair of graphs may stand for any number of axes, and puts so many there.
 
 An operator treats the axes of a run (``a...``) alike: none is read at another index than its own.
 An axis of a pair that stands in such runs only, on both sides, could be two axes of any sizes, or
@@ -14,19 +14,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from pcg.graph.graph import Graph, Leaf, Node, Value
+from pcg.disjoint import DisjointSets
+from pcg.graph.graph import Leaf, Node, Value
+from pcg.graph.pairs import (
+    GraphPair,
+    Outputs,
+    both,
+    halves,
+    ports,
+    remade,
+    symbolic_attributes,
+    with_polynomials,
+)
 from pcg.language.poly import Poly
 from pcg.language.template import Declared
 from pcg.types.operator import Call, Operator, run_lengths
 from verifier.trusted.sizes.sizes import input_size
 
-Place = tuple[Value, int]
+ValueDim = tuple[Value, int]
 """A dimension of a value."""
 Group = tuple[tuple[str, int], ...]
 """Dimensions of inputs that are the same axis."""
-Axis = tuple[str, int]
+RunAxis = tuple[str, int]
 """An index of a run: which run, and where in it."""
-Pair = tuple[tuple[Value, ...], tuple[Value, ...]]
 
 
 def free_runs(left: Sequence[Value], right: Sequence[Value]) -> tuple[Group, ...]:
@@ -35,42 +45,21 @@ def free_runs(left: Sequence[Value], right: Sequence[Value]) -> tuple[Group, ...
     return tuple(group for group, _ in axes.free())
 
 
-def widened(left: Sequence[Value], right: Sequence[Value], group: Group, count: int) -> Pair:
-    """The pair with ``count`` axes in the place of one that may stand for any number."""
-    return all_widened(left, right, {group: count})
-
-
-def all_widened(left: Sequence[Value], right: Sequence[Value], counts: Mapping[Group, int]) -> Pair:
+def widened(
+    left: Sequence[Value], right: Sequence[Value], counts: Mapping[Group, int]
+) -> GraphPair:
     """The pair with so many axes in the place of each of several that may be any number."""
-    pair = (tuple(left), tuple(right))
-    axes = _axes(pair)
+    axes = _axes((tuple(left), tuple(right)))
     more = {root: counts[group] - 1 for group, root in axes.free() if group in counts}
     sizes = axes.moved_sizes(more)
-    new: dict[Node, Node] = {}
-    for node in axes.nodes:
+
+    def make(node: Node, inputs: Outputs) -> Node:
         if isinstance(node.call, Leaf):
             rank = node.call.rank + axes.added(node.value(), node.call.rank, more)
-            new[node] = Node(Leaf(node.call.kind, node.call.name, rank))
-            continue
-        inputs = tuple(Value(new[v.node], v.port) for v in node.inputs)
-        new[node] = Node(with_sizes(axes.shifted(node, more), sizes), inputs)
-    sides = [tuple(Value(new[v.node], v.port) for v in side) for side in pair]
-    return sides[0], sides[1]
+            return Node(Leaf(node.call.kind, node.call.name, rank))
+        return Node(with_polynomials(axes.shifted(node, more), sizes), inputs)
 
-
-def sizes_in(call: Call) -> frozenset[str]:
-    """The symbols in its attributes."""
-    values = (value for _, value in call.attributes if isinstance(value, Poly))
-    return frozenset(symbol for value in values for symbol in value.symbols)
-
-
-def with_sizes(call: Call, sizes: Mapping[str, Poly]) -> Call:
-    """The call with symbols of sizes replaced where attributes have them."""
-    attributes = tuple(
-        (name, value.substitute(sizes) if isinstance(value, Poly) else value)
-        for name, value in call.attributes
-    )
-    return Call(call.operator, attributes)
+    return halves(remade(axes.graph, make))
 
 
 @cache
@@ -109,8 +98,8 @@ def _runs_read(tokens: Sequence[str]) -> list[str | None]:
             entries.append([])
         else:
             entries[-1].append(token)
-    found = [e[0] if len(e) == 1 and e[0].endswith("...") else None for e in entries]
-    return found if entries != [[]] else []
+    runs = [e[0] if len(e) == 1 and e[0].endswith("...") else None for e in entries]
+    return runs if entries != [[]] else []
 
 
 def _guards_a_run(body: Sequence[str]) -> bool:
@@ -128,7 +117,7 @@ class _Part:
     """An operand or output of an operator: of each dimension the axis of a run that it is, or None,
     and where the attributes point that say a place."""
 
-    axes: tuple[Axis | None, ...]
+    axes: tuple[RunAxis | None, ...]
     positions: tuple[tuple[str, int], ...]
     """(attribute, dimension whose place it says)."""
 
@@ -149,7 +138,7 @@ def _parts_at(
     lengths = run_lengths(
         operator, ranks, dict(zip(operator.template.positions, given, strict=True))
     )
-    found: list[_Part] = []
+    parts: list[_Part] = []
     for declared in operator.template.placing:
         axes, positions = _expanded(declared, lengths)
         if not keeps_runs(operator):
@@ -157,14 +146,14 @@ def _parts_at(
         if moved >= 0:
             axes = [None if dim == moved else name for dim, name in enumerate(axes)]
             positions.append(("dim", moved))
-        found.append(_Part(tuple(axes), tuple(positions)))
-    return tuple(found)
+        parts.append(_Part(tuple(axes), tuple(positions)))
+    return tuple(parts)
 
 
 def _expanded(
     declared: Declared, lengths: dict[str, int]
-) -> tuple[list[Axis | None], list[tuple[str, int]]]:
-    axes: list[Axis | None] = []
+) -> tuple[list[RunAxis | None], list[tuple[str, int]]]:
+    axes: list[RunAxis | None] = []
     positions: list[tuple[str, int]] = []
     for dim in declared.dims:
         if dim.position is not None:
@@ -181,94 +170,79 @@ _Key = tuple[int, int, int]
 
 
 class _Axes:
-    """Dimensions that are the same axis (union and find), and those that are no part of a run."""
+    """Dimensions that are the same axis, and those that are no part of a run."""
 
-    def __init__(self, pair: Pair) -> None:
-        self.nodes = Graph((*pair[0], *pair[1])).nodes
-        self._numbers = {node: number for number, node in enumerate(self.nodes)}
-        self._parent: dict[_Key, _Key] = {}
+    def __init__(self, pair: GraphPair) -> None:
+        self.graph = both(pair)
+        nodes = self.graph.nodes
+        self._numbers = {node: number for number, node in enumerate(nodes)}
+        self._same = DisjointSets[_Key]()
         self._fixed: set[_Key] = set()
         self._leaves: list[tuple[Leaf, list[_Key]]] = []
         self._mentioned: set[str] = set()
         """The sizes of inputs that attributes speak of: they are those of one dimension."""
-        for node in self.nodes:
+        for node in nodes:
             if isinstance(node.call, Leaf):
                 self._leaves.append((node.call, self._keys(node.value(), node.call.rank)))
             else:
                 self._visit(node)
-                self._mentioned |= sizes_in(node.call)
+        for _, _, value in symbolic_attributes(self.graph):
+            self._mentioned |= value.symbols
         for a, b in zip(*pair, strict=True):
             for here, there in zip(self._keys(a, a.rank), self._keys(b, a.rank), strict=True):
-                self._join(here, there)
+                self._same.join(here, there)
 
     def _keys(self, value: Value, rank: int) -> list[_Key]:
         number = self._numbers[value.node]
         return [(number, value.port, dim) for dim in range(rank)]
 
     def _visit(self, node: Node) -> None:
-        known: dict[Axis, _Key] = {}
-        for value, part in _placed(node):
+        known: dict[RunAxis, _Key] = {}
+        for value, part in zip((*node.inputs, *ports(node)), _parts(node), strict=True):
             for key, axis in zip(self._keys(value, len(part.axes)), part.axes, strict=True):
                 if axis is None:
                     self._fixed.add(key)
                 else:
-                    self._join(key, known.setdefault(axis, key))
-
-    def _root(self, key: _Key) -> _Key:
-        while (parent := self._parent.get(key, key)) != key:
-            key = parent
-        return key
-
-    def _join(self, a: _Key, b: _Key) -> None:
-        a, b = self._root(a), self._root(b)
-        if a != b:
-            self._parent[a] = b
+                    self._same.join(key, known.setdefault(axis, key))
 
     def free(self) -> Iterator[tuple[Group, _Key]]:
         """The axes of inputs that are in runs only, with what stands for each."""
-        fixed = {self._root(key) for key in self._fixed}
+        fixed = {self._same.root(key) for key in self._fixed}
         groups: dict[_Key, list[tuple[str, int]]] = {}
         for leaf, keys in self._leaves:
             for dim, key in enumerate(keys):
-                groups.setdefault(self._root(key), []).append((leaf.name, dim))
+                groups.setdefault(self._same.root(key), []).append((leaf.name, dim))
                 if input_size(leaf.name, dim) in self._mentioned:
-                    fixed.add(self._root(key))
+                    fixed.add(self._same.root(key))
         for root, group in groups.items():
             if root not in fixed:
                 yield tuple(group), root
 
     def added(self, value: Value, before: int, more: Mapping[_Key, int]) -> int:
         """How many axes there are more among the first dimensions of a value."""
-        return sum(more.get(self._root(key), 0) for key in self._keys(value, before))
+        return sum(more.get(self._same.root(key), 0) for key in self._keys(value, before))
 
     def moved_sizes(self, more: Mapping[_Key, int]) -> dict[str, Poly]:
         """The sizes of the inputs' dimensions, by where these are with ``more`` axes for some."""
-        found: dict[str, Poly] = {}
+        moved: dict[str, Poly] = {}
         for leaf, keys in self._leaves:
             added = 0
             for dim, key in enumerate(keys):
                 if added:
                     old, new = (input_size(leaf.name, d) for d in (dim, dim + added))
-                    found[old] = Poly.of(new)
-                added += more.get(self._root(key), 0)
-        return found
+                    moved[old] = Poly.of(new)
+                added += more.get(self._same.root(key), 0)
+        return moved
 
     def shifted(self, node: Node, more: Mapping[_Key, int]) -> Call:
         """The call with its positions moved by the axes that come before them."""
         attributes = dict(node.operator_call.attributes)
-        for value, part in _placed(node):
+        for value, part in zip((*node.inputs, *ports(node)), _parts(node), strict=True):
             for name, dim in part.positions:
                 attributes[name] = dim + self.added(value, dim, more)
         return Call(node.operator_call.operator, tuple(attributes.items()))
 
 
 @lru_cache(maxsize=1 << 10)
-def _axes(pair: Pair) -> _Axes:
+def _axes(pair: GraphPair) -> _Axes:
     return _Axes(pair)
-
-
-def _placed(node: Node) -> Iterator[tuple[Value, _Part]]:
-    """The operands and outputs of a node, each with what the operator says of it."""
-    parts = _parts(node)
-    outputs = (node.value(port) for port in range(len(parts) - len(node.inputs)))
-    return zip((*node.inputs, *outputs), parts, strict=True)

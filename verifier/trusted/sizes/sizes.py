@@ -1,4 +1,4 @@
-"""Symbolic shapes: the sizes of every tensor of a pair of graphs, and what they have to satisfy.
+"""Infers symbolic shapes: the sizes of every tensor of a pair, and the equations that they satisfy.
 
 An input ``x`` has sizes ``|x.0|, |x.1|, ...``. Equations between sizes are solved by substitution;
 what remains is that every size is at least 1. Sizes that are products keep the order of their
@@ -30,7 +30,7 @@ from verifier.trusted.sizes.degrees import halos_of
 
 MAX_AROUND = 2
 """How deep the digits of sizes are looked for in those of others."""
-Shape = tuple[Poly, ...]
+SymbolicShape = tuple[Poly, ...]
 SizeEquation = tuple[Poly, Poly]
 """Two sizes that are equal."""
 
@@ -51,11 +51,13 @@ class Sizes:
     halos and what these are more than ``least``."""
     least: list[tuple[Poly, Poly]] = field(default_factory=list[tuple[Poly, Poly]])
     """The widths of halos with what they are at least."""
-    shapes: dict[Node, tuple[Shape, ...]] = field(default_factory=dict[Node, tuple[Shape, ...]])
+    shapes: dict[Node, tuple[SymbolicShape, ...]] = field(
+        default_factory=dict[Node, tuple[SymbolicShape, ...]]
+    )
     orders: list[tuple[Poly, ...]] = field(default_factory=list[tuple[Poly, ...]])
     """Factors, outermost first, of the sizes of merged dimensions."""
-    quotients: dict[tuple[Call, tuple[Shape, ...], str], Poly] = field(
-        default_factory=dict[tuple[Call, tuple[Shape, ...], str], Poly]
+    quotients: dict[tuple[Call, tuple[SymbolicShape, ...], str], Poly] = field(
+        default_factory=dict[tuple[Call, tuple[SymbolicShape, ...], str], Poly]
     )
     """The sizes of indices that are what others leave of a merged dimension."""
     open: list[SizeEquation] = field(default_factory=list[SizeEquation])
@@ -72,8 +74,8 @@ class Sizes:
     @property
     def zeros(self) -> tuple[Poly, ...]:
         """What is 0 by the equations that are not solved."""
-        found = (self.resolve(left) - self.resolve(right) for left, right in self.open)
-        return tuple(dict.fromkeys(difference for difference in found if difference.terms))
+        differences = (self.resolve(left) - self.resolve(right) for left, right in self.open)
+        return tuple(dict.fromkeys(difference for difference in differences if difference.terms))
 
     def demand(self, left: Poly, right: Poly) -> None:
         """Demand that two sizes are equal, if need be as an equation that stays open. Raises
@@ -188,13 +190,13 @@ class Sizes:
         sizes = (self.resolve(size).terms for size in self.positive)
         return any(len(terms) == 1 and symbol in terms[0][0] for terms in sizes)
 
-    def visit(self, node: Node) -> tuple[Shape, ...]:
+    def visit(self, node: Node) -> tuple[SymbolicShape, ...]:
         """The shapes of a node's outputs; its operands have been visited."""
         if node in self.shapes:
             return self.shapes[node]
         if isinstance(node.call, Leaf):
             shape = tuple(Poly.of(input_size(node.call.name, i)) for i in range(node.call.rank))
-            shapes: tuple[Shape, ...] = (shape,)
+            shapes: tuple[SymbolicShape, ...] = (shape,)
         else:
             shapes = self._outputs(node.call, [self.shape(value) for value in node.inputs])
             self._halos(node)
@@ -221,10 +223,10 @@ class Sizes:
         for node in Graph(tuple(outputs)).nodes:
             self.visit(node)
 
-    def shape(self, value: Value) -> Shape:
+    def shape(self, value: Value) -> SymbolicShape:
         return self.shapes[value.node][value.port]
 
-    def named(self, call: Call, shapes: Sequence[Shape]) -> dict[str, Poly]:
+    def named(self, call: Call, shapes: Sequence[SymbolicShape]) -> dict[str, Poly]:
         """The size of every index of an operator, as ``|name|``, and its size attributes."""
         equation = call.instance(tuple(len(shape) for shape in shapes))
         sizes = {name: Poly.of(_integral(call, name)) for name in call.operator.sizes}
@@ -249,7 +251,7 @@ class Sizes:
             sizes[f"|{name}|"] = bound.substitute(sizes)
         return sizes
 
-    def _outputs(self, call: Call, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+    def _outputs(self, call: Call, shapes: Sequence[SymbolicShape]) -> tuple[SymbolicShape, ...]:
         equation = call.instance(tuple(len(shape) for shape in shapes))
         sizes = self.named(call, shapes)
         for operand, shape in zip(equation.operands, shapes, strict=True):

@@ -1,4 +1,4 @@
-"""What one side's types ask beyond the other's, and that both then have the same types.
+"""Compares two typings: what one asks beyond the other, and that both then give the same types.
 
 Types are products of degrees: in logarithms, all of this is linear algebra.
 """
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from math import lcm
 
 from verifier.trusted import smt
-from verifier.trusted.sizes.degrees import ONE, Monomial, Typing, entries
+from verifier.trusted.sizes.degrees import ONE, Powers, Typing, entries
 
 
 @dataclass(frozen=True)
 class Residual:
     """What one typing asks beyond another: products that have to be 1, and to be whole."""
 
-    equations: tuple[Monomial, ...]
-    whole: tuple[Monomial, ...]
+    equations: tuple[Powers, ...]
+    whole: tuple[Powers, ...]
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -26,7 +26,7 @@ class Residual:
         return (*map(_equation_text, self.equations), *whole)
 
 
-def differences(a: Typing, b: Typing) -> tuple[Monomial, ...]:
+def differences(a: Typing, b: Typing) -> tuple[Powers, ...]:
     """What has to be 1 for the types to be the same."""
     pairs = zip(a.types, b.types, strict=True)
     return tuple(
@@ -40,13 +40,13 @@ def differences(a: Typing, b: Typing) -> tuple[Monomial, ...]:
 def residual(a: Typing, b: Typing) -> Residual:
     """What the right typing asks beyond the left one."""
     basis = a.basis
-    equations: list[Monomial] = []
+    equations: list[Powers] = []
     for equation in (*b.equations, *differences(a, b)):
         if not basis.implies(equation):
             equations.append(basis.reduce(equation))
             basis = basis.extended(equation)
     held = [basis.reduce(w) for w in a.whole]
-    whole: list[Monomial] = []
+    whole: list[Powers] = []
     for quotient in dict.fromkeys(basis.reduce(w) for w in b.whole):
         # A product of whole numbers is whole.
         if not any(_is_whole(quotient.over(known)) for known in (ONE, *held)):
@@ -55,14 +55,14 @@ def residual(a: Typing, b: Typing) -> Residual:
     return Residual(tuple(equations), tuple(whole))
 
 
-def _is_whole(quotient: Monomial) -> bool:
+def _is_whole(quotient: Powers) -> bool:
     return all(e > 0 and e.denominator == 1 for _, e in quotient.powers)
 
 
-def _equation_text(equation: Monomial) -> str:
+def _equation_text(equation: Powers) -> str:
     """``equation`` is 1, with the divisors on the other side."""
-    above = Monomial(tuple((s, e) for s, e in equation.powers if e > 0))
-    below = Monomial(tuple((s, -e) for s, e in equation.powers if e < 0))
+    above = Powers(tuple((s, e) for s, e in equation.powers if e > 0))
+    below = Powers(tuple((s, -e) for s, e in equation.powers if e < 0))
     return f"{above} = {below}" if above != ONE else f"{below} = 1"
 
 
@@ -78,7 +78,7 @@ def agreement_script(left: Typing, right: Typing) -> str:
     return "\n".join(lines)
 
 
-def _is_one(monomial: Monomial) -> str:
+def _is_one(monomial: Powers) -> str:
     """That a product of powers is 1, in logarithms and without fractions."""
     scale = lcm(*(e.denominator for _, e in monomial.powers)) if monomial.powers else 1
     parts = [f"(* {_real(int(e * scale))} {_log(s)})" for s, e in monomial.powers]

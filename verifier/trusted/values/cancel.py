@@ -1,7 +1,7 @@
-"""A positive sum times its reciprocal is 1, also where the sum stands outside of the product.
+"""Cancels a positive sum with its reciprocal, also where the sum stands outside of the product.
 
-Problem: a row of a softmax adds up to 1, but what is there is one sum for each element: with
-S = s_1 + ... + s_n, the terms C s_1 / S, ..., C s_n / S for some cofactor C, and no factor S.
+Problem: a row of a softmax adds up to 1, but what is there is one sum for each element: with S =
+s_1 + ... + s_n, the terms C s_1 / S, ..., C s_n / S for some cofactor C, and no factor S.
 
 Method: for a reciprocal among the factors of a term, the first summand of S is looked for in the
 rest of the term, under some renaming of its summed indices to those of the term. What is left is
@@ -63,8 +63,8 @@ def _all_summands(
     wanted = _unordered(left)
     for summand in sums[1:]:
         for at, term in enumerate(terms):
-            found = _cofactors(term, factor, summand) if at not in gone else ()
-            if any(_unordered(other) == wanted for other in found):
+            cofactors = _cofactors(term, factor, summand) if at not in gone else ()
+            if any(_unordered(other) == wanted for other in cofactors):
                 gone.add(at)
                 break
         else:
@@ -121,10 +121,10 @@ def _without(factors: list[Factor], keys: Sequence[object]) -> list[Factor] | No
 
 def _mentioned(left: Term, factor: Function) -> set[str]:
     """The symbols in a cofactor and a reciprocal."""
-    found = {s for guard in left.guards for s in guard.symbols}
-    found.update(s for _, size in left.binders for s in size.symbols)
-    found.update(*(factor_symbols(f) for f in (*left.factors, factor)))
-    return found
+    symbols = {s for guard in left.guards for s in guard.symbols}
+    symbols.update(s for _, size in left.binders for s in size.symbols)
+    symbols.update(*(factor_symbols(f) for f in (*left.factors, factor)))
+    return symbols
 
 
 def is_positive_sum(form: NormalForm, is_positive: IsPositive) -> bool:

@@ -1,4 +1,9 @@
-"""A term as a coefficient on its coordinates: summed indices are solved for."""
+"""Solves the summed indices of a term: it becomes a coefficient where conditions hold.
+
+Method: equations between coordinates and indices are solved for one index after the other, where
+its coefficient is 1 or -1; of an index that is left, conditions are eliminated (Fourier and
+Motzkin). Exact; what it cannot solve is not proved. Complexity: quadratic in the conditions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from pcg.language.poly import Poly, Variable
 from verifier.trusted import smt
 from verifier.trusted.errors import Unproved
 
-Name = Callable[[Division], Division]
+NameDivision = Callable[[Division], Division]
 """Names for what a division defines that depend on its index and size alone."""
 
 
@@ -96,7 +101,7 @@ def any_of(cases: Iterable[Case]) -> smt.Formula:
     return smt.disjunction(case.holds() for case in cases)
 
 
-def solve(term: Term, coordinates: Sequence[Poly], name: Name) -> Case:
+def solve(term: Term, coordinates: Sequence[Poly], name: NameDivision) -> Case:
     """A term as a coefficient on its coordinates ``%u0, %u1, ...``."""
     system = _System(
         zero=[Poly.of(Variable(f"%u{i}")) - value for i, value in enumerate(coordinates)],
@@ -162,7 +167,7 @@ class _System:
             for d in self.divisions
         ]
 
-    def name_divisions(self, name: Name) -> None:
+    def name_divisions(self, name: NameDivision) -> None:
         """Quotients and rests that nothing else determines get names that any two equal
         divisions share."""
         while self.divisions:

@@ -58,7 +58,7 @@ def _is_conditional(function: Function) -> bool:
 
 
 @dataclass(frozen=True)
-class Part:
+class UndefinedPart:
     """Something that may be no number. ``scope``: the sums, conditions and divisions around it, and
     what it is multiplied by."""
 
@@ -78,12 +78,12 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Factor:
+class UndefinedFactor:
     """A factor of a value with the parts of it that may be no numbers."""
 
     scope: Term
     function: Function
-    parts: tuple[Part, ...]
+    parts: tuple[UndefinedPart, ...]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Domain:
 
     simplifier: Simplifier
 
-    def factors(self, form: NormalForm, scope: Term = UNIT) -> Iterator[Factor]:
+    def factors(self, form: NormalForm, scope: Term = UNIT) -> Iterator[UndefinedFactor]:
         """The factors of a value that may be no numbers; ``scope`` is around it."""
         for term in form:
             for at, factor in enumerate(term.factors):
@@ -100,32 +100,34 @@ class Domain:
                     others = (*term.factors[:at], *term.factors[at + 1 :])
                     around = times(scope, replace(term, coefficient=Fraction(1), factors=others))
                     if parts := tuple(self._of_function(factor, around)):
-                        yield Factor(around, factor, parts)
+                        yield UndefinedFactor(around, factor, parts)
 
-    def around(self, factor: Factor) -> Iterator[Part]:
+    def around(self, factor: UndefinedFactor) -> Iterator[UndefinedPart]:
         """What the laws leave of a factor, as far as parts are in it; all of it, if they have
         cancelled the parts."""
         left = self.simplifier.simplify(one_factor(factor.function))
-        found = False
+        has_parts = False
         for term in left:
             scope = times(factor.scope, replace(term, coefficient=Fraction(1), factors=()))
             for inner in (f for f in term.factors if isinstance(f, Function)):
                 if next(self._of_function(inner, UNIT), None) is not None:
-                    found = True
-                    yield Part(scope, one_factor(inner), AROUND)
-        if not found:
-            yield Part(factor.scope, left, AROUND)
+                    has_parts = True
+                    yield UndefinedPart(scope, one_factor(inner), AROUND)
+        if not has_parts:
+            yield UndefinedPart(factor.scope, left, AROUND)
 
-    def _inside(self, form: NormalForm, scope: Term) -> Iterator[Part]:
+    def _inside(self, form: NormalForm, scope: Term) -> Iterator[UndefinedPart]:
         return (part for factor in self.factors(form, scope) for part in factor.parts)
 
-    def _of_function(self, function: Function, scope: Term) -> Iterator[Part]:
+    def _of_function(self, function: Function, scope: Term) -> Iterator[UndefinedPart]:
         for argument in function.args:
             yield from self._of_argument(function, argument, scope)
         for part in self._partial(function):
             yield replace(part, scope=times(scope, part.scope))
 
-    def _of_argument(self, function: Function, argument: Argument, scope: Term) -> Iterator[Part]:
+    def _of_argument(
+        self, function: Function, argument: Argument, scope: Term
+    ) -> Iterator[UndefinedPart]:
         around = times(scope, Term(Fraction(1), argument.binders, argument.guards))
         inner = alone(argument.form, "max") if function.name == "max" else None
         if inner is None:
@@ -135,7 +137,7 @@ class Domain:
         for part in inner.args:
             yield from self._of_argument(inner, part, around)
 
-    def _partial(self, function: Function) -> Iterator[Part]:
+    def _partial(self, function: Function) -> Iterator[UndefinedPart]:
         """What the laws leave of a function that may be no number."""
         if self.is_defined(function):
             return
@@ -143,7 +145,7 @@ class Domain:
             for factor in term.factors:
                 if isinstance(factor, Function) and not self.is_defined(factor):
                     scope = replace(term, coefficient=Fraction(1), factors=())
-                    yield Part(scope, one_factor(factor))
+                    yield UndefinedPart(scope, one_factor(factor))
 
     def is_defined(self, function: Function) -> bool:
         """Whether a function is a number wherever its arguments are."""

@@ -1,4 +1,4 @@
-"""An operator's equation in normal form, ready to be composed.
+"""Brings an operator's equation into normal form, ready to be composed.
 
 An element outside of an operand is 0. Where an equation may read there, its terms get guards that
 say so: composed with ``exp``, say, the index alone would read ``exp(0)``.
@@ -12,8 +12,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 from pcg.language.equation import Dimension, Equation, size_of
-from pcg.language.normal import Argument, Element, Function, NormalForm, Normalizer, Term
-from pcg.language.poly import Poly
+from pcg.language.normal import Argument, Element, NormalForm, Normalizer, Term, with_arguments
+from pcg.language.poly import Poly, product
 from pcg.types.operator import Operator
 
 
@@ -51,12 +51,7 @@ class _Inside:
     def _term(self, term: Term, ranges: Mapping[str, Poly], known: frozenset[Poly]) -> Term:
         ranges = {**ranges, **dict(term.binders)}
         known = known.union(term.guards, (size - 1 - Poly.of(v) for v, size in ranges.items()))
-        factors = tuple(
-            Function(f.name, tuple(self._argument(arg, ranges, known) for arg in f.args))
-            if isinstance(f, Function)
-            else f
-            for f in term.factors
-        )
+        factors = with_arguments(term.factors, lambda a: self._argument(a, ranges, known))
         read = (f for f in term.factors if isinstance(f, Element))
         missing = (g for element in read for g in self._conditions(element, ranges))
         new = dict.fromkeys(g for g in missing if g not in known)
@@ -77,10 +72,7 @@ class _Inside:
                 continue
             if any(coefficient < 0 for _, coefficient in index.terms):
                 yield index
-            size = Poly.of(1)
-            for name in dim.names:
-                size = size * self._size(name)
-            yield size - 1 - index
+            yield product(map(self._size, dim.names)) - 1 - index
 
     def _runs_through(self, dim: Dimension, ranges: Mapping[str, Poly]) -> bool:
         return all(ranges.get(name) in (size_of(name), self._size(name)) for name in dim.names)

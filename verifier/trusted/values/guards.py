@@ -1,11 +1,11 @@
-"""Conditions that always hold, and so say nothing, and some that never do."""
+"""Drops conditions that always hold, and terms under conditions that never do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pcg.language.normal import Argument, Factor, Function, NormalForm, Term
+from pcg.language.normal import Argument, NormalForm, Term, with_arguments
 from pcg.language.poly import Poly
 
 RangeOf = Callable[[str], Poly | None]
@@ -39,13 +39,8 @@ class SureGuards:
     def _term(self, term: Term, inner: Mapping[str, Poly]) -> Term:
         inner = {**inner, **dict(term.binders)}
         guards = tuple(g for g in term.guards if not self._is_sure(g, inner))
-        factors = tuple(self._factor(factor, inner) for factor in term.factors)
+        factors = with_arguments(term.factors, lambda a: self._argument(a, inner))
         return replace(term, guards=guards, factors=factors)
-
-    def _factor(self, factor: Factor, inner: Mapping[str, Poly]) -> Factor:
-        if not isinstance(factor, Function):
-            return factor
-        return Function(factor.name, tuple(self._argument(a, inner) for a in factor.args))
 
     def _argument(self, argument: Argument, inner: Mapping[str, Poly]) -> Argument:
         inner = {**inner, **dict(argument.binders)}

@@ -1,4 +1,4 @@
-"""Keys of values: equal where values differ in the names of their own bound indices only.
+"""Writes values as keys: equal where values differ in names of their own bound indices only.
 
 A key is made of tuples, in which a bound index is a ``Variable`` that tells how many were bound
 before it: no name that a value holds can be taken for a part of a key.

@@ -1,4 +1,4 @@
-"""The laws that proofs may use of scalar functions and of sums over indices.
+"""States the laws that proofs may use of scalar functions and of sums over indices.
 
 A function is otherwise known by its name alone. ``LAWS`` states what is assumed; tests let Z3 prove
 each law that it can express, and the others are definitions or the functional equations of exp and
@@ -106,24 +106,10 @@ SUM_FEW = Law(
     source="definition of a finite sum",
 )
 LAWS = frozenset(
-    {
-        RELU,
-        MAX_ASSOCIATIVE,
-        MAX_NONNEGATIVE,
-        MAX_HOMOGENEOUS,
-        MAX_IDEMPOTENT,
-        MAX_ONE,
-        EXP_SUM,
-        EXP_DIFFERENCE,
-        LOG_EXP,
-        LOG_PRODUCT,
-        RECIP_PRODUCT,
-        RECIP_CANCELS,
-        RECIP_RECIP,
-        RSQRT_SQUARE,
-        SUM_POINT,
-        SUM_EQUAL,
-        SUM_RANGE,
-        SUM_FEW,
-    }
+    (
+        *(RELU, MAX_ASSOCIATIVE, MAX_NONNEGATIVE, MAX_HOMOGENEOUS, MAX_IDEMPOTENT, MAX_ONE),
+        *(EXP_SUM, EXP_DIFFERENCE, LOG_EXP, LOG_PRODUCT),
+        *(RECIP_PRODUCT, RECIP_CANCELS, RECIP_RECIP, RSQRT_SQUARE),
+        *(SUM_POINT, SUM_EQUAL, SUM_RANGE, SUM_FEW),
+    )
 )

@@ -1,9 +1,10 @@
-"""The value of one output element of a graph, at symbolic indices, in normal form.
+"""Expands one output element of a graph, at symbolic indices, to a value in normal form.
 
 The equations of the operators are composed down to the graph's inputs. Indices into merged
-dimensions are tuples of digits: an index that ranges over a product of sizes is written as
-``outer * |inner| + inner`` from the start. One that is not, such as an index into two merged
-dimensions side by side, has digits all the same: they are defined by an equation (``Division``).
+dimensions are tuples of digits: an index that ranges over a product of sizes is written as ``outer
+* |inner| + inner`` from the start. One that is not, such as an index into two merged dimensions
+side by side, has digits all the same: they are defined by an equation (``Division``). Exact.
+Complexity: an operator is expanded once for each use; at most ``MAX_TERMS`` terms.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pcg.language.normal import (
     Term,
     factor_symbols,
     substitute_factor,
+    with_arguments,
 )
 from pcg.language.poly import ONE, Poly, Variable, product
 from pcg.types.operator import Call
@@ -38,7 +40,7 @@ MAX_TERMS = 4096
 
 
 @dataclass(frozen=True)
-class Index:
+class DigitIndex:
     """A free index of an output dimension: one variable per digit, each with its size."""
 
     digits: tuple[tuple[str, Poly], ...]
@@ -51,9 +53,9 @@ class Index:
         return total
 
 
-def free_indices(sizes: Sizes, value: Value, prefix: str = "o") -> tuple[Index, ...]:
+def free_indices(sizes: Sizes, value: Value, prefix: str = "o") -> tuple[DigitIndex, ...]:
     """Symbolic indices into a value, ``%o0, %o1, ...``, with digits where dimensions are merged."""
-    found: list[Index] = []
+    indices: list[DigitIndex] = []
     for dim, size in enumerate(sizes.shape(value)):
         digits = sizes.digits(size)
         names = (
@@ -61,8 +63,8 @@ def free_indices(sizes: Sizes, value: Value, prefix: str = "o") -> tuple[Index, 
             if len(digits) == 1
             else [Variable(f"%{prefix}{dim}_{i}") for i in range(len(digits))]
         )
-        found.append(Index(tuple(zip(names, digits, strict=True))))
-    return tuple(found)
+        indices.append(DigitIndex(tuple(zip(names, digits, strict=True))))
+    return tuple(indices)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Meaning:
         self._ranges = ranges
         self._divisions: dict[tuple[Poly, Poly], Division] = {}
 
-    def at(self, value: Value, index: tuple[Index, ...]) -> NormalForm:
+    def at(self, value: Value, index: tuple[DigitIndex, ...]) -> NormalForm:
         """The element of ``value`` at free indices."""
         self._ranges |= {name: size for i in index for name, size in i.digits}
         form = self._at(value, tuple(i.value for i in index))
@@ -124,7 +126,7 @@ class Meaning:
     def _split_digits(self, index: Poly, sizes: tuple[Poly, ...]) -> list[Poly]:
         """Digits of an index, outermost first. Where it is out of range they may be anything: what
         is read there stands under a guard that does not hold."""
-        found: list[Poly] = []
+        digits: list[Poly] = []
         above = [product(sizes[:i]) for i in range(1, len(sizes))]
         for size, left in zip(reversed(sizes[1:]), reversed(above), strict=True):
             if left == ONE:
@@ -134,8 +136,8 @@ class Meaning:
                 if not self._is_digit(Digit(rest, size)):
                     quotient, rest = self._defined(index, size)
                 index = quotient
-            found.append(rest)
-        return [index, *reversed(found)]
+            digits.append(rest)
+        return [index, *reversed(digits)]
 
     def _defined(self, index: Poly, size: Poly) -> tuple[Poly, Poly]:
         """Quotient and rest as indices of their own, the same for the same index and size."""
@@ -205,15 +207,15 @@ class Meaning:
     ) -> tuple[tuple[tuple[str, Poly], ...], dict[str, Poly]]:
         """Bound indices under new names, digit by digit, and what the old ones are in them."""
         images = dict(values)
-        found: list[tuple[str, Poly]] = []
+        bound: list[tuple[str, Poly]] = []
         for var, size in binders:
             digits = self._sizes.digits(size.substitute(images))
             names = [self._normalizer.fresh(var) for _ in digits]
-            index = Index(tuple(zip(names, digits, strict=True)))
+            index = DigitIndex(tuple(zip(names, digits, strict=True)))
             self._ranges |= dict(index.digits)
-            found += index.digits
+            bound += index.digits
             images[var] = index.value
-        return tuple(found), images
+        return tuple(bound), images
 
     def _expand(self, form: NormalForm, operands: tuple[Value, ...]) -> NormalForm:
         """Replace elements of operands by their own meaning."""
@@ -258,12 +260,7 @@ class _Definitions:
             if division.quotient not in scope and self._is_bound(division.index, scope):
                 here.append(division)
                 scope = scope.union((division.quotient, division.rest))
-        factors = tuple(
-            Function(f.name, tuple(self._argument(a, scope) for a in f.args))
-            if isinstance(f, Function)
-            else f
-            for f in term.factors
-        )
+        factors = with_arguments(term.factors, lambda a: self._argument(a, scope))
         return replace(term, factors=factors, divisions=tuple(here))
 
     def _argument(self, argument: Argument, scope: frozenset[str]) -> Argument:
@@ -274,12 +271,12 @@ class _Definitions:
         """The divisions that a term needs; each depends on earlier ones only."""
         used = {symbol for guard in term.guards for symbol in guard.symbols}
         used.update(*(factor_symbols(factor) for factor in term.factors))
-        found: list[Division] = []
+        needed: list[Division] = []
         for division in reversed(self.divisions):
             if not used.isdisjoint((division.quotient, division.rest)):
                 used |= division.index.symbols
-                found.append(division)
-        return found[::-1]
+                needed.append(division)
+        return needed[::-1]
 
     def _is_bound(self, index: Poly, scope: frozenset[str]) -> bool:
         defined = {name for d in self.divisions for name in (d.quotient, d.rest)}

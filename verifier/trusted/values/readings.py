@@ -1,4 +1,4 @@
-"""What a term reads, and in which order: what is compared of two terms.
+"""Lists what the factors of a term read, and in which orders they may be compared.
 
 The factors of a term are told apart by what they read, whatever the coordinates. A product does not
 depend on the order of its factors, so those that read the same tensor may be in any.

@@ -1,4 +1,9 @@
-"""Applies the laws of scalar functions (``laws``), in one direction, to values in normal form."""
+"""Applies the laws of scalar functions (``laws``), in one direction, to values in normal form.
+
+Method: sums are taken apart, functions rewritten from the inside out, equal terms added up, until
+nothing cancels any more. Exact: each rewrite is a law. Complexity: linear in the terms but for
+``cancel``. Not complete: equal values may stay written differently.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +22,16 @@ from pcg.language.normal import (
     substitute_term,
 )
 from pcg.language.poly import Poly, product
+from verifier.trusted.values import laws
 from verifier.trusted.values.cancel import cancelled
 from verifier.trusted.values.guards import are_possible
 from verifier.trusted.values.keys import Key, key, key_of_argument, key_of_term
-from verifier.trusted.values.laws import (
-    EXP_DIFFERENCE,
-    EXP_SUM,
-    LAWS,
-    LOG_EXP,
-    LOG_PRODUCT,
-    MAX_ASSOCIATIVE,
-    MAX_HOMOGENEOUS,
-    MAX_IDEMPOTENT,
-    MAX_NONNEGATIVE,
-    MAX_ONE,
-    RECIP_CANCELS,
-    RECIP_PRODUCT,
-    RECIP_RECIP,
-    RSQRT_SQUARE,
-    SUM_EQUAL,
-    SUM_FEW,
-    SUM_POINT,
-    SUM_RANGE,
-    Law,
-)
-from verifier.trusted.values.spans import single, single_argument, tightened, unrolled
+from verifier.trusted.values.laws import LAWS, Law
+from verifier.trusted.values.spans import IsSize, single, single_argument, tightened, unrolled
 
 UNIT = Term(Fraction(1))
 ONE: NormalForm = (UNIT,)
-IsSize = Callable[[Poly], bool]
-"""Whether a polynomial is at least 1 for all sizes."""
-IsDigit = Callable[[Poly, Poly], bool]
+IsBelow = Callable[[Poly, Poly], bool]
 """Whether an index is known to be at least 0 and less than a size."""
 
 
@@ -61,31 +45,29 @@ class Simplifier:
     """Applies ``laws`` to values whose sizes ``is_size`` knows to be positive."""
 
     is_size: IsSize
-    is_digit: IsDigit
+    is_digit: IsBelow
     laws: frozenset[Law] = LAWS
 
     def simplify(self, form: NormalForm) -> NormalForm:
         """The same value with equal terms as one, and functions taken apart by the laws."""
         merged: dict[Key, Term] = {}
-        parts = (part for term in form for part in self._unrolled(term))
+        unrolls = laws.SUM_FEW in self.laws
+        parts = (part for term in form for part in (unrolled(term) if unrolls else (term,)))
         for term in (result for part in parts for result in self._term(part)):
             unit = replace(term, coefficient=Fraction(1))
             known = merged.get(name := key_of_term(unit), replace(unit, coefficient=Fraction(0)))
             merged[name] = replace(known, coefficient=known.coefficient + term.coefficient)
         terms = tuple(term for term in merged.values() if term.coefficient)
-        if RECIP_CANCELS not in self.laws:
+        if laws.RECIP_CANCELS not in self.laws:
             return terms
-        found = cancelled(terms, self.is_positive)
-        return terms if found == terms else self.simplify(found)
-
-    def _unrolled(self, term: Term) -> NormalForm:
-        return unrolled(term) if SUM_FEW in self.laws else (term,)
+        left = cancelled(terms, self.is_positive)
+        return terms if left == terms else self.simplify(left)
 
     def _term(self, term: Term) -> NormalForm:
-        term = self._pointed(term) if SUM_POINT in self.laws else term
-        term = tightened(term, self.is_size) if SUM_RANGE in self.laws else term
-        term = single(term) if SUM_FEW in self.laws else term
-        term = self._counted(term) if SUM_EQUAL in self.laws else term
+        term = self._pointed(term) if laws.SUM_POINT in self.laws else term
+        term = tightened(term, self.is_size) if laws.SUM_RANGE in self.laws else term
+        term = single(term) if laws.SUM_FEW in self.laws else term
+        term = self._counted(term) if laws.SUM_EQUAL in self.laws else term
         products: NormalForm = (replace(term, factors=()),)
         for factor in term.factors:
             inner = self._function(factor) if isinstance(factor, Function) else one_factor(factor)
@@ -134,7 +116,7 @@ class Simplifier:
     def _function(self, function: Function) -> NormalForm:
         args = tuple(replace(a, form=self.simplify(a.form)) for a in function.args)
         match function.name:
-            case "exp" if EXP_SUM in self.laws:
+            case "exp" if laws.EXP_SUM in self.laws:
                 products = ONE
                 for term in args[0].form:
                     exps = self._exponential(term)
@@ -151,17 +133,17 @@ class Simplifier:
 
     def _exponential(self, term: Term) -> NormalForm:
         unit = replace(term, coefficient=abs(term.coefficient))
-        inner = alone((unit,), "log") if LOG_EXP in self.laws else None
+        inner = alone((unit,), "log") if laws.LOG_EXP in self.laws else None
         if inner is None or not self.is_positive(inner.args[0].form):
             return one_factor(Function.of("exp", (term,)))
         form = inner.args[0].form
         return form if term.coefficient > 0 else self._reciprocal(form)
 
     def _reciprocal(self, form: NormalForm) -> NormalForm:
-        common, rest = self._common(form) if RECIP_PRODUCT in self.laws else (UNIT, form)
-        if RECIP_PRODUCT in self.laws and rest == ONE:
+        common, rest = self._common(form) if laws.RECIP_PRODUCT in self.laws else (UNIT, form)
+        if laws.RECIP_PRODUCT in self.laws and rest == ONE:
             return self._inverse(common)
-        inner = alone(rest, "recip") if RECIP_RECIP in self.laws else None
+        inner = alone(rest, "recip") if laws.RECIP_RECIP in self.laws else None
         if inner is not None and self.is_positive(inner.args[0].form):
             left = inner.args[0].form
         else:
@@ -179,7 +161,7 @@ class Simplifier:
                 factors += (Function.of("recip", one_factor(Number(s))) for s in sizes)
             else:
                 assert isinstance(factor, Function)
-                if EXP_DIFFERENCE not in self.laws:
+                if laws.EXP_DIFFERENCE not in self.laws:
                     factors.append(Function.of("recip", one_factor(factor)))
                     continue
                 (term,) = factor.args[0].form
@@ -187,24 +169,26 @@ class Simplifier:
         return (Term(coefficient, factors=tuple(factors)),)
 
     def _logarithm(self, form: NormalForm) -> NormalForm:
-        if LOG_PRODUCT not in self.laws or not self.is_positive(form):
+        if laws.LOG_PRODUCT not in self.laws or not self.is_positive(form):
             return one_factor(Function.of("log", form))
         common, rest = self._common(form)
-        found: list[Term] = []
+        summands: list[Term] = []
         for factor in common.factors:
-            if isinstance(factor, Function) and LOG_EXP in self.laws:
-                found += factor.args[0].form
+            if isinstance(factor, Function) and laws.LOG_EXP in self.laws:
+                summands += factor.args[0].form
             else:
-                found.append(Term(Fraction(1), factors=(Function.of("log", one_factor(factor)),)))
+                summands.append(
+                    Term(Fraction(1), factors=(Function.of("log", one_factor(factor)),))
+                )
         if common.coefficient != 1:
             number: NormalForm = (Term(common.coefficient),)
-            found.append(Term(Fraction(1), factors=(Function.of("log", number),)))
+            summands.append(Term(Fraction(1), factors=(Function.of("log", number),)))
         sign = Fraction(1)
         if inner := alone(rest, "recip"):
             rest, sign = inner.args[0].form, -sign
         if rest != ONE:
-            found.append(Term(sign, factors=(Function.of("log", rest),)))
-        return tuple(found)
+            summands.append(Term(sign, factors=(Function.of("log", rest),)))
+        return tuple(summands)
 
     def _common(
         self, form: NormalForm, bound: frozenset[str] = frozenset()
@@ -233,18 +217,18 @@ class Simplifier:
         """A maximum of maxima is one maximum; that of one value is the value; 0 is no greater
         than what is not negative."""
         flat: list[Argument] = []
-        for argument in map(single_argument, args) if MAX_ONE in self.laws else args:
-            inner = alone(argument.form, "max") if MAX_ASSOCIATIVE in self.laws else None
+        for argument in map(single_argument, args) if laws.MAX_ONE in self.laws else args:
+            inner = alone(argument.form, "max") if laws.MAX_ASSOCIATIVE in self.laws else None
             flat += [argument] if inner is None else [_nested(argument, a) for a in inner.args]
-        if MAX_IDEMPOTENT in self.laws:
+        if laws.MAX_IDEMPOTENT in self.laws:
             flat = list({key_of_argument(argument): argument for argument in flat}.values())
         whole = [a for a in flat if not a.binders and not a.guards]
         least = any(a.form and self.is_nonnegative(a.form) for a in whole)
-        if MAX_NONNEGATIVE in self.laws and least:
+        if laws.MAX_NONNEGATIVE in self.laws and least:
             flat = [a for a in flat if a != Argument(())]
-        if MAX_IDEMPOTENT in self.laws and len(flat) == 1 and flat[0] in whole:
+        if laws.MAX_IDEMPOTENT in self.laws and len(flat) == 1 and flat[0] in whole:
             return flat[0].form
-        if MAX_HOMOGENEOUS not in self.laws:
+        if laws.MAX_HOMOGENEOUS not in self.laws:
             return one_factor(Function("max", tuple(flat)))
         return self._scaled(tuple(flat))
 
@@ -264,7 +248,9 @@ class Simplifier:
     def is_positive(self, form: NormalForm) -> bool:
         """Whether a value is known to be greater than 0: a sum of products of positive factors,
         one of them over a range that is not empty."""
-        if not all(term.coefficient > 0 and self._is_product(term) for term in form):
+        if any(term.coefficient <= 0 for term in form):
+            return False
+        if not all(self._is_positive_factor(f) for term in form for f in term.factors):
             return False
         return any(
             not term.guards and all(self.is_size(size) for _, size in term.binders) for term in form
@@ -283,9 +269,6 @@ class Simplifier:
             return any(self.is_nonnegative(form) for form in whole)
         return self._is_positive_factor(factor)
 
-    def _is_product(self, term: Term) -> bool:
-        return all(self._is_positive_factor(factor) for factor in term.factors)
-
     def _is_positive_factor(self, factor: Factor) -> bool:
         if isinstance(factor, Number):
             return self.is_size(factor.index)
@@ -297,7 +280,7 @@ class Simplifier:
 
     def _cancelled(self, term: Term) -> Term:
         """Exponentials of the same value as one, and sizes without their reciprocals."""
-        if EXP_SUM not in self.laws:
+        if laws.EXP_SUM not in self.laws:
             return replace(term, factors=tuple(self._without_inverses(list(term.factors))))
         powers: dict[Key, tuple[Term, Fraction]] = {}
         others: list[Factor] = []
@@ -325,12 +308,12 @@ class Simplifier:
                 continue
             form = factor.args[0].form if factor.args else ()
             if factor.name == "recip" and (size := _number(form)) and self.is_size(size.index):
-                if RECIP_CANCELS in self.laws and factor in left and size in left:
+                if laws.RECIP_CANCELS in self.laws and factor in left and size in left:
                     left.remove(factor)
                     left.remove(size)
             elif (
                 factor.name == "rsqrt"
-                and RSQRT_SQUARE in self.laws
+                and laws.RSQRT_SQUARE in self.laws
                 and left.count(factor) > 1
                 and self.is_positive(form)
             ):

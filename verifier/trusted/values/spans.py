@@ -1,10 +1,10 @@
-"""Sums with the least said of their indices: conditions as ranges, few summands as themselves.
+"""Normalises the indices of sums: conditions become ranges, few summands are written out.
 
 So that equal sums are written alike, a condition on a summed index becomes its range, where sizes
-tell that this has at least one element. An index over a range of a few, such as the two halves
-of a concat, that is multiplied by a size is replaced by each of its values: what is left is linear.
-And an index over one value is that value, so that what reads there reads at a fixed place.
-All are exact, for all sizes, and take nothing from a solver.
+tell that this has at least one element. An index over a range of a few, such as the two halves of a
+concat, that is multiplied by a size is replaced by each of its values: what is left is linear. And
+an index over one value is that value, so that what reads there reads at a fixed place. All are
+exact, for all sizes, and take nothing from a solver.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Scalar functions of values, compared up to the indices that they depend on.
+"""Abstracts scalar functions of values from the indices that they depend on, to compare them.
 
 ``relu(sum k: x[i, k] * w[k, j])`` is abstracted to a template with holes for ``i`` and ``j``, and
 read at the coordinates (i, j), as an element of a tensor would be. Two templates are the same if
-their arguments are proved equal for all values of the holes.
+their arguments are proved equal for all values of the holes. Complexity: up to
+``MAX_HOLES_PERMUTED`` holes are tried in every order, more in one.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from pcg.language.normal import (
     Term,
     elements,
     substitute_factor,
+    with_arguments,
 )
 from pcg.language.poly import Poly, Variable
 from verifier.trusted.errors import Unproved
 from verifier.trusted.steps import Steps
+from verifier.trusted.values.guards import RangeOf
 from verifier.trusted.values.keys import key
 
 
@@ -55,7 +58,6 @@ class Head:
 Ranges = Mapping[str, Poly | None]
 """The sizes that indices range over, where known."""
 Same = Callable[[Function, Function, Ranges], bool]
-RangeOf = Callable[[str], Poly | None]
 MAX_HOLES_PERMUTED = 4
 NEW = "new"
 """The way to go where a template equals none of the known ones."""
@@ -254,22 +256,15 @@ def case_split(form: Sequence[Term], free: frozenset[str]) -> Iterator[Term]:
 
 def split_everywhere(form: NormalForm, free: frozenset[str]) -> NormalForm:
     """The same inside functions too: each guard then stands where its indices are bound."""
-    return tuple(
-        replace(term, factors=tuple(_split_inside(f, free | bound_in(term)) for f in term.factors))
-        for term in case_split(form, free)
-    )
+    return tuple(_split_inside(term, free | bound_in(term)) for term in case_split(form, free))
 
 
-def _split_inside(factor: Factor, bound: frozenset[str]) -> Factor:
-    if not isinstance(factor, Function):
-        return factor
-    return Function(
-        factor.name,
-        tuple(
-            replace(a, form=split_everywhere(a.form, bound.union(v for v, _ in a.binders)))
-            for a in factor.args
-        ),
-    )
+def _split_inside(term: Term, bound: frozenset[str]) -> Term:
+    def split(argument: Argument) -> Argument:
+        within = bound.union(name for name, _ in argument.binders)
+        return replace(argument, form=split_everywhere(argument.form, within))
+
+    return replace(term, factors=with_arguments(term.factors, split))
 
 
 def _split_term(term: Term, bound: frozenset[str]) -> Iterator[Term]:
@@ -279,10 +274,8 @@ def _split_term(term: Term, bound: frozenset[str]) -> Iterator[Term]:
     if guard is None:
         yield term
         return
-    for case, holds in ((guard, True), (-guard - 1, False)):
-        factors = tuple(
-            _assume(f, guard, holds=holds) if isinstance(f, Function) else f for f in term.factors
-        )
+    for case in (guard, -guard - 1):
+        factors = with_arguments(term.factors, lambda a, known=case: _assume(a, known))
         guards = term.guards if case in term.guards else (*term.guards, case)
         yield from _split_term(replace(term, guards=guards, factors=factors), bound)
 
@@ -302,27 +295,13 @@ def _outer_guards(
                 yield from _outer_guards(factor, bound, within)
 
 
-def _assume(function: Function, guard: Poly, *, holds: bool) -> Function:
-    """The function where ``guard >= 0`` is known to hold, or not to."""
-    opposite = -guard - 1
-    args = tuple(
-        replace(
-            argument,
-            form=tuple(
-                _assume_term(term, guard, opposite, holds=holds)
-                for term in argument.form
-                if (opposite if holds else guard) not in term.guards
-            ),
-        )
-        for argument in function.args
-    )
-    return Function(function.name, args)
+def _assume(argument: Argument, known: Poly) -> Argument:
+    """The argument where ``known >= 0``."""
+    possible = (term for term in argument.form if -known - 1 not in term.guards)
+    return replace(argument, form=tuple(_assume_in(term, known) for term in possible))
 
 
-def _assume_term(term: Term, guard: Poly, opposite: Poly, *, holds: bool) -> Term:
-    known = guard if holds else opposite
+def _assume_in(term: Term, known: Poly) -> Term:
     guards = tuple(g for g in term.guards if g != known)
-    factors = tuple(
-        _assume(f, guard, holds=holds) if isinstance(f, Function) else f for f in term.factors
-    )
+    factors = with_arguments(term.factors, lambda a: _assume(a, known))
     return replace(term, guards=guards, factors=factors)

@@ -13,8 +13,7 @@ from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.readings.evaluate import evaluate_call
 from pcg.readings.ring import PrimeField
-from pcg.types.operator import Operator
-from pcg.types.operator import Value as Attribute
+from pcg.types.operator import Attribute, Operator
 from substitutions.generate.algebra.batched import compile_call
 from substitutions.generate.algebra.enumerate import instances
 

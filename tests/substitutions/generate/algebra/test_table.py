@@ -13,14 +13,14 @@ from pcg.ops import OPERATORS
 from pcg.readings.evaluate import evaluate_values
 from pcg.readings.ring import PrimeField
 from substitutions.generate.algebra.algebra import algebra
-from substitutions.generate.algebra.pairs import Search
-from substitutions.generate.algebra.table import Table
-from substitutions.generate.algebra.worlds import World
+from substitutions.generate.algebra.pairs import PairSearch
+from substitutions.generate.algebra.table import ClassTable
+from substitutions.generate.algebra.worlds import AlgebraWorld
 
 FIELD = PrimeField(generic=True)
 NAMES = ("x", "y", "z")
 SIZE = 2
-SQUARES = World(
+SQUARES = AlgebraWorld(
     "squares",
     ("matmul", "add", "subtract", "transpose", "tanh"),
     ((2, 2),),
@@ -83,20 +83,20 @@ def written_out() -> list[Value]:
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_classes_are_the_distinct_values(written_out: Sequence[Value], kept: bool) -> None:
     expected = {key(value) for value in written_out if not constant(value)}
-    table = Table(SQUARES, FIELD)
+    table = ClassTable(SQUARES, FIELD)
     if kept:
         for size in range(1, SIZE + 1):
             table.grow(size)
         assert len(table.classes) == len(expected)
     else:
-        distinct = Search(table, SIZE).distinct
+        distinct = PairSearch(table, SIZE).distinct
         # Of the greatest size, terms that ignore an input are counted too, but for 0.
         ignoring = {key(value) for value in written_out if constant(value)}
         assert len(expected) <= distinct <= len(expected | ignoring)
 
 
 def equalities() -> Iterator[tuple[Value, Value]]:
-    search = Search(Table(SQUARES, FIELD), SIZE)
+    search = PairSearch(ClassTable(SQUARES, FIELD), SIZE)
     for least, *others in search.groups():
         for other in others:
             (left,), (right,) = search.pair(other, least)
@@ -141,7 +141,7 @@ def test_what_everyone_knows_is_among_the_candidates() -> None:
 
 def test_a_world_may_have_no_graphs_of_the_greatest_size() -> None:
     """Its shapes leave no room for three concats in a row."""
-    world = World("one", ("concat",), ((1, 4),), ((1, 8),))
+    world = AlgebraWorld("one", ("concat",), ((1, 4),), ((1, 8),))
     found = algebra(world, 3)
     assert found.graphs > 0
     assert all(candidate.inputs for candidate in found.candidates)

@@ -12,9 +12,9 @@ import pytest
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph
 from substitutions.generate.cuts.chains import (
+    Chain,
+    ChainRewriter,
     ParallelOp,
-    Rewriter,
-    Word,
     chain_rules,
     pair,
     type_of,
@@ -78,7 +78,7 @@ def test_all_are_proved_for_any_number_of_axes():
         groups = free_runs(left, right)
         assert groups == tuple((("x", dim),) for dim in range(0, rank, 2))
         for count in (0, 2):
-            assert decide(*widened(left, right, groups[-1], count)).verdict is Verdict.PROVED
+            assert decide(*widened(left, right, {groups[-1]: count})).verdict is Verdict.PROVED
 
 
 def an_op(random: Random, degrees: list[tuple[str, ...]]) -> ParallelOp:
@@ -113,24 +113,24 @@ def test_types_of_chains_are_those_of_the_verifier():
 
 def test_chains_of_three_follow_from_the_rules():
     """In both directions; every class of chains with the same type is connected."""
-    rewriter = Rewriter([_words(c.left, c.right) for c in rules().candidates])
+    rewriter = ChainRewriter([_words(c.left, c.right) for c in rules().candidates])
     names = ("partition", "combine", "pipeline", "replicate", "reduce")
     ops = [
         ParallelOp(name, -1 if name in ("replicate", "reduce") else 0, degree)
         for name, degree in product(names, (K, K2))
     ]
-    classes: dict[object, list[Word]] = defaultdict(list)
+    classes: dict[object, list[Chain]] = defaultdict(list)
     for length in range(4):
         for word in product(ops, repeat=length):
             classes[type_of(word)].append(word)
     assert all(rewriter.joins(word, group[0]) for group in classes.values() for word in group)
 
 
-def _words(left: str, right: str) -> tuple[Word, Word]:
+def _words(left: str, right: str) -> tuple[Chain, Chain]:
     return _word(left), _word(right)
 
 
-def _word(text: str) -> Word:
+def _word(text: str) -> Chain:
     """The chain that a text says, read from within."""
     found: list[ParallelOp] = []
     while text != "x":
@@ -157,4 +157,4 @@ def _end_of_operand(text: str) -> int:
 def test_no_rule_follows_from_those_before():
     every = [_words(c.left, c.right) for c in rules().candidates]
     for i, (left, right) in enumerate(every):
-        assert not Rewriter(every[:i]).joins(left, right), (left, right)
+        assert not ChainRewriter(every[:i]).joins(left, right), (left, right)

@@ -15,8 +15,8 @@ from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.types.operator import Operator
 from substitutions.generate.algebra.enumerate import NAMES, computing, moves
-from substitutions.generate.cuts.cuts import Layout, cut_rules
-from substitutions.generate.cuts.derive import Edges, Place, Relation, Steps
+from substitutions.generate.cuts.cuts import OperatorCuts, cut_rules
+from substitutions.generate.cuts.derive import EdgeEntry, Edges, Relation, RelationSteps
 from substitutions.rules.rule import side_text
 from verifier.decide import Verdict, decide
 from verifier.trusted.sizes.degrees import entries, typings
@@ -24,7 +24,7 @@ from verifier.trusted.sizes.runs import free_runs, widened
 
 ALL = {**OPERATORS, **STAND_INS}
 K = Poly.of("k")
-Counts = dict[Place, int]
+Counts = dict[EdgeEntry, int]
 Key = tuple[object, ...]
 Classes = Mapping[Key, Sequence[Counts]]
 
@@ -66,7 +66,7 @@ def keys(outputs: tuple[Value, ...]) -> Iterator[Key]:
             yield (number, *map(str, rows), *map(str, types))
 
 
-def graphs(layout: Layout) -> Iterator[tuple[Counts, tuple[Value, ...]]]:
+def graphs(layout: OperatorCuts) -> Iterator[tuple[Counts, tuple[Value, ...]]]:
     """Every graph around an operator, with what it counts."""
     at = layout.at
     leaves = [tensor(name, rank) for name, rank in zip(NAMES, at.ranks, strict=False)]
@@ -103,7 +103,7 @@ def difference(edges: Edges, left: Counts, right: Counts) -> Relation:
 
 def unreached(edges: Edges, found: Classes, basis: Sequence[Relation], most: int) -> list[Relation]:
     """The equalities of the classes that do not follow in up to ``most`` steps."""
-    steps = Steps(edges)
+    steps = RelationSteps(edges)
     every = {difference(edges, g, group[0]) for group in found.values() for g in group[1:]}
     return [r for r in every if r and steps.distance(r, basis, most) is None]
 
@@ -114,8 +114,8 @@ SMALL = [
 ]  # fmt: skip
 
 
-def layout_of(name: str, active: int) -> Layout:
-    layout = Layout.of(ALL[name], active)
+def layout_of(name: str, active: int) -> OperatorCuts:
+    layout = OperatorCuts.of(ALL[name], active)
     assert layout is not None
     return layout
 
@@ -133,7 +133,7 @@ def test_none_of_the_rules_follows_from_the_others(name, active):
     """In fewer steps than equalities are left out for."""
     layout = layout_of(name, active)
     basis = [found.relation for found in layout.basis([])]
-    steps = Steps(Edges(layout.at.edges))
+    steps = RelationSteps(Edges(layout.at.edges))
     for relation in basis:
         others = [other for other in basis if other != relation]
         assert steps.distance(relation, others, 3) is None
@@ -162,7 +162,7 @@ def test_graphs_and_types_are_counted(name, active):
     assert layout.count() == (sum(map(len, found.values())), len(found))
 
 
-def texts(layout: Layout) -> set[str]:
+def texts(layout: OperatorCuts) -> set[str]:
     pairs = (layout.written(f) for f in layout.found() if not f.steps)
     return {f"{side_text(left)} == {side_text(right)}" for left, right in pairs}
 
@@ -257,7 +257,7 @@ def test_rules_are_proved_for_any_number_of_free_axes(name):
         assert decide(left, right).verdict is Verdict.PROVED
         for group in free_runs(left, right)[:2] if not candidate.steps else ():
             for count in (0, 2):
-                assert decide(*widened(left, right, group, count)).verdict is Verdict.PROVED
+                assert decide(*widened(left, right, {group: count})).verdict is Verdict.PROVED
 
 
 @pytest.mark.parametrize("name", ["pointwise", "matmul", "softmax", "transpose"])
@@ -297,7 +297,7 @@ def test_symbols_and_names_of_inputs_are_never_taken_twice():
     found = cut_rules(many).candidates
     assert len(found[0].inputs) == 10
     assert all("degree=k2" in c.right and "k=k" in c.right for c in found)
-    layout = Layout.of(many)
+    layout = OperatorCuts.of(many)
     assert layout is not None
     assert decide(*layout.written(layout.basis([])[0])).verdict is Verdict.PROVED
     assert len(found) < 100  # not all of the 2**11 ways to write a rule on as many edges
@@ -329,7 +329,7 @@ def test_chains_of_two_operators_have_no_rules_of_their_own(first, active, secon
     two = next(
         layout
         for active in (0, 1, 2)
-        if (layout := Layout.of(ALL[second], active)) and layout.at.ranks == (between,)
+        if (layout := OperatorCuts.of(ALL[second], active)) and layout.at.ranks == (between,)
     )
     start = len(one.at.ranks)
     edges = Edges((*one.at.edges, *two.at.outputs))

@@ -6,7 +6,14 @@ from itertools import product
 
 import pytest
 
-from substitutions.generate.cuts.derive import Edges, Place, Relation, Steps, normal, relations
+from substitutions.generate.cuts.derive import (
+    EdgeEntry,
+    Edges,
+    Relation,
+    RelationSteps,
+    normal,
+    relations,
+)
 
 FREE = Edges((1, 1))
 """Two edges with one dimension each: entries are degree, slices, copies, partials."""
@@ -30,7 +37,7 @@ SYSTEMS = {
 }
 
 
-def exhaustive(columns: dict[Place, dict[int, int]], edges: Edges) -> set[Relation]:
+def exhaustive(columns: dict[EdgeEntry, dict[int, int]], edges: Edges) -> set[Relation]:
     """All relations between graphs with up to one parallel operator on each edge."""
     found: set[Relation] = set()
     for powers in product(range(-2, 3), repeat=len(columns)):
@@ -89,7 +96,7 @@ def test_one_parallel_operator_on_either_side_of_an_edge():
 
 def test_steps_are_counted():
     """Cutting and joining undo each other, so powers of dimensions go either way."""
-    steps = Steps(FREE)
+    steps = RelationSteps(FREE)
     one: Relation = (((0, 0), 1), ((1, 0), -1))
     two: Relation = (((0, 1), 1), ((1, 0), -1))
     assert steps.distance(one, [one]) == 1
@@ -100,7 +107,7 @@ def test_steps_are_counted():
 
 def test_copies_cannot_be_undone():
     """Nothing gives copies back: what needs some that are not there does not follow."""
-    steps = Steps(FREE)
+    steps = RelationSteps(FREE)
     takes: Relation = (((0, 0), 1), ((0, 2), 1), ((1, 0), -1))
     gives: Relation = (((0, 1), 1), ((0, 2), 1), ((1, 0), -1))
     follows: Relation = (((0, 0), 1), ((0, 1), -1))

@@ -14,6 +14,7 @@ from support.cases import check_each, each
 from support.graphs.instances import random_instance
 
 from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.pairs import GraphPair
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.plan.text import parse_graph
@@ -21,7 +22,6 @@ from pcg.readings.evaluate import evaluate_shards, meaning
 from pcg.readings.ring import Reals
 from pcg.types.operator import Call, Operator
 from substitutions.generate.decompose.decompose import (
-    Decomposed,
     by_blocks,
     decompose,
     decompositions,
@@ -70,8 +70,8 @@ def test_an_operator_with_an_inner_reduction_is_decomposed(name: str):
     found = decompose(OPERATORS[name])
     assert found.pairs, found.reason
     for pair in found.pairs:
-        assert len(Graph(pair.left).nodes) == 1 + OPERATORS[name].arity
-        assert name not in {node.name for node in Graph(pair.right).nodes}
+        assert len(Graph(pair[0]).nodes) == 1 + OPERATORS[name].arity
+        assert name not in {node.name for node in Graph(pair[1]).nodes}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_operator_with_an_inner_reduction_is_decomposed(name: str):
 )
 def test_what_is_found_is_proved(names: list[str]):
     def check(name: str) -> None:
-        decision = decide(PAIRS[name].left, PAIRS[name].right)
+        decision = decide(*PAIRS[name])
         assert decision.verdict is Verdict.PROVED, decision.reason
 
     check_each(names, check)
@@ -90,8 +90,8 @@ def test_operators_of_a_user_are_decomposed_and_proved(operator: Operator):
     pairs = decompositions(operator)
     assert pairs, decompose(operator).reason
     for pair in pairs:
-        decision = decide(pair.left, pair.right)
-        assert decision.verdict is Verdict.PROVED, (side_text(pair.right), decision.reason)
+        decision = decide(*pair)
+        assert decision.verdict is Verdict.PROVED, (side_text(pair[1]), decision.reason)
 
 
 @each("name", PAIRS)
@@ -99,7 +99,7 @@ def test_operators_of_a_user_are_decomposed_and_proved(operator: Operator):
 @given(seed=st.integers(0, 10**6))
 def test_both_sides_give_the_same_numbers(name: str, seed: int):
     """On random types, shard by shard, in floating point."""
-    instance = random_instance(PAIRS[name].left, PAIRS[name].right, Random(seed))
+    instance = random_instance(*PAIRS[name], Random(seed))
     assume(instance is not None)
     assert instance is not None
     assert_same(instance.left, instance.right, instance, seed)
@@ -130,7 +130,7 @@ def assert_same(left: Graph, right: Graph, instance: Instance, seed: int) -> Non
 def test_exponentials_are_relative_to_the_greatest(name: str):
     """Each exponential is of a difference from a maximum, so that none overflows."""
     for pair in decompose(OPERATORS[name]).pairs:
-        nodes = Graph(pair.right).nodes
+        nodes = Graph(pair[1]).nodes
         exponents = [node.inputs[0].node for node in nodes if node.name == "exp"]
         assert exponents
         for node in exponents:
@@ -143,7 +143,7 @@ def test_exponentials_are_relative_to_the_greatest(name: str):
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "rms_norm", "mean_axis", "attention"])
 def test_one_pair_stands_for_any_number_of_axes(name: str):
     (pair,) = decompose(OPERATORS[name]).pairs
-    assert free_runs(pair.left, pair.right)
+    assert free_runs(*pair)
 
 
 @pytest.mark.parametrize(
@@ -247,13 +247,13 @@ LOOK_UP = (
 Place = tuple[str, int]
 
 
-def as_rule(pair: Decomposed, *, drop: Iterable[Place] = (), double: Iterable[Place] = ()) -> Rule:
+def as_rule(pair: GraphPair, *, drop: Iterable[Place] = (), double: Iterable[Place] = ()) -> Rule:
     """A decomposition as a rule; the axes in ``drop`` and ``double`` stood for any number, and
     here for none and for two."""
-    left, right = pair.left, pair.right
+    left, right = pair
     for place, count in (*((p, 0) for p in drop), *((p, 2) for p in double)):
         group = next(group for group in free_runs(left, right) if place in group)
-        left, right = widened(left, right, group, count)
+        left, right = widened(left, right, {group: count})
     decision = decide(left, right)
     assert decision.verdict is Verdict.PROVED
     return Rule(side_text(left), input_ranks((*left, *right)), left, right)
@@ -343,7 +343,7 @@ def test_batch_norm_over_a_cut_batch():
         "return partition(batch_norm(combine(x, dim=0, degree=4), weight, bias, eps=0.01),"
         " dim=0, degree=4)"
     )
-    pair = next(p for p in decompose(OPERATORS["batch_norm"]).pairs if p.left[0].rank == 3)
+    pair = next(p for p in decompose(OPERATORS["batch_norm"]).pairs if p[0][0].rank == 3)
     cancel = proved("partition(combine(x, dim=0, degree=k), dim=0, degree=k)", "x", "x3")
     rules = [*onwards(3, 0), *onwards(2, 0), cancel]
     end = moved(rules, applied(as_rule(pair), start))
