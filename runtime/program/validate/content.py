@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pcg.graph.graph import Value
+from pcg.memo import Memo
 from pcg.placement.region import Region, extent, region_text, starts_of, whole_region
 from runtime.program.validate.errors import Unsound
 
@@ -60,18 +61,14 @@ class Places:
     """Every place that a validation has met, once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, Region], Place] = {}
+        self._known = Memo[tuple[int, int, Region], Place](lambda key: Place(*key))
         self.rows: dict[object, tuple[Place, ...]] = {}
         """The places of all tasks of a view, by what they follow from."""
         self.collected: dict[object, tuple[object, list[Place]]] = {}
         """The places of a collective's members after it, by what they follow from."""
 
     def of(self, first: int, last: int, region: Region) -> Place:
-        key = first, last, region
-        place = self._known.get(key)
-        if place is None:
-            place = self._known[key] = Place(first, last, region)
-        return place
+        return self._known[first, last, region]
 
 
 class Content(NamedTuple):

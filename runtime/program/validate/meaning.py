@@ -8,9 +8,10 @@ registers, nor on which step of a schedule an instruction says that it is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pcg.graph.graph import Leaf, Node, Signature, Value
+from pcg.memo import Memo
 from pcg.ops.norms import batch_norm, ghost_batch_norm
 from pcg.placement.region import Region, region_text, whole_region
 from pcg.placement.schedule import trace
@@ -37,25 +38,23 @@ class Work:
     partials: tuple[int, ...]
     view: MachineView
     places: Places
-    _parts: dict[int, dict[int, Expected]] = field(default_factory=dict[int, dict[int, Expected]])
-    _columns: dict[tuple[int, int], Columns] = field(default_factory=dict[tuple[int, int], Columns])
+
+    def __post_init__(self) -> None:
+        self._parts = Memo[int, dict[int, Expected]](self._tasks)
+        self._columns = Memo[tuple[int, int], Columns](
+            lambda key: columns(self._parts[key[0]], key[1])
+        )
 
     def on(self, device: int, part: int) -> Expected | None:
         """What a device does with a slice in time; None for one that does nothing."""
-        known = self._parts.get(part)
-        if known is None:
-            known = tasks_of(self.signature, self.partials, self.view, part, self.places)
-            self._parts[part] = known
-        return known.get(device)
+        return self._parts[part].get(device)
 
     def columns(self, part: int, ranks: int) -> Columns:
         """What each of some ranks does with a slice in time, as columns."""
-        key = part, ranks
-        known = self._columns.get(key)
-        if known is None:
-            self.on(0, part)
-            known = self._columns[key] = columns(self._parts[part], ranks)
-        return known
+        return self._columns[part, ranks]
+
+    def _tasks(self, part: int) -> dict[int, Expected]:
+        return tasks_of(self.signature, self.partials, self.view, part, self.places)
 
 
 @dataclass(frozen=True)
