@@ -15,6 +15,7 @@ from typing import Literal
 from pcg.errors import OperatorError
 from pcg.types.infer import infer
 from pcg.types.operator import Call
+from pcg.types.parallel_operators import PARALLEL
 from pcg.types.tensor import ParallelTensor
 
 LeafKind = Literal["input", "weight", "tensor"]
@@ -142,7 +143,12 @@ class Node:
     @property
     def is_parallel(self) -> bool:
         """Whether it is one of the six parallel operators, which move data and do no work."""
-        return isinstance(self.call, Call) and self.call.operator.parallel not in (None, "join")
+        return isinstance(self.call, Call) and self.call.operator.parallel in PARALLEL
+
+    @property
+    def is_join(self) -> bool:
+        """Whether it makes one tensor in partials of two tensors on different devices."""
+        return isinstance(self.call, Call) and self.call.operator.parallel == "join"
 
     @property
     def operator_call(self) -> Call:
@@ -161,8 +167,18 @@ class Node:
         assert isinstance(self.call, Leaf)
         return self.call
 
+    @property
+    def is_weight(self) -> bool:
+        """Whether it is a leaf that is trained."""
+        return isinstance(self.call, Leaf) and self.call.kind == "weight"
+
     def value(self, port: int = 0) -> Value:
         return Value(self, port)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """All its outputs, by port."""
+        return tuple(Value(self, port) for port in range(len(self.types)))
 
 
 def _restored(call: Call | Leaf, inputs: tuple[Value, ...], digest: str) -> Node:
@@ -202,6 +218,11 @@ class Graph:
     def nodes(self) -> tuple[Node, ...]:
         """Every node, operands before their users, in an order that depends on structure only."""
         return topological(value.node for value in self.outputs)
+
+    @cached_property
+    def operators(self) -> tuple[Node, ...]:
+        """The nodes that are no leaves, in order."""
+        return tuple(node for node in self.nodes if not node.is_leaf)
 
     @cached_property
     def digest(self) -> str:

@@ -109,7 +109,7 @@ def parse_opaque(line: str) -> Opaque | None:
 
 def opaque_nodes(graph: Graph) -> tuple[Node, ...]:
     """The nodes of a graph that are kept whole, for lack of an equation."""
-    nodes = (node for node in graph.nodes if not node.is_leaf)
+    nodes = graph.operators
     return tuple(node for node in nodes if isinstance(node.operator_call.operator, Opaque))
 
 

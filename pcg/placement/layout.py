@@ -114,6 +114,16 @@ class Layout:
             stops[:, dim] = np.minimum(stops[:, dim] + after, self.type.shape[dim])
         return starts, stops
 
+    @cached_property
+    def one_slice(self) -> Layout | None:
+        """Where one slice of a tensor lies, as a tensor of its own; None for one without slices."""
+        slices = self.type.degrees.slices
+        if prod(slices) == 1:
+            return None
+        shape = tuple(size // times for size, times in zip(self.type.shape, slices, strict=True))
+        degrees = replace(self.type.degrees, slices=(1,) * self.type.rank)
+        return Layout(ParallelTensor(shape, degrees), self.pieces)
+
     @property
     def without_halos(self) -> Layout:
         """The same blocks, of which none holds anything of its neighbours."""
@@ -122,7 +132,7 @@ class Layout:
 
 def grid(node: Node) -> tuple[int, ...]:
     """The shape of the task grid of a compute operator or a join."""
-    if node.operator_call.operator.parallel == "join":
+    if node.is_join:
         # The first axis picks the operand; then the pieces of one operand.
         return (2, *_pieces_shape(node.inputs[0].type))
     cuts = tuple(degree for _, degree in _axes(node))
@@ -186,7 +196,7 @@ def _once(layout_of: LayoutOf) -> LayoutOf:
 def output_layout(node: Node, port: int, view: MachineView) -> Layout:
     """Where an output lies when its operator runs on ``view``."""
     tensor = node.types[port]
-    if node.operator_call.operator.parallel == "join":
+    if node.is_join:
         inner = node.inputs[0].type.degrees.partials
         joined = (
             (view.device(task), Piece(task[0] * inner + task[-2], task[1:-2]))
@@ -211,7 +221,7 @@ def output_layout(node: Node, port: int, view: MachineView) -> Layout:
 def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
     """Where an operand has to lie for its operator to run on ``view``."""
     tensor = node.inputs[operand].type
-    if node.operator_call.operator.parallel == "join":
+    if node.is_join:
         pieces = (
             (view.device(task), Piece(task[-2], task[1:-2]))
             for task in view.tasks()
@@ -259,7 +269,7 @@ def _axes(node: Node) -> list[tuple[str, int]]:
     """The indices of the task grid with their degrees."""
     degrees: list[tuple[str, int]] = []
     for axis in _typing(node).axes:
-        operand, position = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
+        operand, position = axis.first_place
         degrees.append((axis.name, node.inputs[operand].type.degrees.dims[position]))
     return degrees
 

@@ -16,6 +16,7 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.layout import Layout, Piece, moved, operand_layout, output_layout, spread
 from pcg.placement.transfer import Transfer, transfer
 from pcg.placement.view import MachineView
+from pcg.types.parallel_operators import PLACING
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,31 @@ class Load:
 
     slot: Slot
 
+    @property
+    def operands(self) -> tuple[Slot, ...]:
+        """What it reads: nothing."""
+        return ()
+
+    @property
+    def results(self) -> tuple[Slot, ...]:
+        """What it makes."""
+        return (self.slot,)
+
 
 @dataclass(frozen=True)
 class Reshard:
     source: Slot
     target: Slot
+
+    @property
+    def operands(self) -> tuple[Slot, ...]:
+        """What it reads."""
+        return (self.source,)
+
+    @property
+    def results(self) -> tuple[Slot, ...]:
+        """What it makes."""
+        return (self.target,)
 
     @property
     def transfer(self) -> Transfer:
@@ -59,15 +80,13 @@ class Compute:
     results: tuple[Slot, ...]
 
 
-PLACING = ("partition", "replicate", "pipeline")
-"""Parallel operators that, after a leaf, only say how it is stored."""
-
 Step = Load | Reshard | Compute
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
-    """``outputs`` are the graph's outputs, in order; ``homes`` where each weight is kept."""
+    """``outputs`` are the graph's outputs, in order; ``homes`` where each weight is kept. What is
+    derived of a schedule is remembered by the object."""
 
     steps: tuple[Step, ...]
     outputs: tuple[Slot, ...]
@@ -111,8 +130,8 @@ class Scheduler:
         self._homes: dict[Node, Layout] = {}
 
     def run(self, graph: Graph) -> Schedule:
-        for node in graph.nodes:
-            if not node.is_leaf and not node.is_parallel:
+        for node in graph.operators:
+            if not node.is_parallel:
                 self._compute(node)
         outputs = tuple(self._output(value) for value in graph.outputs)
         return Schedule(tuple(self._steps), outputs, dict(self._homes))
@@ -123,8 +142,7 @@ class Scheduler:
             self._fetch(value, operand_layout(node, i, view)) for i, value in enumerate(node.inputs)
         )
         results = tuple(
-            Slot(node.value(port), output_layout(node, port, view))
-            for port in range(len(node.types))
+            Slot(value, output_layout(node, value.port, view)) for value in node.outputs
         )
         self._steps.append(Compute(node, view, operands, results))
 
@@ -146,7 +164,7 @@ class Scheduler:
             start = Slot(source, self._leaf(source, chain, wanted))
         else:
             start = self._produced(source)
-        if start == target or transfer(start.layout, wanted).kind == "none":
+        if start == target or transfer(start.layout, wanted).is_nothing:
             return start
         if target not in self._made:
             self._made[target] = target
@@ -172,14 +190,13 @@ class Scheduler:
 
 def schedule(graph: Graph, views: Mapping[Node, MachineView]) -> Schedule:
     """The steps of a graph whose operators have views. Operators without one: InputError."""
-    for node in graph.nodes:
-        if not node.is_leaf and not node.is_parallel and node not in views:
+    for node in graph.operators:
+        if not node.is_parallel and node not in views:
             raise InputError("plan", f"{node.name} has no machine view")
     return Scheduler(views).run(graph)
 
 
 __all__ = [
-    "PLACING",
     "Compute",
     "Load",
     "Piece",

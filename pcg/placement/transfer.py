@@ -4,13 +4,17 @@ Partition, combine, replicate and reduce change how a tensor lies and never what
 chain of them between two operators is one linear map from pieces to pieces: the piece of a device
 afterwards is the sum, over the partials that were reduced, of the blocks that it covers. The same
 description serves the cost model and the runtime; its adjoint is the map read backwards.
+
+A regular transfer is a collective. Which one it is follows from the pieces: reduce and replicate is
+an all_reduce, combine and replicate an all_gather, reduce and partition a reduce_scatter, combine
+and partition along other dimensions an all_to_all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import combinations, product
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -18,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.placement.layout import Cells, Layout, Piece
-from pcg.placement.region import Region, elements
+from pcg.placement.region import Region, elements, intersection
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,12 @@ class Flows(NamedTuple):
     """The number of a piece of the source that is what is sent."""
 
 
-TransferKind = Literal["none", "local", "all_reduce", "messages"]
+TransferKind = Literal["none", "local", "all_reduce", "all_gather", "reduce_scatter", "messages"]
+"""What a transfer is: nothing moves; each device copies what it has; a collective; or messages, of
+which some sets are an all_to_all (``Transfer.swaps``)."""
+
+Groups = tuple[tuple[int, ...], ...]
+"""Devices that communicate with each other; no device is in two."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +127,21 @@ class Transfer:
             )
         )
 
+    @property
+    def groups(self) -> Groups | None:
+        """The groups of devices of the collective that ``kind`` names; None where it names none."""
+        match self.kind:
+            case "all_reduce":
+                return self._reduces
+            case "all_gather":
+                return self._gathers
+            case "reduce_scatter":
+                return self._scatters
+            case _:
+                return None
+
     @cached_property
-    def groups(self) -> tuple[tuple[int, ...], ...] | None:
+    def _reduces(self) -> Groups | None:
         """Groups of devices for all_reduce, when that is what the transfer amounts to."""
         same_blocks = self.source.type.degrees.dims == self.target.type.degrees.dims
         if self.group == 1 or not same_blocks or self.has_halos:
@@ -138,14 +160,14 @@ class Transfer:
         return tuple(sorted(found))
 
     @cached_property
-    def gathers(self) -> tuple[tuple[int, ...], ...] | None:
+    def _gathers(self) -> Groups | None:
         """Groups of devices for all_gather, when that is what the transfer amounts to: each group
         puts the blocks of its devices together on all of them."""
         alone = self.group > 1 or self.has_halos
-        return None if alone else _gathers(self.source, self.target)
+        return None if alone else _gathered(self.source, self.target)
 
     @cached_property
-    def scatters(self) -> tuple[tuple[int, ...], ...] | None:
+    def _scatters(self) -> Groups | None:
         """Groups of devices for reduce_scatter, when that is what the transfer amounts to: each
         group sums the partials of its devices, and each of these keeps a part of the sum."""
         if self.group == 1 or self.has_halos:
@@ -183,16 +205,56 @@ class Transfer:
         return None if any(rest for _, rest in found) else tuple(times for times, _ in found)
 
     @cached_property
+    def swaps(self) -> Groups | None:
+        """Groups of devices for all_to_all, when that is what the messages amount to: each device
+        has one message of the same size for every other, and all that it holds goes to one of
+        them. Then its gradient comes back from there."""
+        blocks = prod(self.source.type.block), prod(self.target.type.block)
+        if self.kind != "messages" or self.group > 1 or self.has_halos or blocks[0] != blocks[1]:
+            return None
+        heard: dict[int, set[int]] = {device: set() for device in self.target.devices}
+        told: dict[int, set[int]] = {device: set() for device in self.source.devices}
+        for message in self.messages:
+            heard[message.target].add(message.source)
+            told[message.source].add(message.target)
+        pairs = sum(map(len, heard.values()))
+        if pairs != len(self.messages) or len({m.elements for m in self.messages}) > 1:
+            return None
+        if heard != told or self._sends_twice():
+            return None
+        closed = {tuple(sorted(peers)) for peers in heard.values()}
+        # The groups have to be closed: whoever is in one talks to just its members.
+        if any(tuple(sorted(heard[d])) != group for group in closed for d in group):
+            return None
+        return tuple(sorted(closed))
+
+    def _sends_twice(self) -> bool:
+        """Whether a device sends an element to two others."""
+        regions: dict[int, list[Region]] = {}
+        for message in self.messages:
+            regions.setdefault(message.source, []).append(message.region)
+        return any(intersection(*pair) for own in regions.values() for pair in combinations(own, 2))
+
+    @cached_property
+    def is_nothing(self) -> bool:
+        """Whether each device has just what it needs."""
+        if self.group != 1 or set(self.source.pieces) != set(self.target.pieces):
+            return False
+        a, b = self.source.type.degrees, self.target.type.degrees
+        return (a.dims, a.halos) == (b.dims, b.halos)
+
+    @cached_property
     def kind(self) -> TransferKind:
-        if self.group == 1 and set(self.source.pieces) == set(self.target.pieces):
-            a, b = self.source.type.degrees, self.target.type.degrees
-            if (a.dims, a.halos) == (b.dims, b.halos):
-                return "none"
-        if self.groups is not None:
+        """What the transfer amounts to; the cost model and the runtime read it here."""
+        if self.is_nothing:
+            return "none"
+        if self._reduces is not None:
             return "all_reduce"
         if (self.flows.sources == self.flows.targets).all():
             return "local"
-        return "messages"
+        if self._gathers is not None:
+            return "all_gather"
+        return "messages" if self._scatters is None else "reduce_scatter"
 
     @cached_property
     def elements(self) -> int:
@@ -200,14 +262,14 @@ class Transfer:
         all_reduce of n devices sends each element 2 (n - 1) times."""
         if self.kind in ("none", "local"):
             return 0
-        if self.groups is not None:
+        if self.kind == "all_reduce":
             block = prod(self.source.type.block)
-            return sum(2 * (len(group) - 1) * block for group in self.groups)
+            return sum(2 * (len(group) - 1) * block for group in self.groups or ())
         flows = self.flows
         return int(flows.elements[flows.sources != flows.targets].sum())
 
 
-def _gathers(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...] | None:
+def _gathered(source: Layout, target: Layout) -> Groups | None:
     found: list[tuple[int, ...]] = []
     cuts = list(zip(source.type.degrees.dims, target.type.degrees.dims, strict=True))
     if any(a % b for a, b in cuts) or all(a == b for a, b in cuts):

@@ -20,11 +20,11 @@ from pcg.graph.opaque import Opaque
 from pcg.language.expr import Access, Add, Apply, Expr, Guard, IndexValue, Mul, children, walk
 from pcg.language.poly import Poly
 from pcg.placement.layout import covers, grid
-from pcg.placement.schedule import PLACING
 from pcg.placement.view import MachineView
 from pcg.plan.text import node_names
 from pcg.types.halo import states_halo
-from pcg.types.operator import PARALLEL_ATTRIBUTES, Call
+from pcg.types.operator import Call
+from pcg.types.parallel_operators import PARALLEL, PLACING
 from pcg.types.tensor import ParallelTensor
 
 
@@ -67,7 +67,7 @@ class Placement:
     @cached_property
     def operators(self) -> tuple[Node, ...]:
         """The nodes that have tasks."""
-        return tuple(n for n in self.graph.nodes if not n.is_leaf and not n.is_parallel)
+        return tuple(node for node in self.graph.operators if not node.is_parallel)
 
 
 def check_graph(graph: Graph, *, training: bool = False) -> list[Problem]:
@@ -174,7 +174,7 @@ def _attributes(graph: Graph) -> Iterator[Finding]:
 def _degrees(graph: Graph) -> Iterator[Finding]:
     for node in _calls(graph):
         call = node.operator_call
-        if "degree" not in PARALLEL_ATTRIBUTES.get(call.operator.parallel or "", ()):
+        if call.operator.parallel not in PARALLEL:
             continue
         given = call.values["degree"]
         degree = given.constant if isinstance(given, Poly) else given
@@ -215,7 +215,7 @@ def _integers(graph: Graph) -> Iterator[Finding]:
         ranks = tuple(value.type.rank for value in node.inputs)
         indices = index_operands(node.operator_call, ranks)
         if node.inputs and whole.issuperset(node.inputs) and _moves(node.operator_call, ranks):
-            whole |= {node.value(port) for port in range(len(node.types))}
+            whole.update(node.outputs)
             continue
         if isinstance(node.operator_call.operator, Opaque):
             continue  # its kernel knows which of its operands are integers
@@ -266,7 +266,7 @@ def _loss(graph: Graph) -> Iterator[Finding]:
     if loss.type.shape != ():
         shape = list(loss.type.shape)
         yield loss.node, f"the first output is the loss, expected a scalar, got shape {shape}"
-    if not any(node.leaf.kind == "weight" for node in Graph((loss,)).leaves):
+    if not any(node.is_weight for node in Graph((loss,)).leaves):
         yield loss.node, "the loss depends on no weight"
 
 

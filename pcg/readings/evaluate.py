@@ -378,7 +378,7 @@ def task_grid(
     passing = types[min(carriers)].degrees.partials if carriers else 1
     cuts: list[int] = []
     for axis in typing.axes:
-        operand, position = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
+        operand, position = axis.first_place
         degrees = types[operand].degrees
         cuts.append(degrees.dims[position] * degrees.slices[position])
     for digits in product(*(range(cut) for cut in cuts), range(passing)):

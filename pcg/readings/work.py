@@ -21,7 +21,7 @@ forward; in the backward pass it takes one, before the sum's operands get their 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
@@ -73,19 +73,22 @@ class Work:
 
 @lru_cache(maxsize=16)
 def gradient_nodes(graph: Graph) -> frozenset[Node]:
-    """The nodes whose outputs need gradients: weights, and all that depends on one.
+    """The nodes of a graph whose outputs need gradients."""
+    return needing_gradients((node, [v.node for v in node.inputs]) for node in graph.nodes)
+
+
+def needing_gradients(nodes: Iterable[tuple[Node, Iterable[Node]]]) -> frozenset[Node]:
+    """The nodes whose outputs need gradients: weights, and all that depends on one. ``nodes``: in
+    order, each with those that it reads.
 
     The ``tensor`` leaves of a part of a model stand for values of the rest and count as well.
     """
-    found: set[Node] = set()
-    for node in graph.nodes:
-        if node.is_leaf:
-            wanted = node.leaf.kind != "input"
-        else:
-            wanted = any(value.node in found for value in node.inputs)
-        if wanted:
-            found.add(node)
-    return frozenset(found)
+    wanted: set[Node] = set()
+    for node, sources in nodes:
+        trained = node.leaf.kind != "input" if node.is_leaf else not wanted.isdisjoint(sources)
+        if trained:
+            wanted.add(node)
+    return frozenset(wanted)
 
 
 def work(node: Node, needs: frozenset[int], itemsize: int = 4) -> Work:
@@ -138,7 +141,7 @@ def _lengths(
     sizes = bind_sizes(call, call.instance(ranks), [t.shape for t in types])
     lengths = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
     for axis in typing_of(call, types).axes:
-        operand, position = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
+        operand, position = axis.first_place
         lengths[axis.name] //= types[operand].degrees.dims[position]
     return lengths, sizes
 

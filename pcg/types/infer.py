@@ -21,6 +21,7 @@ from pcg.language.poly import Poly
 from pcg.types.halo import check_halos, check_widths, halos_after, open_typing
 from pcg.types.local import Axis, LocalTyping
 from pcg.types.operator import Attribute, Call
+from pcg.types.parallel_operators import PARALLEL, ParallelOperator
 from pcg.types.tensor import Degrees, ParallelTensor
 
 D = TypeVar("D")
@@ -185,39 +186,34 @@ def infer_degrees(
     kind = call.operator.parallel
     if kind is None:
         return _infer_local(call, ranks, inputs, arithmetic, carriers)
-    if kind == "join":
-        found = _infer_join(inputs, arithmetic)
+    if kind in PARALLEL:
+        made = _infer_parallel(call, PARALLEL[kind], inputs[0], arithmetic)
     else:
-        found = _infer_parallel(call, kind, inputs[0], arithmetic)
-    return (replace(found, halos=halos_after(call, ranks, [x.halos for x in inputs])),)
+        made = _infer_join(inputs, arithmetic)
+    return (replace(made, halos=halos_after(call, ranks, [x.halos for x in inputs])),)
 
 
-def _infer_parallel(call: Call, kind: str, x: Degrees[D], arithmetic: Arithmetic[D]) -> Degrees[D]:
-    degree = arithmetic.of(call.values["degree"])
-    if kind == "replicate":
-        return replace(x, copies=arithmetic.times(x.copies, degree))
-    if kind == "reduce":
-        left = arithmetic.divide(x.partials, degree, (0, None), "partials")
-        return replace(x, partials=left)
+def _infer_parallel(
+    call: Call, own: ParallelOperator, x: Degrees[D], arithmetic: Arithmetic[D]
+) -> Degrees[D]:
+    by = arithmetic.of(call.values["degree"])
+
+    def changed(degree: D, dim: int | None, what: str) -> D:
+        if own.power == 1:
+            return arithmetic.times(degree, by)
+        return arithmetic.divide(degree, by, (0, dim), what)
+
+    if own.entry == "copies":
+        return replace(x, copies=changed(x.copies, None, "copies"))
+    if own.entry == "partials":
+        return replace(x, partials=changed(x.partials, None, "partials"))
     dim = call.integer("dim")
     if not 0 <= dim < len(x.dims):
         problem = f"no such dimension, the rank is {len(x.dims)}"
         raise OperatorError(call.name, "x", dim, problem)
-    if kind in ("partition", "combine"):
-        dims = _changed(x.dims, dim, degree, arithmetic, divide=kind == "combine")
-        return replace(x, dims=dims)
-    slices = _changed(x.slices, dim, degree, arithmetic, divide=kind == "batch")
-    return replace(x, slices=slices)
-
-
-def _changed(
-    values: tuple[D, ...], dim: int, by: D, arithmetic: Arithmetic[D], *, divide: bool
-) -> tuple[D, ...]:
-    if divide:
-        new = arithmetic.divide(values[dim], by, (0, dim), "degree")
-    else:
-        new = arithmetic.times(values[dim], by)
-    return (*values[:dim], new, *values[dim + 1 :])
+    before = x.dims if own.entry == "dims" else x.slices
+    after = (*before[:dim], changed(before[dim], dim, "degree"), *before[dim + 1 :])
+    return replace(x, dims=after) if own.entry == "dims" else replace(x, slices=after)
 
 
 def _infer_join(inputs: Sequence[Degrees[D]], arithmetic: Arithmetic[D]) -> Degrees[D]:
@@ -250,7 +246,7 @@ def _infer_local(
         # Of windows, the next slice in time would be needed too.
         windows = [window for window in typing.windows if window.axis == axis]
         if windows or None in axis.outputs:
-            where = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
+            where = axis.first_place
             kind = "window" if windows else "summed"
             arithmetic.same(slices[axis.name], one, where, f"slices of a {kind} index")
     copies: D | None = None
@@ -351,7 +347,7 @@ def _check_blocks(
 ) -> None:
     """An index that leads a merged dimension has to be cut evenly itself."""
     for axis in typing.axes:
-        operand, dim = next((o, p) for o, p in enumerate(axis.operands) if p is not None)
+        operand, dim = axis.first_place
         cut = inputs[operand].dims[dim] * inputs[operand].slices[dim]
         size = sizes[f"|{axis.name}|"]
         if size % cut:

@@ -35,6 +35,11 @@ class Axis:
     operands: tuple[int | None, ...]
     outputs: tuple[int | None, ...]
 
+    @property
+    def first_place(self) -> tuple[int, int]:
+        """The first operand that has the index, and the dimension where it stands there."""
+        return next((i, dim) for i, dim in enumerate(self.operands) if dim is not None)
+
 
 @dataclass(frozen=True)
 class Reach:

@@ -21,6 +21,7 @@ from pcg.language.language import expand
 from pcg.language.poly import Poly
 from pcg.language.template import Declared, EquationError, Template, parse_template
 from pcg.types import local
+from pcg.types.parallel_operators import PARALLEL
 from pcg.types.task import Task
 
 Attribute = int | float | Poly
@@ -64,7 +65,7 @@ class Operator:
 
     def _check(self) -> None:
         """Read the equation at two sets of ranks, from which the runs have to be found again."""
-        if self.parallel not in (None, "join", *PARALLEL_ATTRIBUTES):
+        if self.parallel not in (None, "join", *PARALLEL):
             raise EquationError(f"no type rule is called {self.parallel!r}")
         for name in self.attributes:
             if self.attributes.count(name) > 1:
@@ -114,13 +115,15 @@ class Operator:
     @cached_property
     def attributes(self) -> tuple[str, ...]:
         """The names of all attributes, in the order in which they are printed."""
-        moved = PARALLEL_ATTRIBUTES.get(self.parallel or "", ())
-        return (*self.template.positions, *self.sizes, *self.reals, *moved)
+        moved = PARALLEL.get(self.parallel or "")
+        degrees = () if moved is None else moved.attributes
+        return (*self.template.positions, *self.sizes, *self.reals, *degrees)
 
     @property
     def optional(self) -> tuple[str, ...]:
         """The names of the attributes that may be left out, all together."""
-        return OPTIONAL_ATTRIBUTES.get(self.parallel or "", ())
+        moved = PARALLEL.get(self.parallel or "")
+        return () if moved is None else moved.optional
 
     @property
     def arity(self) -> int:
@@ -182,18 +185,6 @@ def _own_named(name: str) -> Operator:
 def _defined(kind: type[Operator], *definition: Any) -> Operator:
     """The operator of a definition, read once a process."""
     return kind(*definition)
-
-
-PARALLEL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
-    "partition": ("dim", "degree"),
-    "combine": ("dim", "degree"),
-    "replicate": ("degree",),
-    "reduce": ("degree",),
-    "pipeline": ("dim", "degree"),
-    "batch": ("dim", "degree"),
-}
-OPTIONAL_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {"partition": ("before", "after")}
-"""The halo of a partition: how many elements of its neighbours each block holds too."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from itertools import combinations
-from math import prod
 from typing import Literal
 
 from pcg.placement.layout import Layout
-from pcg.placement.region import Region, intersection, within
+from pcg.placement.region import Region, within
 from pcg.placement.transfer import Transfer
 from runtime.program.program import (
     AllGather,
@@ -34,43 +32,11 @@ Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 @lru_cache(maxsize=4096)
 def pattern(transfer: Transfer) -> tuple[Pattern, tuple[Group, ...]] | None:
     """The collective that a transfer amounts to, with its groups; None where it is none."""
-    if transfer.groups is not None:
-        return "all_reduce", transfer.groups
-    if transfer.kind != "messages":
-        return None
-    if transfer.gathers is not None:
-        return "all_gather", transfer.gathers
-    if transfer.scatters is not None:
-        return "reduce_scatter", transfer.scatters
-    swaps = _swaps(transfer)
-    return None if swaps is None else ("all_to_all", swaps)
-
-
-def _swaps(transfer: Transfer) -> tuple[Group, ...] | None:
-    """Groups in which every device has one message of the same size for every other, and all that
-    it holds goes to one of them: then its gradient comes back from there."""
-    blocks = prod(transfer.source.type.block), prod(transfer.target.type.block)
-    if transfer.group > 1 or transfer.has_halos or blocks[0] != blocks[1]:
-        return None
-    heard: dict[int, set[int]] = {device: set() for device in transfer.target.devices}
-    told: dict[int, set[int]] = {device: set() for device in transfer.source.devices}
-    for message in transfer.messages:
-        heard[message.target].add(message.source)
-        told[message.source].add(message.target)
-    pairs = sum(map(len, heard.values()))
-    if pairs != len(transfer.messages) or len({m.elements for m in transfer.messages}) > 1:
-        return None
-    if heard != told:
-        return None
-    found = {tuple(sorted(peers)) for peers in heard.values()}
-    # The groups have to be closed: whoever is in one talks to just its members.
-    if any(tuple(sorted(heard[d])) != group for group in found for d in group):
-        return None
-    for device in told:
-        regions = [m.region for m in transfer.messages if m.source == device]
-        if any(intersection(a, b) for a, b in combinations(regions, 2)):
-            return None
-    return tuple(sorted(found))
+    kind, groups = transfer.kind, transfer.groups
+    if groups is None:
+        return None if transfer.swaps is None else ("all_to_all", transfer.swaps)
+    assert kind in ("all_reduce", "all_gather", "reduce_scatter")
+    return kind, groups
 
 
 def collective(

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from pcg.graph.graph import Leaf, Node
 from pcg.placement import schedule as steps
+from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout, Piece, tasks
 from pcg.placement.region import extent, starts_of
 from pcg.placement.schedule import Schedule, Slot
@@ -38,7 +39,6 @@ from runtime.program.program import (
 )
 from runtime.program.slices import (
     Roles,
-    ends,
     explicit,
     global_regions,
     one_slice,
@@ -218,7 +218,7 @@ class Lowering:
         """Every slot, in the order in which the schedule makes them."""
         made: dict[Slot, None] = {}
         for step in self.schedule.steps:
-            made.update(dict.fromkeys(ends(step)[1]))
+            made.update(dict.fromkeys(step.results))
         return tuple(made)
 
     @cached_property
@@ -239,16 +239,7 @@ class Lowering:
     @cached_property
     def _active(self) -> frozenset[Slot]:
         """Slots on a way from a weight to the loss."""
-        depends: set[Slot] = set()
-        for step in self.schedule.steps:
-            is_weight = isinstance(step, steps.Load) and step.slot.value.node.leaf.kind == "weight"
-            if is_weight or any(slot in depends for slot in ends(step)[0]):
-                depends.update(ends(step)[1])
-        needed = {self.loss}
-        for step in reversed(self.schedule.steps):
-            if any(slot in needed for slot in ends(step)[1]):
-                needed.update(ends(step)[0])
-        return frozenset(depends & needed)
+        return gradients(self.schedule).slots
 
     @cached_property
     def _groups(self) -> tuple[Group, ...]:
@@ -265,7 +256,7 @@ class Lowering:
     def _first_uses(self) -> Mapping[Slot, int]:
         uses: dict[Slot, int] = {}
         for number, place in sorted(self._places.items(), key=lambda item: item[1]):
-            for slot in ends(self.schedule.steps[number])[0]:
+            for slot in self.schedule.steps[number].operands:
                 uses.setdefault(slot, place)
         return uses
 
@@ -313,7 +304,7 @@ class Lowering:
                     yield rank, Load(name, leaf, regions[rank])
             case steps.Reshard():
                 yield from self._reshard(number, step, ranks, part)
-            case steps.Compute() if step.node.operator_call.operator.parallel == "join":
+            case steps.Compute() if step.node.is_join:
                 (result,) = step.results
                 for operand in step.operands:
                     for rank in _holders(operand, ranks):

@@ -77,7 +77,7 @@ def with_loss_in_parts(schedule: Schedule) -> Schedule:
         if not isinstance(step, Reshard) or step.target != loss:
             continue
         rest = (*schedule.steps[:number], *schedule.steps[number + 1 :])
-        read = {slot for other in rest for slot in ends(other)[0]}
+        read = {slot for other in rest for slot in other.operands}
         whole = loss.layout.type.pieces == 1
         if loss in read or loss in others or not whole or is_sliced(step.source):
             return schedule
@@ -92,7 +92,7 @@ def roles(schedule: Schedule, where: str) -> Roles:
     late: set[Slot] = set()
     joined: set[Slot] = set()
     for number, step in enumerate(schedule.steps):
-        operands, results = ends(step)
+        operands, results = step.operands, step.results
         if any(map(is_sliced, (*operands, *results))):
             _check_sliced(step, where)
             if isinstance(step, Reshard) and not is_sliced(step.target):
@@ -109,28 +109,13 @@ def roles(schedule: Schedule, where: str) -> Roles:
     return Roles(before, sliced, tail, frozenset(joined))
 
 
-def ends(step: Step) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
-    """What a step reads and what it makes."""
-    match step:
-        case Load(slot):
-            return (), (slot,)
-        case Reshard(source, target):
-            return (source,), (target,)
-        case Compute():
-            return step.operands, step.results
-
-
 def is_sliced(slot: Slot) -> bool:
     return prod(slot.layout.type.degrees.slices) > 1
 
 
-@lru_cache(maxsize=65536)
 def one_slice(layout: Layout) -> Layout:
     """Where a slice of a tensor lies, as a tensor of its own; of one without slices, all of it."""
-    tensor = layout.type
-    shape = tuple(s // t for s, t in zip(tensor.shape, tensor.degrees.slices, strict=True))
-    degrees = replace(tensor.degrees, slices=(1,) * tensor.rank)
-    return Layout(ParallelTensor(shape, degrees), layout.pieces)
+    return layout.one_slice or layout
 
 
 def first_index(layout: Layout, number: int) -> tuple[int, ...]:
@@ -202,7 +187,7 @@ def _messages(source: Layout, target: Layout, number: int) -> Iterable[tuple[int
 
 def _check_sliced(step: Step, where: str) -> None:
     """Only what the slices of samples ask for is executed."""
-    operands, results = ends(step)
+    operands, results = step.operands, step.results
     for slot in (*operands, *results):
         cut = [t for t in slot.layout.type.degrees.slices if t > 1]
         if len(cut) > 1:
@@ -234,8 +219,8 @@ def tail_trains(schedule: Schedule, parts: Roles, active: frozenset[Slot]) -> bo
     taken once more, with the values of the slices."""
     late = set(parts.joined)
     for number in parts.tail:
-        late.update(ends(schedule.steps[number])[1])
-    read = {slot for number in parts.tail for slot in ends(schedule.steps[number])[0]}
+        late.update(schedule.steps[number].results)
+    read = {slot for number in parts.tail for slot in schedule.steps[number].operands}
     return not active.isdisjoint(read - late)
 
 

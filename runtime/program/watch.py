@@ -14,7 +14,6 @@ from pcg.types.operator import Operator
 from pcg.types.task import Task
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
 from runtime.program.program import Instruction, Run, Running, StatisticsPart
-from runtime.program.slices import ends
 
 Lowered = Iterator[tuple[int, Instruction]]
 """What ranks do in a step: each with one thing that it does, in the order in which it does them."""
@@ -86,7 +85,7 @@ def watches(plan: Plan, schedule: Schedule) -> Mapping[str, Watch]:
         if isinstance(step, Compute) and _is_norm(step, norm, groups):
             slot = step.operands[0]
             normed.setdefault(slot.value, Watch(slot, number, is_normed=True, groups=groups))
-        for slot in ends(step)[1]:
+        for slot in step.results:
             if _is_plain(slot):
                 made.setdefault(slot.value, Watch(slot, number, is_normed=False, groups=groups))
     watched: dict[str, Watch] = {}

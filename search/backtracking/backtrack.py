@@ -25,7 +25,7 @@ Observer = Callable[[Graph, float], None]
 
 
 @dataclass(frozen=True)
-class Found:
+class BacktrackResult:
     """The best graph, its cost, how it was derived, and how far the search went."""
 
     graph: Graph
@@ -87,7 +87,7 @@ def backtrack(
     deadline: float = inf,
     observe: Observer | None = None,
     seed: int | None = None,
-) -> Found:
+) -> BacktrackResult:
     """The best graph found. ``budget`` bounds the candidates priced, ``deadline`` the time
     (``perf_counter`` seconds). ``seed``: of the order of graphs of equal cost, which without it is
     that in which they are found. An interrupt ends it with the best so far."""
@@ -118,4 +118,4 @@ def backtrack(
                 break
     except KeyboardInterrupt:
         stop = "interrupted"
-    return Found(best.graph, best_seconds, best.applied, len(seen), stop)
+    return BacktrackResult(best.graph, best_seconds, best.applied, len(seen), stop)

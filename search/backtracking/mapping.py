@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pcg.graph.components import components
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.view import MachineView, Range
@@ -171,7 +172,7 @@ class _Solver:
             found = self._solved.get((nodes, devices, around, True))
             found = None if found is not None and found.is_divided else found
         if found is None:
-            parts = components(self._net, nodes)
+            parts = _components(self._net, nodes)
             if len(parts) == 1:
                 found = self._sequence(nodes, devices, outer, parallel)
             else:
@@ -236,7 +237,7 @@ class _Solver:
     ) -> _Part:
         """Independent components: one after the other, or side by side if that is faster.
 
-        Side by side, the first few run on one end of the devices and the rest on the other.
+        SplitSide by side, the first few run on one end of the devices and the rest on the other.
         """
         in_turn = tuple(self.solve(part, devices, outer, parallel) for part in parts)
         options: list[tuple[_Part, ...]] = [in_turn]
@@ -246,7 +247,7 @@ class _Solver:
             left = tuple(sorted(i for part in parts[:count] for i in part))
             right = tuple(sorted(i for part in parts[count:] for i in part))
             use = sum(part.width for part in in_turn[:count])
-            sides = (Side(self._tasks(left), use), Side(self._tasks(right), width - use))
+            sides = (SplitSide(self._tasks(left), use), SplitSide(self._tasks(right), width - use))
             for a, b in divisions(devices, *sides):
                 option = (self.solve(left, a, outer, True), self.solve(right, b, outer, True))
                 options.append(option)
@@ -279,7 +280,7 @@ def _side_by_side(left: Table, right: Table) -> Table:
 
 
 @dataclass(frozen=True)
-class Side:
+class SplitSide:
     """One side of a parallel split."""
 
     need: int
@@ -288,7 +289,7 @@ class Side:
     """The devices that it can use at most."""
 
 
-def divisions(devices: Range, left: Side, right: Side) -> list[tuple[Range, Range]]:
+def divisions(devices: Range, left: SplitSide, right: SplitSide) -> list[tuple[Range, Range]]:
     """Ways to divide a range between two sides.
 
     The side with the larger need gets any multiple of it that it can use, and the other side the
@@ -304,25 +305,13 @@ def divisions(devices: Range, left: Side, right: Side) -> list[tuple[Range, Rang
     return found
 
 
-def components(net: Network, nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _components(net: Network, nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The parts of ``nodes`` between which nothing passes, by their first operators."""
-    leader = {i: i for i in nodes}
 
-    def find(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
+    def beside(i: int) -> list[int]:
+        return [arc.source for arc in net.before[i]] + [arc.target for arc in net.after[i]]
 
-    for i in nodes:
-        for arc in net.before[i]:
-            if arc.source in leader:
-                a, b = find(arc.source), find(i)
-                leader[max(a, b)] = min(a, b)
-    found: dict[int, list[int]] = {}
-    for i in nodes:
-        found.setdefault(find(i), []).append(i)
-    return [tuple(part) for part in found.values()]
+    return components(nodes, beside)
 
 
 def sequence_splits(

@@ -19,7 +19,7 @@ from search.backtracking.tables import (
     Tables,
 )
 from search.cost.cost import NOTHING
-from search.cost.tasks import Program, Step, with_weights
+from search.cost.tasks import Program, ProgramStep, with_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +204,7 @@ class Pricer:
     tables: Tables
     views: Sequence[int]
     """The number of the view of every operator."""
-    _steps: list[Step] = field(default_factory=list[Step])
+    _steps: list[ProgramStep] = field(default_factory=list[ProgramStep])
     _resharded: dict[tuple[Node, int, int], int] = field(
         default_factory=dict[tuple[Node, int, int], int]
     )
@@ -237,7 +237,7 @@ class Pricer:
             for node in added:
                 self._adds.setdefault(node, set()).add(len(self._steps))
             self._made[reading.node] = (view, len(self._steps))
-            self._steps.append(Step(*tables.computation(profile, view), tuple(reads)))
+            self._steps.append(ProgramStep(*tables.computation(profile, view), tuple(reads)))
         for source, layout, back in self.network.returned:
             self._fetch(source, layout, back)
         return self._finished()
@@ -278,7 +278,7 @@ class Pricer:
         first = (node, port, wanted) not in self._resharded
         step = self._resharded.setdefault((node, port, wanted), len(self._steps))
         if step == len(self._steps):
-            self._steps.append(Step(moved, moved if back else NOTHING, reads, reshards=True))
+            self._steps.append(ProgramStep(moved, moved if back else NOTHING, reads, reshards=True))
         elif back and step != LOADED:
             first = self._steps[step].backward is NOTHING
             self._steps[step] = self._steps[step]._replace(backward=moved)

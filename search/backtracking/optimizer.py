@@ -21,7 +21,7 @@ from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan import training
 from pcg.plan.plan import Plan
-from search.backtracking.backtrack import Found, Observer, Space, backtrack
+from search.backtracking.backtrack import BacktrackResult, Observer, Space, backtrack
 from search.backtracking.mapping import Mapped, Mapper
 from search.backtracking.split import Part, parts, renamed, shape_key
 from search.backtracking.stitch import Leg, stitch
@@ -31,7 +31,7 @@ from search.cost.derivation import Derivation, Scribe
 from search.cost.efficiency import Speed
 from search.cost.memory import peak_memory
 from search.cost.progress import Phases, Teller
-from search.mesh.choose.engine import Cut
+from search.mesh.plan.building import Cut
 from search.mesh.plan.finish import does_not_fit, finished, memory_limit
 from search.substitute.applications import Allow, Keys, Option, Rewrites, anything, is_usable
 from substitutions.rules.rule import Rule
@@ -66,7 +66,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Report:
+class BacktrackingReport:
     """What the search did: parts, different parts and ways to enter them, candidates priced, how
     often a price was known from before, why it stopped, and seconds, in all and by phase."""
 
@@ -82,7 +82,7 @@ class Report:
 @dataclass(frozen=True)
 class Optimized:
     plan: Plan
-    report: Report
+    report: BacktrackingReport
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Optimizer:
         self._prices: dict[int, tuple[float, float]] = {}
         """Of graphs of parts (``_in_two``)."""
         self._whole_prices: dict[int, float] = {}
-        self._solved: dict[tuple[str, str | None, float], Found] = {}
+        self._solved: dict[tuple[str, str | None, float], BacktrackResult] = {}
         self._spaces: dict[str, Space] = {}
         self._phases = Phases()
         self._priced = self._known = 0
@@ -149,7 +149,9 @@ class Optimizer:
         """What ``optimize`` finds, reported as all planners do."""
         found = self.optimize(name, graph)
         did = found.report
-        report = planned.Report(did.candidates, did.candidates, did.stop, did.phases, did.known)
+        report = planned.SearchReport(
+            did.candidates, did.candidates, did.stop, did.phases, did.known
+        )
         return planned.Planned(found.plan, report, did.seconds)
 
     def _use_rules(self, graph: Graph) -> None:
@@ -161,12 +163,14 @@ class Optimizer:
             self._solved.clear()
             self._spaces.clear()
 
-    def _report(self, pieces: int, seconds: float) -> Report:
+    def _report(self, pieces: int, seconds: float) -> BacktrackingReport:
         stop = min(self._stops, key=_ENDS.index)
         phases = self._phases.seconds
         # What is neither of the others goes to rules that are applied.
         phases["rewriting"] = max(0.0, seconds - sum(phases.values()))
-        return Report(pieces, len(self._spaces), self._priced, self._known, stop, seconds, phases)
+        return BacktrackingReport(
+            pieces, len(self._spaces), self._priced, self._known, stop, seconds, phases
+        )
 
     def _once(
         self, known: dict[int, T], graph: Graph, price: Callable[[Graph, Mapped | None], T]
@@ -209,7 +213,9 @@ class Optimizer:
         """Bytes on the fullest device."""
         return peak_memory(steps, self._cost.itemsize, self._cost.optimizer).total
 
-    def _backtrack(self, space: Space, price: Callable[[Graph], float], budget: int) -> Found:
+    def _backtrack(
+        self, space: Space, price: Callable[[Graph], float], budget: int
+    ) -> BacktrackResult:
         found = backtrack(
             space,
             price,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pcg.graph.graph import Graph, Node, Value, rebuild
 from pcg.plan.derivation import Application
-from search.backtracking.backtrack import Found
+from search.backtracking.backtrack import BacktrackResult
 from search.backtracking.split import Part, crossing_leaf, renamed
 from search.cost.derivation import Derivation, Scribe
 from search.substitute.applications import Option
@@ -26,7 +26,7 @@ class Leg:
     enter: Option | None
     leave: Option | None
     names: Mapping[str, str]
-    found: Found
+    found: BacktrackResult
 
     def start(self) -> Graph:
         """What the search of the part began with: it leaves what crosses whole."""

@@ -13,9 +13,10 @@ import numpy as np
 
 from pcg.graph.graph import Node, Value
 from pcg.placement.layout import Layout, grid, operand_layout, output_layout, spread
-from pcg.placement.schedule import PLACING, home, trace
+from pcg.placement.schedule import home, trace
 from pcg.placement.transfer import transfer
 from pcg.placement.view import MachineView, Range
+from pcg.types.parallel_operators import PLACING
 from pcg.types.tensor import ParallelTensor
 from search.backtracking.elimination import Seconds
 from search.backtracking.views import views_on

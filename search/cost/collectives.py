@@ -1,4 +1,4 @@
-"""What collective communication costs over the levels of a machine.
+"""Seconds of collectives such as all_reduce over the levels of a machine.
 
 All algorithms take a time that is linear in the bytes moved, so each is a *line*, the seconds that
 it takes for nothing and those for each byte more, and a collective takes the cheapest of its lines.
@@ -67,11 +67,11 @@ def bucketed(lines: Lines, volume: NDArray[np.float64] | float) -> NDArray[np.fl
     return seconds(lines, np.maximum(sizes, BUCKET)) * np.minimum(sizes / BUCKET, 1.0)
 
 
-def padded(found: Sequence[Lines]) -> Lines:
+def padded(sets: Sequence[Lines]) -> Lines:
     """[sets, algorithms, 2]: the last line again in sets that have fewer."""
-    most = max(map(len, found), default=1)
-    padding = [(*lines, *[lines[-1]] * (most - len(lines))) for lines in found]
-    return np.array(padding, np.float64).reshape(len(found), most, 2)
+    most = max(map(len, sets), default=1)
+    padding = [(*lines, *[lines[-1]] * (most - len(lines))) for lines in sets]
+    return np.array(padding, np.float64).reshape(len(sets), most, 2)
 
 
 def _by_levels(stages: Sequence[Sequence[Hop]]) -> Iterator[tuple[float, float]]:
@@ -128,8 +128,8 @@ def _stages(hops: Sequence[Hop]) -> Iterator[list[Sequence[Hop]]]:
 
 def _useful(lines: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The lines with less for each byte than any that begins lower."""
-    found: list[tuple[float, float]] = []
+    useful: list[tuple[float, float]] = []
     for fixed, slope in sorted(set(lines)):
-        if not found or slope < found[-1][1]:
-            found.append((fixed, slope))
-    return found
+        if not useful or slope < useful[-1][1]:
+            useful.append((fixed, slope))
+    return useful

@@ -1,4 +1,4 @@
-"""What computations and transfers cost on a machine.
+"""The cost model: seconds of computations and transfers on a machine.
 
 A task takes what ``search.cost.efficiency`` says of its arithmetic and memory traffic, on the
 slowest of its devices. A message of b bytes takes alpha + b / beta; ``search.cost.collectives`` has
@@ -7,7 +7,6 @@ all_reduce and its kin.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,13 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from pcg.graph.graph import Node, Signature
 from pcg.machine import Device, DType, Link, Machine
+from pcg.memo import Memo, remembered
+from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
-from pcg.placement.transfer import Transfer
+from pcg.placement.schedule import Reshard, Schedule
+from pcg.placement.transfer import Groups, Transfer
 from pcg.placement.view import MachineView
 from pcg.plan.training import Optimizer, update_bytes
 from pcg.readings.kind import WorkKind, kind_of
-from pcg.readings.saved import differentiated
 from pcg.readings.work import work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
@@ -64,10 +64,6 @@ def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Du
     return Duration(devices, np.array(tuple(seconds), np.float64)) if devices.size else NOTHING
 
 
-Groups = tuple[tuple[int, ...], ...]
-"""Devices that communicate with each other; no device is in two."""
-
-
 class Exchanged(NamedTuple):
     """The gradient of a weight's piece: its bytes, and the groups of devices among which such
     gradients are added up."""
@@ -95,13 +91,8 @@ class CostModel:
         self.dtype: DType = dtype
         self.itemsize = ITEMSIZE[dtype]
         self.speed: Speed = standard() if speed is None else speed
-        self._compute: dict[object, tuple[float, float]] = {}
-        self._computations: dict[_OnDevices, tuple[Duration, Duration]] = {}
-        self._transfers: dict[Transfer, Duration] = {}
-        self._homes: dict[tuple[Layout, int | None], tuple[Duration, Duration]] = {}
-        self._exchanged: dict[Layout, Exchanged] = {}
-        self._links: dict[tuple[int, ...], Link] = {}
-        self._collectives: dict[tuple[int, ...], tuple[Lines, Lines]] = {}
+        self._tasks = Memo[tuple[Signature, frozenset[int], int], tuple[float, float]]()
+        self._computations = Memo[_OnDevices, tuple[Duration, Duration]]()
 
     def compute_seconds(
         self, node: Node, needs: frozenset[int], view: MachineView | None = None
@@ -118,21 +109,23 @@ class CostModel:
         return max(forward for forward, _ in each), max(backward for _, backward in each)
 
     def _on(self, node: Node, needs: frozenset[int], device: Device) -> tuple[float, float]:
-        key = (node.signature, needs, id(device))
-        found = self._compute.get(key)
-        if found is None:
-            done, kind = work(node, needs, self.itemsize), kind_of(node)
-            forward = self.kernel_seconds(
-                kind, device, done.flops_forward, done.bytes_forward, done.kernels_forward
-            )
-            backward = self.kernel_seconds(
-                kind, device, done.flops_backward, done.bytes_backward, done.kernels_backward
-            )
-            slope = self.kernel_seconds(
-                "pointwise", device, done.flops_slope, done.bytes_slope, done.kernels_slope
-            )
-            found = self._compute[key] = (float(forward), float(backward + slope))
-        return found
+        key = node.signature, needs, id(device)
+        return self._tasks.get(key, lambda: self._task_seconds(node, needs, device))
+
+    def _task_seconds(
+        self, node: Node, needs: frozenset[int], device: Device
+    ) -> tuple[float, float]:
+        done, kind = work(node, needs, self.itemsize), kind_of(node)
+        forward = self.kernel_seconds(
+            kind, device, done.flops_forward, done.bytes_forward, done.kernels_forward
+        )
+        backward = self.kernel_seconds(
+            kind, device, done.flops_backward, done.bytes_backward, done.kernels_backward
+        )
+        slope = self.kernel_seconds(
+            "pointwise", device, done.flops_slope, done.bytes_slope, done.kernels_slope
+        )
+        return float(forward), float(backward + slope)
 
     def kernel_seconds(
         self, kind: WorkKind, device: Device, flops: ArrayLike, moved: ArrayLike, kernels: int
@@ -148,13 +141,15 @@ class CostModel:
         self, node: Node, needs: frozenset[int], view: MachineView
     ) -> tuple[Duration, Duration]:
         """The tasks of an operator on the devices of a view, forward and backward."""
-        found = self._computations.get((node.signature, needs, view))
-        if found is None:
-            forward, backward = self.compute_seconds(node, needs, view)
-            devices = [view.devices]
-            found = (_duration(devices, [forward]), _duration(devices, [backward]))
-            self._computations[node.signature, needs, view] = found
-        return found
+        key = node.signature, needs, view
+        return self._computations.get(key, lambda: self._computation(node, needs, view))
+
+    def _computation(
+        self, node: Node, needs: frozenset[int], view: MachineView
+    ) -> tuple[Duration, Duration]:
+        forward, backward = self.compute_seconds(node, needs, view)
+        devices = [view.devices]
+        return _duration(devices, [forward]), _duration(devices, [backward])
 
     def with_sums(self, back: Duration, made: Iterable[Layout], parts: Iterable[int]) -> Duration:
         """The backward pass of what makes tensors of these layouts, once the gradients that come
@@ -179,51 +174,36 @@ class CostModel:
         kind = self.machine.device_at(device)
         return float(self.kernel_seconds(work, kind, 0, moved, 1))
 
+    @remembered
     def movement(self, transfer: Transfer) -> Duration:
         """Who takes part in a transfer, and for how long; its adjoint is the same."""
-        found = self._transfers.get(transfer)
-        if found is None:
-            found = self._transfers[transfer] = self._movement(transfer)
-        return found
-
-    def _movement(self, transfer: Transfer) -> Duration:
+        groups = transfer.groups or ()
+        before, after = (
+            prod(layout.type.block) * self.itemsize for layout in (transfer.source, transfer.target)
+        )
         match transfer.kind:
             case "none":
                 return NOTHING
             case "all_reduce":
-                assert transfer.groups is not None
-                block = prod(transfer.source.type.block) * self.itemsize
-                return _duration(
-                    transfer.groups, (self._all_reduce(group, block) for group in transfer.groups)
-                )
+                return _duration(groups, (self._all_reduce(group, before) for group in groups))
+            case "all_gather":
+                return _duration(groups, (self._ring(group, after) for group in groups))
+            case "reduce_scatter":
+                return _duration(groups, (self._ring(group, before) for group in groups))
             case "local":
                 return self._copies(transfer)
             case "messages":
-                return self._collective(transfer) or self._messages(transfer)
+                return self._messages(transfer)
 
-    def _collective(self, transfer: Transfer) -> Duration | None:
-        """An all_gather or reduce_scatter; None for any other transfer."""
-        if (groups := transfer.gathers) is not None:
-            block = prod(transfer.target.type.block) * self.itemsize
-        elif (groups := transfer.scatters) is not None:
-            block = prod(transfer.source.type.block) * self.itemsize
-        else:
-            return None
-        return _duration(groups, (self._ring(group, block) for group in groups))
-
+    @remembered
     def _link(self, devices: tuple[int, ...]) -> Link:
-        found = self._links.get(devices)
-        if found is None:
-            found = self._links[devices] = self.machine.group_link(devices)
-        return found
+        return self.machine.group_link(devices)
 
+    @remembered
     def _lines(self, group: tuple[int, ...]) -> tuple[Lines, Lines]:
         """A pass along a ring, and an all_reduce, in a group."""
-        found = self._collectives.get(group)
-        if found is None:
-            hops = self.machine.hops(group)
-            found = self._collectives[group] = (ring(hops), all_reduce(hops))
-        return found
+        hops = self.machine.hops(group)
+        return ring(hops), all_reduce(hops)
 
     def _ring(self, group: tuple[int, ...], volume: int) -> float:
         """Seconds of an all_gather or reduce_scatter of a volume in bytes, on a device that has
@@ -267,15 +247,13 @@ class CostModel:
             busy += np.maximum(*way)
         return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
 
+    @remembered
     def exchanged(self, home: Layout) -> Exchanged:
         """What is exchanged of a weight's gradient."""
-        found = self._exchanged.get(home)
-        if found is None:
-            groups = tuple(group for group in home.holders.values() if len(group) > 1)
-            block = prod(home.type.block) * self.itemsize
-            found = self._exchanged[home] = Exchanged(block, groups)
-        return found
+        groups = tuple(group for group in home.holders.values() if len(group) > 1)
+        return Exchanged(prod(home.type.block) * self.itemsize, groups)
 
+    @remembered
     def weight(self, home: Layout, together: int | None = None) -> tuple[Duration, Duration]:
         """The all_reduce of a weight's gradient over the holders of each piece, and its update.
 
@@ -283,16 +261,12 @@ class CostModel:
         it takes its part; by default a buffer that others fill up. An update reads the piece, its
         gradient and the optimizer's states, and writes the piece and the states.
         """
-        found = self._homes.get((home, together))
-        if found is None:
-            block, groups = self.exchanged(home)
-            lines = [self._lines(group)[1] for group in groups]
-            sync = _duration(groups, (_part(found, block, together) for found in lines))
-            moved = prod(home.type.block) * update_bytes(self.itemsize, self.optimizer)
-            updates = (self._streamed(device, moved, "update") for device in home.devices)
-            update = _duration(((device,) for device in home.devices), updates)
-            found = self._homes[home, together] = (sync, update)
-        return found
+        block, groups = self.exchanged(home)
+        parts = [_part(self._lines(group)[1], block, together) for group in groups]
+        moved = prod(home.type.block) * update_bytes(self.itemsize, self.optimizer)
+        updates = (self._streamed(device, moved, "update") for device in home.devices)
+        own = ((device,) for device in home.devices)
+        return _duration(groups, parts), _duration(own, updates)
 
 
 def _part(lines: Lines, block: int, together: int | None) -> float:
@@ -300,77 +274,6 @@ def _part(lines: Lines, block: int, together: int | None) -> float:
     if together is None:
         return float(bucketed(lines, block))
     return float(seconds(lines, together)) * block / together
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What back-propagation through a schedule computes."""
-
-    steps: tuple[frozenset[int] | None, ...]
-    """For each step, None if no gradient passes through it, else the operands of a computation
-    that need one."""
-    weights: tuple[Node, ...]
-    """The weights that get a gradient."""
-    joining: int | None
-    """The step that only puts the loss together, if there is one: nothing moves back there, for
-    every part of the loss has the gradient 1 anyway."""
-    parts: Mapping[Slot, int]
-    """How many gradients of a tensor come back from what reads it, to be added up."""
-
-
-def gradients(schedule: Schedule) -> Gradients:
-    """Find the steps that gradients pass through: on the way from a weight to the loss.
-
-    The loss is the first output if that is a number; a part of a model has none, and gradients
-    enter at all its outputs.
-    """
-    wanted = _needing(schedule)
-    first = schedule.outputs[0]
-    live: set[Slot] = set(schedule.outputs if first.value.type.rank else (first,))
-    found: list[frozenset[int] | None] = []
-    weights: list[Node] = []
-    read: set[Slot] = set()
-    parts: Counter[Slot] = Counter()
-    joining: int | None = None
-    for number in range(len(schedule.steps) - 1, -1, -1):
-        step = schedule.steps[number]
-        needs: frozenset[int] | None = None
-        match step:
-            case Load(slot):
-                if slot in live and slot.value.node.leaf.kind == "weight":
-                    weights.append(slot.value.node)
-            case Reshard(source, target):
-                if target in live and source.value.node in wanted:
-                    live.add(source)
-                    parts[source] += 1
-                    needs = frozenset()
-                    if target == first and not first.value.type.rank and first not in read:
-                        joining = number
-                    read.add(source)
-            case Compute():
-                if step.node in wanted and not live.isdisjoint(step.results):
-                    live.update(step.operands)
-                    read.update(step.operands)
-                    needs = frozenset(
-                        i for i, slot in enumerate(step.operands) if slot.value.node in wanted
-                    )
-                    parts.update(step.operands[i] for i in needs & differentiated(step.node))
-        found.append(needs)
-    return Gradients(tuple(reversed(found)), tuple(reversed(weights)), joining, parts)
-
-
-def _needing(schedule: Schedule) -> set[Node]:
-    """The leaves and operators whose outputs depend on a weight (or on the rest of a model)."""
-    found: set[Node] = set()
-    for step in schedule.steps:
-        match step:
-            case Load(slot) if slot.value.node.leaf.kind != "input":
-                found.add(slot.value.node)
-            case Compute() if any(slot.value.node in found for slot in step.operands):
-                found.add(step.node)
-            case _:
-                pass
-    return found
 
 
 def communication_elements(schedule: Schedule) -> int:

@@ -1,4 +1,4 @@
-"""How a graph was arrived at, step by step, in a form that others can follow.
+"""Derivations: the rule applications that led to a graph, in a form that an audit can follow.
 
 A step names the values that it concerns by ids that stay what they are
 (``pcg.plan.derivation.Application``), so that following it takes no longer than the rule is large.
@@ -76,8 +76,8 @@ class Scribe:
         )
         nodes = _instances(rule, applied.made)
         for operator, node in enumerate(nodes[pattern] for pattern in rule.created):
-            for port in range(len(node.types)):
-                self.ids[node.value(port)] = made_id(number, operator, port)
+            for value in node.outputs:
+                self.ids[value] = made_id(number, operator, value.port)
 
     def rename(self, same: Mapping[Value, Value]) -> None:
         """Note that values have become others by what was replaced in what they are made of."""
@@ -87,8 +87,7 @@ class Scribe:
         """Note that a rule was applied to a graph all of whose values are known. The graph
         afterwards."""
         replaced = applied.replaced
-        values = [n.value(p) for n in graph.nodes for p in range(len(n.types))]
-        kept = [value for value in values if value not in replaced]
+        kept = [v for node in graph.nodes for v in node.outputs if v not in replaced]
         before = [self.ids[value] for value in kept]
         self.write(applied)
         images = zip(before, kept, rebuild(tuple(kept), replaced), strict=True)
@@ -107,15 +106,15 @@ def _numbers(match: Match) -> dict[str, Symbol]:
 
 def _instances(rule: Rule, made: tuple[Value, ...]) -> dict[Node, Node]:
     """The operators that those of the right side have become."""
-    found: dict[Node, Node] = {}
+    instances: dict[Node, Node] = {}
     pending = [(a.node, b.node) for a, b in zip(rule.right, made, strict=True)]
     while pending:
         pattern, node = pending.pop()
-        if pattern not in found and not isinstance(pattern.call, Leaf):
-            found[pattern] = node
+        if pattern not in instances and not isinstance(pattern.call, Leaf):
+            instances[pattern] = node
             inputs = zip(pattern.inputs, node.inputs, strict=True)
             pending += [(a.node, b.node) for a, b in inputs]
-    return found
+    return instances
 
 
 @lru_cache(maxsize=1 << 12)

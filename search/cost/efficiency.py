@@ -1,4 +1,4 @@
-"""How long a device is busy with operators: a roofline with efficiency curves, or a profile.
+"""Seconds of operators on a device: by a roofline with efficiency curves, or by a profile.
 
 The roofline (Williams, Waterman and Patterson, CACM 2009) is the limit for large operators, up to a
 fraction of both peaks; ``efficiency.toml`` has the curves and where they come from.
@@ -88,8 +88,8 @@ PLAIN = Roofline({})
 @lru_cache(maxsize=1)
 def standard() -> Roofline:
     """The curves that come with Unity."""
-    found = read_toml(_FILE, CurvesFile).curves
-    return Roofline({(curve.device, curve.bound): curve for curve in found})
+    curves = read_toml(_FILE, CurvesFile).curves
+    return Roofline({(curve.device, curve.bound): curve for curve in curves})
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,11 @@ class Measured:
         if points is None or device != self.device:
             return self.otherwise.seconds(kind, device, dtype, flops, moved)
         if kind != "contraction":
-            found, known = _interpolated(points, moved), self.profile.series("function", dtype)
-            return found if known is None else np.maximum(found, _interpolated(known, flops))
-        found = _interpolated(points, flops)
+            measured, known = _interpolated(points, moved), self.profile.series("function", dtype)
+            return measured if known is None else np.maximum(measured, _interpolated(known, flops))
+        measured = _interpolated(points, flops)
         copied = self.profile.series("pointwise", dtype)
-        return found if copied is None else np.maximum(found, _interpolated(copied, moved))
+        return measured if copied is None else np.maximum(measured, _interpolated(copied, moved))
 
 
 def _interpolated(points: tuple[Point, ...], size: ArrayLike) -> Array:

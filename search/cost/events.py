@@ -1,4 +1,4 @@
-"""What a device does when: the events of a simulated step, and how much communication is hidden."""
+"""The timeline of a device: events of a simulated step, and how much communication is hidden."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from search.cost.cost import Duration
-from search.cost.simulate import Run
+from search.cost.simulate import TimedTasks
 from search.cost.tasks import COMMUNICATE, COMPUTE, Task
 
 
@@ -49,7 +49,7 @@ class Usage:
         return self.computing + self.exposed
 
 
-def events(run: Run, device: int) -> Iterator[Event]:
+def events(run: TimedTasks, device: int) -> Iterator[Event]:
     """What a device takes part in, in the order of issue."""
     for task, start in zip(run.tasks, run.starts, strict=True):
         group = group_of(task.duration, device)
@@ -58,12 +58,12 @@ def events(run: Run, device: int) -> Iterator[Event]:
             yield Event(task, begin, float(task.duration.seconds[group]))
 
 
-def usage(run: Run, device: int) -> Usage:
+def usage(run: TimedTasks, device: int) -> Usage:
     """How a device spends the step."""
     streams: tuple[list[Event], list[Event]] = ([], [])
     for event in events(run, device):
         streams[event.task.stream].append(event)
-    computing, communicating = (sum(e.seconds for e in found) for found in streams)
+    computing, communicating = (sum(e.seconds for e in own) for own in streams)
     hidden = sum(overlaps(streams[COMMUNICATE], streams[COMPUTE]))
     return Usage(device, computing, communicating, hidden)
 
@@ -71,7 +71,7 @@ def usage(run: Run, device: int) -> Usage:
 def overlaps(these: Sequence[Event], others: Sequence[Event]) -> list[float]:
     """For each of some events, how long others go on meanwhile; both are in order, and those of
     one list do not overlap."""
-    found: list[float] = []
+    overlapping: list[float] = []
     first = 0
     for event in these:
         while first < len(others) and others[first].end <= event.start:
@@ -80,11 +80,11 @@ def overlaps(these: Sequence[Event], others: Sequence[Event]) -> list[float]:
         while at < len(others) and others[at].start < event.end:
             total += min(event.end, others[at].end) - max(event.start, others[at].start)
             at += 1
-        found.append(total)
-    return found
+        overlapping.append(total)
+    return overlapping
 
 
-def exposures(run: Run, device: int, phase: int) -> dict[int, float]:
+def exposures(run: TimedTasks, device: int, phase: int) -> dict[int, float]:
     """For the communication of a phase that a device takes part in, by number of what it is of:
     which part of it is not hidden behind what the device computes."""
     mine = list(events(run, device))
@@ -100,10 +100,10 @@ def exposures(run: Run, device: int, phase: int) -> dict[int, float]:
 @lru_cache(maxsize=65536)
 def group_of(duration: Duration, device: int) -> int | None:
     """The number of the group that a device is in, if it is in one."""
-    found = np.flatnonzero((duration.groups == device).any(axis=1))
-    return int(found[0]) if len(found) else None
+    groups = np.flatnonzero((duration.groups == device).any(axis=1))
+    return int(groups[0]) if len(groups) else None
 
 
-def busiest(run: Run, devices: Iterable[int]) -> Usage:
+def busiest(run: TimedTasks, devices: Iterable[int]) -> Usage:
     """The device that is busy for longest, the first of them if there are several."""
-    return max((usage(run, device) for device in devices), key=lambda found: found.busy)
+    return max((usage(run, device) for device in devices), key=lambda used: used.busy)

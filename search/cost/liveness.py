@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeVar
 
+from pcg.graph.components import components
 from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
 from pcg.readings.saved import Reads, back_reads, is_pointwise, view_of
 from pcg.readings.work import gradient_nodes
-from search.cost.cost import gradients
 
 LONGEST = 8
 """Operators in a row that are recomputed from what is held, at most."""
@@ -66,45 +67,48 @@ def chosen(
     """One of the ways in which each step may be taken back, by what it reads: one that reads what
     is held anyway, else the smallest."""
     held = {key for ways in options if len(ways) == 1 for key in ways[0]}
-    found: list[frozenset[Key]] = [frozenset()] * len(options)
+    reads: list[frozenset[Key]] = [frozenset()] * len(options)
     for i in range(len(options) - 1, -1, -1):
         ways = options[i]
         if ways:
-            found[i] = min(ways, key=lambda way: sum(size(key) for key in way if key not in held))
-            held |= found[i]
-    return found
+            reads[i] = min(ways, key=lambda way: sum(size(key) for key in way if key not in held))
+            held |= reads[i]
+    return reads
 
 
 def saved_positions(graph: Graph) -> dict[Node, Reads]:
     """For an uncut graph: the operands and outputs of each operator that are held because
     back-propagation reads them; what several read is listed once, at its first reader."""
     trained = gradient_nodes(graph)
-    nodes = [node for node in graph.nodes if not node.is_leaf]
+    nodes = graph.operators
     roots: dict[Value, Value] = {}
     ways: list[list[frozenset[Value]]] = []
     places: dict[Value, tuple[Node, Reads]] = {}
     for node in nodes:
         operands = [roots.get(value, value) for value in node.inputs]
-        shown = [view_of(node, port) for port in range(len(node.types))]
-        for port, of in enumerate(shown):
-            roots[node.value(port)] = node.value(port) if of is None else operands[of]
+        for value in node.outputs:
+            of = view_of(node, value.port)
+            roots[value] = value if of is None else operands[of]
         needs = frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
-        own = [_keys(reads, operands, _outputs(node, roots)) for reads in back_reads(node, needs)]
+        own = [
+            _keys(reads, operands, [roots[value] for value in node.outputs])
+            for reads in back_reads(node, needs)
+        ]
         ways.append(own if needs else [])
     for node, read in zip(nodes, chosen(ways, lambda value: value.type.elements), strict=True):
         for value in read:
-            if value.node.is_leaf and value.node.leaf.kind == "weight":
+            if value.node.is_weight:
                 continue
             place = _reader(node, value, roots)
             known = places.get(value)
             # A reader downstream holds it in the layout in which it wants it.
             if known is None or known[1].outputs:
                 places[value] = place
-    found: dict[Node, Reads] = {}
+    saved: dict[Node, Reads] = {}
     for node, reads in places.values():
-        known = found.get(node, Reads())
-        found[node] = Reads(known.operands | reads.operands, known.outputs | reads.outputs)
-    return found
+        known = saved.get(node, Reads())
+        saved[node] = Reads(known.operands | reads.operands, known.outputs | reads.outputs)
+    return saved
 
 
 def _reader(node: Node, value: Value, roots: Mapping[Value, Value]) -> tuple[Node, Reads]:
@@ -115,10 +119,6 @@ def _reader(node: Node, value: Value, roots: Mapping[Value, Value]) -> tuple[Nod
         if roots.get(operand, operand) == value and (whole or value.node.is_leaf):
             return node, Reads(frozenset({i}))
     return value.node, Reads(outputs=frozenset({value.port}))
-
-
-def _outputs(node: Node, roots: Mapping[Value, Value]) -> list[Value]:
-    return [roots[node.value(port)] for port in range(len(node.types))]
 
 
 def _keys(reads: Reads, operands: Sequence[Key], outputs: Sequence[Key]) -> frozenset[Key]:
@@ -204,7 +204,7 @@ class _Reader:
 
     def run(self) -> Liveness:
         for i, step in enumerate(self.steps):
-            for slot in _operands(step):
+            for slot in step.operands:
                 self.last[self.root(slot)] = i
         for slot in self.schedule.outputs:
             self.last[self.root(slot)] = self.end
@@ -262,14 +262,14 @@ class _Reader:
             begin = self.end - 1 - i
             if slot not in self.static:
                 made.append(Life(slot.layout, begin, self.end - 1 - self.maker[slot]))
-            elif slot.value.node.leaf.kind == "weight":
+            elif slot.value.node.is_weight:
                 end = self.end - 1 - complete[slot] if is_shared(slot.layout) else self.end
                 of_weights.append(Life(slot.layout, begin, end))
         return made, of_weights
 
     def worth_recomputing(self) -> frozenset[Node]:
         depth: dict[int, int] = {}
-        leader: dict[int, int] = {}
+        beside: dict[int, list[int]] = {}
         for i, step in enumerate(self.steps):
             if not isinstance(step, Compute) or not is_pointwise(step.node):
                 continue
@@ -278,21 +278,23 @@ class _Reader:
             before = [made for slot in step.operands if (made := self._made(slot)) in depth]
             if max((depth[made] for made in before), default=0) < LONGEST:
                 depth[i] = 1 + max((depth[made] for made in before), default=0)
-                leader[i] = i
+                beside[i] = before
                 for made in before:
-                    leader = _joined(leader, made, i)
+                    beside[made].append(i)
+        chains = components(list(depth), beside.__getitem__)
+        leader = {i: chain[0] for chain in chains for i in chain}
         read = {slot for slots in self.reads for slot in slots}
         gain: dict[int, int] = dict.fromkeys(leader.values(), 0)
         wanted = {i for slot in read if (i := self.maker[slot]) in depth}
         for i in sorted(depth, reverse=True):
             if i in wanted:
                 wanted.update(
-                    made for slot in self._sources(i) if (made := self._made(slot)) in depth
+                    made for slot in self.steps[i].operands if (made := self._made(slot)) in depth
                 )
         held: set[Slot] = set()
         for i in wanted:
             gain[leader[i]] += sum(self._size(s) for s in self._results_of(i) if s in read)
-            for slot in map(self.root, self._sources(i)):
+            for slot in map(self.root, self.steps[i].operands):
                 if self.maker[slot] not in depth and slot not in read and slot not in held:
                     held.add(slot)
                     gain[leader[i]] -= self._size(slot)
@@ -300,9 +302,6 @@ class _Reader:
 
     def _made(self, slot: Slot) -> int:
         return self.maker[self.root(slot)]
-
-    def _sources(self, i: int) -> tuple[Slot, ...]:
-        return _operands(self.steps[i])
 
     def _results_of(self, i: int) -> list[Slot]:
         step = self.steps[i]
@@ -312,23 +311,3 @@ class _Reader:
         step = self.steps[i]
         assert isinstance(step, Compute)
         return step.node
-
-
-def _operands(step: object) -> tuple[Slot, ...]:
-    match step:
-        case Compute():
-            return step.operands
-        case Reshard():
-            return (step.source,)
-        case _:
-            return ()
-
-
-def _joined(leader: dict[int, int], a: int, b: int) -> dict[int, int]:
-    """The groups with those of two members made one."""
-    old, new = leader[b], leader[a]
-    if old != new:
-        for member, known in leader.items():
-            if known == old:
-                leader[member] = new
-    return leader

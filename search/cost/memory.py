@@ -1,4 +1,4 @@
-"""How much memory a plan takes on each device, and what it is taken by.
+"""Memory of a plan: bytes on its fullest device, by what takes them.
 
 Weights, what the optimizer keeps of them, and the buffers in which several devices add gradients up
 are there for the whole step; all other tensors come and go (``search.cost.liveness``). What counts
@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph.graph import Node
+from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Schedule
 from pcg.plan.training import STATE_BYTES, STATES, Optimizer
-from search.cost.cost import gradients
 from search.cost.liveness import Life, is_shared, liveness
 
 Bytes = NDArray[np.int64]
@@ -53,8 +53,8 @@ def peak_memory(
 ) -> Memory:
     """What training by a schedule takes, with the results of ``remade`` recomputed in the backward
     pass. ``itemsize``: bytes an element."""
-    found = liveness(schedule, remade)
-    layouts = [*schedule.homes.values(), *(life.layout for life in found.lifetimes)]
+    living = liveness(schedule, remade)
+    layouts = [*schedule.homes.values(), *(life.layout for life in living.lifetimes)]
     devices = 1 + max((layout.devices[-1] for layout in layouts), default=0)
     parameters, grads, states = (np.zeros(devices, np.int64) for _ in range(3))
     trained = set(gradients(schedule).weights)
@@ -64,8 +64,8 @@ def peak_memory(
         if node in trained:
             grads[_devices(layout)] += block * itemsize * is_shared(layout)
             states[_devices(layout)] += block * STATES[optimizer] * STATE_BYTES
-    activations = _held(found.lifetimes, found.end, devices, itemsize)
-    growing = _held(found.gradients, found.end, devices, itemsize)
+    activations = _held(living.lifetimes, living.end, devices, itemsize)
+    growing = _held(living.gradients, living.end, devices, itemsize)
     at = (activations + growing).argmax(axis=0)
     every = np.arange(devices)
     kinds = (parameters, grads + growing[at, every], states, activations[at, every])

@@ -1,4 +1,4 @@
-"""What planners are asked for: a plan, and what the search for it did."""
+"""The interface of planners: a plan with a report on the search for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ interrupted."""
 
 
 @dataclass(frozen=True)
-class Report:
+class SearchReport:
     """What a search did: strategies of all operators, plans that were simulated, why it stopped,
     seconds by phase, and how many prices were known from alike operators and plans."""
 
@@ -29,12 +29,12 @@ class Report:
     def seconds(self) -> float:
         return sum(self.phases.values())
 
-    def then(self, other: Report) -> Report:
+    def then(self, other: SearchReport) -> SearchReport:
         """Of two searches, one after the other."""
         phases = dict(self.phases)
         for phase, seconds in other.phases.items():
             phases[phase] = phases.get(phase, 0.0) + seconds
-        return Report(
+        return SearchReport(
             self.strategies + other.strategies,
             self.simulated + other.simulated,
             other.stop,
@@ -46,7 +46,7 @@ class Report:
 @dataclass(frozen=True)
 class Planned:
     plan: Plan
-    report: Report
+    report: SearchReport
     seconds: float
     """That the search took."""
     data_parallel_seconds: float | None = None

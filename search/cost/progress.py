@@ -1,4 +1,4 @@
-"""What a search tells of itself while it goes on."""
+"""The progress of a search: its status for an observer, and the seconds of its phases."""
 
 from __future__ import annotations
 
@@ -84,6 +84,6 @@ class Phases:
         if self.has_plan and self.is_over:
             raise OutOfTime
         start = perf_counter()
-        found = work()
+        result = work()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + perf_counter() - start
-        return found
+        return result

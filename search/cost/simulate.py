@@ -1,5 +1,4 @@
-"""The time of one training step, by an event-driven simulation of its tasks
-(``search.cost.tasks``).
+"""Event-driven simulation of a training step: when each of its tasks (``tasks``) runs.
 
 A task starts when all that it uses is done and the streams of all its devices are free, in the
 order of issue, so communication overlaps with computation as far as neither waits for the other:
@@ -66,7 +65,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class Run:
+class TimedTasks:
     """Tasks with their times."""
 
     tasks: Sequence[Task]
@@ -94,7 +93,7 @@ def simulate(schedule: Schedule, cost: CostModel, *, overlap: bool = True) -> Si
     return run(issued, cost.machine.devices).simulation
 
 
-def recomputing(schedule: Schedule, cost: CostModel, remade: Collection[Node]) -> Run:
+def recomputing(schedule: Schedule, cost: CostModel, remade: Collection[Node]) -> TimedTasks:
     """Run a schedule in which the results of ``remade`` are recomputed in the backward pass."""
     recomputed = liveness(schedule, remade).recomputed
     return run(tasks(program(schedule, cost, recomputed)), cost.machine.devices)
@@ -105,7 +104,7 @@ def price(given: Program, devices: int, *, overlap: bool = True) -> Simulation:
     return run(tasks(given, overlap=overlap), devices).simulation
 
 
-def run(issued: Sequence[Task], devices: int, before: Run | None = None) -> Run:
+def run(issued: Sequence[Task], devices: int, before: TimedTasks | None = None) -> TimedTasks:
     """Run tasks in the order of issue.
 
     ``before``: a run on as many devices, from which the times of the first tasks are taken as far
@@ -128,7 +127,7 @@ def run(issued: Sequence[Task], devices: int, before: Run | None = None) -> Run:
             clocks.keep()
         clocks.advance(issued[number])
     clocks.keep()
-    return Run(issued, clocks.starts, clocks.ready, clocks.states)
+    return TimedTasks(issued, clocks.starts, clocks.ready, clocks.states)
 
 
 class Clocks:
@@ -187,9 +186,9 @@ class Clocks:
         self, times: Times, groups: NDArray[np.intp], each: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """The times, with those of the groups set."""
-        found = times.copy() if isinstance(times, np.ndarray) else np.full(self._devices, times)
-        found[groups] = each[:, None]
-        return found
+        changed = times.copy() if isinstance(times, np.ndarray) else np.full(self._devices, times)
+        changed[groups] = each[:, None]
+        return changed
 
 
 def _at(times: Times, groups: NDArray[np.intp]) -> Times:
@@ -198,13 +197,22 @@ def _at(times: Times, groups: NDArray[np.intp]) -> Times:
 
 
 def _latest(times: Sequence[Times]) -> Times:
-    found = times[0]
+    latest = times[0]
     for other in times[1:]:
-        if isinstance(found, np.ndarray) or isinstance(other, np.ndarray):
-            found = np.maximum(found, other)
+        if isinstance(latest, np.ndarray) or isinstance(other, np.ndarray):
+            latest = np.maximum(latest, other)
         else:
-            found = max(found, other)
-    return found
+            latest = max(latest, other)
+    return latest
 
 
-__all__ = ["COMMUNICATE", "COMPUTE", "Clocks", "Run", "Simulation", "price", "run", "simulate"]
+__all__ = [
+    "COMMUNICATE",
+    "COMPUTE",
+    "Clocks",
+    "Simulation",
+    "TimedTasks",
+    "price",
+    "run",
+    "simulate",
+]

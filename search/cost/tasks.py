@@ -19,21 +19,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
+from pcg.placement.backward import Gradients, gradients
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot, Step
+from pcg.placement.transfer import Groups, transfer
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from search.cost.collectives import BUCKET, FULL
-from search.cost.cost import NOTHING, CostModel, Duration, Exchanged, Groups, gradients
+from search.cost.cost import NOTHING, CostModel, Duration, Exchanged
+from search.cost.slices import one_slice
 
 FORWARD, BACKWARD, SYNC, UPDATE, RECOMPUTE = range(5)
 """The phases of a step; what is recomputed belongs to the backward pass."""
 PHASES = ("forward", "backward", "sync", "update", "recompute")
 
 
-class Step(NamedTuple):
-    """A step of a schedule, with its backward pass."""
+class ProgramStep(NamedTuple):
+    """A step of a program, with its backward pass."""
 
     forward: Duration
     backward: Duration
@@ -50,7 +54,7 @@ class Step(NamedTuple):
 class Program(NamedTuple):
     """A schedule as durations."""
 
-    steps: Sequence[Step]
+    steps: Sequence[ProgramStep]
     """In the order of forward."""
     weights: Sequence[tuple[Duration, Duration]]
     """All_reduce and update of every weight that has a gradient."""
@@ -72,47 +76,83 @@ class Task(NamedTuple):
     """Whether devices that take no part have the result as soon as they have what is moved."""
 
 
+class TimedStep(NamedTuple):
+    """A step of a schedule with what it takes."""
+
+    step: Compute | Reshard
+    forward: Duration
+    backward: Duration
+    """NOTHING where no gradient passes."""
+    repeated: bool = False
+    """Whether it is done for every slice of the batch."""
+
+
 def program(
     schedule: Schedule, cost: CostModel, recomputed: Mapping[int, tuple[int, ...]] | None = None
 ) -> Program:
     """The durations of a schedule. ``recomputed``: by the number of a step (loads count), those
     that are computed once more before its backward pass."""
     passed = gradients(schedule)
-    homes = {Slot(n.value(), schedule.homes[n]): i for i, n in enumerate(passed.weights)}
-    made: dict[Slot, int] = {}
-    position: dict[int, int] = {}
-    steps: list[Step] = []
+    steps = schedule.steps
+    place = {at: i for i, at in enumerate(at for at, s in enumerate(steps) if not _is_load(s))}
+    remade = {place[at]: tuple(place[i] for i in own) for at, own in (recomputed or {}).items()}
+    homes = [Slot(node.value(), schedule.homes[node]) for node in passed.weights]
+    return linked(timed_steps(schedule, passed, cost), homes, cost, remade)
+
+
+def timed_steps(
+    schedule: Schedule, passed: Gradients, cost: CostModel, *, by_slice: bool = False
+) -> list[TimedStep]:
+    """What the steps of a schedule take, loads left out. ``by_slice``: those that work on slices of
+    the batch are timed for one slice."""
+    timed: list[TimedStep] = []
     for at, (step, needs) in enumerate(zip(schedule.steps, passed.steps, strict=True)):
         if isinstance(step, Load):
             continue
-        trained = needs is not None and at != passed.joining
         if isinstance(step, Compute):
-            forward, backward = cost.computation(step.node, needs or frozenset(), step.view)
-            sources, results = step.operands, step.results
+            node, repeated = one_slice(step.node) if by_slice else (step.node, False)
+            forward, backward = cost.computation(node, needs or frozenset(), step.view)
         else:
-            forward = backward = cost.movement(step.transfer)
-            sources, results = (step.source,), (step.target,)
-        layouts, parts = [r.layout for r in results], [passed.parts.get(r, 0) for r in results]
-        backward = cost.with_sums(backward, layouts, parts)
-        reads = tuple(dict.fromkeys(made[slot] for slot in sources if slot in made))
-        weights = tuple(sorted({homes[slot] for slot in sources if slot in homes}))
-        position[at] = len(steps)
-        remade = tuple(position[i] for i in recomputed.get(at, ())) if recomputed else ()
-        made.update(dict.fromkeys(results, len(steps)))
-        steps.append(
-            Step(
-                forward,
-                backward if trained else NOTHING,
-                reads,
-                weights if trained else (),
-                isinstance(step, Reshard),
-                remade,
-            )
-        )
-    return with_weights(steps, [schedule.homes[node] for node in passed.weights], cost)
+            a, b = (s.layout.one_slice if by_slice else None for s in (step.source, step.target))
+            repeated = a is not None and b is not None
+            forward = backward = cost.movement(transfer(a, b) if a and b else step.transfer)
+        if needs is None or at == passed.joining:
+            backward = NOTHING
+        made = [slot.layout for slot in step.results]
+        layouts = [one.one_slice or one for one in made] if by_slice else made
+        counts = [passed.parts.get(slot, 0) for slot in step.results]
+        backward = cost.with_sums(backward, layouts, counts)
+        timed.append(TimedStep(step, forward, backward, repeated))
+    return timed
 
 
-def with_weights(steps: Sequence[Step], homes: Sequence[Layout], cost: CostModel) -> Program:
+def linked(
+    timed: Sequence[TimedStep],
+    homes: Sequence[Slot],
+    cost: CostModel,
+    recomputed: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+) -> Program:
+    """Steps in the order of forward as a program. ``homes``: the weights that it trains, where they
+    are kept; ``recomputed``: by the number of a step, those that are computed once more before its
+    backward pass."""
+    numbers = {slot: i for i, slot in enumerate(homes)}
+    made: dict[Slot, int] = {}
+    steps: list[ProgramStep] = []
+    for at, (step, forward, backward, _) in enumerate(timed):
+        reads = tuple(dict.fromkeys(made[slot] for slot in step.operands if slot in made))
+        weights = tuple(sorted({numbers[slot] for slot in step.operands if slot in numbers}))
+        made.update(dict.fromkeys(step.results, at))
+        added = weights if backward is not NOTHING else ()
+        reshards = isinstance(step, Reshard)
+        steps.append(ProgramStep(forward, backward, reads, added, reshards, recomputed.get(at, ())))
+    return with_weights(steps, [slot.layout for slot in homes], cost)
+
+
+def _is_load(step: Step) -> bool:
+    return isinstance(step, Load)
+
+
+def with_weights(steps: Sequence[ProgramStep], homes: Sequence[Layout], cost: CostModel) -> Program:
     """A program of steps that train the weights which are kept there, in the order of their
     numbers."""
     given = [cost.exchanged(home) for home in homes]
@@ -125,14 +165,14 @@ def with_weights(steps: Sequence[Step], homes: Sequence[Layout], cost: CostModel
     return Program(steps, weights, buffers)
 
 
-def _buffers(steps: Sequence[Step], given: Sequence[Exchanged]) -> list[tuple[int, ...]]:
+def _buffers(steps: Sequence[ProgramStep], given: Sequence[Exchanged]) -> list[tuple[int, ...]]:
     """Weights by the buffers that their gradients share, which are added up in the same groups. The
     backward pass fills one after the other."""
     order = dict.fromkeys(w for step in steps for w in step.weights)
     filling: dict[Groups, list[int]] = {}
     sizes: dict[Groups, int] = {}
     full: dict[Groups, float] = {}
-    found: list[tuple[int, ...]] = []
+    buffers: list[tuple[int, ...]] = []
     for number in reversed(order):
         block, groups = given[number]
         if not groups:
@@ -140,9 +180,9 @@ def _buffers(steps: Sequence[Step], given: Sequence[Exchanged]) -> list[tuple[in
         filling.setdefault(groups, []).append(number)
         sizes[groups] = sizes.get(groups, 0) + block
         if sizes[groups] >= full.get(groups, BUCKET):
-            found.append(tuple(filling.pop(groups)))
+            buffers.append(tuple(filling.pop(groups)))
             sizes[groups], full[groups] = 0, FULL
-    return [*found, *map(tuple, filling.values())]
+    return [*buffers, *map(tuple, filling.values())]
 
 
 def tasks(given: Program, *, overlap: bool = True) -> list[Task]:
@@ -190,11 +230,11 @@ class _Issue:
             self._made.append(Task(weights[weight][1], COMPUTE, after, UPDATE, weight, False))
         return self._made
 
-    def _stream(self, step: Step) -> int:
+    def _stream(self, step: ProgramStep) -> int:
         apart = step.reshards and step.forward.groups.shape[1] > 1
         return COMMUNICATE if apart and self.overlap else COMPUTE
 
-    def _forward(self, i: int, step: Step) -> Task:
+    def _forward(self, i: int, step: ProgramStep) -> Task:
         return Task(step.forward, self._stream(step), step.reads, FORWARD, i, step.reshards)
 
     def _backward(self, i: int, users: Sequence[int]) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from search.pipeline.clock import in_flight
 
-Table = NDArray[np.float64]
+StageTable = NDArray[np.float64]
 """[i, j]: of a stage of the operators i to j - 1, for 0 <= i < j <= n; elsewhere infinite."""
 
 
@@ -29,14 +29,14 @@ class Crossing:
     seconds: float
 
 
-def sums(values: Sequence[float] | Table) -> Table:
+def sums(values: Sequence[float] | StageTable) -> StageTable:
     """A stage's sum over its operators."""
     total = np.concatenate([[0.0], np.cumsum(np.asarray(values, np.float64))])
     table = total[None, :] - total[:, None]
     return np.where(_legal(len(total)), table, np.inf)
 
 
-def crossing_seconds(count: int, crossings: Sequence[Crossing]) -> tuple[Table, Table]:
+def crossing_seconds(count: int, crossings: Sequence[Crossing]) -> tuple[StageTable, StageTable]:
     """What a stage spends on tensors that come from stages before, and on those that go to later
     ones. A tensor that comes is received once; one that goes is counted once, however many stages
     it goes to."""
@@ -56,7 +56,7 @@ def _legal(size: int) -> NDArray[np.bool_]:
 
 
 def fits(
-    weights: Table, activations: Table, limit: float, stages: int, micro_batches: int
+    weights: StageTable, activations: StageTable, limit: float, stages: int, micro_batches: int
 ) -> Callable[[int], NDArray[np.bool_]]:
     """Which stages fit the memory of a device, as a function of the stage's number: early ones
     hold more micro-batches. ``weights`` and ``activations`` (of one micro-batch) are bytes."""
@@ -68,7 +68,7 @@ def fits(
 
 
 def balanced(
-    seconds: Callable[[int], Table],
+    seconds: Callable[[int], StageTable],
     stages: int,
     allowed: Callable[[int], NDArray[np.bool_]] | None = None,
 ) -> tuple[int, ...] | None:

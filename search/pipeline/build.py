@@ -14,22 +14,10 @@ from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
 from search.cost.derivation import Scribe
-from search.mesh.choose.engine import Cut, Engine
+from search.mesh.plan.building import Builder, Cut
 from search.mesh.rules.cuts import applied
 from search.mesh.space.axes import Strategy
-from search.mesh.space.strategies import Space
 from search.pipeline.micro import Chosen, MicroBatches
-
-
-@dataclass
-class _Cutter(Engine):
-    """Cuts operators of a pipeline in space, by the strategies of their micro-batches."""
-
-    batches: MicroBatches | None = None
-
-    def space(self, node: Node) -> Space:
-        assert self.batches is not None
-        return self.batches.space(node)
 
 
 def build(batches: MicroBatches, chosen: Chosen, bounds: Sequence[int]) -> Cut:
@@ -45,11 +33,11 @@ class _Builder:
     bounds: Sequence[int]
     _scribe: Scribe = field(init=False)
     _new: dict[Value, Value] = field(init=False, default_factory=dict[Value, Value])
-    _cutter: _Cutter = field(init=False)
+    _cutter: Builder = field(init=False)
 
     def __post_init__(self) -> None:
         self._scribe = Scribe.after(self.batches.streams.opened)
-        self._cutter = _Cutter(self.batches.cost, self.batches.cuts, batches=self.batches)
+        self._cutter = Builder(self.batches.spaces)
 
     def run(self) -> Cut:
         graph = self.batches.streams.graph
@@ -69,52 +57,48 @@ class _Builder:
     def _operator(self, node: Node, strategy: Strategy) -> tuple[Node, MachineView]:
         made = Node(node.call, tuple(self._new[value] for value in node.inputs))
         self._scribe.rename(_same_ports(node, made))
-        outer = tuple(made.value(port) for port in range(len(node.types)))
+        outer = made.outputs
         if node in self.batches.streams.axes and self.batches.slices > 1:
             outer, made = self._sliced(node, made)
         cut = self._cutter.cut_node(node, made, strategy)
         cut.write(self._scribe)
-        found = self._replaced(outer, dict(zip(_ports(made), cut.outer, strict=True)))
-        self._new.update({node.value(port): value for port, value in enumerate(found)})
+        outputs = self._replaced(outer, dict(zip(made.outputs, cut.outer, strict=True)))
+        self._new.update(zip(node.outputs, outputs, strict=True))
         return cut.inner, cut.view
 
     def _sliced(self, whole: Node, node: Node) -> tuple[tuple[Value, ...], Node]:
         """The outputs of an operator in slices, and the operator on slices itself."""
         streams, slices = self.batches.streams, self.batches.slices
-        found = applied(streams.rules[whole], node, slices)
-        assert found is not None
-        self._scribe.write(found)
-        before = trace(found.made[0])[0].node
+        sliced = applied(streams.rules[whole], node, slices)
+        assert sliced is not None
+        self._scribe.write(sliced)
+        before = trace(sliced.made[0])[0].node
         joined = {value: self._joined(value) for value in dict.fromkeys(before.inputs)}
         after = Node(before.call, tuple(joined[value] for value in before.inputs))
         same = _same_ports(before, after)
         self._scribe.rename(same)
-        return self._replaced(found.made, same), after
+        return self._replaced(sliced.made, same), after
 
     def _joined(self, value: Value) -> Value:
         """An operand without a batch that a pipeline follows."""
         if value.node.is_leaf or value.node.name != "pipeline":
             return value
         for cancel in self.batches.streams.cancel.get(value.rank, ()):
-            found = applied(cancel, value.node, 1)
-            if found is not None:
-                self._scribe.write(found)
-                return found.made[0]
+            cancelled = applied(cancel, value.node, 1)
+            if cancelled is not None:
+                self._scribe.write(cancelled)
+                return cancelled.made[0]
         return value
 
     def _replaced(
         self, values: tuple[Value, ...], replaced: dict[Value, Value]
     ) -> tuple[Value, ...]:
         """Values with others in what they are made of, which stay what they are to readers."""
-        found = Graph(values).replace(replaced).outputs
-        pairs = zip(values, found, strict=True)
+        images = Graph(values).replace(replaced).outputs
+        pairs = zip(values, images, strict=True)
         self._scribe.rename({a: b for a, b in pairs if a not in replaced})
-        return found
-
-
-def _ports(node: Node) -> list[Value]:
-    return [node.value(port) for port in range(len(node.types))]
+        return images
 
 
 def _same_ports(before: Node, after: Node) -> dict[Value, Value]:
-    return dict(zip(_ports(before), _ports(after), strict=True))
+    return dict(zip(before.outputs, after.outputs, strict=True))

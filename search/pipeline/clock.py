@@ -1,4 +1,4 @@
-"""Time of a step of a pipeline: every stage works on one micro-batch at a time, forward or back.
+"""Seconds of a step of a pipeline by its schedule, 1F1B or PipeDream-2BW.
 
 1F1B (PipeDream-Flush: Narayanan et al., ICML 2021): stage s of S sends S - s - 1 micro-batches
 forward, then turns between one forward and one backward, and ends with the backward passes that

@@ -13,7 +13,7 @@ import numpy as np
 from pcg.machine import Link, Machine
 from pcg.plan.training import held_bytes
 from pcg.readings.work import gradient_nodes
-from search.pipeline.balance import Crossing, Table, balanced, crossing_seconds, fits, sums
+from search.pipeline.balance import Crossing, StageTable, balanced, crossing_seconds, fits, sums
 from search.pipeline.clock import (
     WEIGHT_VERSIONS,
     ScheduleKind,
@@ -72,9 +72,9 @@ def outline(
     those of ``first`` do not fit. None where none do."""
     for price in PRICES:
         chosen = _sparing(batches, machine, stages, first, price)
-        found = _balanced(batches, chosen, machine, stages, kind)
-        if found is not None:
-            return found
+        fitting = _balanced(batches, chosen, machine, stages, kind)
+        if fitting is not None:
+            return fitting
     return None
 
 
@@ -83,7 +83,7 @@ def least_memory(batches: MicroBatches, machine: Machine, stages: int, kind: Sch
     chosen = _sparing(batches, machine, stages, batches.choose(), PRICES[-1])
     weights, activations = _held(batches, chosen, kind)
 
-    def held(stage: int) -> Table:
+    def held(stage: int) -> StageTable:
         return weights + in_flight(stage, stages, batches.slices) * activations
 
     bounds = balanced(held, stages)
@@ -98,17 +98,19 @@ def _sparing(
     """Strategies where memory has a price; those of ``first`` where it has none."""
     if not price:
         return first
-    seconds = batches.slices * first.micro.sum() + first.once.sum()
+    seconds = batches.slices * first.costs.micro.sum() + first.costs.once.sum()
     byte_price = price * seconds / machine.memory_limit()
     return batches.choose(byte_price, (1 + min(stages, batches.slices)) / 2)
 
 
-def _held(batches: MicroBatches, chosen: Chosen, kind: ScheduleKind) -> tuple[Table, Table]:
+def _held(
+    batches: MicroBatches, chosen: Chosen, kind: ScheduleKind
+) -> tuple[StageTable, StageTable]:
     """Bytes of a stage's weights, and of what it keeps of one micro-batch."""
     itemsize, optimizer = batches.cost.itemsize, batches.cost.optimizer
     older = (WEIGHT_VERSIONS[kind] - 1) * itemsize
     each = (held_bytes(itemsize, optimizer) + older) / itemsize
-    return sums(chosen.weights * each), sums(chosen.activations)
+    return sums(chosen.costs.weights * each), sums(chosen.costs.activations)
 
 
 def _balanced(
@@ -117,7 +119,7 @@ def _balanced(
     limit = machine.memory_limit()
     allowed = fits(*_held(batches, chosen, kind), limit, stages, batches.slices)
     between = _between(batches, chosen, machine, stages)
-    own = sums(batches.slices * chosen.micro + chosen.once)
+    own = sums(batches.slices * chosen.costs.micro + chosen.costs.once)
     bounds = balanced(lambda stage: own + between(stage), stages, allowed)
     if bounds is None:
         return None
@@ -127,7 +129,7 @@ def _balanced(
 
 def _between(
     batches: MicroBatches, chosen: Chosen, machine: Machine, stages: int
-) -> Callable[[int], Table]:
+) -> Callable[[int], StageTable]:
     """What each stage spends in a step on tensors from stages before and to later ones, as if
     those were its neighbours."""
     size, count = batches.cost.machine.devices, len(batches.nodes)
@@ -138,7 +140,7 @@ def _between(
     }
     nothing = np.zeros((count + 1, count + 1))
 
-    def of(stage: int) -> Table:
+    def of(stage: int) -> StageTable:
         comes = tables[links[stage - 1]][0] if stage else nothing
         goes = tables[links[stage]][1] if stage < stages - 1 else nothing
         return comes + goes
@@ -147,15 +149,18 @@ def _between(
 
 
 def _estimated(
-    batches: MicroBatches, chosen: Chosen, between: Callable[[int], Table], bounds: tuple[int, ...]
+    batches: MicroBatches,
+    chosen: Chosen,
+    between: Callable[[int], StageTable],
+    bounds: tuple[int, ...],
 ) -> list[StageSeconds]:
     """Forward is taken to be a third of forward and backward."""
-    micro, once = sums(chosen.micro), sums(chosen.once)
-    found: list[StageSeconds] = []
+    micro, once = sums(chosen.costs.micro), sums(chosen.costs.once)
+    estimated: list[StageSeconds] = []
     for stage, pair in enumerate(pairwise(bounds)):
         each = float(micro[pair] + between(stage)[pair] / batches.slices)
-        found.append(StageSeconds(each / 3, 2 * each / 3, 0.0, float(once[pair])))
-    return found
+        estimated.append(StageSeconds(each / 3, 2 * each / 3, 0.0, float(once[pair])))
+    return estimated
 
 
 def _crossings(batches: MicroBatches, chosen: Chosen, link: Link) -> Iterator[Crossing]:
@@ -167,12 +172,12 @@ def _crossings(batches: MicroBatches, chosen: Chosen, link: Link) -> Iterator[Cr
     bytes_wanted: dict[tuple[int, int], float] = {}
     for i, node in enumerate(batches.nodes):
         for position, value in enumerate(node.inputs):
-            if batches.axis(value.node) is not None:
+            if batches.streams_through(value.node):
                 key = (number[value.node], value.port)
                 readers[key].append(i)
                 wanted = batches.block_bytes(value, node, position, chosen.strategies[i])
                 bytes_wanted[key] = max(wanted, bytes_wanted.get(key, 0.0))
-    for (maker, port), found in readers.items():
+    for (maker, port), reading in readers.items():
         ways = 2 if batches.nodes[maker] in trained else 1
         once = link.latency + bytes_wanted[maker, port] / link.bandwidth
-        yield Crossing(maker, tuple(np.unique(found).tolist()), batches.slices * ways * once)
+        yield Crossing(maker, tuple(np.unique(reading).tolist()), batches.slices * ways * once)

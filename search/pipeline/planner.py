@@ -18,9 +18,9 @@ from pcg.plan.training import Optimizer
 from search.choices import Dimension
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
-from search.cost.planned import Planned, Planner, Report, Stop
+from search.cost.planned import Planned, Planner, SearchReport, Stop
 from search.cost.progress import Phases, Teller
-from search.mesh.choose.engine import Cut
+from search.mesh.plan.building import Cut
 from search.mesh.plan.finish import finished
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.allow import along, everything
@@ -34,7 +34,7 @@ from search.pipeline.outline import (
     outline,
     stage_counts,
 )
-from search.pipeline.price import Groups, stage_bytes, stage_seconds
+from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
 from substitutions.rules.store import Library
 
@@ -104,7 +104,7 @@ class PipelinePlanner:
         stop: Stop = "time" if self._phases.is_over else "exhausted"
         stop = "interrupted" if interrupted else stop
         strategies = sum(o.batches.strategies() for o in tried)
-        report = Report(strategies, len(built), stop, self._phases.seconds)
+        report = SearchReport(strategies, len(built), stop, self._phases.seconds)
         plan = self._finished(name, graph, self._best(name, built))
         return Planned(plan, report, perf_counter() - start)
 
@@ -127,13 +127,13 @@ class PipelinePlanner:
                 self.teller.works_on(f"{stages} {noun} x {count} micro-batches")
                 batches = MicroBatches(source, cost, cuts, count, allowed)
                 chosen = self._phases.timed("choosing", batches.choose)
-                if (count * chosen.micro.sum() + chosen.once.sum()) / stages >= best:
+                if (count * chosen.costs.micro.sum() + chosen.costs.once.sum()) / stages >= best:
                     break
-                found = outline(batches, self.machine, stages, self.kind, chosen)
+                made = outline(batches, self.machine, stages, self.kind, chosen)
                 batches.forget()
-                if found is not None and found.seconds < self.faster_than:
-                    best = min(best, found.seconds)
-                    yield found
+                if made is not None and made.seconds < self.faster_than:
+                    best = min(best, made.seconds)
+                    yield made
 
     def _why_none(self, name: str, source: Streams, cuts: Cuts) -> str:
         """Why there is no outline."""
@@ -160,10 +160,10 @@ class PipelinePlanner:
     def _finalists(self, ranked: list[Outline]) -> Iterator[Built]:
         cost = self._cost(self.machine)
         fits = False
-        for number, found in enumerate(ranked[:MOST_BUILT]):
+        for number, one in enumerate(ranked[:MOST_BUILT]):
             if fits and (number >= FINALISTS or self._phases.is_over):
                 break
-            built = self._built(found, cost)
+            built = self._built(one, cost)
             fits = fits or self._fits(built)
             yield built
 
@@ -176,15 +176,15 @@ class PipelinePlanner:
     def _fits(self, built: Built) -> bool:
         return built.memory <= self.machine.memory_limit()
 
-    def _built(self, found: Outline, cost: CostModel) -> Built:
-        batches = found.batches
-        groups = Groups(found.stages, batches.cost.machine.devices, batches.slices)
-        cut = self._phases.timed("building", lambda: build(batches, found.chosen, found.bounds))
+    def _built(self, outline: Outline, cost: CostModel) -> Built:
+        batches = outline.batches
+        groups = StageGroups(outline.stages, batches.cost.machine.devices, batches.slices)
+        cut = self._phases.timed("building", lambda: build(batches, outline.chosen, outline.bounds))
         steps = self._phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
         stages = self._phases.timed("simulating", lambda: stage_seconds(steps, cost, groups))
         memory = max(stage_bytes(steps, cost, groups, self.kind))
         seconds = step_seconds(stages, batches.slices, self.kind)
-        built = Built(found, cut, steps, seconds, memory)
+        built = Built(outline, cut, steps, seconds, memory)
         self.teller.priced(seconds if self._fits(built) else inf)
         return built
 
@@ -210,11 +210,11 @@ class PipelinePlanner:
         )
 
 
-def _interrupted(found: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> bool:
+def _interrupted(results: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> bool:
     """Take what is found, until there is no more or somebody interrupts; whether it was that.
     Raises KeyboardInterrupt where what is known by then is not enough."""
     try:
-        for one in found:
+        for one in results:
             known.append(one)  # what was found stays where this is interrupted
     except KeyboardInterrupt:
         if not is_enough():

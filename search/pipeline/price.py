@@ -8,29 +8,25 @@ overlap. A transfer between stages keeps both ends busy, one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
-from pcg.placement.transfer import transfer
+from pcg.placement.backward import gradients
+from pcg.placement.schedule import Compute, Reshard, Schedule, Slot
 from pcg.plan.training import STATE_BYTES, STATES
-from pcg.types.tensor import ParallelTensor
-from search.cost.cost import NOTHING, CostModel, Duration, gradients
+from search.cost.cost import CostModel
 from search.cost.liveness import liveness
 from search.cost.memory import Bytes, Memory
-from search.cost.simulate import Run, run
-from search.cost.tasks import Program, Step, tasks, with_weights
+from search.cost.simulate import TimedTasks, run
+from search.cost.tasks import TimedStep, linked, tasks, timed_steps
 from search.pipeline.clock import WEIGHT_VERSIONS, ScheduleKind, StageSeconds, in_flight
-from search.pipeline.micro import one_slice
 
 
 @dataclass(frozen=True)
-class Groups:
+class StageGroups:
     """Stages on devices in a row, ``size`` for each, and micro-batches that they work on."""
 
     stages: int
@@ -41,23 +37,15 @@ class Groups:
     def devices(self) -> int:
         return self.stages * self.size
 
-    def of(self, *layouts: Layout) -> frozenset[int]:
-        """The stages that have a part in layouts."""
-        return frozenset(d // self.size for layout in layouts for d in layout.devices)
+    def on(self, devices: Iterable[int]) -> frozenset[int]:
+        """The stages that some devices are of."""
+        return frozenset(device // self.size for device in devices)
 
-
-@dataclass(frozen=True)
-class _Part:
-    """A step of the schedule: what it takes, and the stages that take part."""
-
-    stages: frozenset[int]
-    repeated: bool
-    """For every micro-batch."""
-    forward: Duration
-    backward: Duration
-    sources: tuple[Slot, ...]
-    results: tuple[Slot, ...]
-    reshards: bool
+    def of(self, step: Compute | Reshard) -> frozenset[int]:
+        """The stages that take part in a step of a schedule."""
+        if isinstance(step, Compute):
+            return self.on(step.view.devices)
+        return self.on(step.source.layout.devices) | self.on(step.target.layout.devices)
 
 
 @dataclass(frozen=True)
@@ -65,12 +53,12 @@ class StageRuns:
     """What a stage does, simulated. Tasks are numbered as in the stage; ``repeated``, ``single``
     and ``weights`` have their numbers in the schedule, where loads do not count."""
 
-    micro: Run
+    micro: TimedTasks
     """One micro-batch."""
-    last: Run
+    last: TimedTasks
     """The last one, with the exchange and update of weights: a part of it is hidden behind the
     backward pass."""
-    once: Run
+    once: TimedTasks
     """What is done once a step."""
     repeated: tuple[int, ...]
     single: tuple[int, ...]
@@ -88,33 +76,35 @@ class StageRuns:
         return StageSeconds(micro.forward, micro.backward, once.forward, after)
 
 
-def stage_seconds(steps: Schedule, cost: CostModel, groups: Groups) -> tuple[StageSeconds, ...]:
+def stage_seconds(
+    steps: Schedule, cost: CostModel, groups: StageGroups
+) -> tuple[StageSeconds, ...]:
     """What each stage of a schedule does; ``cost`` is of the whole machine."""
     return tuple(runs.seconds for runs in stage_runs(steps, cost, groups))
 
 
-def stage_runs(steps: Schedule, cost: CostModel, groups: Groups) -> tuple[StageRuns, ...]:
+def stage_runs(steps: Schedule, cost: CostModel, groups: StageGroups) -> tuple[StageRuns, ...]:
     """What each stage of a schedule does; ``cost`` is of the whole machine."""
     passed = gradients(steps)
-    parts = [
-        _part(step, None if at == passed.joining else needs, cost, groups, passed.parts)
-        for at, (step, needs) in enumerate(zip(steps.steps, passed.steps, strict=True))
-        if not isinstance(step, Load)
-    ]
+    timed = timed_steps(steps, passed, cost, by_slice=True)
     trained = [Slot(node.value(), steps.homes[node]) for node in passed.weights]
-    return tuple(_stage(stage, parts, trained, cost, groups) for stage in range(groups.stages))
+    return tuple(_stage(stage, timed, trained, cost, groups) for stage in range(groups.stages))
 
 
 def _stage(
-    stage: int, parts: Sequence[_Part], trained: Sequence[Slot], cost: CostModel, groups: Groups
+    stage: int,
+    timed: Sequence[TimedStep],
+    trained: Sequence[Slot],
+    cost: CostModel,
+    groups: StageGroups,
 ) -> StageRuns:
-    own = [i for i, part in enumerate(parts) if stage in part.stages]
-    weights = tuple(i for i, slot in enumerate(trained) if stage in groups.of(slot.layout))
-    repeated = tuple(i for i in own if parts[i].repeated)
-    single = tuple(i for i in own if not parts[i].repeated)
+    own = [i for i, part in enumerate(timed) if stage in groups.of(part.step)]
+    weights = tuple(i for i, slot in enumerate(trained) if stage in groups.on(slot.layout.devices))
+    repeated = tuple(i for i in own if timed[i].repeated)
+    single = tuple(i for i in own if not timed[i].repeated)
 
-    def simulated(which: Sequence[int], homes: Sequence[int]) -> Run:
-        given = _program([parts[i] for i in which], [trained[i] for i in homes], cost)
+    def simulated(which: Sequence[int], homes: Sequence[int]) -> TimedTasks:
+        given = linked([timed[i] for i in which], [trained[i] for i in homes], cost)
         return run(tasks(given), groups.devices)
 
     return StageRuns(
@@ -127,66 +117,15 @@ def _stage(
     )
 
 
-def _program(parts: Sequence[_Part], trained: Sequence[Slot], cost: CostModel) -> Program:
-    """Parts as a program; the weights whose homes are given are exchanged and updated."""
-    numbers = {slot: i for i, slot in enumerate(trained)}
-    made: dict[Slot, int] = {}
-    steps: list[Step] = []
-    for part in parts:
-        reads = tuple(dict.fromkeys(made[slot] for slot in part.sources if slot in made))
-        weights = tuple(sorted({numbers[slot] for slot in part.sources if slot in numbers}))
-        back = part.backward is not NOTHING
-        made.update(dict.fromkeys(part.results, len(steps)))
-        added = weights if back else ()
-        steps.append(Step(part.forward, part.backward, reads, added, part.reshards))
-    return with_weights(steps, [slot.layout for slot in trained], cost)
-
-
-def _part(
-    step: Compute | Reshard,
-    needs: frozenset[int] | None,
-    cost: CostModel,
-    groups: Groups,
-    added: Mapping[Slot, int],
-) -> _Part:
-    if isinstance(step, Compute):
-        one, repeated = one_slice(step.node)
-        forward, backward = cost.computation(one, needs or frozenset(), step.view)
-        sources, results = step.operands, step.results
-        stages = frozenset(device // groups.size for device in step.view.devices)
-    else:
-        a, b = sliced_layout(step.source.layout), sliced_layout(step.target.layout)
-        repeated = a is not None and b is not None
-        forward = backward = cost.movement(transfer(a, b) if a and b else step.transfer)
-        sources, results = (step.source,), (step.target,)
-        stages = groups.of(step.source.layout, step.target.layout)
-    made = [sliced_layout(slot.layout) or slot.layout for slot in results]
-    counts = [added.get(slot, 0) for slot in results]
-    back = NOTHING if needs is None else cost.with_sums(backward, made, counts)
-    return _Part(stages, repeated, forward, back, sources, results, isinstance(step, Reshard))
-
-
-@lru_cache(maxsize=65536)
-def sliced_layout(layout: Layout) -> Layout | None:
-    """Where one slice of a tensor lies; None for a tensor without slices."""
-    tensor = layout.type
-    slices = tensor.degrees.slices
-    if prod(slices) == 1:
-        return None
-    shape = tuple(size // s for size, s in zip(tensor.shape, slices, strict=True))
-    degrees = replace(tensor.degrees, slices=(1,) * tensor.rank)
-    return Layout(ParallelTensor(shape, degrees), layout.pieces)
-
-
 def stage_bytes(
-    steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
+    steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
 ) -> tuple[int, ...]:
     """Bytes on the fullest device of each stage, at its fullest time."""
     held = np.sum(_held(steps, cost, groups, kind), axis=0)
     return tuple(int(n) for n in held.reshape(groups.stages, groups.size).max(axis=1))
 
 
-def fullest(steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind) -> Memory:
+def fullest(steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind) -> Memory:
     """What is on the fullest device of all."""
     kinds = _held(steps, cost, groups, kind)
     device = int(np.sum(kinds, axis=0).argmax())
@@ -194,17 +133,17 @@ def fullest(steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
 
 
 def _held(
-    steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
+    steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the
     optimizer's states; all that one micro-batch has at its fullest time, and of the others under
     way what waits for their backward pass."""
-    found = liveness(steps)
-    turn = found.end // 2
-    change = np.zeros((found.end + 2, groups.devices), np.int64)
+    living = liveness(steps)
+    turn = living.end // 2
+    change = np.zeros((living.end + 2, groups.devices), np.int64)
     waiting = np.zeros(groups.devices, np.int64)
-    for life in found.lifetimes:
-        one = sliced_layout(life.layout)
+    for life in living.lifetimes:
+        one = life.layout.one_slice
         devices = list(life.layout.devices)
         block = prod((one or life.layout).type.block) * cost.itemsize
         change[life.first, devices] += block
@@ -218,7 +157,7 @@ def _held(
 
 
 def _weights(
-    steps: Schedule, cost: CostModel, groups: Groups, kind: ScheduleKind
+    steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
 ) -> tuple[Bytes, Bytes, Bytes]:
     """Bytes on each device of weights, of their gradients, and of the optimizer's states."""
     fixed, trained = np.zeros((2, groups.devices), np.int64)

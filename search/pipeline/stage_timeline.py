@@ -16,11 +16,11 @@ from pcg.placement.schedule import Schedule
 from pcg.plan.pipeline import PipelineFile
 from search.cost.cost import CostModel
 from search.cost.events import Event, Usage, events, usage
-from search.cost.simulate import Run
+from search.cost.simulate import TimedTasks
 from search.cost.tasks import BACKWARD, FORWARD, SYNC, UPDATE
 from search.pipeline.clock import StageSeconds, step_seconds
-from search.pipeline.passes import Pass, passes
-from search.pipeline.price import Groups, StageRuns, stage_runs
+from search.pipeline.pass_times import Pass, passes
+from search.pipeline.price import StageGroups, StageRuns, stage_runs
 
 ROUNDING = 1e-9
 """Of a step; a part of an event that is shorter is left out where the event is cut."""
@@ -31,7 +31,7 @@ class PipelineRun:
     """A step of a pipeline, simulated. In PipeDream-2BW's steady state the events of the steps
     that are under way are shown within the time of one."""
 
-    groups: Groups
+    groups: StageGroups
     pipeline: PipelineFile
     stages: Sequence[StageRuns]
 
@@ -95,12 +95,12 @@ class PipelineRun:
     def events(self, device: int, batches: Container[int] | None = None) -> Iterator[Event]:
         """What a device takes part in, of all micro-batches or only of some."""
         stage = device // self.groups.size
-        found = _Stage.of(self.stages[stage], device)
+        own = _Stage.of(self.stages[stage], device)
         last = self.groups.micro_batches - 1
         for one in self.passes:
             if one.stage != stage or (batches is not None and one.batch not in batches):
                 continue
-            for event in found.of_pass(one, is_last=one.batch == last):
+            for event in own.of_pass(one, is_last=one.batch == last):
                 for start, seconds in self._within(one.start + event.start, event.seconds):
                     yield replace(event, start=start, seconds=seconds)
 
@@ -118,7 +118,7 @@ class PipelineRun:
 
     def busiest(self) -> Usage:
         """The device that is busy for longest."""
-        return max(map(self.usage, range(self.groups.devices)), key=lambda found: found.busy)
+        return max(map(self.usage, range(self.groups.devices)), key=lambda used: used.busy)
 
     def _within(self, start: float, seconds: float) -> Iterator[tuple[float, float]]:
         """Where something falls in the time of one step: in two parts if it goes on while the next
@@ -139,7 +139,7 @@ class PipelineRun:
 def pipeline_run(steps: Schedule, cost: CostModel, pipeline: PipelineFile) -> PipelineRun:
     """Simulate a schedule that is a pipeline; ``cost`` is of the whole machine."""
     size = cost.machine.devices // pipeline.stages
-    groups = Groups(pipeline.stages, size, pipeline.micro_batches)
+    groups = StageGroups(pipeline.stages, size, pipeline.micro_batches)
     return PipelineRun(groups, pipeline, stage_runs(steps, cost, groups))
 
 
@@ -160,9 +160,9 @@ class _Stage:
         turn, once = stage.micro.simulation.forward, stage.once.simulation.forward
 
         def part(
-            run: Run, numbers: Sequence[int], start: float, *phases: int, at: float = 0.0
+            run: TimedTasks, numbers: Sequence[int], start: float, *phases: int, at: float = 0.0
         ) -> list[Event]:
-            found: list[Event] = []
+            part_events: list[Event] = []
             for event in events(run, device):
                 task = event.task
                 if task.phase in phases and event.end > start:
@@ -170,8 +170,8 @@ class _Stage:
                     # What begins before all of the way forward is done is cut there.
                     begin = max(event.start, start)
                     numbered = task._replace(what=of[task.what])
-                    found.append(Event(numbered, begin - start + at, event.end - begin))
-            return found
+                    part_events.append(Event(numbered, begin - start + at, event.end - begin))
+            return part_events
 
         return cls(
             part(stage.once, stage.single, 0.0, FORWARD),

@@ -1,4 +1,4 @@
-"""Which operators of a model can work on the batch slice by slice.
+"""Streams: the operators of a model that can work on the batch slice by slice.
 
 The samples are the first dimension of the model's inputs. An operator *streams* where it reads all
 its samples at one index that the library has a rule for (``op(x) = batch(op(pipeline(x)))``). What
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value
+from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Derivation
-from search.mesh.rules.cuts import SLICING, Cuts, opened
+from search.mesh.rules.cuts import Cuts, opened
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
@@ -47,7 +48,7 @@ def streams(graph: Graph, library: Library) -> Streams:
     # The operators that rules unfold into are within reach of the graph's, so these rules do for
     # both graphs.
     rules = library.concrete(graph)
-    slicing = Cuts(rules, SLICING)
+    slicing = Cuts(rules, IN_TIME)
     closed = _Roles(graph, batch, slicing)
     graph, steps = opened(graph, Derivation.start(graph), closed.tail, rules)
     roles = _Roles(graph, batch, slicing)
@@ -131,7 +132,7 @@ def _is_linear(node: Node, dependent: set[Node]) -> bool:
 
 def _cancelling(rules: tuple[Rule, ...]) -> Mapping[int, tuple[Rule, ...]]:
     """The library's rules that a pipeline after its batch is nothing, by the rank of the tensor."""
-    found: dict[int, tuple[Rule, ...]] = {}
+    cancelling: dict[int, tuple[Rule, ...]] = {}
     for rule in (way for both in rules for way in (both, both.reversed)):
         top = rule.left[0].node
         if top.is_leaf or top.name != "pipeline" or not rule.right[0].node.is_leaf:
@@ -139,5 +140,5 @@ def _cancelling(rules: tuple[Rule, ...]) -> Mapping[int, tuple[Rule, ...]]:
         below = top.inputs[0].node
         if not below.is_leaf and below.name == "batch" and below.inputs[0].node.is_leaf:
             rank = below.inputs[0].rank
-            found[rank] = (*found.get(rank, ()), rule)
-    return found
+            cancelling[rank] = (*cancelling.get(rank, ()), rule)
+    return cancelling

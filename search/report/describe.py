@@ -21,7 +21,7 @@ MOST_WAYS = 4
 
 
 @dataclass(frozen=True)
-class Row:
+class OperatorRow:
     """An operator of a plan: its name in the plan's graph, what it reads, how it is cut, where."""
 
     name: str
@@ -30,14 +30,14 @@ class Row:
     devices: str
 
 
-def rows(plan: Plan) -> list[Row]:
+def rows(plan: Plan) -> list[OperatorRow]:
     """The computing operators of a plan in order."""
     names, batch = node_names(plan.graph), batch_axes(plan.graph)
-    found: list[Row] = []
+    table: list[OperatorRow] = []
     for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
         cut = cut_text(node, view, batch.get(node))
-        found.append(Row(names[node][0], _call(node, names), cut, _span(view)))
-    return found
+        table.append(OperatorRow(names[node][0], _call(node, names), cut, _span(view)))
+    return table
 
 
 def _span(view: MachineView) -> str:
@@ -55,7 +55,7 @@ def _call(node: Node, names: dict[Node, tuple[str, ...]]) -> str:
 def cut_text(node: Node, view: MachineView, batch: str | None) -> str:
     """Such as ``data 2 x model 2 x reduction 3``; ``spatial`` is a cut with halos as well.
     ``batch``: the operator's index that runs over the samples."""
-    if node.operator_call.operator.parallel == "join":
+    if node.is_join:
         return "join"
     typing = typing_of(node.operator_call, [value.type for value in node.inputs])
     slid = {window.axis for window in typing.open_windows}
@@ -87,12 +87,12 @@ def overall(plan: Plan) -> str:
 
 def pipeline_text(plan: Plan) -> str | None:
     """Such as ``pipeline 4 stages x 8 micro-batches``; None for a plan without one."""
-    found = plan.pipeline
-    if found is None:
+    pipeline = plan.pipeline
+    if pipeline is None:
         return None
-    counts = ((found.stages, "stage"), (found.micro_batches, "micro-batch"))
+    counts = ((pipeline.stages, "stage"), (pipeline.micro_batches, "micro-batch"))
     words = (_counted(number, word) for number, word in counts)
-    waits = "" if found.schedule == "1f1b" else ", two versions of weights"
+    waits = "" if pipeline.schedule == "1f1b" else ", two versions of weights"
     return f"pipeline {' x '.join(words)}{waits}"
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from pcg.machine import Machine
+from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
 from pcg.placement.schedule import Compute, Load, Reshard, Schedule, schedule
 from pcg.placement.transfer import Transfer
@@ -15,13 +16,13 @@ from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from pcg.plan.timeline import COMPUTE, TraceEvent, event, names, rows, write_timeline
-from search.cost.cost import CostModel, gradients
+from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.events import Event, Usage, busiest, events
 from search.cost.memory import Memory, peak_memory
 from search.cost.simulate import recomputing
 from search.cost.tasks import FORWARD, PHASES, RECOMPUTE, SYNC, UPDATE, Task
-from search.pipeline.price import Groups, fullest
+from search.pipeline.price import StageGroups, fullest
 from search.pipeline.stage_timeline import PipelineRun, pipeline_run
 
 MOST_EVENTS = 500_000
@@ -30,7 +31,7 @@ Events = Callable[[int], Iterator[Event]]
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedPlan:
     """A plan as it was simulated."""
 
     plan: Plan
@@ -47,7 +48,7 @@ class Simulated:
     pipeline: PipelineRun | None = None
 
 
-def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> Simulated:
+def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> SimulatedPlan:
     """Simulate a plan on the machine that it was made for. ``speed``: of its devices, by default as
     the curves that come with Unity say."""
     cost = CostModel(machine, optimizer=plan.optimizer, speed=speed)
@@ -56,7 +57,7 @@ def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> S
         return _simulated_pipeline(plan, steps, cost, plan.pipeline)
     run = recomputing(steps, cost, plan.recompute)
     step = run.simulation
-    return Simulated(
+    return SimulatedPlan(
         plan,
         machine,
         steps,
@@ -75,9 +76,9 @@ def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> S
 
 def _simulated_pipeline(
     plan: Plan, steps: Schedule, cost: CostModel, pipeline: PipelineFile
-) -> Simulated:
+) -> SimulatedPlan:
     run = pipeline_run(steps, cost, pipeline)
-    return Simulated(
+    return SimulatedPlan(
         plan,
         cost.machine,
         steps,
@@ -90,17 +91,17 @@ def _simulated_pipeline(
     )
 
 
-def representatives(simulated: Simulated) -> tuple[int, ...]:
+def representatives(simulated: SimulatedPlan) -> tuple[int, ...]:
     """A few devices that stand for all: the first and last, those that are busiest and fullest, and
     the first of each stage."""
-    found = {0, simulated.machine.devices - 1, simulated.busiest.device, simulated.memory.device}
+    devices = {0, simulated.machine.devices - 1, simulated.busiest.device, simulated.memory.device}
     if simulated.pipeline is not None:
         groups = simulated.pipeline.groups
-        found.update(range(0, groups.devices, groups.size))
-    return tuple(sorted(found))
+        devices.update(range(0, groups.devices, groups.size))
+    return tuple(sorted(devices))
 
 
-def write_trace(simulated: Simulated, path: Path, devices: Sequence[int]) -> None:
+def write_trace(simulated: SimulatedPlan, path: Path, devices: Sequence[int]) -> None:
     """Write the timeline of some devices, whole or not at all.
 
     That of a pipeline begins with its stages. Where it would have more than ``MOST_EVENTS``, the
@@ -115,19 +116,21 @@ def write_trace(simulated: Simulated, path: Path, devices: Sequence[int]) -> Non
     write_timeline([*names(nodes), *stages, *_events(simulated, nodes, shown)], path)
 
 
-def _events(simulated: Simulated, nodes: Mapping[int, int], shown: Events) -> Iterator[TraceEvent]:
+def _events(
+    simulated: SimulatedPlan, nodes: Mapping[int, int], shown: Events
+) -> Iterator[TraceEvent]:
     label = _Labels(simulated)
     for device, node in nodes.items():
-        for found in shown(device):
-            task = found.task
+        for shown_event in shown(device):
+            task = shown_event.task
             place = device, node, task.stream
             name = label.of(task, device)
-            if found.batch is not None:
-                name = f"{name}, micro-batch {found.batch}"
-            yield event(name, PHASES[task.phase], *place, found.start, found.seconds)
+            if shown_event.batch is not None:
+                name = f"{name}, micro-batch {shown_event.batch}"
+            yield event(name, PHASES[task.phase], *place, shown_event.start, shown_event.seconds)
 
 
-def _stages(simulated: Simulated, pipeline: PipelineRun) -> Iterator[TraceEvent]:
+def _stages(simulated: SimulatedPlan, pipeline: PipelineRun) -> Iterator[TraceEvent]:
     """The passes of micro-batches, with a row for each stage, as of a node after all others."""
     groups, machine = pipeline.groups, simulated.machine
     node, first = (machine.devices - 1) // machine.devices_per_node + 1, machine.devices
@@ -141,7 +144,7 @@ def _stages(simulated: Simulated, pipeline: PipelineRun) -> Iterator[TraceEvent]
             yield event(name, one.kind, *place, one.start, one.seconds)
 
 
-def stage_span(stage: int, groups: Groups) -> str:
+def stage_span(stage: int, groups: StageGroups) -> str:
     """The devices of a stage, such as ``devices 6-11``."""
     start, last = stage * groups.size, (stage + 1) * groups.size - 1
     return f"device {start}" if start == last else f"devices {start}-{last}"
@@ -150,7 +153,7 @@ def stage_span(stage: int, groups: Groups) -> str:
 class _Labels:
     """Names of tasks: the operator or collective, and the tensor as the plan's file calls it."""
 
-    def __init__(self, simulated: Simulated) -> None:
+    def __init__(self, simulated: SimulatedPlan) -> None:
         printed = node_names(simulated.plan.graph)
         self._steps: list[str] = []
         self._sent: dict[int, tuple[Layout, Layout]] = {}
@@ -189,13 +192,8 @@ class _Labels:
 
 def collective(transfer: Transfer) -> str:
     """The name of what a transfer amounts to."""
-    if transfer.kind != "messages":
-        return _KINDS[transfer.kind]
-    if transfer.gathers is not None:
-        return "all_gather"
-    return "reduce_scatter" if transfer.scatters is not None else SEND
+    return {"local": "copy", "messages": SEND}.get(transfer.kind, transfer.kind)
 
 
 SEND, RECEIVE = "send", "receive"
 """A device that only gets something receives it."""
-_KINDS: Mapping[str, str] = {"none": "none", "local": "copy", "all_reduce": "all_reduce"}

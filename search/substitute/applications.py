@@ -1,4 +1,4 @@
-"""What the search may do to a graph: the applications of the library's rules, and nothing else."""
+"""Applications of the rules: every graph that one rule of the library makes of a graph."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from itertools import product
 
 from pcg.graph.graph import Graph, Leaf, Node, Value, topological
 from pcg.language.poly import Poly
-from pcg.placement.schedule import PLACING, trace
+from pcg.placement.schedule import trace
 from pcg.types.halo import states_halo
 from pcg.types.operator import Call
+from pcg.types.parallel_operators import IN_TIME, PLACING
 from pcg.types.tensor import ParallelTensor
 from search.cost.derivation import Applied
 from substitutions.rules.anchors import Anchors, Root
 from substitutions.rules.match import Match, anchor, build, matches_at, rewrite
 from substitutions.rules.rule import Rule, operators_in
-
-IN_TIME = frozenset({"pipeline", "batch"})
-"""Operators that cut in time. Views say nothing of micro-batches, which are the pipeline planner's;
-so rules that use these are left aside, and so are those about halos."""
-
 
 Allow = Callable[[Node], bool]
 
@@ -88,15 +84,15 @@ class Rewrites:
 
     def spans(self, graph: Graph) -> list[frozenset[Node]]:
         """The operators that each rule matches, where they are several."""
-        found: list[frozenset[Node]] = []
+        spans: list[frozenset[Node]] = []
         for node in graph.nodes:
             for _, match in self._computing.matches(node, graph):
                 ends = frozenset(match.values.values())
                 inside = topological((value.node for value in match.outputs), ends)
                 span = frozenset(one for one in inside if not one.is_leaf)
                 if len(span) > 1:
-                    found.append(span)
-        return found
+                    spans.append(span)
+        return spans
 
     def _apply(self, anchors: Anchors, graph: Graph, node: Node) -> Iterator[tuple[Graph, Applied]]:
         for rule, match in anchors.matches(node, graph):
@@ -125,32 +121,32 @@ class Rewrites:
     def tidied(self, graph: Graph) -> tuple[Graph, tuple[Applied, ...]]:
         """The graph with chains of parallel operators shortened while a rule does so."""
         steps: list[Applied] = []
-        while (found := self._shorter(graph)) is not None:
-            graph, step = found
+        while (shorter := self._shorter(graph)) is not None:
+            graph, step = shorter
             steps.append(step)
         return graph, tuple(steps)
 
     def _shorter(self, graph: Graph) -> tuple[Graph, Applied] | None:
         for node in graph.nodes:
             if node.is_parallel:
-                for found in self._apply(self._shortening, graph, node):
-                    if len(found[0].nodes) < len(graph.nodes):
-                        return found
+                for shorter in self._apply(self._shortening, graph, node):
+                    if len(shorter[0].nodes) < len(graph.nodes):
+                        return shorter
         return None
 
     def options(self, value: Value) -> tuple[Option, ...]:
         """The ways to cut a value that the library's rules ``x == join(cut(x))`` give, starting
         with none; each type once."""
-        found = {value.type: Option(value.type, (), (), ())}
-        frontier = list(found.values())
+        options = {value.type: Option(value.type, (), (), ())}
+        frontier = list(options.values())
         while frontier:
             frontier = [
                 wider
                 for option in frontier
                 for wider in self._wider(value, option)
-                if found.setdefault(wider.type, wider) is wider
+                if options.setdefault(wider.type, wider) is wider
             ]
-        return tuple(found.values())
+        return tuple(options.values())
 
     def _wider(self, value: Value, option: Option) -> Iterator[Option]:
         crossing = option.cut(value)
@@ -175,7 +171,8 @@ class Rewrites:
 
 def is_usable(rule: Rule) -> bool:
     """Whether a direction of a rule can be applied: all that the right side has is determined.
-    What takes two steps with other rules is left to these."""
+    What takes two steps with other rules is left to these. So are rules about slices in time, which
+    are the pipeline planner's, and those about halos."""
     if rule.derived:
         return False
     nodes = Graph((*rule.left, *rule.right)).nodes

@@ -22,7 +22,7 @@ from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Leaf, Node, Value
 from pcg.graph.pairs import Outputs, calls, ports, remade
 from pcg.language.poly import Poly
-from pcg.memo import Memo
+from pcg.memo import Answers
 from pcg.types.operator import Attribute, Call
 from substitutions.explain.sizes import NumberNames, TypedPair, typed_pairs
 from substitutions.explain.steps import Pool, RewriteDirection, at, directions, together
@@ -143,7 +143,7 @@ class _Rewriter:
     operators: frozenset[str]
 
     def __post_init__(self) -> None:
-        self._images = Memo(self._images_of)
+        self._images = Answers(self._images_of)
 
     @staticmethod
     def around(book: _Book, pair: TypedPair) -> _Rewriter:

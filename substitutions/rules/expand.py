@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import product
 
 from pcg.graph.graph import Graph
-from pcg.memo import Memo
+from pcg.memo import Answers
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS, stand_in
 from pcg.types.operator import Operator
@@ -33,8 +33,8 @@ class Expander:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(_Expandable(rule) for rule in rules)
-        self._ranked = Memo(self._at_ranks)
-        self._concrete = Memo(self._all_concrete)
+        self._ranked = Answers(self._at_ranks)
+        self._concrete = Answers(self._all_concrete)
 
     def concrete(self, graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
         """The concrete rules for a graph, each once, in a fixed order; the same tuple for graphs

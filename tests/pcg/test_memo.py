@@ -1,10 +1,64 @@
-"""A memory asks its function once for each question."""
+"""Results are worked out once a key, and never more of them remembered than allowed."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pcg.memo import Memo
+from pcg.memo import Answers, Memo, remembered
+
+
+@given(st.lists(st.integers(0, 9)), st.integers(1, 5))
+def test_results_are_those_of_the_function_within_the_bound(keys: list[int], most: int) -> None:
+    memo = Memo[int, int](most)
+    made: list[int] = []
+    for key in keys:
+
+        def square(key: int = key) -> int:
+            made.append(key)
+            return key * key
+
+        assert memo.get(key, square) == key * key
+        assert len(memo) <= most
+    assert memo.hits == len(keys) - len(made)
+    if len(set(keys)) <= most:
+        assert sorted(made) == sorted(set(keys))
+
+
+def test_none_is_a_result_like_any_other() -> None:
+    memo = Memo[str, int | None]()
+    assert memo.get("key", lambda: None) is None
+    assert memo.get("key", lambda: 1) is None
+    assert memo.hits == 1
+
+
+def test_an_error_is_not_remembered() -> None:
+    memo = Memo[str, float]()
+    with pytest.raises(ZeroDivisionError):
+        memo.get("key", lambda: 1 / 0)
+    assert memo.get("key", lambda: 2.0) == 2.0
+    memo.clear()
+    assert len(memo) == 0
+
+
+class Counter:
+    """Counts how often its method runs."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    @remembered
+    def total(self, first: int, second: int) -> int:
+        self.runs += 1
+        return first + second
+
+
+def test_a_method_is_remembered_in_its_own_object() -> None:
+    one, other = Counter(), Counter()
+    assert [one.total(1, 2), one.total(1, 2), one.total(2, 1)] == [3, 3, 3]
+    assert other.total(1, 2) == 3
+    assert (one.runs, other.runs) == (2, 1)
 
 
 def test_each_question_is_asked_once():
@@ -14,7 +68,7 @@ def test_each_question_is_asked_once():
         asked.append(number)
         return number * number
 
-    memo = Memo(square)
+    memo = Answers(square)
     assert [memo[3], memo[4], memo[3]] == [9, 16, 9]
     assert asked == [3, 4]
     memo.clear()
@@ -23,7 +77,7 @@ def test_each_question_is_asked_once():
 
 
 def test_what_has_no_answer_is_not_remembered():
-    memo = Memo[str, int](int)
+    memo = Answers[str, int](int)
     with pytest.raises(ValueError, match="invalid literal"):
         memo["x"]
     assert not memo

@@ -13,7 +13,7 @@ from pcg.models import build_model
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from search.backtracking.optimizer import Optimizer
-from search.cost.planned import Planned, Planner, Report
+from search.cost.planned import Planned, Planner, SearchReport
 from search.cost.progress import Progress, Status, Teller
 from search.mesh.plan.planner import MeshPlanner
 from search.pipeline.planner import PipelinePlanner, WithPipelines
@@ -122,7 +122,7 @@ def test_pipelines_are_left_out_where_time_is_up(library, model):
 
 
 def test_both_searches_are_reported(model, whole):
-    other = Report(3, 2, "time", {"choosing": 1.0}, 5)
+    other = SearchReport(3, 2, "time", {"choosing": 1.0}, 5)
     found = WithPipelines(Known(whole), lambda *_: Known(replace(whole, report=other)))
     report = found.plan("m", model).report
     assert report.simulated == whole.report.simulated + 2

@@ -14,7 +14,13 @@ from pcg.plan.plan import Plan, load_plan
 from search.cost.efficiency import Speed
 from search.pipeline.stage_timeline import PipelineRun
 from search.report.describe import pipeline_text
-from search.report.trace import Simulated, representatives, simulate_plan, stage_span, write_trace
+from search.report.trace import (
+    SimulatedPlan,
+    representatives,
+    simulate_plan,
+    stage_span,
+    write_trace,
+)
 from unity.simulate import Options
 from unity.support.cli import say_json
 from unity.support.console import PlainConsole
@@ -62,7 +68,7 @@ def device_list(text: str, devices: int) -> tuple[int, ...]:
     return tuple(sorted(listed))
 
 
-def report(simulated: Simulated) -> dict[str, object]:
+def report(simulated: SimulatedPlan) -> dict[str, object]:
     """What is printed, as JSON: seconds and bytes."""
     use, memory, estimates = simulated.busiest, simulated.memory, simulated.plan.estimates
     return {
@@ -114,7 +120,7 @@ def _stages(run: PipelineRun) -> dict[str, object]:
     }
 
 
-def _idle(simulated: Simulated) -> float:
+def _idle(simulated: SimulatedPlan) -> float:
     """Seconds for which the busiest device has nothing to do."""
     return max(simulated.step_seconds - simulated.busiest.busy, 0.0)
 
@@ -129,7 +135,7 @@ PHASES = {
 """What is printed of phases."""
 
 
-def _phase_rows(simulated: Simulated) -> list[tuple[str, float]]:
+def _phase_rows(simulated: SimulatedPlan) -> list[tuple[str, float]]:
     """The phases by name; of a pipeline, those of the stage that decides how long a step takes."""
     names = [PHASES[name] for name in simulated.phases]
     if (run := simulated.pipeline) is not None:
@@ -139,7 +145,7 @@ def _phase_rows(simulated: Simulated) -> list[tuple[str, float]]:
     return list(zip(names, simulated.phases.values(), strict=True))
 
 
-def _print(simulated: Simulated, trace: Path | None) -> None:
+def _print(simulated: SimulatedPlan, trace: Path | None) -> None:
     use, memory, run = simulated.busiest, simulated.memory, simulated.pipeline
     console = PlainConsole()
     pipeline = pipeline_text(simulated.plan)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pcg.graph.graph import Value
-from pcg.memo import Memo
+from pcg.memo import Answers
 from pcg.placement.region import Region, extent, region_text, starts_of, whole_region
 from runtime.program.validate.errors import Unsound
 
@@ -61,7 +61,7 @@ class Places:
     """Every place that a validation has met, once."""
 
     def __init__(self) -> None:
-        self._known = Memo[tuple[int, int, Region], Place](lambda key: Place(*key))
+        self._known = Answers[tuple[int, int, Region], Place](lambda key: Place(*key))
         self.rows: dict[object, tuple[Place, ...]] = {}
         """The places of all tasks of a view, by what they follow from."""
         self.collected: dict[object, tuple[object, list[Place]]] = {}

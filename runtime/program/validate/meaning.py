@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pcg.graph.graph import Leaf, Node, Signature, Value
-from pcg.memo import Memo
+from pcg.memo import Answers
 from pcg.ops.norms import batch_norm, ghost_batch_norm
 from pcg.placement.region import Region, region_text, whole_region
 from pcg.placement.schedule import trace
@@ -40,8 +40,8 @@ class Work:
     places: Places
 
     def __post_init__(self) -> None:
-        self._parts = Memo[int, dict[int, Expected]](self._tasks)
-        self._columns = Memo[tuple[int, int], Columns](
+        self._parts = Answers[int, dict[int, Expected]](self._tasks)
+        self._columns = Answers[tuple[int, int], Columns](
             lambda key: columns(self._parts[key[0]], key[1])
         )
 
@@ -166,7 +166,7 @@ class Meaning:
         types = node.signature.operands
         results = self._results(node, call, reads, types)
         view = self.plan.views[node]
-        if node.operator_call.operator.parallel == "join":
+        if node.is_join:
             for which, read in enumerate(reads):
                 tasks = joined(types[which], read.partials, view, which, self.places)
                 self.joins.setdefault(read, []).append(Joining(results[0], tasks))

@@ -1,4 +1,4 @@
-"""Cost of each strategy of an operator by itself, in one table."""
+"""The costs of every strategy of an operator by itself, in one table: seconds and bytes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from pcg.graph.graph import Node
 from pcg.machine import Device
 from pcg.plan.training import held_bytes, update_bytes
 from pcg.readings.kind import kind_of
-from pcg.readings.saved import Reads
 from pcg.readings.work import work
-from pcg.types.infer import bind_sizes
 from search.cost.cost import CostModel
+from search.mesh.choose.duties import Duties
 from search.mesh.space.axes import Mesh
 from search.mesh.space.strategies import IDLE, REPLICATE, Placements, Space
 
@@ -30,19 +29,6 @@ only. At the fullest time few operators have such, and which is unknown while by
 
 _Used = Sequence[tuple[Device, NDArray[np.bool_]]]
 """Each kind of device, and which strategies use devices of it."""
-
-
-@dataclass(frozen=True)
-class Duties:
-    """What an operator has to do in a step besides computing forward: work out the gradients of
-    the operands in ``needs``, exchange those of ``weights``, of which it is the first reader, and
-    update them, keep what is ``saved`` for back-propagation, and add up so many ``parts`` of the
-    gradient of each output."""
-
-    needs: frozenset[int]
-    weights: tuple[int, ...]
-    saved: Reads
-    parts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -155,14 +141,3 @@ def _exchange(placements: Placements, block: Vector, mesh: Mesh) -> Vector:
     """Seconds of an all_reduce among the copies of a weight."""
     mask = ((placements == REPLICATE) * (1 << np.arange(len(mesh)))).sum(axis=1)
     return mesh.gradient_seconds(mask, block)
-
-
-def lengths(node: Node) -> dict[str, int]:
-    """The lengths of the indices of a whole operator that its type lets be cut, with a halo or
-    without."""
-    call, types = node.operator_call, [value.type for value in node.inputs]
-    ranks = tuple(t.rank for t in types)
-    sizes = bind_sizes(call, call.instance(ranks), [t.shape for t in types])
-    typing = call.typing(ranks)
-    axes = (*typing.axes, *(window.axis for window in typing.windows))
-    return {axis.name: sizes[f"|{axis.name}|"] for axis in axes}

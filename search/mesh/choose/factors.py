@@ -1,8 +1,15 @@
 """The least sum of tables over finitely many choices, by variable elimination.
 
-Eliminating a variable adds the tables that it is in and keeps, for every choice of the other
-variables in these, its best value (Bertele and Brioschi, 1972). The next to go is the one whose
-table is least; along chains and branches that join again, tables stay small.
+Problem: each variable has finitely many values, and tables of a few variables each add up to a sum
+to be made least.
+
+Method: eliminating a variable adds the tables that it is in and keeps, for every choice of the
+other variables in these, its best value (Bertele and Brioschi, Nonserial Dynamic Programming,
+1972). The next to go is the one whose table is least. Along chains and branches that join again,
+tables stay small; time and memory are those of the largest table, which is exponential in the
+variables that it has.
+
+The least sum is exact, to a picosecond for each table.
 """
 
 from __future__ import annotations
@@ -44,7 +51,7 @@ class Factor:
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class PairTable:
     """Values by all pairs of the choices of two sides, such as who makes a tensor and who reads
     it. Held for both orders, as variables of a factor ascend, and once for all that are alike."""
 
@@ -52,8 +59,8 @@ class Pairs:
     back: NDArray[np.float32]
 
     @staticmethod
-    def of(values: NDArray[np.float32]) -> Pairs:
-        return Pairs(values, values.T)
+    def of(values: NDArray[np.float32]) -> PairTable:
+        return PairTable(values, values.T)
 
     def factor(self, first: int, second: int, times: float) -> Factor:
         """The factor of the two sides' variables, of which either may be the lower."""
@@ -112,10 +119,10 @@ class _Elimination:
 
     def chosen(self) -> list[int]:
         """The best value of each variable, once all are gone."""
-        found: dict[int, int] = {}
+        values: dict[int, int] = {}
         for best in reversed(self._order):
-            found[best.variable] = int(best.choice[tuple(found[v] for v in best.given)])
-        return [found.get(v, 0) for v in range(len(self._sizes))]
+            values[best.variable] = int(best.choice[tuple(values[v] for v in best.given)])
+        return [values.get(v, 0) for v in range(len(self._sizes))]
 
     def _one(self, values: Values) -> tuple[Values, float]:
         """The array that stands for all of this content but for a constant, and the constant."""
@@ -154,15 +161,15 @@ class _Elimination:
         ]
         shape = tuple(self._sizes[v] for v in scope)
         key = (shape, axis, tuple(sorted((places, id(values)) for places, values in parts)))
-        found = self._sums.get(key)
-        if found is None:
+        best = self._sums.get(key)
+        if best is None:
             total = np.zeros(shape)
             for places, values in parts:
                 total += _spread(values, places, len(scope))
             choice = total.argmin(axis=axis)
             left = np.take_along_axis(total, np.expand_dims(choice, axis), axis).squeeze(axis)
-            found = self._sums[key] = (choice.astype(np.int16), *self._one(left))
-        return found
+            best = self._sums[key] = (choice.astype(np.int16), *self._one(left))
+        return best
 
 
 Scope = tuple[int, ...]
@@ -179,19 +186,19 @@ def order(sizes: Sequence[int], scopes: Iterable[Scope]) -> list[tuple[int, Scop
     entries = {v: _entries(sizes, near[v]) for v in near}
     waiting = [(count, v) for v, count in entries.items()]
     heapify(waiting)
-    found: list[tuple[int, Scope]] = []
+    going: list[tuple[int, Scope]] = []
     while waiting:
         count, variable = heappop(waiting)
         if entries.get(variable) != count:
             continue  # its table has changed since, or it is gone
         del entries[variable]
         scope = near.pop(variable)
-        found.append((variable, tuple(sorted(scope))))
+        going.append((variable, tuple(sorted(scope))))
         for v in scope - {variable}:
             near[v] = (near[v] | scope) - {variable}
             entries[v] = _entries(sizes, near[v])
             heappush(waiting, (entries[v], v))
-    return found
+    return going
 
 
 def _entries(sizes: Sequence[int], scope: Iterable[int]) -> int:
@@ -234,18 +241,18 @@ def restricted(factors: Sequence[Factor], places: Sequence[Places]) -> list[Fact
     """The factors over some values of each variable. One table restricted alike is one table."""
     same = _interned(places)
     known: dict[tuple[object, ...], Values] = {}
-    found: list[Factor] = []
+    fewer: list[Factor] = []
     for factor in factors:
         some = [same[v] for v in factor.variables]
         if factor.values.shape == tuple(map(len, some)):
-            found.append(factor)  # all of its values
+            fewer.append(factor)  # all of its values
             continue
         key = (factor.table, *map(id, some))
         if key not in known:
             part = factor.values[np.ix_(*some)]
             known[key] = part.astype(np.float64) * factor.times
-        found.append(Factor(factor.variables, known[key]))
-    return found
+        fewer.append(Factor(factor.variables, known[key]))
+    return fewer
 
 
 def _interned(places: Sequence[Places]) -> list[Places]:

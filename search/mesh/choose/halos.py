@@ -6,7 +6,7 @@ import numpy as np
 
 from pcg.graph.graph import Node
 from pcg.types.local import Window
-from search.mesh.choose.resharding import Table
+from search.mesh.choose.resharding import PairSeconds
 from search.mesh.rules.cuts import block_halo
 from search.mesh.space.axes import Mesh
 from search.mesh.space.strategies import Space
@@ -17,7 +17,9 @@ def windows(node: Node) -> tuple[Window, ...]:
     return node.operator_call.typing(tuple(value.rank for value in node.inputs)).windows
 
 
-def halo_seconds(node: Node, position: int, own: Space, mesh: Mesh, itemsize: int) -> Table | None:
+def halo_seconds(
+    node: Node, position: int, own: Space, mesh: Mesh, itemsize: int
+) -> PairSeconds | None:
     """Seconds of fetching what windows read of neighbouring blocks of an operand; None where
     nothing is fetched."""
     slid = {window.axis for window in windows(node)}
@@ -28,16 +30,16 @@ def halo_seconds(node: Node, position: int, own: Space, mesh: Mesh, itemsize: in
     cut = own.degrees(mesh.primes).astype(float)
     reads = [axis.operands[position] is not None for axis in own.axes]
     block = tensor.elements * itemsize / np.where(reads, cut, 1.0).prod(axis=1)
-    found = np.zeros(len(own), np.float32)
+    fetching = np.zeros(len(own), np.float32)
     for place, axis in enumerate(own.axes):
         dim = axis.operands[position]
         width = 0 if axis not in slid or dim is None else sum(block_halo(node, position, dim))
         if dim is None or not width:
             continue
         masks, which = np.unique((own.strategies == place) @ bits, return_inverse=True)
-        pairs = [mesh.pairs(int(mask)) for mask in masks]
-        latency = np.array([p.latency for p in pairs])[which]
-        inverse = np.array([p.inverse_bandwidth for p in pairs])[which]
+        peers = [mesh.peers(int(mask)) for mask in masks]
+        latency = np.array([p.latency for p in peers])[which]
+        inverse = np.array([p.inverse_bandwidth for p in peers])[which]
         share = width * cut[:, place] / tensor.shape[dim]
-        found += np.where(cut[:, place] > 1, latency + block * share * inverse, 0.0)
-    return found if found.any() else None
+        fetching += np.where(cut[:, place] > 1, latency + block * share * inverse, 0.0)
+    return fetching if fetching.any() else None

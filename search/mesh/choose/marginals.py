@@ -1,10 +1,13 @@
-"""Which values of each variable a least sum of tables may have: bounds by passing messages.
+"""Bounds on the values of each variable, for least sums too large to be eliminated exactly.
 
-Where branches meet again and again, the tables of an exact elimination grow too large, and values
-have to be left out beforehand. What a value costs at best beside its neighbours says little about
-what it costs in the whole. Sequential tree-reweighted message passing (Kolmogorov, PAMI 2006,
-figure 3) moves the costs between tables, without changing any sum, until what is left at a variable
-for each of its values is about what the whole costs at best with that value.
+Problem: where branches meet again and again, the tables of an elimination grow too large, and
+values of variables have to be left out beforehand. What a value costs at best beside its
+neighbours says little about what it costs in the whole.
+
+Method: sequential tree-reweighted message passing (Kolmogorov, PAMI 2006, figure 3). It moves costs
+between tables, without changing any sum, until what is left at a variable for each of its values is
+about what the whole costs at best with that value. A pass takes time in proportion to the entries
+of all tables. The values that are kept are a heuristic choice; the sum over them is exact.
 """
 
 from __future__ import annotations
@@ -62,11 +65,11 @@ def promising(
     passing = _Passing([len(some) for some in places], restricted(factors, places))
     for _ in range(ROUNDS):
         passing.there_and_back()
-    found = [
+    best = [
         some[np.union1d(np.argsort(passing.cost(v), kind="stable")[:most], [value])]
         for v, (value, some) in enumerate(zip(passing.rounded(), places, strict=True))
     ]
-    return _with(found, also)
+    return _with(best, also)
 
 
 def _with(places: Sequence[Places], choices: Sequence[Sequence[int]]) -> list[Places]:

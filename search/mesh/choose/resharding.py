@@ -8,15 +8,16 @@ depends on neither the tensor's size nor its rank: so each pair is looked at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pcg.memo import Memo
 from search.cost.collectives import Lines, padded, seconds
-from search.mesh.choose.factors import Pairs
+from search.mesh.choose.factors import PairTable, Places
 from search.mesh.space.axes import Mesh, Seconds
 from search.mesh.space.strategies import IDLE, PARTIAL, REPLICATE, Placements
 
@@ -32,14 +33,13 @@ _Key = tuple[int, int, float, float]
 and the number of messages."""
 
 
-Places = NDArray[np.intp]
-Table = NDArray[np.float32]
+PairSeconds = NDArray[np.float32]
 
 Bits = NDArray[np.int32]
 """Sets of mesh axes."""
 
 MOST_PAIRS = 1 << 20
-"""Pairs of placements that are compared at once, for the memory that takes."""
+"""PairTable of placements that are compared at once, for the memory that takes."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Transfers:
     _known: dict[_Key, int] = field(init=False, default_factory=dict[_Key, int])
     _lines: list[Lines] = field(init=False, default_factory=list[Lines])
     _padded: Lines = field(init=False, default_factory=lambda: padded(()))
-    _tables: dict[object, Pairs] = field(init=False, default_factory=dict[object, Pairs])
+    _tables: Memo[object, PairTable] = field(init=False, default_factory=Memo[object, PairTable])
     _table: NDArray[np.int32] = field(init=False)
     """[placements, placements]: the number of the lines of each pair, -1 where it is not known
     yet."""
@@ -59,26 +59,28 @@ class Transfers:
     def __post_init__(self) -> None:
         self._table = np.full((64, 64), -1, np.int32)
 
-    def seconds(self, sources: Placements, targets: Placements, volume: float) -> Pairs:
+    def seconds(self, sources: Placements, targets: Placements, volume: float) -> PairTable:
         """Seconds of each transfer of a tensor of so many bytes; equal ones are one object."""
         if not sources.shape[1]:  # there is one device
-            return Pairs.of(np.zeros((len(sources), len(targets)), np.float32))
+            return PairTable.of(np.zeros((len(sources), len(targets)), np.float32))
         # Strategies that differ in what the tensor lacks leave it alike.
         (a, first, source), (b, other, target) = (self._numbers(c) for c in (sources, targets))
         key = (volume, *(part.tobytes() for part in (a, source, b, target)))
-        if key not in self._tables:
+
+        def table() -> PairTable:
             different = self._between(a, b, sources[first], targets[other], volume)
-            self._tables[key] = Pairs.of(different.take(source, axis=0).take(target, axis=1))
-        return self._tables[key]
+            return PairTable.of(different.take(source, axis=0).take(target, axis=1))
+
+        return self._tables.get(key, table)
 
     def _between(
         self, a: Places, b: Places, sources: Placements, targets: Placements, volume: float
-    ) -> Table:
+    ) -> PairSeconds:
         """Of different placements, by their numbers."""
         if (unknown := self._table[np.ix_(a, b)] < 0).any():
             rows, columns = unknown.any(axis=1), unknown.any(axis=0)
-            found = self._found(sources[rows], targets[columns])
-            self._table[np.ix_(a[rows], b[columns])] = found
+            new = self._found(sources[rows], targets[columns])
+            self._table[np.ix_(a[rows], b[columns])] = new
             if len(self._lines) > len(self._padded):
                 self._padded = padded(self._lines)
         lines = seconds(self._padded, volume).astype(np.float32)
@@ -90,12 +92,12 @@ class Transfers:
         content = np.ascontiguousarray(placements).view(f"V{placements.shape[1]}").ravel()
         different, first, inverse = np.unique(content, return_index=True, return_inverse=True)
         known = self._placements
-        found = [known.setdefault(one, len(known)) for one in different.tolist()]
+        numbers = [known.setdefault(one, len(known)) for one in different.tolist()]
         if len(known) > len(self._table):
             grown = np.full((2 * len(known), 2 * len(known)), -1, np.int32)
             grown[: len(self._table), : len(self._table)] = self._table
             self._table = grown
-        return np.array(found, np.intp), first, inverse
+        return np.array(numbers, np.intp), first, inverse
 
     def _found(self, sources: Placements, targets: Placements) -> NDArray[np.int32]:
         """The numbers of the lines of all pairs."""
@@ -123,11 +125,11 @@ class Transfers:
             return np.zeros((1, 2))
         if kind == _NEVER:
             return np.array([(NEVER, 0.0)])
-        pairs = self.mesh.pairs(mask)
+        peers = self.mesh.peers(mask)
         if kind == _MESSAGES:
-            latency = pairs.latency * min(messages, pairs.members - 1)
-            return np.array([(latency, pairs.inverse_bandwidth * part)])
-        return (pairs.ring if kind == _PASSES else pairs.all_reduce) * (1.0, part)
+            latency = peers.latency * min(messages, peers.members - 1)
+            return np.array([(latency, peers.inverse_bandwidth * part)])
+        return (peers.ring if kind == _PASSES else peers.all_reduce) * (1.0, part)
 
 
 def _rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
@@ -156,50 +158,60 @@ def _keys(
     product = _products(primes)
     # Where a tensor is copied, every device has what it needs of it.
     moved = _union(a[entry] & ~b[entry] for entry in entries if entry != REPLICATE)
-    cell, inner_a, inner_b, met = 1.0, 1.0, 1.0, 1.0
-    shifted = np.zeros_like(moved)
-    for dim in range(rank):
-        alike = _below_lowest(a[dim] ^ b[dim])
-        parts_a, parts_b = product[a[dim] & ~alike], product[b[dim] & ~alike]
-        cell = cell * product[a[dim] & alike]
-        inner_a, inner_b = inner_a * parts_a, inner_b * parts_b
-        met = met * np.maximum(parts_a / parts_b, 1.0)
-        # They cut the same dimension on both sides, but at another place.
-        shifted |= a[dim] & b[dim] & ~alike
+    blocks = _Blocks.of(a, b, rank, product)
     group = product[a[PARTIAL] & ~b[PARTIAL]]
-    before, after = 1.0 / (cell * inner_a), 1.0 / (cell * inner_b)
-    own = 1.0 / (cell * inner_a * inner_b)
     # Along mesh axes that are idle before, one device has what all the others need.
     asking = product[a[IDLE] & ~b[IDLE]]
-    received = np.maximum(after * group - np.where(asking > 1, 0.0, own), 0.0)
+    received = np.maximum(blocks.after * group - np.where(asking > 1, 0.0, blocks.both), 0.0)
     served = np.maximum(asking / product[b[IDLE] & ~a[IDLE]], 1.0)
-    mask = moved | shifted
-    plain = (shifted == 0) & (mask > 0)
+    mask = moved | blocks.shifted
+    plain = (blocks.shifted == 0) & (mask > 0)
     cut_a, cut_b = (_union(side[dim] for dim in range(rank)) for side in (a, b))
     reduced = moved & ~(a[PARTIAL] & b[REPLICATE]) == 0
     scattered = moved & ~(a[PARTIAL] & cut_b) == 0
     gathered = moved & ~(cut_a & b[REPLICATE]) == 0
-    wanted = (b[PARTIAL] > 0) & (a[PARTIAL] != b[PARTIAL])
-    kinds: Sequence[tuple[NDArray[np.bool_], int]] = (
-        (wanted, _NEVER),
-        (received <= 0, _NOTHING),
-        (plain & reduced, _REDUCES),
-        (plain & (scattered | gathered), _PASSES),
-    )
-    kind = np.select([chosen for chosen, _ in kinds], [number for _, number in kinds], _MESSAGES)
+    kinds = {
+        _NEVER: (b[PARTIAL] > 0) & (a[PARTIAL] != b[PARTIAL]),
+        _NOTHING: received <= 0,
+        _REDUCES: plain & reduced,
+        _PASSES: plain & (scattered | gathered),
+    }
+    kind = np.select(list(kinds.values()), list(kinds), _MESSAGES)
+    sends = kind == _MESSAGES
+    part = np.where(sends, received * served, np.where(gathered, blocks.after, blocks.before))
+    messages = np.where(sends, group * blocks.met * served, 0.0)
     moves = (kind > _NOTHING) & (kind < _NEVER)
-    volume = np.where(gathered, after, before)
-    part = np.where(kind == _MESSAGES, received * served, volume)
-    messages = group * met * served
-    return np.stack(
-        [
-            kind,
-            np.where(moves, mask, 0),
-            np.where(moves, part, 0.0),
-            np.where(kind == _MESSAGES, messages, 0.0),
-        ],
-        axis=2,
-    )
+    columns = [kind, np.where(moves, mask, 0), np.where(moves, part, 0.0), messages]
+    return np.stack(columns, axis=2)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks of a tensor before and after each transfer [sources, targets], as parts of it."""
+
+    before: Seconds
+    after: Seconds
+    both: Seconds
+    """What a block before and one after have in common, on the device that has both."""
+    met: Seconds
+    """How many blocks before a block after has elements of."""
+    shifted: Bits
+    """The mesh axes that cut one dimension before and after, but at another place."""
+
+    @staticmethod
+    def of(a: Mapping[int, Bits], b: Mapping[int, Bits], rank: int, product: Seconds) -> _Blocks:
+        """``a`` and ``b``: by entry, the mesh axes that have it before and after."""
+        cell, inner_a, inner_b, met = np.ones((4, 1, 1))
+        shifted = np.zeros((1, 1), np.int32)
+        for dim in range(rank):
+            alike = _below_lowest(a[dim] ^ b[dim])
+            parts_a, parts_b = product[a[dim] & ~alike], product[b[dim] & ~alike]
+            cell = cell * product[a[dim] & alike]
+            inner_a, inner_b = inner_a * parts_a, inner_b * parts_b
+            met = met * np.maximum(parts_a / parts_b, 1.0)
+            shifted = shifted | (a[dim] & b[dim] & ~alike)
+        both = 1.0 / (cell * inner_a * inner_b)
+        return _Blocks(1.0 / (cell * inner_a), 1.0 / (cell * inner_b), both, met, shifted)
 
 
 def _axes_of(placements: Placements, entry: int) -> Bits:
@@ -213,10 +225,10 @@ def _union(sets: Iterable[Bits]) -> Bits:
 
 def _products(primes: NDArray[np.int64]) -> Seconds:
     """The product of the primes of each set of mesh axes."""
-    found = np.ones(1)
+    products = np.ones(1)
     for prime in primes:
-        found = np.concatenate([found, found * prime])
-    return found
+        products = np.concatenate([products, products * prime])
+    return products
 
 
 def _below_lowest(axes: Bits) -> Bits:

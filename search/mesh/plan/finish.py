@@ -1,4 +1,4 @@
-"""The plan that a planner returns, once it knows how it cuts a model."""
+"""The plan file of what a planner chose, with its estimates, and the answer that nothing fits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pcg.plan.schema import EstimatesFile
 from search.cost.cost import CostModel, communication_elements
 from search.cost.planned import Stop
 from search.cost.simulate import simulate
-from search.mesh.choose.engine import Cut, Engine
+from search.mesh.choose.choosing import Chooser
+from search.mesh.plan.building import Builder, Cut
 from search.mesh.rules.cuts import Cuts
 
 
@@ -57,9 +58,10 @@ def finished(
 def one_device_seconds(model: Graph, cost: CostModel) -> float:
     """Seconds of a step of the model as it is on one device."""
     one = cost.machine.with_devices(1)
-    engine = Engine(CostModel(one, cost.dtype, cost.optimizer, cost.speed), Cuts(()))
-    whole = engine.cut(engine.choose(model))
-    return simulate(schedule(whole.graph, whole.views), engine.cost).step_seconds
+    alone = CostModel(one, cost.dtype, cost.optimizer, cost.speed)
+    chooser = Chooser.on(alone, Cuts(()))
+    whole = Builder(chooser.spaces).cut(chooser.choose(model))
+    return simulate(schedule(whole.graph, whole.views), alone).step_seconds
 
 
 def memory_limit(machine: Machine, views: Mapping[Node, MachineView]) -> int:

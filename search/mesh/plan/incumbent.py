@@ -1,4 +1,4 @@
-"""Incumbents: the best plans that a search over strategies has found so far."""
+"""The plans that a search over strategies has priced so far, and the best of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from math import inf
 
 from pcg.graph.graph import Node
-from search.mesh.choose.engine import Choice
+from search.mesh.choose.choosing import Choice
 from search.mesh.plan.overlap import Trial
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class PricedPlan:
     """A plan that was priced. ``seconds`` of a step, ``memory`` bytes on the fullest device, of
     ``limit`` that it has. The plan itself is made again of the choice where it is wanted."""
 
@@ -32,16 +32,16 @@ class Candidate:
         return self.memory <= self.limit
 
 
-Candidates = tuple[Candidate, ...]
-PricedTrial = Trial[Candidates]
+PricedPlans = tuple[PricedPlan, ...]
+PricedTrial = Trial[PricedPlans]
 
 
 @dataclass
-class Search:
+class SearchState:
     """What was found so far. ``fastest``: seconds of the best plan of each graph."""
 
-    found: dict[Candidate, PricedTrial] = field(default_factory=dict[Candidate, PricedTrial])
-    data_parallel: list[Candidate] = field(default_factory=list[Candidate])
+    priced: dict[PricedPlan, PricedTrial] = field(default_factory=dict[PricedPlan, PricedTrial])
+    data_parallel: list[PricedPlan] = field(default_factory=list[PricedPlan])
     fastest: dict[PricedTrial, float] = field(default_factory=dict[PricedTrial, float])
     trials: list[PricedTrial] = field(default_factory=list[PricedTrial])
     """Those that were begun, whether or not their bounds ruled them out."""
@@ -49,7 +49,7 @@ class Search:
     @property
     def known(self) -> float:
         """Seconds of the fastest plan that fits."""
-        return min((c.seconds for c in self.found if c.fits), default=inf)
+        return min((c.seconds for c in self.priced if c.fits), default=inf)
 
     @property
     def base(self) -> PricedTrial:

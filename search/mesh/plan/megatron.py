@@ -1,4 +1,4 @@
-"""Data x tensor parallelism as it is written by hand for transformers and perceptrons.
+"""Data x tensor parallelism in Megatron's manner: columns of one product, then rows of the next.
 
 A product with weights whose operand is whole is cut by columns of the weights; what follows works
 on its part, until a product cuts its weights by rows and leaves partial sums (Shoeybi et al.,
@@ -36,9 +36,9 @@ class ColumnsThenRows:
         masks: dict[Node, Mask] = {}
         is_cut = False
         for node, name in self._cuts.items():
-            found = _mask(self._space_of(node), mesh_axes, self._batch.get(node), name)
-            if found is not None:
-                masks[node], along = found
+            strategies = _mask(self._space_of(node), mesh_axes, self._batch.get(node), name)
+            if strategies is not None:
+                masks[node], along = strategies
                 is_cut |= along
         return partial(_allowed, masks) if is_cut else None
 
@@ -66,13 +66,11 @@ def _mask(
 def _cuts(graph: Graph, batch: Mapping[Node, str]) -> Mapping[Node, str | None]:
     """By operator that reads more than weights, the index that is cut besides that of samples,
     ``batch``."""
-    constant = {node.value() for node in graph.leaves if node.leaf.kind == "weight"}
+    constant = {node.value() for node in graph.leaves if node.is_weight}
     cut: dict[Value, int] = {}
-    found: dict[Node, str | None] = {}
-    for node in graph.nodes:
-        if node.is_leaf:
-            continue
-        outputs = [node.value(port) for port in range(len(node.types))]
+    names: dict[Node, str | None] = {}
+    for node in graph.operators:
+        outputs = node.outputs
         if constant.issuperset(node.inputs):
             constant.update(outputs)
             continue
@@ -80,10 +78,10 @@ def _cuts(graph: Graph, batch: Mapping[Node, str]) -> Mapping[Node, str | None]:
         axes = [axis for axis in typing.axes if axis.name != batch.get(node)]
         ways = chain(_followed(node, axes, cut), _by_columns(node, axes, constant))
         chosen = next(ways, None)
-        found[node] = None if chosen is None else chosen.name
+        names[node] = None if chosen is None else chosen.name
         dims = (None,) * len(outputs) if chosen is None else chosen.outputs
         cut.update((v, dim) for v, dim in zip(outputs, dims, strict=True) if dim is not None)
-    return found
+    return names
 
 
 def _followed(node: Node, axes: Sequence[Axis], cut: Mapping[Value, int]) -> Iterator[Axis]:

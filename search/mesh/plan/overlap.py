@@ -1,9 +1,16 @@
-"""Strategies that are fastest with communication that overlaps with computation.
+"""Choices of strategies by simulated plans, so that hidden communication does not count.
 
-The search over strategies adds up seconds, and how much of them is hidden only a whole plan tells.
-So it is asked several times: with all communication counted, with the exchange of weights'
-gradients taken to be hidden, with half of the resharding hidden; then with each weight's exchange
-counted as far as it was exposed in the fastest plan so far. Each answer is simulated.
+Problem: find the strategies with which a step takes least time. The sum that ``choosing`` makes
+least counts all communication, and only a simulated plan tells how much of it is exposed.
+
+Method: a descent over simulated plans. The sum is made least several times: with all communication
+counted, with the exchange of weights' gradients taken to be hidden, with half of the resharding
+hidden; then with each weight's exchange counted as far as it was exposed in the fastest plan so
+far. Branches of a graph are put side by side where that is faster (``spread``). A small graph is
+then changed operator by operator, and pair by pair, as long as a change makes it faster.
+
+Each plan's seconds are as the simulation has them. The choice is heuristic: a step that is faster
+only after three changes at once is not found. ``at_best`` is the bound that rules graphs out.
 """
 
 from __future__ import annotations
@@ -19,14 +26,16 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from pcg.graph.graph import Graph, Node
+from pcg.memo import Memo
+from pcg.placement.backward import gradients
 from pcg.placement.schedule import Schedule, schedule
-from search.cost.cost import gradients
 from search.cost.derivation import Derivation
 from search.cost.events import exposures
 from search.cost.progress import Phases
-from search.cost.simulate import Run, run
+from search.cost.simulate import TimedTasks, run
 from search.cost.tasks import SYNC, UPDATE, program, tasks
-from search.mesh.choose.engine import ALL, Choice, Cut, Engine, Exposed
+from search.mesh.choose.choosing import ALL, Choice, Chooser, Exposed
+from search.mesh.plan.building import Builder, Cut
 from search.mesh.plan.spread import Spread, put, sides
 from search.mesh.rules.cutting import CutNode
 from search.mesh.space.allow import Allowed, everything
@@ -65,7 +74,7 @@ class Simulated:
     choice: Choice
     cut: Cut
     steps: Schedule
-    run: Run
+    run: TimedTasks
 
     @property
     def seconds(self) -> float:
@@ -87,17 +96,21 @@ class Tried(Generic[Judged]):
 class Trial(Generic[Judged]):
     """Tries choices of strategies for one graph, simulating and judging each different one once."""
 
-    engine: Engine
+    chooser: Chooser
     graph: Graph
     before: Derivation
     """What led to the graph."""
     judge: Callable[[Simulated], Judged]
     phases: Phases = field(default_factory=Phases)
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
-    _seconds: dict[object, float] = field(init=False, default_factory=dict[object, float])
+    _seconds: Memo[object, float] = field(init=False, default_factory=Memo[object, float])
     """Of choices that were simulated, but neither judged nor kept."""
     _cut: dict[object, CutNode] = field(init=False, default_factory=dict[object, CutNode])
     """Operators of a small graph, as they were cut."""
+
+    @property
+    def builder(self) -> Builder:
+        return Builder(self.chooser.spaces)
 
     def choices(
         self, price: float, allowed: Allowed, *, brief: bool = False
@@ -106,22 +119,22 @@ class Trial(Generic[Judged]):
         only. ``brief``: fewer are looked for, as with a price of memory, which is varied instead.
         """
         brief = brief or price > 0
-        found: dict[Tried[Judged], None] = {}
+        plans: dict[Tried[Judged], None] = {}
         for exposed in FIRST[:2] if brief else FIRST:
-            found[self._try(price, allowed, exposed)] = None
-        best = min(found, key=lambda tried: tried.seconds)
+            plans[self._try(price, allowed, exposed)] = None
+        best = min(plans, key=lambda tried: tried.seconds)
         for resharding in () if brief else AGAIN:
             exposed = Exposed(resharding=resharding, loss=0.0, weights=best.exposed)
-            found[self._try(price, allowed, exposed)] = None
+            plans[self._try(price, allowed, exposed)] = None
         if not brief:
             small = self.is_small
-            bases = [min(found, key=lambda tried: tried.seconds)]
+            bases = [min(plans, key=lambda tried: tried.seconds)]
             if small and self._allows_uncut(allowed):
                 bases.append(self._tried_choice(self._uncut(best.choice)))
             if small:
                 bases.append(self._try(price, allowed, FREE))
-            found |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
-        yield from found
+            plans |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
+        yield from plans
 
     @cached_property
     def at_best(self) -> float:
@@ -137,7 +150,7 @@ class Trial(Generic[Judged]):
     def work_at_best(self) -> float:
         """Those seconds times the devices that are used: about what must be done, on however many
         devices."""
-        choice, mesh = self._choice(0.0, everything, AT_BEST), self.engine.mesh
+        choice, mesh = self._choice(0.0, everything, AT_BEST), self.chooser.mesh
         used = max(
             prod(p for p, entry in zip(mesh.primes, strategy, strict=True) if entry != IDLE)
             for strategy in choice.strategies.values()
@@ -147,36 +160,36 @@ class Trial(Generic[Judged]):
     def _at_best(self, choice: Choice) -> float:
         saved: dict[frozenset[Node], float] = {}
         start, around = Spread(choice, {}), not self.is_small
-        for side in sides(self.engine, start, everything, AT_BEST, around=around):
+        for side in sides(self.chooser, start, everything, AT_BEST, around=around):
             branches = frozenset(node for load in side.loads for node in load)
             saved[branches] = max(side.saved, saved.get(branches, 0.0))
         return max(choice.seconds - sum(saved.values()), self._least_path())
 
     def _least_path(self) -> float:
         """Seconds of the operators of a path, each at its fastest: no step is faster."""
-        computing = self.engine.computing(self.graph)
+        computing = self.chooser.pricing.computing(self.graph)
         return _longest((node, float(seconds.min())) for node, seconds in computing.items())
 
     def _uncut(self, choice: Choice) -> Choice:
         """Everything on one device."""
-        idle = (IDLE,) * len(self.engine.mesh)
+        idle = (IDLE,) * len(self.chooser.mesh)
         return replace(choice, strategies=dict.fromkeys(choice.strategies, idle))
 
     @cached_property
     def is_small(self) -> bool:
         """Whether each strategy of each operator can be simulated."""
-        nodes = [node for node in self.graph.nodes if not node.is_leaf]
-        found = 0
+        nodes = self.graph.operators
+        count = 0
         for node in nodes:
-            rows = self.engine.space(node).strategies.tolist()
-            found += sum(len(starts(row, self.engine.mesh)) for row in rows)
-            if found * len(nodes) > FEW:
+            rows = self.chooser.spaces.of(node).strategies.tolist()
+            count += sum(len(starts(row, self.chooser.mesh)) for row in rows)
+            if count * len(nodes) > FEW:
                 return False
         return True
 
     def _allows_uncut(self, allowed: Allowed) -> bool:
-        nodes = [node for node in self.graph.nodes if not node.is_leaf]
-        return all(allowed(node, self.engine.space(node))[UNCUT] for node in nodes)
+        nodes = self.graph.operators
+        return all(allowed(node, self.chooser.spaces.of(node))[UNCUT] for node in nodes)
 
     def _improved(self, tried: Tried[Judged], allowed: Allowed, *, small: bool) -> Tried[Judged]:
         """A plan with branches side by side where that is faster; of a small graph, with all else
@@ -193,10 +206,10 @@ class Trial(Generic[Judged]):
         while last is not best:
             last, exposed = best, Exposed(loss=0.0, weights=best.exposed)
             least = 0.0 if small else LEAST_SAVED * best.seconds
-            found = sides(self.engine, spread, allowed, exposed, around=False)
-            ways = [s for s in found if s.saved > least][: None if small else SIDES]
+            promising = sides(self.chooser, spread, allowed, exposed, around=False)
+            ways = [s for s in promising if s.saved > least][: None if small else SIDES]
             for side, fixed in product(ways, (True, False) if small else (True,)):
-                more = put(self.engine, spread, side, allowed, exposed, fixed=fixed)
+                more = put(self.chooser, spread, side, allowed, exposed, fixed=fixed)
                 tried = self._tried_choice(more.choice)
                 if tried.seconds < best.seconds:
                     best, spread = tried, more
@@ -207,19 +220,19 @@ class Trial(Generic[Judged]):
         """A plan of a small graph after changes of one operator's strategy, or of the devices that
         it runs on, or of an operator and one that reads it, as long as one is faster when it is
         simulated."""
-        computing = self.engine.computing(self.graph)
+        computing = self.chooser.pricing.computing(self.graph)
         allows = {
-            n: np.flatnonzero(allowed(n, self.engine.space(n))) for n in best.choice.strategies
+            n: np.flatnonzero(allowed(n, self.chooser.spaces.of(n))) for n in best.choice.strategies
         }
-        places = {node: found.tolist() for node, found in allows.items()}
+        places = {node: mask.tolist() for node, mask in allows.items()}
         last = None
         while last is not best:
             last = best
             for node in best.choice.strategies:
                 for place in places[node]:
                     if self._path(best.choice, computing, {node: place}) < best.seconds:
-                        strategy = self.engine.space(node).strategies[place].tolist()
-                        best = self._begun(best, node, tuple(strategy))
+                        strategy = self.chooser.spaces.of(node).strategy(place)
+                        best = self._begun(best, node, strategy)
             if last is best:
                 best = self._both_changed(best, computing, places)
         return best
@@ -243,8 +256,8 @@ class Trial(Generic[Judged]):
                         continue
                     choice = best.choice
                     for other, place in changed.items():
-                        strategy = self.engine.space(other).strategies[place].tolist()
-                        choice = _changed(choice, other, tuple(strategy), 0)
+                        strategy = self.chooser.spaces.of(other).strategy(place)
+                        choice = _changed(choice, other, strategy, 0)
                     if self._seconds_of(choice) < best.seconds:
                         return self._tried_choice(choice)
         return best
@@ -252,17 +265,14 @@ class Trial(Generic[Judged]):
     def _begun(self, best: Tried[Judged], node: Node, strategy: Strategy) -> Tried[Judged]:
         """A plan with an operator's strategy from the device on with which it is fastest, if it is
         faster than the best."""
-        for start in starts(strategy, self.engine.mesh):
+        for start in starts(strategy, self.chooser.mesh):
             choice = _changed(best.choice, node, strategy, start)
             if self._seconds_of(choice) < best.seconds:
                 best = self._tried_choice(choice)
         return best
 
     def _seconds_of(self, choice: Choice) -> float:
-        key = _key(choice)
-        if key not in self._seconds:
-            self._seconds[key] = self._made(choice).seconds
-        return self._seconds[key]
+        return self._seconds.get(_key(choice), lambda: self._made(choice).seconds)
 
     def _path(
         self, choice: Choice, computing: Mapping[Node, Seconds], changed: Mapping[Node, int]
@@ -271,7 +281,7 @@ class Trial(Generic[Judged]):
         for each other computes for so long."""
 
         def seconds(node: Node, strategy: Strategy) -> float:
-            at = changed[node] if node in changed else self.engine.space(node).place(strategy)
+            at = changed[node] if node in changed else self.chooser.spaces.of(node).place(strategy)
             assert at is not None
             return float(computing[node][at])
 
@@ -289,7 +299,7 @@ class Trial(Generic[Judged]):
     def _choice(self, price: float, allowed: Allowed, exposed: Exposed) -> Choice:
         return self.phases.timed(
             "choosing",
-            lambda: self.engine.choose(self.graph, price, allowed, exposed, also=self._known()),
+            lambda: self.chooser.choose(self.graph, price, allowed, exposed, also=self._known()),
         )
 
     def _known(self) -> list[Mapping[Node, tuple[int, ...]]]:
@@ -309,10 +319,10 @@ class Trial(Generic[Judged]):
         return Tried(choice, made.seconds, _exposed(made), self.judge(made))
 
     def _made(self, choice: Choice) -> Simulated:
-        cost = self.engine.cost
+        cost = self.chooser.pricing.cost
         # Of a small graph there are many plans, most of which differ in an operator or two.
         known = self._cut if self.is_small else None
-        cut = self.phases.timed("building", lambda: self.engine.cut(choice, self.before, known))
+        cut = self.phases.timed("building", lambda: self.builder.cut(choice, self.before, known))
         steps = self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
         done = self.phases.timed(
             "simulating", lambda: run(tasks(program(steps, cost)), cost.machine.devices)
@@ -346,18 +356,18 @@ def _changed(choice: Choice, node: Node, strategy: Strategy, start: int) -> Choi
 def _exposed(made: Simulated) -> dict[Node, float]:
     """How much of each weight's exchange is exposed, on the first of its devices."""
     weights = gradients(made.steps).weights
-    found: dict[Node, float] = {}
+    exposed: dict[Node, float] = {}
     by_device: dict[int, dict[int, float]] = {}
     for task in made.run.tasks:
         if task.phase == SYNC:
             device = int(task.duration.groups[0, 0])
             if device not in by_device:
                 by_device[device] = exposures(made.run, device, SYNC)
-            found[weights[task.what]] = by_device[device].get(task.what, 1.0)
-    return found
+            exposed[weights[task.what]] = by_device[device].get(task.what, 1.0)
+    return exposed
 
 
-def updates(made: Run) -> float:
+def updates(made: TimedTasks) -> float:
     """Seconds for which a device updates weights at most."""
     total: dict[int, float] = defaultdict(float)
     for task in made.tasks:

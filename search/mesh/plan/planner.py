@@ -1,4 +1,16 @@
-"""From a model to a plan by strategies: the search's default engine."""
+"""The planner over strategies: the fastest plan of a model that fits the memory of its machine.
+
+Problem: choose a variant of the model's graph, a strategy for every operator, and whether weights
+are fully sharded and results recomputed, so that a simulated step takes least time and every device
+has the memory.
+
+Method: for each variant and each family of strategies, choices that are fastest with overlap
+(``overlap``); where these do not fit, choices in which memory has a price, found by bisection of
+the price. The same on fewer devices, as long as that is faster. A variant whose bound is slower
+than the best plan so far is left out.
+
+Every candidate is simulated, and its memory is counted; what is tried is a heuristic selection.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +29,13 @@ from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.liveness import worth_recomputing
 from search.cost.memory import peak_memory
-from search.cost.planned import Planned, Report, Stop
+from search.cost.planned import Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, Teller
 from search.cost.simulate import recomputing
-from search.mesh.choose.engine import Engine
+from search.mesh.choose.choosing import Chooser
 from search.mesh.plan.families import PLANNERS, TURNED, Family, Strategies
 from search.mesh.plan.finish import does_not_fit, finished, memory_limit
-from search.mesh.plan.incumbent import Candidate, Candidates, PricedTrial, Search
+from search.mesh.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
 from search.mesh.plan.overlap import LEAST_SAVED, Simulated, Trial, Tried, updates
 from search.mesh.plan.rewrites import Limits
 from search.mesh.plan.variants import Variant, rewritten, variants
@@ -39,7 +51,7 @@ PRICES = 12
 """How many prices of memory are tried to make a plan fit."""
 
 _Kept = tuple[int, bool, bool, tuple[Rule, ...]]
-"""What an engine is kept for: so many devices, whether it cuts windows, whether mesh axes are
+"""What a chooser is kept for: so many devices, whether it cuts windows, whether mesh axes are
 turned, and rules."""
 
 
@@ -68,7 +80,7 @@ class MeshPlanner:
     """What may be cut; everything by default."""
     teller: Teller = field(default_factory=Teller)
     _phases: Phases = field(init=False, default_factory=Phases)
-    _engines: dict[_Kept, Engine] = field(init=False, default_factory=dict[_Kept, Engine])
+    _choosers: dict[_Kept, Chooser] = field(init=False, default_factory=dict[_Kept, Chooser])
 
     def __post_init__(self) -> None:
         if self.family not in PLANNERS:
@@ -83,17 +95,17 @@ class MeshPlanner:
         start = perf_counter()
         graph.check()
         self.teller.works_on("rules")
-        self._phases, self._engines = Phases(start + self.seconds), {}
-        search = Search()
+        self._phases, self._choosers = Phases(start + self.seconds), {}
+        search = SearchState()
         stop = self._searched(graph, search)
-        found = search.found
-        fitting = [c for c in found if c.fits]
+        priced = search.priced
+        fitting = [c for c in priced if c.fits]
         if not fitting:
-            over = min(c.memory - c.limit for c in found)
+            over = min(c.memory - c.limit for c in priced)
             raise does_not_fit(name, self.machine, over, stop)
         best = min(fitting, key=lambda c: c.seconds)
-        trial = found[best]
-        cut = trial.engine.cut(best.choice, trial.before)
+        trial = priced[best]
+        cut = trial.builder.cut(best.choice, trial.before)
         return Planned(
             finished(
                 name,
@@ -106,18 +118,18 @@ class MeshPlanner:
                 memory=best.memory,
                 recompute=best.recompute,
             ),
-            Report(
-                sum(c.strategies for c in found),
-                len(found),
+            SearchReport(
+                sum(c.strategies for c in priced),
+                len(priced),
                 stop,
                 self._phases.seconds,
-                sum(engine.known for engine in self._engines.values()),
+                sum(chooser.pricing.known for chooser in self._choosers.values()),
             ),
             perf_counter() - start,
             min((c.seconds for c in search.data_parallel), default=None),
         )
 
-    def _searched(self, graph: Graph, search: Search) -> Stop:
+    def _searched(self, graph: Graph, search: SearchState) -> Stop:
         """Look for plans until all is tried or time is up, or somebody interrupts: which it was."""
         try:
             self._on_all_devices(graph, search)
@@ -131,7 +143,7 @@ class MeshPlanner:
             return "interrupted"
         return "exhausted"
 
-    def _on_all_devices(self, graph: Graph, search: Search) -> None:
+    def _on_all_devices(self, graph: Graph, search: SearchState) -> None:
         """Try the graph, and what rewrites make of it before and after it is cut."""
         cost = self._cost(self.machine)
         trials = [self._trial(variant, cost, search) for variant in self._variants(graph)]
@@ -143,17 +155,17 @@ class MeshPlanner:
                 self._try(self._trial(again, cost, search), search)
         self._with_axes_turned(search)
 
-    def _with_axes_turned(self, search: Search) -> None:
+    def _with_axes_turned(self, search: SearchState) -> None:
         """Try all graphs with the mesh axes within a node in the other order, if there is one."""
         is_other = Mesh(self.machine).primes != Mesh(self.machine, turned=True).primes
         if self.family not in TURNED or self.mode is Mode.ALGEBRA or not is_other:
             return
         for trial in tuple(search.trials):
             variant = Variant(trial.graph, trial.before)
-            turned = self._trial(variant, trial.engine.cost, search, turned=True)
+            turned = self._trial(variant, trial.chooser.pricing.cost, search, turned=True)
             self._try(turned, search, TURNED)
 
-    def _on_fewer_devices(self, search: Search) -> None:
+    def _on_fewer_devices(self, search: SearchState) -> None:
         """Try all graphs on the first devices alone, and on fewer yet where that is faster: what
         does not divide by 3 is cut by 2, and little work is soon done by few. Not where the work
         alone, spread over them, would take longer than the plan that is known; of a small graph
@@ -179,7 +191,7 @@ class MeshPlanner:
         return CostModel(machine, optimizer=self.optimizer, speed=self.speed)
 
     def _try(
-        self, trial: PricedTrial, search: Search, families: Mapping[str, Family] = PLANNERS
+        self, trial: PricedTrial, search: SearchState, families: Mapping[str, Family] = PLANNERS
     ) -> None:
         """Try all strategies of the family on one graph."""
         if families is PLANNERS:
@@ -187,7 +199,7 @@ class MeshPlanner:
         if search.known < inf and trial.at_best > search.known:
             return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
-        for allowed in families[family](trial.graph, trial.engine):
+        for allowed in families[family](trial.graph, trial.chooser):
             if allowed.last and search.saves_nothing():
                 continue
             if allowed.by_hand and trial.promised(allowed.mask) > search.known:
@@ -197,7 +209,7 @@ class MeshPlanner:
                 search.data_parallel += self._to_compare(trial, allowed)
                 continue
             made = list(self._fitting(trial, allowed, search))
-            if allowed.data_parallel and trial.engine.cost.machine == self.machine:
+            if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
                 search.data_parallel += made[:1]
             fastest = min(candidate.seconds for candidate in made)
             search.fastest[trial] = min(fastest, search.fastest.get(trial, inf))
@@ -206,13 +218,13 @@ class MeshPlanner:
     def _cuts_data(self) -> bool:
         return self.dimensions is None or Dimension.DATA in self.dimensions
 
-    def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> Candidates:
+    def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> PricedPlans:
         """What strategies come to that may not be used themselves, on all devices."""
-        if trial.engine.cost.machine != self.machine:
+        if trial.chooser.pricing.cost.machine != self.machine:
             return ()
 
-        def judge(made: Simulated) -> Candidates:
-            return tuple(self._judged(trial.engine, made))
+        def judge(made: Simulated) -> PricedPlans:
+            return tuple(self._judged(trial.chooser, made))
 
         apart = replace(trial, judge=judge)
         return next(apart.choices(0.0, allowed.mask, brief=True)).judged[:1]
@@ -221,13 +233,13 @@ class MeshPlanner:
         """What a family may use, of the dimensions that are allowed."""
         return mask if self.dimensions is None else both(mask, along(graph, self.dimensions))
 
-    def _engine(self, graph: Graph, cost: CostModel, turned: bool) -> Engine:
-        """The engine for a graph; graphs of the same rules share what it learns."""
+    def _chooser(self, graph: Graph, cost: CostModel, turned: bool) -> Chooser:
+        """The chooser for a graph; graphs of the same rules share what it learns."""
         windows = self._cuts_windows(graph, cost.machine.devices)
         key = cost.machine.devices, windows, turned, self.library.concrete(graph)
-        if key not in self._engines:
-            self._engines[key] = Engine(cost, Cuts(key[-1], windows=windows), turned=turned)
-        return self._engines[key]
+        if key not in self._choosers:
+            self._choosers[key] = Chooser.on(cost, Cuts(key[-1], windows=windows), turned=turned)
+        return self._choosers[key]
 
     def _cuts_windows(self, graph: Graph, devices: int) -> bool:
         """Whether to cut images with halos: where that is asked for, or not all devices can have
@@ -238,54 +250,54 @@ class MeshPlanner:
         return any(leaf.type.shape[0] % devices for leaf in inputs if leaf.type and leaf.rank)
 
     def _trial(
-        self, variant: Variant, cost: CostModel, search: Search, *, turned: bool = False
+        self, variant: Variant, cost: CostModel, search: SearchState, *, turned: bool = False
     ) -> PricedTrial:
-        engine = self._phases.timed("rules", lambda: self._engine(variant.graph, cost, turned))
+        chooser = self._phases.timed("rules", lambda: self._chooser(variant.graph, cost, turned))
 
-        def judge(made: Simulated) -> Candidates:
-            found = tuple(self._judged(engine, made))
+        def judge(made: Simulated) -> PricedPlans:
+            plans = tuple(self._judged(chooser, made))
             if self.family == "zero" and not made.choice.fully_sharded:
-                return found  # on the way to fully sharded weights, and none of what was asked for
-            search.found |= dict.fromkeys(found, trial)
+                return plans  # on the way to fully sharded weights, and none of what was asked for
+            search.priced |= dict.fromkeys(plans, trial)
             self._phases.has_plan = True
-            self.teller.priced(min((c.seconds for c in found if c.fits), default=inf))
-            return found
+            self.teller.priced(min((c.seconds for c in plans if c.fits), default=inf))
+            return plans
 
-        trial = Trial(engine, variant.graph, variant.derivation, judge, self._phases)
+        trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases)
         return trial
 
     def _variants(self, graph: Graph) -> Sequence[Variant]:
         cost = self._cost(self.machine.with_devices(1))
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
-        found = variants(graph, self.library, mode, Engine(cost, Cuts(())), self._limits())
+        graphs = variants(graph, self.library, mode, Chooser.on(cost, Cuts(())), self._limits())
         self.teller.works_on("rewriting")
-        return self._phases.timed("rewriting", lambda: list(found))
+        return self._phases.timed("rewriting", lambda: list(graphs))
 
     def _rewritten(self, base: PricedTrial) -> Variant | None:
         self.teller.works_on("rewriting as it is cut")
         variant = Variant(base.graph, base.before)
-        return rewritten(variant, self.library, base.engine, self._limits())
+        return rewritten(variant, self.library, base.chooser, self._limits())
 
     def _limits(self) -> Limits:
         return Limits(TRIES, lambda: self._phases.is_over)
 
     def _fitting(
-        self, trial: PricedTrial, allowed: Strategies, search: Search
-    ) -> Iterator[Candidate]:
+        self, trial: PricedTrial, allowed: Strategies, search: SearchState
+    ) -> Iterator[PricedPlan]:
         """The best plans, and where they take too much memory, plans that take less; unless one
         that is known is as fast as they are."""
         mask = self._masked(trial.graph, allowed.mask)
 
-        def tries(price: float) -> list[Tried[Candidates]]:
-            found = trial.choices(price, mask, brief=allowed.brief)
-            return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in found]
+        def tries(price: float) -> list[Tried[PricedPlans]]:
+            plans = trial.choices(price, mask, brief=allowed.brief)
+            return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in plans]
 
         first = tries(0.0)
         best = [candidate for one in first for candidate in one.judged]
         if not allowed.brief:
             best += self._in_parts(trial, min(first, key=lambda one: one.seconds))
         yield from best
-        fastest = min(found.seconds for found in best)
+        fastest = min(one.seconds for one in best)
         if search.known <= fastest or any(c.fits for c in best):
             return
         low, high = 0.0, best[0].seconds / best[0].limit
@@ -301,7 +313,7 @@ class MeshPlanner:
             else:
                 low, high = price, high if high > price else price * 4
 
-    def _in_parts(self, trial: PricedTrial, tried: Tried[Candidates]) -> Candidates:
+    def _in_parts(self, trial: PricedTrial, tried: Tried[PricedPlans]) -> PricedPlans:
         """A plan with its weights fully sharded, where it does not fit, or where what comes after
         its backward pass, which is what that makes shorter, is more than little."""
         whole = tried.judged[0]
@@ -309,22 +321,23 @@ class MeshPlanner:
             return ()
         return trial.fully_sharded(tried).judged
 
-    def _judged(self, engine: Engine, made: Simulated) -> Iterator[Candidate]:
+    def _judged(self, chooser: Chooser, made: Simulated) -> Iterator[PricedPlan]:
         """A plan, and where it doesn't fit, with computing again what takes much memory and little
         time to make."""
-        cost, steps, limit = engine.cost, made.steps, memory_limit(self.machine, made.cut.views)
-        strategies = sum(len(engine.space(node)) for node in made.choice.strategies)
+        cost, steps = chooser.pricing.cost, made.steps
+        limit = memory_limit(self.machine, made.cut.views)
+        strategies = sum(len(chooser.spaces.of(node)) for node in made.choice.strategies)
         held = self._memory(steps, cost, frozenset())
         simulation = made.run.simulation
         ends = updates(made.run), simulation.sync + simulation.update
-        yield Candidate(made.choice, made.seconds, held, limit, strategies, *ends)
+        yield PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
         if held <= limit:
             return
         recomputed = self._phases.timed("memory", lambda: worth_recomputing(steps))
         if recomputed:
             less = self._memory(steps, cost, recomputed)
             seconds = recomputing(steps, cost, recomputed).simulation.step_seconds
-            yield Candidate(made.choice, seconds, less, limit, strategies, *ends, recomputed)
+            yield PricedPlan(made.choice, seconds, less, limit, strategies, *ends, recomputed)
 
     def _memory(self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node]) -> int:
         return self._phases.timed(

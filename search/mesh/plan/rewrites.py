@@ -1,10 +1,16 @@
-"""Algebra together with strategies: rewrites that make the whole faster as it is cut best.
+"""Algebraic rewrites, judged by the strategies that are best after them.
 
-A rewrite is tried where it would be made: the operators near it choose their strategies anew, those
-further away keep theirs. Places that look alike and are cut alike are one place, of which one is
-tried; where it gains, the rewrite is made at all of them, and stays if the whole graph, with all
-strategies chosen again, is faster (descent over groups of rewrites; each is judged after
-parallelization, not before, which is what makes the optimization joint: Unity, sections 2 and 6.4).
+Problem: find rewrites of a graph, by rules of the library, after which its best strategies take
+less time. Judging a rewrite after parallelization, not before, is what makes the optimization joint
+(Unity, OSDI 2022, sections 2 and 6.4).
+
+Method: greedy descent over groups of rewrites. Places that look alike and are cut alike are one
+group, of which one place is tried. The operators near it choose their strategies anew, those
+further away keep theirs. Where the place gains, the rewrite is made at all places of the group; it
+stays if the whole graph, with all strategies chosen again, is faster.
+
+The gain of a place is an estimate, the gain of the whole is as the sum of ``choosing`` has it. That
+no other order of rewrites gains more is not shown.
 
 Some rules want a fully sharded weight where a model has it whole. Such a weight, or a part of it
 that an earlier rewrite has made, is *opened* first, by the rule that a tensor is the concat of its
@@ -19,9 +25,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from pcg.graph.graph import Graph, Node, Value, rebuild, topological
+from pcg.memo import Memo
 from search.cost.derivation import Applied, Derivation, Scribe
-from search.mesh.choose.engine import Choice, Engine
-from search.mesh.plan.window import Window
+from search.mesh.choose.choosing import Choice, Chooser
+from search.mesh.plan.excerpt import Excerpt
 from search.substitute.applications import is_usable
 from substitutions.rules.match import build, could_match, matches_at
 from substitutions.rules.rule import Rule
@@ -46,8 +53,8 @@ class Algebra:
     by_root: Mapping[tuple[str, int], tuple[Rule, ...]]
     openings: tuple[Rule, ...]
     """Those by which any tensor is two parts joined, of which one size is free."""
-    _fitting: dict[object, tuple[Rule, ...]] = field(
-        init=False, default_factory=dict[object, tuple[Rule, ...]]
+    _fitting: Memo[object, tuple[Rule, ...]] = field(
+        init=False, default_factory=Memo[object, tuple[Rule, ...]]
     )
 
     @staticmethod
@@ -58,7 +65,7 @@ class Algebra:
         openings: list[Rule] = []
         whole = [rule for rule in rules if rule.family not in PARALLEL]
         for rule in (way for both in whole for way in (both, both.reversed)):
-            nodes = [n for n in Graph((*rule.left, *rule.right)).nodes if not n.is_leaf]
+            nodes = Graph((*rule.left, *rule.right)).operators
             if rule.derived or any(n.is_parallel for n in nodes):
                 continue
             root = next((v.node for v in rule.left if not v.node.is_leaf), None)
@@ -68,7 +75,7 @@ class Algebra:
                     openings.append(rule)
             elif is_usable(rule) and not rule.free_symbols:
                 by_root[root.name, root.ranks[0]].append(rule)
-        return Algebra({root: tuple(found) for root, found in by_root.items()}, tuple(openings))
+        return Algebra({root: tuple(own) for root, own in by_root.items()}, tuple(openings))
 
     def applications(self, node: Node, graph: Graph) -> Iterator[Applied]:
         """What the rules make of what an operator computes."""
@@ -83,10 +90,8 @@ class Algebra:
         rank = node.types[0].rank
         operands = (None if value.node.is_leaf else value.node.name for value in node.inputs)
         key = (node.call, rank, *operands)
-        if key not in self._fitting:
-            rules = self.by_root.get((node.name, rank), ())
-            self._fitting[key] = tuple(rule for rule in rules if could_match(rule, node))
-        return self._fitting[key]
+        rules = self.by_root.get((node.name, rank), ())
+        return self._fitting.get(key, lambda: tuple(r for r in rules if could_match(r, node)))
 
     def opened(self, node: Node) -> Iterator[Applied]:
         """Weights that an operator reads, each in the parts in which an operand that it meets there
@@ -107,7 +112,7 @@ def _is_weight(value: Value) -> bool:
     """Whether a value is a weight or a part of one."""
     while value.node.name == "split":
         (value,) = value.node.inputs
-    return value.node.is_leaf and value.node.leaf.kind == "weight"
+    return value.node.is_weight
 
 
 def _joints(node: Node, position: int) -> Iterator[int]:
@@ -139,20 +144,20 @@ class Limits:
 class Rewriter:
     """Rewrites graphs for one machine."""
 
-    engine: Engine
+    chooser: Chooser
     algebra: Algebra
     limits: Limits = Limits()
     tried: int = field(init=False, default=0)
 
     def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
         """The graph with rewrites that make it faster; None if there are none."""
-        first = choice = self.engine.choose(graph)
+        first = choice = self.chooser.choose(graph)
         refused: set[object] = set()
         while not self._is_over():
-            found = self._step(choice, derivation, refused)
-            if found is None:
+            better = self._step(choice, derivation, refused)
+            if better is None:
                 break
-            choice, derivation = found
+            choice, derivation = better
         return None if choice is first else (choice.graph, derivation)
 
     def _is_over(self) -> bool:
@@ -176,7 +181,7 @@ class Rewriter:
                 return None
             refused.add(key)
             graph, after = self._everywhere(choice.graph, derivation, key, places)
-            again = self.engine.choose(graph)
+            again = self.chooser.choose(graph)
             if again.seconds < (1 - LEAST_GAIN) * choice.seconds:
                 return again, after
         return None
@@ -188,15 +193,14 @@ class Rewriter:
         graph = choice.graph
         looks = _looks(choice)
         alike: dict[object, list[Node]] = defaultdict(list)
-        for node in graph.nodes:
-            if not node.is_leaf:
-                alike[looks[node]].append(node)
-        found: dict[object, tuple[Steps, list[Node]]] = {}
+        for node in graph.operators:
+            alike[looks[node]].append(node)
+        groups: dict[object, tuple[Steps, list[Node]]] = {}
         for look, nodes in alike.items():
             for number, steps in enumerate(self._at(nodes[0], graph)):
                 key = (look, number, tuple(step.rule.name for step in steps))
-                found[key] = (steps, nodes)
-        return found
+                groups[key] = (steps, nodes)
+        return groups
 
     def _at(self, node: Node, graph: Graph) -> Iterator[Steps]:
         """The rewrites of what an operator computes."""
@@ -236,8 +240,8 @@ class Rewriter:
         taken: set[Node] = set()
         apart: list[Applied] = []
         for node in places:
-            found = self.algebra.applications(node, graph)
-            applied = next((one for one in found if one.rule.name == rule), None)
+            here = self.algebra.applications(node, graph)
+            applied = next((one for one in here if one.rule.name == rule), None)
             if applied is None:
                 continue
             inside = _inside(applied)
@@ -252,13 +256,13 @@ class Rewriter:
         """Seconds that a rewrite saves where operators near it choose anew."""
         self.tried += 1
         whole = choice.graph
-        window = Window.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
-        strategies = {image: choice.strategies[node] for node, image in window.images.items()}
-        first = graph = window.graph
-        kept = {n.value(p): n.value(p) for n in first.nodes for p in _ports(n)}
-        ends = window.ends
+        excerpt = Excerpt.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
+        strategies = {image: choice.strategies[node] for node, image in excerpt.images.items()}
+        first = graph = excerpt.graph
+        kept = {value: value for node in first.nodes for value in node.outputs}
+        ends = excerpt.ends
         for step in steps:
-            replaced = window.replaced(step)
+            replaced = excerpt.replaced(step)
             graph, ends = graph.replace(replaced), rebuild(ends, replaced)
             held = [(old, value) for old, value in kept.items() if value not in replaced]
             images = rebuild(tuple(value for _, value in held), replaced)
@@ -273,10 +277,10 @@ class Rewriter:
         ring = _around(first, near | gone, 1) - gone - near
         fixed = {node: strategies[node] for node in ring}
         among = near | gone | ring
-        old = self.engine.choose(first, among=among, fixed=fixed, ends=window.ends)
+        old = self.chooser.choose(first, among=among, fixed=fixed, ends=excerpt.ends)
         fixed = {before[node]: own for node, own in fixed.items()}
         among = {before[node] for node in near | ring} | fresh
-        new = self.engine.choose(graph, among=among, fixed=fixed, ends=ends)
+        new = self.chooser.choose(graph, among=among, fixed=fixed, ends=ends)
         return old.seconds - new.seconds
 
 
@@ -319,14 +323,14 @@ def _images(node: Node, new: Mapping[Value, Value]) -> dict[Value, Value]:
     inputs = tuple(new[value] for value in node.inputs)
     same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
     made = node if same else Node(node.call, inputs)
-    return {node.value(port): made.value(port) for port in _ports(node)}
+    return dict(zip(node.outputs, made.outputs, strict=True))
 
 
 def _inside(applied: Applied) -> set[Node]:
     """The operators that a rule replaces, as far as nothing else reads them."""
     stop = set(applied.match.values.values())
-    found = topological((value.node for value in applied.match.outputs), stop)
-    return {node for node in found if not node.is_leaf}
+    replaced = topological((value.node for value in applied.match.outputs), stop)
+    return {node for node in replaced if not node.is_leaf}
 
 
 def _reads(applied: Applied) -> set[Value]:
@@ -335,26 +339,22 @@ def _reads(applied: Applied) -> set[Value]:
 
 def _touched(graph: Graph, steps: Steps) -> set[Node]:
     """The operators that steps replace, in part or whole, or that read a weight that is opened."""
-    found: set[Node] = set()
+    touched: set[Node] = set()
     for step in steps:
         stop = set(step.match.values.values())
-        found.update(topological((v.node for v in step.match.outputs), stop))
-        found.update(u for v in step.match.outputs for u in graph.users.get(v.node, ()))
-    return {node for node in found if node in graph.users and not node.is_leaf}
-
-
-def _ports(node: Node) -> range:
-    return range(len(node.types))
+        touched.update(topological((v.node for v in step.match.outputs), stop))
+        touched.update(u for v in step.match.outputs for u in graph.users.get(v.node, ()))
+    return {node for node in touched if node in graph.users and not node.is_leaf}
 
 
 def _around(graph: Graph, nodes: set[Node], distance: int) -> set[Node]:
     """The operators at most so far from some, in either direction; those among them."""
-    found = set(nodes)
+    near = set(nodes)
     for _ in range(distance):
-        found |= {v.node for n in found for v in n.inputs if not v.node.is_leaf} | {
-            user for n in found for user in graph.users.get(n, ())
+        near |= {v.node for n in near for v in n.inputs if not v.node.is_leaf} | {
+            user for n in near for user in graph.users.get(n, ())
         }
-    return found
+    return near
 
 
 def _looks(choice: Choice) -> dict[Node, object]:

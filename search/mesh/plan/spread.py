@@ -1,11 +1,12 @@
-"""Strategies with branches side by side, each on devices of its own.
+"""Branches side by side: strategies in which branches of a graph run on devices of their own.
 
-Along one mesh axis every device computes a part of the branches, and none of the others. What that
-saves is kernels' latency, gradients that fewer devices exchange, and work that cannot be cut; what
-it costs is resharding to and from the branches. The search over strategies adds up seconds as if
-all operators ran one after the other, so that it never sees the first; here a mesh axis is left
-idle in all branches of a fork, strategies of these are chosen anew, and each branch is given to the
-device of the mesh axis that has least to do (longest first: Graham, SIAM J. Appl. Math. 1969).
+Problem: the search over strategies adds up seconds as if all operators ran one after the other, so
+that it never sees what branches side by side save: kernels' latency, gradients that fewer devices
+exchange, and work that cannot be cut. They cost resharding to and from the branches.
+
+Method: one mesh axis is left idle in all branches of a fork. Strategies of these are chosen anew,
+and each branch is given to the device along the axis that has least to do, longest branch first
+(Graham, SIAM J. Appl. Math. 1969). What a fork promises is an estimate; whoever asks simulates it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from math import inf
 import numpy as np
 
 from pcg.graph.graph import Node
-from search.mesh.choose.engine import Choice, Engine, Exposed, Prices
+from pcg.memo import remembered
+from search.mesh.choose.choosing import Choice, Chooser, Exposed, Prices
 from search.mesh.space.allow import Allowed, Mask
 from search.mesh.space.axes import Mesh, Seconds
 from search.mesh.space.branches import Branch, forks
@@ -29,7 +31,7 @@ Held = Mapping[Node, frozenset[int]]
 
 
 @dataclass(frozen=True)
-class Side:
+class BranchLoads:
     """Branches to be put side by side along a mesh axis: for each device along it the operators
     that it computes, and the seconds that this promises to save."""
 
@@ -37,7 +39,7 @@ class Side:
     loads: tuple[Branch, ...]
     saved: float
 
-    def turned(self) -> Iterator[Side]:
+    def turned(self) -> Iterator[BranchLoads]:
         """The same with each load on the device of another: what comes before the branches and
         after them may run on one of these."""
         for first in range(len(self.loads)):
@@ -61,30 +63,30 @@ class Spread:
 
 
 def sides(
-    engine: Engine, spread: Spread, allowed: Allowed, exposed: Exposed, *, around: bool
-) -> list[Side]:
+    chooser: Chooser, spread: Spread, allowed: Allowed, exposed: Exposed, *, around: bool
+) -> list[BranchLoads]:
     """The ways to put more branches side by side, those that promise most first. ``around``:
     whether what is resharded to branches and from them counts, all other operators staying as they
     are."""
     every = forks(spread.choice.graph)
     rows = _Rows(
-        engine, spread, allowed, engine.prices(spread.choice.graph, exposed), around=around
+        chooser, spread, allowed, chooser.prices(spread.choice.graph, exposed), around=around
     )
-    found: list[Side] = []
+    ways: list[BranchLoads] = []
     for branches in dict.fromkeys(way for fork in every for way in (fork.branches, fork.innermost)):
         summed = [rows.summed(branch) for branch in branches]
         busy = sum(now for now, _ in summed)
-        for mesh_axis, prime in enumerate(engine.mesh.primes):
+        for mesh_axis, prime in enumerate(chooser.mesh.primes):
             loads, last = _shared(branches, [float(least[mesh_axis]) for _, least in summed], prime)
             if busy > last:
-                found += Side(mesh_axis, loads, busy - last).turned()
-    return sorted(found, key=lambda side: -side.saved)
+                ways += BranchLoads(mesh_axis, loads, busy - last).turned()
+    return sorted(ways, key=lambda side: -side.saved)
 
 
 def put(
-    engine: Engine,
+    chooser: Chooser,
     spread: Spread,
-    side: Side,
+    side: BranchLoads,
     allowed: Allowed,
     exposed: Exposed,
     *,
@@ -92,7 +94,7 @@ def put(
 ) -> Spread:
     """The choice with branches side by side, their strategies chosen anew; those of all others as
     well if these are not ``fixed``."""
-    choice, mesh = spread.choice, engine.mesh
+    choice, mesh = spread.choice, chooser.mesh
     stride, prime = mesh.strides[side.mesh_axis], mesh.primes[side.mesh_axis]
     held, starts = dict(spread.held), dict(choice.starts)
     for value, load in enumerate(side.loads):
@@ -112,8 +114,8 @@ def put(
     def narrowed(node: Node, space: Space) -> Mask:
         return _leaving(allowed(node, space), space, made.idle(node, mesh))
 
-    found = engine.choose(choice.graph, 0.0, narrowed, exposed, fixed=others)
-    return Spread(replace(made.choice, strategies=found.strategies), held)
+    chosen = chooser.choose(choice.graph, 0.0, narrowed, exposed, fixed=others)
+    return Spread(replace(made.choice, strategies=chosen.strategies), held)
 
 
 class _Rows:
@@ -123,11 +125,10 @@ class _Rows:
     """
 
     def __init__(
-        self, engine: Engine, spread: Spread, allowed: Allowed, prices: Prices, *, around: bool
+        self, chooser: Chooser, spread: Spread, allowed: Allowed, prices: Prices, *, around: bool
     ) -> None:
-        self._engine, self._spread, self._allowed, self._prices = engine, spread, allowed, prices
+        self._chooser, self._spread, self._allowed, self._prices = chooser, spread, allowed, prices
         self._number = {node: i for i, node in enumerate(prices.nodes)}
-        self._known: dict[tuple[int, tuple[int, ...]], tuple[float, Seconds]] = {}
         reshardings = range(len(prices.resharding) if around else 0)
         pairs = [prices.resharding[at].variables for at in reshardings]
         ends = np.array(pairs, int).reshape(-1, 2)
@@ -158,14 +159,13 @@ class _Rows:
         rows = [self._row(i, ()) for i in range(len(self._prices.nodes))]
         return np.array([now for now, _ in rows]), np.array([least for _, least in rows])
 
+    @remembered
     def _row(self, at: int, reshardings: tuple[int, ...]) -> tuple[float, Seconds]:
         """Of one operator with some reshardings."""
-        if (at, reshardings) not in self._known:
-            seconds = self._prices.alone[self._prices.nodes[at]]
-            for resharding in reshardings:
-                seconds = seconds + self._resharding_seconds(resharding)
-            self._known[at, reshardings] = self._now_and_least(self._prices.nodes[at], seconds)
-        return self._known[at, reshardings]
+        seconds = self._prices.alone[self._prices.nodes[at]]
+        for resharding in reshardings:
+            seconds = seconds + self._resharding_seconds(resharding)
+        return self._now_and_least(self._prices.nodes[at], seconds)
 
     def _resharding_seconds(self, resharding: int) -> Seconds:
         """Seconds of a resharding by the strategies of one end, where the other stays as it is."""
@@ -177,12 +177,12 @@ class _Rows:
         return values.astype(np.float64) * factor.times
 
     def _place(self, node: Node) -> int:
-        place = self._engine.space(node).place(self._spread.choice.strategies[node])
+        place = self._chooser.spaces.of(node).place(self._spread.choice.strategies[node])
         assert place is not None
         return place
 
     def _now_and_least(self, node: Node, seconds: Seconds) -> tuple[float, Seconds]:
-        space, mesh = self._engine.space(node), self._engine.mesh
+        space, mesh = self._chooser.spaces.of(node), self._chooser.mesh
         held, idle = self._spread.held.get(node, ()), self._spread.idle(node, mesh)
         mask = self._allowed(node, space)
         least = [

@@ -1,4 +1,4 @@
-"""Graphs that compute what a model does, of which a planner cuts the best.
+"""Variants of a model: equal graphs by rewrites, of which a planner takes the fastest.
 
 Whether algebra comes before parallelization or together with it is a planner's mode (Unity, section
 6.4): *parallel* leaves the model as it is; *algebra* and *sequential* take the rewrites that are
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pcg.graph.graph import Graph
 from search.choices import Mode
 from search.cost.derivation import Derivation, Scribe
-from search.mesh.choose.engine import Engine
+from search.mesh.choose.choosing import Chooser
 from search.mesh.plan.rewrites import Algebra, Limits, Rewriter
 from search.mesh.rules.cuts import opened
 from search.mesh.space.allow import closed
@@ -35,17 +35,17 @@ class Variant:
 
 
 def variants(
-    graph: Graph, library: Library, mode: Mode, alone: Engine, limits: Limits
+    graph: Graph, library: Library, mode: Mode, alone: Chooser, limits: Limits
 ) -> Iterator[Variant]:
-    """The variants of a model that need no look at how they are cut. ``alone``: the engine of one
+    """The variants of a model that need no look at how they are cut. ``alone``: the chooser of one
     device."""
     start = Variant(graph, Derivation.start(graph))
     if mode in (Mode.JOINT, Mode.PARALLEL):
         yield from _cuttable(start, library)
     if mode is not Mode.PARALLEL:
-        found = rewritten(start, library, alone, limits)
-        if found is not None:
-            yield from _cuttable(found, library)
+        better = rewritten(start, library, alone, limits)
+        if better is not None:
+            yield from _cuttable(better, library)
         elif mode is not Mode.JOINT:
             yield from _cuttable(start, library)
     if mode is Mode.JOINT:
@@ -55,18 +55,18 @@ def variants(
 def _closure(start: Variant, library: Library) -> Iterator[Variant]:
     """Of a graph of few operators, all that rewrites in a row make of it, whether or not the first
     ones gain anything by themselves."""
-    if _size(start.graph) > FEW_OPERATORS:
+    if len(start.graph.operators) > FEW_OPERATORS:
         return
     known = {start.graph}
     pending = deque([start])
     while pending:
         base = pending.popleft()
         algebra = Algebra.of(library.concrete(base.graph))
-        for node in [node for node in base.graph.nodes if not node.is_leaf]:
+        for node in base.graph.operators:
             for applied in algebra.applications(node, base.graph):
                 scribe = Scribe.after(base.derivation)
                 graph = scribe.follow(base.graph, applied)
-                if graph in known or _size(graph) > _size(start.graph) + GROWTH:
+                if graph in known or len(graph.operators) > len(start.graph.operators) + GROWTH:
                     continue
                 known.add(graph)
                 if len(known) > FEW_GRAPHS:
@@ -75,16 +75,15 @@ def _closure(start: Variant, library: Library) -> Iterator[Variant]:
                 yield made
 
 
-def _size(graph: Graph) -> int:
-    return sum(not node.is_leaf for node in graph.nodes)
-
-
-def rewritten(variant: Variant, library: Library, engine: Engine, limits: Limits) -> Variant | None:
-    """The variant with the rewrites that make it faster as an engine cuts it, if there are any."""
+def rewritten(
+    variant: Variant, library: Library, chooser: Chooser, limits: Limits
+) -> Variant | None:
+    """The variant with the rewrites that make it faster, with strategies chosen anew; None if there
+    are none."""
     algebra = Algebra.of(library.concrete(variant.graph))
-    rewriter = Rewriter(engine, algebra, limits)
-    found = rewriter.improved(variant.graph, variant.derivation)
-    return None if found is None else Variant(*found)
+    rewriter = Rewriter(chooser, algebra, limits)
+    better = rewriter.improved(variant.graph, variant.derivation)
+    return None if better is None else Variant(*better)
 
 
 def _cuttable(variant: Variant, library: Library) -> Iterator[Variant]:

@@ -1,4 +1,4 @@
-"""The library's rules that cut an operator along one of its indices."""
+"""The rules of the library that cut an operator along one of its indices, by operator."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from dataclasses import dataclass, field
 
 from pcg.graph.graph import Graph, Leaf, Node, Signature, Value
 from pcg.language.poly import Poly
+from pcg.memo import Memo
 from pcg.placement.schedule import trace
 from pcg.types.halo import least_halo, states_halo, typing_of
 from pcg.types.infer import bind_sizes
+from pcg.types.parallel_operators import IN_SPACE
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.mesh.rules.fully_sharded import Parting, parting
 from substitutions.rules.match import Match, build, matches_at
 from substitutions.rules.rule import Rule
-
-CUTTING = frozenset({"partition", "combine", "replicate", "reduce"})
-"""The parallel operators of rules that cut in space."""
-SLICING = frozenset({"pipeline", "batch"})
-"""Those of rules that cut in time."""
 
 
 @dataclass
@@ -27,7 +24,7 @@ class Cuts:
     """Rules that turn an operator on its own into one of blocks, by operator."""
 
     rules: Iterable[Rule]
-    parallel: frozenset[str] = CUTTING
+    parallel: frozenset[str] = IN_SPACE
     """The parallel operators that a rule may use."""
     windows: bool = False
     """Whether what windows slide over may be cut, each block with a halo of its neighbours."""
@@ -35,14 +32,15 @@ class Cuts:
     """How weights are fully sharded."""
     _by_operator: dict[str, list[Rule]] = field(init=False)
     _through: dict[str, list[tuple[frozenset[int], Rule]]] = field(init=False)
-    _known: dict[Signature, Mapping[str, Rule]] = field(init=False)
+    _known: Memo[Signature, Mapping[str, Rule]] = field(
+        init=False, default_factory=Memo[Signature, Mapping[str, Rule]]
+    )
 
     def __post_init__(self) -> None:
         self.rules = tuple(self.rules)
         self.parting = parting(self.rules)
         self._by_operator = defaultdict(list)
         self._through = defaultdict(list)
-        self._known = {}
         for rule in (way for both in self.rules for way in (both, both.reversed)):
             name = _operator_alone(rule, self.parallel, windows=self.windows)
             if name is not None:
@@ -52,11 +50,7 @@ class Cuts:
 
     def of(self, node: Node) -> Mapping[str, Rule]:
         """For each index of a whole operator along which some rule cuts it, that rule."""
-        key = node.signature
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = dict(self._of(node))
-        return found
+        return self._known.get(node.signature, lambda: dict(self._of(node)))
 
     def carriers(self, node: Node) -> Sequence[frozenset[int]]:
         """The operands of which some rule lets partial sums pass through, a set at a time."""
@@ -72,9 +66,9 @@ class Cuts:
     def through(self, node: Node, carriers: Collection[int]) -> Applied | None:
         """What an operator makes of operands that are reduced, reduced after it instead."""
         for some, rule in self._through[node.name]:
-            found = applied(rule, node, 1) if some == carriers else None
-            if found is not None:
-                return found
+            made = applied(rule, node, 1) if some == carriers else None
+            if made is not None:
+                return made
         return None
 
     def _of(self, node: Node) -> Iterator[tuple[str, Rule]]:
@@ -97,7 +91,7 @@ def applied(rule: Rule, node: Node, degree: int) -> Applied | None:
 
 def _match(rule: Rule, node: Node) -> Match | None:
     """Where a rule fits all outputs of an operator."""
-    graph = Graph(tuple(node.value(port) for port in range(len(node.types))))
+    graph = Graph(node.outputs)
     match = next(matches_at(rule, node, graph), None)
     return None if match is None or match.outputs != graph.outputs else match
 
@@ -161,14 +155,14 @@ def opened(
     simpler = unfolded(rules)
     for node in graph.nodes:
         made = node if node.is_leaf else Node(node.call, tuple(new[v] for v in node.inputs))
-        outputs = tuple(made.value(port) for port in range(len(node.types)))
-        scribe.rename({node.value(port): value for port, value in enumerate(outputs)})
+        outputs = made.outputs
+        scribe.rename(dict(zip(node.outputs, outputs, strict=True)))
         if node in nodes:
-            for found in simpler(made):
-                scribe.write(found)
-                outputs = found.made
+            for simple in simpler(made):
+                scribe.write(simple)
+                outputs = simple.made
                 break
-        new.update({node.value(port): value for port, value in enumerate(outputs)})
+        new.update(zip(node.outputs, outputs, strict=True))
     return Graph(tuple(new[value] for value in graph.outputs)), scribe.derivation
 
 
@@ -178,7 +172,7 @@ def _cut_index(value: Value) -> str | None:
     typing = typing_of(node.operator_call, [v.type for v in node.inputs])
     cut: list[str] = []
     for axis in typing.axes:
-        operand, dim = next((o, d) for o, d in enumerate(axis.operands) if d is not None)
+        operand, dim = axis.first_place
         degrees = node.inputs[operand].type.degrees
         if degrees.dims[dim] * degrees.slices[dim] > 1:
             cut.append(axis.name)
@@ -196,7 +190,7 @@ def _operator_alone(rule: Rule, allowed: frozenset[str], *, windows: bool) -> st
         return None
     if not all(isinstance(value.node.call, Leaf) for value in node.inputs):
         return None
-    others = [n for n in Graph(rule.right).nodes if not n.is_leaf]
+    others = Graph(rule.right).operators
     computing = [n for n in others if not n.is_parallel]
     if len(computing) != 1 or computing[0].name != node.name or len(others) == 1:
         return None
@@ -217,7 +211,7 @@ def _carriers(rule: Rule) -> frozenset[int]:
     if len(rule.left) != len(node.ranks) or not rule.is_applicable or rule.free_symbols:
         return none
     behind = [v.node.inputs[0] if v.node.name == "reduce" else v for v in node.inputs]
-    after = [n for n in Graph(rule.right).nodes if not n.is_leaf]
+    after = Graph(rule.right).operators
     computing = [n for n in after if not n.is_parallel]
     if not all(v.node.is_leaf for v in behind) or [n.call for n in computing] != [node.call]:
         return none

@@ -1,4 +1,4 @@
-"""An operator, as rules cut it one after the other."""
+"""Cutting one operator: the rules of its strategy, applied one after the other."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class Cutting:
     )
     """See ``CutNode``."""
 
-    def apply(self, found: Applied | None) -> None:
+    def apply(self, made: Applied | None) -> None:
         """Go on with what a rule made of the operator."""
-        assert found is not None
-        replaced = found.replaced
+        assert made is not None
+        replaced = made.replaced
         wider = list(Graph(tuple(self.outer)).replace(replaced).outputs)
         # Unless it was itself replaced, a value that is made of others than before stays
         # the same one.
         pairs = zip(self.outer, wider, strict=True)
-        self.steps.append((found, {a: b for a, b in pairs if a not in replaced}))
+        self.steps.append((made, {a: b for a, b in pairs if a not in replaced}))
         self.outer = wider
-        self.inner = trace(found.made[0])[0].node
+        self.inner = trace(made.made[0])[0].node
 
     def done(self, view: MachineView) -> CutNode:
         """What was made, to run on these devices."""
@@ -85,8 +85,8 @@ def in_order(own: Space, strategy: Iterable[int]) -> list[int]:
 def _last_reduced(value: Value, degree: int) -> tuple[int, ...] | None:
     """The degrees of the reductions that come last in what makes a value, if their product is the
     one given."""
-    found: list[int] = []
-    while prod(found) < degree and value.node.name == "reduce":
-        found.append(value.node.operator_call.integer("degree"))
+    degrees: list[int] = []
+    while prod(degrees) < degree and value.node.name == "reduce":
+        degrees.append(value.node.operator_call.integer("degree"))
         (value,) = value.node.inputs
-    return tuple(found) if prod(found) == degree else None
+    return tuple(degrees) if prod(degrees) == degree else None

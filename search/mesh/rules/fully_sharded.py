@@ -23,7 +23,7 @@ Parting = Callable[[Value, int], Applied | None]
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedGraph:
     """A graph that is cut, and where its operators run."""
 
     graph: Graph
@@ -49,22 +49,22 @@ def parting(rules: Iterable[Rule]) -> Parting:
 
 
 def fully_sharded(
-    placed: Placed, weights: Collection[str], devices: int, parted: Parting, scribe: Scribe
-) -> Placed:
+    placed: PlacedGraph, weights: Collection[str], devices: int, parted: Parting, scribe: Scribe
+) -> PlacedGraph:
     """The graph with some weights, by name, fully sharded on so many devices."""
     replaced: dict[Value, Value] = {}
     for leaf in placed.graph.leaves:
-        if leaf.leaf.kind == "weight" and leaf.leaf.name in weights:
+        if leaf.is_weight and leaf.leaf.name in weights:
             applied = parted(leaf.value(), devices)
             if applied is not None:
                 scribe.write(applied)
                 replaced.update(applied.replaced)
-    values = [n.value(port) for n in placed.graph.nodes for port in range(len(n.types))]
+    values = [value for node in placed.graph.nodes for value in node.outputs]
     kept = tuple(value for value in values if value not in replaced)
     images = dict(zip(kept, rebuild(kept, replaced), strict=True))
     scribe.rename(images)
     views = {images[node.value()].node: view for node, view in placed.views.items()}
-    return Placed(placed.graph.replace(replaced), views)
+    return PlacedGraph(placed.graph.replace(replaced), views)
 
 
 def _parts(rule: Rule) -> bool:
@@ -72,7 +72,7 @@ def _parts(rule: Rule) -> bool:
     if len(rule.left) != 1 or not isinstance(rule.left[0].node.call, Leaf):
         return False
     combine = rule.right[0].node
-    names = [n.name for n in Graph(rule.right).nodes if not n.is_leaf]
+    names = [node.name for node in Graph(rule.right).operators]
     return (
         names == ["partition", "combine"]
         and rule.is_applicable

@@ -1,4 +1,4 @@
-"""Which strategies a planner may use: all of them, or those of a family known by name."""
+"""Masks of strategies: which a planner may use, all of them or those of a family."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def batch_axes(graph: Graph) -> Mapping[Node, str]:
     """The index of each operator that runs over the samples: the first dimension of every input of
     the model, and what becomes of it. The graph may be cut."""
     samples: dict[Value, int] = {}
-    found: dict[Node, str] = {}
+    names: dict[Node, str] = {}
     for node in graph.nodes:
         if node.is_leaf:
             if node.leaf.kind == "input" and node.leaf.rank:
@@ -95,19 +95,19 @@ def batch_axes(graph: Graph) -> Mapping[Node, str]:
         for axis in node.operator_call.typing(ranks).axes:
             pairs = zip(axis.operands, read, strict=True)
             if any(dim is not None and dim == sample for dim, sample in pairs):
-                found[node] = axis.name
+                names[node] = axis.name
                 for port, dim in enumerate(axis.outputs):
                     if dim is not None:
                         samples[node.value(port)] = dim
                 break
-    return found
+    return names
 
 
 def closed(graph: Graph) -> list[Node]:
     """The operators that read samples along which they can't be cut, such as a batch norm, which
     reduces along the batch and keeps it."""
     samples: dict[Value, int] = {}
-    found: list[Node] = []
+    closing: list[Node] = []
     for node in graph.nodes:
         if node.is_leaf:
             if node.leaf.kind == "input" and node.leaf.rank:
@@ -120,18 +120,18 @@ def closed(graph: Graph) -> list[Node]:
             continue
         name = equation.operands[read[0][0]].dims[read[0][1]].names[0]
         if all(axis.name != name for axis in node.operator_call.typing(ranks).axes):
-            found.append(node)
+            closing.append(node)
         for port, output in enumerate(equation.outputs):
             for position, dim in enumerate(output.dims):
                 if name in dim.names:
                     samples[node.value(port)] = position
-    return found
+    return closing
 
 
 def is_weight(value: Value) -> bool:
     """Whether a value is a weight, however it is cut and moved."""
     source = trace(value)[0].node
-    return source.is_leaf and source.leaf.kind == "weight"
+    return source.is_weight
 
 
 def both(first: Allowed, second: Allowed) -> Allowed:

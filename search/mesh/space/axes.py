@@ -1,4 +1,4 @@
-"""The axes of the device mesh, and what communication along some of them costs."""
+"""The device mesh: its axes, and what communication along some of them costs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.machine import Machine
+from pcg.memo import remembered
 from search.cost.collectives import Lines, all_reduce, bucketed, padded, ring
 
 Masks = NDArray[np.int64]
@@ -20,7 +21,7 @@ Strategy = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Peers:
     """How devices reach those that differ from them along some mesh axes.
 
     ``latency`` and ``inverse_bandwidth`` are means over the peers of a device, in seconds and
@@ -45,7 +46,6 @@ class Mesh:
     primes: tuple[int, ...] = field(init=False)
     strides: tuple[int, ...] = field(init=False)
     """How many devices a step of each mesh axis is."""
-    _pairs: dict[int, Pairs] = field(init=False, default_factory=dict[int, Pairs])
 
     def __post_init__(self) -> None:
         primes = _primes(self.machine)
@@ -55,24 +55,22 @@ class Mesh:
     def __len__(self) -> int:
         return len(self.primes)
 
-    def pairs(self, mask: int) -> Pairs:
+    @remembered
+    def peers(self, mask: int) -> Peers:
         """Of the group of devices that differ along the mesh axes of a mask (bit i: axis i) only.
         All groups are alike; this one holds device 0."""
-        found = self._pairs.get(mask)
-        if found is None:
-            found = self._pairs[mask] = self._measured(self.group(mask))
-        return found
+        return self._measured(self.group(mask))
 
     def gradient_seconds(self, masks: Masks, volume: Seconds) -> Seconds:
         """Seconds of the all_reduce of a weight's gradient in each group of a mask, of a volume of
         bytes on a device."""
-        found, inverse = self._each(masks)
-        return bucketed(padded([pairs.all_reduce for pairs in found])[inverse], volume)
+        groups, inverse = self._each(masks)
+        return bucketed(padded([pairs.all_reduce for pairs in groups])[inverse], volume)
 
-    def _each(self, masks: Masks) -> tuple[list[Pairs], NDArray[np.intp]]:
+    def _each(self, masks: Masks) -> tuple[list[Peers], NDArray[np.intp]]:
         """The groups of some masks, each different mask measured once, and which each one has."""
         known, inverse = np.unique(masks, return_inverse=True)
-        return [self.pairs(int(mask)) for mask in known], inverse.reshape(masks.shape)
+        return [self.peers(int(mask)) for mask in known], inverse.reshape(masks.shape)
 
     def group(self, mask: int) -> list[int]:
         """The devices that differ from device 0 along the mesh axes of a mask only."""
@@ -83,28 +81,28 @@ class Mesh:
             for values in product(*ranges)
         )
 
-    def _measured(self, group: list[int]) -> Pairs:
+    def _measured(self, group: list[int]) -> Peers:
         links = [self.machine.link(group[0], other) for other in group[1:]]
         hops = self.machine.hops(group)
         collectives = ring(hops), all_reduce(hops)
         if not links:
-            return Pairs(1, 0.0, 0.0, *collectives)
+            return Peers(1, 0.0, 0.0, *collectives)
         latency = sum(link.latency for link in links) / len(links)
         inverse = sum(1 / link.bandwidth for link in links) / len(links)
-        return Pairs(len(group), latency, inverse, *collectives)
+        return Peers(len(group), latency, inverse, *collectives)
 
 
 def _primes(machine: Machine) -> tuple[int, ...]:
     """Prime factors of the number of devices, level by level where whole units take part."""
     rest = machine.devices
-    found: list[int] = []
+    primes: list[int] = []
     for level in machine.levels[:-1]:
         if rest % level.count == 0:
-            found = [*_factors(level.count), *found]
+            primes = [*_factors(level.count), *primes]
             rest //= level.count
         else:
             break
-    return (*_factors(rest), *found)
+    return (*_factors(rest), *primes)
 
 
 def _turned(primes: tuple[int, ...], machine: Machine) -> tuple[int, ...]:
@@ -117,11 +115,11 @@ def _turned(primes: tuple[int, ...], machine: Machine) -> tuple[int, ...]:
 
 
 def _factors(number: int) -> list[int]:
-    found: list[int] = []
+    primes: list[int] = []
     prime = 2
     while number > 1:
         while number % prime == 0:
-            found.append(prime)
+            primes.append(prime)
             number //= prime
         prime += 1
-    return found
+    return primes

@@ -1,5 +1,4 @@
-"""Branches of a graph: operators that lie between the same others and depend on each other in
-nothing, so that they may run side by side on different devices.
+"""Branches of a graph: sets of operators that may run side by side, as none depends on another.
 
 Any graph is a row of operators through which all paths go and of what lies between two of them.
 What lies between may fall into several components: these are branches, and each of them is looked
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from pcg.graph.components import components
 from pcg.graph.graph import Graph, Node
 
 Branch = tuple[Node, ...]
@@ -36,15 +36,15 @@ class Fork:
         """The branches, of which one with a fork within stands for the branches of that: of a row
         of concats, say, all that is joined. One with several forks stands for itself, as one of
         these waits for the other."""
-        found: list[Branch] = []
+        innermost: list[Branch] = []
         for branch, within in zip(self.branches, self.inside, strict=True):
-            found += within[0].innermost if len(within) == 1 else [branch]
-        return tuple(found)
+            innermost += within[0].innermost if len(within) == 1 else [branch]
+        return tuple(innermost)
 
 
 def forks(graph: Graph) -> list[Fork]:
     """All forks, those that lie within a branch after it."""
-    nodes = [node for node in graph.nodes if not node.is_leaf]
+    nodes = graph.operators
     outer = _Ordered.of(nodes).forks(range(len(nodes)))
     return [fork for around in outer for fork in around]
 
@@ -81,7 +81,7 @@ class _Ordered:
     def forks(self, members: Sequence[int]) -> Iterator[Fork]:
         """The outermost ones among some operators, whose numbers ascend."""
         for between in self._between(members):
-            parts = self._components(between)
+            parts = components(between, self.beside.__getitem__)
             within = (p for p in parts if 1 < len(p) < len(members))
             if len(parts) == 1:
                 yield from (fork for part in within for fork in self.forks(part))
@@ -96,24 +96,8 @@ class _Ordered:
         through = sum(
             1 << i for i in members if (self.before[i] | self.after[i] | 1 << i) & every == every
         )
-        found: dict[int, list[int]] = {}
+        between: dict[int, list[int]] = {}
         for i in members:
             if not through >> i & 1:
-                found.setdefault((self.before[i] & through).bit_count(), []).append(i)
-        return list(found.values())
-
-    def _components(self, members: Sequence[int]) -> list[list[int]]:
-        """Operators of which one reads the other, however indirectly, each set of them."""
-        found: list[list[int]] = []
-        left = set(members)
-        for first in members:
-            if first not in left:
-                continue
-            left.remove(first)
-            part = [first]
-            for i in part:
-                near = self.beside[i] & left
-                left -= near
-                part += near
-            found.append(sorted(part))
-        return found
+                between.setdefault((self.before[i] & through).bit_count(), []).append(i)
+        return list(between.values())

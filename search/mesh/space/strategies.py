@@ -47,6 +47,10 @@ class Space:
     def __len__(self) -> int:
         return len(self.strategies)
 
+    def strategy(self, place: int) -> Strategy:
+        """The strategy at a place."""
+        return tuple(self.strategies[place].tolist())
+
     def place(self, strategy: Strategy) -> int | None:
         """Where a strategy is; None if the operator has no such one."""
         return self._place.get(strategy)
@@ -72,12 +76,12 @@ class Space:
     def degrees(self, primes: Sequence[int]) -> NDArray[np.int64]:
         """[strategies, axes]: how many pieces each index is cut into. Partial sums that pass
         through are whole tensors each."""
-        found = np.ones((len(self.strategies), len(self.axes)), np.int64)
+        degrees = np.ones((len(self.strategies), len(self.axes)), np.int64)
         cut = [i for i, axis in enumerate(self.axes) if not passes(axis)]
         for axis in cut:
             for mesh_axis, prime in enumerate(primes):
-                found[:, axis] *= np.where(self.strategies[:, mesh_axis] == axis, prime, 1)
-        return found
+                degrees[:, axis] *= np.where(self.strategies[:, mesh_axis] == axis, prime, 1)
+        return degrees
 
 
 def passes(axis: Axis) -> bool:
@@ -125,9 +129,9 @@ def _strategies(lengths: tuple[int, ...], primes: tuple[int, ...], most: int) ->
     cut = dict.fromkeys(_rows(lengths, primes, most))
     copied = (tuple(REPLICATE if entry == IDLE else entry for entry in row) for row in cut)
     rows = cut | dict.fromkeys(copied)
-    found = np.array(list(rows), np.int8).reshape(len(rows), len(primes))
-    found.setflags(write=False)  # it is shared
-    return found
+    strategies = np.array(list(rows), np.int8).reshape(len(rows), len(primes))
+    strategies.setflags(write=False)  # it is shared
+    return strategies
 
 
 def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[Strategy]:
@@ -153,12 +157,12 @@ def _rows(lengths: Sequence[int], primes: Sequence[int], most: int) -> Iterator[
 def starts(strategy: Sequence[int], mesh: Mesh) -> list[int]:
     """The devices that an operator may begin at: by which one takes part along each mesh axis that
     is idle."""
-    found = [0]
+    devices = [0]
     for entry, prime, stride in zip(strategy, mesh.primes, mesh.strides, strict=True):
-        found = [
-            first + i * stride for first in found for i in range(prime if entry == IDLE else 1)
+        devices = [
+            first + i * stride for first in devices for i in range(prime if entry == IDLE else 1)
         ]
-    return found
+    return devices
 
 
 def view(strategy: Sequence[int], places: Sequence[int], mesh: Mesh, start: int = 0) -> MachineView:

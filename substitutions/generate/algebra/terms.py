@@ -29,7 +29,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.memo import Memo
+from pcg.memo import Answers
 from pcg.readings.ring import PrimeField
 from substitutions.generate.algebra.batched import Shape
 from substitutions.generate.algebra.worlds import ShapedOutput
@@ -125,10 +125,10 @@ class Hasher:
     def __init__(self, field: PrimeField, seed: int) -> None:
         self._field = field
         self._rng = np.random.default_rng(seed)
-        self._vectors = Memo[Shape, NDArray[np.int64]](
+        self._vectors = Answers[Shape, NDArray[np.int64]](
             lambda shape: self._rng.integers(1, field.prime, (2, prod(shape) + 1))
         )
-        self.zeros = Memo(self._zero)
+        self.zeros = Answers(self._zero)
         """The hash of a tensor of zeros, by its shape."""
 
     def hashes(self, values: NDArray[np.int64], shape: Shape) -> NDArray[np.uint64]:

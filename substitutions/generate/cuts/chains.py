@@ -25,7 +25,7 @@ from pcg.graph.graph import Value, apply, tensor
 from pcg.graph.pairs import GraphPair
 from pcg.language.poly import Poly
 from pcg.language.poly import product as product_of
-from pcg.memo import Memo
+from pcg.memo import Answers
 from pcg.ops import OPERATORS
 from substitutions.rules.candidate import Candidate, Enumerated
 
@@ -251,8 +251,8 @@ class ChainRewriter:
 
     def __init__(self, known: Sequence[tuple[Chain, Chain]] = ()) -> None:
         self._rules: dict[tuple[str, ...], list[Rewrite]] = defaultdict(list)
-        self._images = Memo(self._image)
-        self.nexts = Memo(self._stepped)
+        self._images = Answers(self._image)
+        self.nexts = Answers(self._stepped)
         """The chains that one step makes."""
         for left, right in known:
             self.learn(left, right)

@@ -188,7 +188,7 @@ def test_a_weight_stored_in_parts_is_gathered_in_every_step():
         t = matmul(partition(x, dim=0, degree=2), used)
         return t
     """)
-    assert kinds(made) == ["load x [4/2, 6]", "load w [6/2, 8]", "messages w", "matmul"]
+    assert kinds(made) == ["load x [4/2, 6]", "load w [6/2, 8]", "all_gather w", "matmul"]
     (layout,) = made.homes.values()
     assert layout.devices == (0, 1)
     (move,) = (step for step in made.steps if isinstance(step, Reshard))

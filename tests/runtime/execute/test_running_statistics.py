@@ -26,7 +26,8 @@ from runtime.train.worker import run_plan
 from runtime.world.collectives import World
 from search.choices import Mode
 from search.cost.cost import CostModel
-from search.mesh.choose.engine import Engine
+from search.mesh.choose.choosing import Chooser
+from search.mesh.plan.building import Builder
 from search.mesh.plan.rewrites import Limits
 from search.mesh.plan.variants import variants
 from search.mesh.rules.cuts import Cuts
@@ -91,11 +92,11 @@ def plans(kind, library):
     graph = captured_of(kind).graph
     yield plan_of(kind, graph, (), 1, library)
     machine = load_machine("dgx-a100").with_devices(2)
-    alone = Engine(CostModel(machine.with_devices(1)), Cuts(()))
+    alone = Chooser.on(CostModel(machine.with_devices(1)), Cuts(()))
     for variant in variants(graph, library, Mode.PARALLEL, alone, Limits(0)):
-        engine = Engine(CostModel(machine), Cuts(library.concrete(variant.graph)))
+        engine = Chooser.on(CostModel(machine), Cuts(library.concrete(variant.graph)))
         chosen = engine.choose(variant.graph, 0.0, data_parallel(variant.graph))
-        cut = engine.cut(chosen, variant.derivation)
+        cut = Builder(engine.spaces).cut(chosen, variant.derivation)
         yield plan_of(kind, cut.graph, cut.steps, 2, library)
 
 

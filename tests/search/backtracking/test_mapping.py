@@ -20,7 +20,7 @@ from pcg.models import build_model
 from pcg.placement.layout import grid
 from pcg.placement.schedule import schedule
 from pcg.plan.text import parse_graph
-from search.backtracking.mapping import Mapper, Side, components, divisions, sequence_splits
+from search.backtracking.mapping import Mapper, SplitSide, _components, divisions, sequence_splits
 from search.backtracking.network import Arc, Network, network
 from search.backtracking.tables import Flow, Tables
 from search.backtracking.views import candidate_views
@@ -242,15 +242,18 @@ def test_models_as_written_take_one_device(name: str):
 
 
 def test_divisions():
-    assert divisions((0, 8), Side(4, 4), Side(4, 4)) == [((0, 4), (4, 4)), ((4, 4), (0, 4))]
-    found = divisions((8, 8), Side(1, 1), Side(2, 4))
+    assert divisions((0, 8), SplitSide(4, 4), SplitSide(4, 4)) == [
+        ((0, 4), (4, 4)),
+        ((4, 4), (0, 4)),
+    ]
+    found = divisions((8, 8), SplitSide(1, 1), SplitSide(2, 4))
     assert found == [
         ((8, 6), (14, 2)),
         ((10, 6), (8, 2)),
         ((8, 4), (12, 4)),
         ((12, 4), (8, 4)),
     ]
-    assert divisions((0, 4), Side(4, 4), Side(1, 1)) == []
+    assert divisions((0, 4), SplitSide(4, 4), SplitSide(1, 1)) == []
 
 
 def network_of(size: int, pairs) -> Network:
@@ -269,7 +272,7 @@ def test_splits_are_where_all_paths_go(data: st.DataObject):
     net = network_of(size, pairs)
     dag = nx.DiGraph(list(pairs))
     dag.add_nodes_from(range(size))
-    parts = components(net, tuple(range(size)))
+    parts = _components(net, tuple(range(size)))
     assert sorted(map(sorted, parts)) == sorted(map(sorted, nx.weakly_connected_components(dag)))
     nodes = tuple(range(size))
     starts = [i for i in nodes if not dag.in_degree(i)]

@@ -11,7 +11,7 @@ from support.graphs.strategies import graphs
 from pcg.graph.graph import Graph
 from pcg.models.mlp import mlp
 from pcg.plan.text import node_names, parse_graph
-from search.backtracking.backtrack import Found
+from search.backtracking.backtrack import BacktrackResult
 from search.backtracking.split import Part, Span, cuts, parts, renamed, rules_across, shape_key
 from search.backtracking.stitch import Leg, stitch
 from search.substitute.applications import Option, Rewrites
@@ -30,7 +30,13 @@ def rejoined(graph: Graph, size: int) -> Graph:
         start = part.graph(enter, leave)
         names = shape_key(start)[1]
         found.append(
-            Leg(part, enter, leave, names, Found(renamed(start, names), 0.0, (), 1, "exhausted"))
+            Leg(
+                part,
+                enter,
+                leave,
+                names,
+                BacktrackResult(renamed(start, names), 0.0, (), 1, "exhausted"),
+            )
         )
         enter = leave
     joined, derivation = stitch(graph, found)

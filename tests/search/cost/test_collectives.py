@@ -111,6 +111,6 @@ def test_a_mesh_knows_the_same(machine):
                 )
             ]
             own = target.hops(group)
-            passed = float(seconds(mesh.pairs(int(mask)).ring, volume))
+            passed = float(seconds(mesh.peers(int(mask)).ring, volume))
             assert passed == pytest.approx(float(seconds(ring(own), volume)))
             assert shared[mask] == pytest.approx(float(bucketed(all_reduce(own), volume)))

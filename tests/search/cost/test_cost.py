@@ -8,6 +8,7 @@ import pytest
 
 from pcg.graph.graph import Graph
 from pcg.machine import DType, Machine
+from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout, grid, spread
 from pcg.placement.schedule import Schedule, schedule
 from pcg.placement.transfer import transfer
@@ -15,7 +16,7 @@ from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
 from pcg.types.tensor import Degrees, ParallelTensor
 from search.cost.collectives import BUCKET
-from search.cost.cost import CostModel, communication_elements, gradients
+from search.cost.cost import CostModel, communication_elements
 from search.cost.efficiency import PLAIN
 
 ALPHA, BETA = 1e-5, 1e9

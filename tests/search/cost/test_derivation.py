@@ -17,7 +17,8 @@ from search.backtracking.optimizer import Optimizer, Settings
 from search.choices import Mode
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation, Scribe
-from search.mesh.choose.engine import Engine
+from search.mesh.choose.choosing import Chooser
+from search.mesh.plan.building import Builder
 from search.mesh.plan.rewrites import Limits
 from search.mesh.plan.variants import variants
 from search.mesh.rules.cuts import Cuts
@@ -115,13 +116,13 @@ def test_what_is_unfolded_is_derived_first(library: Library):
         "return mean_loss(batch_norm(relu(x), s, b, eps=0.001))"
     )
     machine = load_machine("dgx-a100").with_devices(2)
-    alone = Engine(CostModel(machine.with_devices(1)), Cuts(()))
+    alone = Chooser.on(CostModel(machine.with_devices(1)), Cuts(()))
     variant = next(variants(model, library, Mode.PARALLEL, alone, Limits(0)))
     graph, before = variant.graph, variant.derivation
     assert "batch_norm" not in {node.name for node in graph.nodes}
     assert replay(plan_of(model, graph, before.steps), library.rules).findings == ()
-    engine = Engine(CostModel(machine), Cuts(library.concrete(graph)))
-    cut = engine.cut(engine.choose(graph, 0.0, data_parallel(graph)), before)
+    chooser = Chooser.on(CostModel(machine), Cuts(library.concrete(graph)))
+    cut = Builder(chooser.spaces).cut(chooser.choose(graph, 0.0, data_parallel(graph)), before)
     assert cut.graph != graph
     assert cut.steps[: len(before.steps)] == before.steps
     assert replay(plan_of(model, cut.graph, cut.steps), library.rules).findings == ()

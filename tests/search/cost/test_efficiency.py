@@ -24,7 +24,8 @@ from pcg.types.tensor import Degrees, ParallelTensor
 from search.cost.cost import CostModel
 from search.cost.efficiency import PLAIN, Measured, standard
 from search.cost.simulate import simulate
-from search.mesh.choose.engine import Choice, Engine
+from search.mesh.choose.choosing import Choice, Chooser
+from search.mesh.plan.building import Builder
 from search.mesh.rules.cuts import Cuts
 from substitutions.rules.store import load_library
 
@@ -221,17 +222,19 @@ def test_an_operator_takes_as_long_as_on_its_slowest_device():
 def test_strategies_are_priced_on_the_devices_that_they_use():
     machine = two_kinds()
     graph = parse_graph("x = input[24, 2400]\nw = weight[2400, 2400]\nreturn matmul(x, w)")
-    engine = Engine(CostModel(machine), Cuts(load_library().concrete(graph)))
-    for strategy in engine.space(graph.outputs[0].node).strategies[::7]:
-        check_priced(engine, graph, tuple(int(entry) for entry in strategy))
+    chooser = Chooser.on(CostModel(machine), Cuts(load_library().concrete(graph)))
+    for strategy in chooser.spaces.of(graph.outputs[0].node).strategies[::7]:
+        check_priced(chooser, graph, tuple(int(entry) for entry in strategy))
 
 
-def check_priced(engine: Engine, graph: Graph, strategy: tuple[int, ...]) -> None:
+def check_priced(chooser: Chooser, graph: Graph, strategy: tuple[int, ...]) -> None:
     node = graph.outputs[0].node
-    cut = engine.cut(Choice(graph, {node: strategy}, 0.0))
+    cut = Builder(chooser.spaces).cut(Choice(graph, {node: strategy}, 0.0))
     (inner,) = cut.views
-    forward, backward = engine.cost.compute_seconds(inner, frozenset({1}), cut.views[inner])
-    found = simulate(schedule(cut.graph, cut.views), engine.cost)
+    forward, backward = chooser.pricing.cost.compute_seconds(
+        inner, frozenset({1}), cut.views[inner]
+    )
+    found = simulate(schedule(cut.graph, cut.views), chooser.pricing.cost)
     assert forward <= found.forward
     assert backward <= found.backward
 

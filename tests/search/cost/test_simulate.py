@@ -9,15 +9,26 @@ from hypothesis import strategies as st
 
 from pcg.graph.graph import Graph, Node
 from pcg.machine import load_machine
+from pcg.placement.backward import gradients
 from pcg.placement.layout import grid
 from pcg.placement.schedule import Reshard, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
-from search.cost.cost import NOTHING, CostModel, Duration, Exchanged, gradients
+from search.cost.cost import NOTHING, CostModel, Duration, Exchanged
 from search.cost.efficiency import PLAIN
 from search.cost.events import events, exposures, usage
 from search.cost.simulate import SNAPSHOT, price, run, simulate
-from search.cost.tasks import BACKWARD, SYNC, UPDATE, Program, Step, Task, _buffers, program, tasks
+from search.cost.tasks import (
+    BACKWARD,
+    SYNC,
+    UPDATE,
+    Program,
+    ProgramStep,
+    Task,
+    _buffers,
+    program,
+    tasks,
+)
 
 
 def cost_of(devices: int) -> CostModel:
@@ -191,12 +202,12 @@ def test_small_gradients_share_an_all_reduce():
     ],
 )
 def test_buffers_fill_in_the_order_of_the_backward_pass(blocks, expected):
-    steps = [Step(POOL[0], POOL[0], (), (number,)) for number in range(len(blocks))]
+    steps = [ProgramStep(POOL[0], POOL[0], (), (number,)) for number in range(len(blocks))]
     assert _buffers(steps, [Exchanged(block, ((0, 1),)) for block in blocks]) == expected
 
 
 def test_buffers_are_of_gradients_that_the_same_devices_add_up():
-    steps = [Step(POOL[0], POOL[0], (), (number,)) for number in range(4)]
+    steps = [ProgramStep(POOL[0], POOL[0], (), (number,)) for number in range(4)]
     pairs, alone, every = ((0, 1), (2, 3)), (), ((0, 1, 2, 3),)
     given = [Exchanged(4, groups) for groups in (pairs, every, alone, pairs)]
     assert sorted(_buffers(steps, given)) == [(1,), (3, 0)]
@@ -238,7 +249,7 @@ POOL = [
 @st.composite
 def programs(draw: st.DrawFn, most: int = 24) -> Program:
     count, weights = draw(st.integers(1, most)), draw(st.integers(0, 3))
-    steps: list[Step] = []
+    steps: list[ProgramStep] = []
     for i in range(count):
         reads = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set[int]()
         added = draw(st.sets(st.integers(0, weights - 1), max_size=2)) if weights else set[int]()
@@ -247,7 +258,7 @@ def programs(draw: st.DrawFn, most: int = 24) -> Program:
         kept = tuple(sorted(added)) if back is not NOTHING else ()
         moves = draw(st.booleans())
         forward = draw(st.sampled_from(POOL))
-        steps.append(Step(forward, back, tuple(sorted(reads)), kept, moves, again))
+        steps.append(ProgramStep(forward, back, tuple(sorted(reads)), kept, moves, again))
     pairs = st.tuples(st.sampled_from([NOTHING, *POOL]), st.sampled_from(POOL))
     used = sorted({weight for step in steps for weight in step.weights})
     numbers = {weight: i for i, weight in enumerate(used)}
@@ -316,7 +327,7 @@ def changes(draw: st.DrawFn) -> tuple[Program, Program]:
             case "backward" if steps[at].backward is not NOTHING:
                 steps[at] = steps[at]._replace(backward=draw(st.sampled_from(POOL)))
             case "more":
-                steps.append(Step(POOL[0], POOL[1], (at,)))
+                steps.append(ProgramStep(POOL[0], POOL[1], (at,)))
             case _:
                 steps[-1] = steps[-1]._replace(reads=())
     return before, Program(steps, before.weights)
@@ -340,7 +351,7 @@ def test_a_change_is_simulated_as_the_whole(pair):
 
 
 def test_what_was_issued_before_a_change_is_not_simulated_again():
-    steps = [Step(POOL[i % len(POOL)], NOTHING, (i - 1,) if i else ()) for i in range(100)]
+    steps = [ProgramStep(POOL[i % len(POOL)], NOTHING, (i - 1,) if i else ()) for i in range(100)]
     before = run(tasks(Program(steps, [])), DEVICES)
     steps[70] = steps[70]._replace(forward=POOL[5])
     after = run(tasks(Program(steps, [])), DEVICES, before)

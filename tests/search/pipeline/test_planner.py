@@ -17,7 +17,7 @@ from pcg.plan.plan import Plan, load_plan, save_plan
 from pcg.plan.text import parse_graph
 from runtime.program.lower import Lowering
 from search.cost.cost import CostModel
-from search.cost.planned import Planned, Report
+from search.cost.planned import Planned, SearchReport
 from search.cost.simulate import simulate
 from search.mesh.rules.cuts import Cuts
 from search.pipeline.build import build
@@ -25,7 +25,7 @@ from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import micro_batch_counts, outline, stage_counts
 from search.pipeline.planner import PipelinePlanner, WithPipelines
-from search.pipeline.price import Groups, stage_bytes, stage_seconds
+from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text
 from substitutions.rules.store import load_library
@@ -61,7 +61,7 @@ def test_one_stage_of_one_micro_batch_takes_what_is_simulated(library):
     batches = batches_of(graph, library, machine, 1)
     cut = build(batches, batches.choose(), (0, len(batches.nodes)))
     steps = schedule(cut.graph, cut.views)
-    (stage,) = stage_seconds(steps, batches.cost, Groups(1, 1, 1))
+    (stage,) = stage_seconds(steps, batches.cost, StageGroups(1, 1, 1))
     assert stage.busy(1) == pytest.approx(simulate(steps, batches.cost).step_seconds)
 
 
@@ -74,7 +74,7 @@ def test_small_micro_batches_pay_for_every_kernel(library):
         batches = batches_of(graph, library, machine, slices)
         cut = build(batches, batches.choose(), (0, len(batches.nodes)))
         steps = schedule(cut.graph, cut.views)
-        (stage,) = stage_seconds(steps, batches.cost, Groups(1, 1, slices))
+        (stage,) = stage_seconds(steps, batches.cost, StageGroups(1, 1, slices))
         busy.append(stage.forward)
         streaming = len(batches.streams.axes)
         assert stage.forward > streaming * machine.device.kernel_latency
@@ -92,7 +92,7 @@ def test_an_outline_is_estimated_as_it_is_priced(stages, library):
     assert found is not None
     cut = build(batches, found.chosen, found.bounds)
     priced = stage_seconds(
-        schedule(cut.graph, cut.views), CostModel(machine), Groups(stages, 6 // stages, 8)
+        schedule(cut.graph, cut.views), CostModel(machine), StageGroups(stages, 6 // stages, 8)
     )
     assert step_seconds(priced, 8) == pytest.approx(found.seconds, rel=0.05)
 
@@ -106,7 +106,7 @@ def test_early_stages_hold_more_micro_batches(kind, library):
     bounds = (*sliced, len(batches.nodes))
     cut = build(batches, batches.choose(), bounds)
     steps = schedule(cut.graph, cut.views)
-    groups = Groups(6, 1, 8)
+    groups = StageGroups(6, 1, 8)
     held = stage_bytes(steps, batches.cost, groups, kind)
     weight, micro = 64 * 64 * 4, 96 // 8 * 64 * 4
     copies = 2 if kind == "1f1b" else 3
@@ -247,7 +247,7 @@ class Known:
     def plan(self, name: str, graph: Graph) -> Planned:
         if self.plan_of is None:
             raise NegativeAnswer(f"{name}: nothing fits")
-        return Planned(self.plan_of, Report(1, 1, "exhausted", {}), 0.5, 1.0)
+        return Planned(self.plan_of, SearchReport(1, 1, "exhausted", {}), 0.5, 1.0)
 
 
 def test_the_better_of_two_planners(planned):

@@ -12,7 +12,8 @@ from pcg.models import build_model
 from pcg.models.mlp import MlpSize, mlp
 from pcg.readings.evaluate import by_equation
 from search.cost.cost import CostModel
-from search.mesh.choose.engine import Cut, Engine
+from search.mesh.choose.choosing import Chooser
+from search.mesh.plan.building import Builder, Cut
 from search.mesh.plan.megatron import ColumnsThenRows
 from search.mesh.plan.planner import MeshPlanner
 from search.mesh.rules.cuts import Cuts
@@ -26,9 +27,11 @@ COLUMNS, ROWS, HEADS = "data 2 x model 2", "data 2 x reduction 2", "data 2 x hea
 def cut_by_hand(graph: Graph, mesh_axes: range = range(1, 2)) -> Cut | None:
     """A graph on 2 x 2 devices."""
     machine = load_machine("dgx-a100").with_devices(4)
-    engine = Engine(CostModel(machine), Cuts(load_library().concrete(graph)))
-    mask = ColumnsThenRows(graph, engine.space).along(mesh_axes)
-    return None if mask is None else engine.cut(engine.choose(graph, allowed=mask))
+    chooser = Chooser.on(CostModel(machine), Cuts(load_library().concrete(graph)))
+    mask = ColumnsThenRows(graph, chooser.spaces.of).along(mesh_axes)
+    return (
+        None if mask is None else Builder(chooser.spaces).cut(chooser.choose(graph, allowed=mask))
+    )
 
 
 def words(cut: Cut | None, *names: str) -> list[str]:

@@ -28,9 +28,10 @@ from search.cost.collectives import BUCKET
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation
 from search.cost.memory import peak_memory
-from search.cost.planned import Report
+from search.cost.planned import SearchReport
 from search.cost.simulate import simulate
-from search.mesh.choose.engine import Choice, Engine
+from search.mesh.choose.choosing import Choice, Chooser
+from search.mesh.plan.building import Builder
 from search.mesh.plan.families import PLANNERS, TURNED
 from search.mesh.plan.overlap import Trial
 from search.mesh.plan.planner import MeshPlanner, fewer
@@ -58,19 +59,23 @@ SMALL = {
 }
 
 
-def engine_of(machine: Machine, graph: Graph) -> Engine:
-    return Engine(CostModel(machine), Cuts(load_library().concrete(graph)), most=1 << 30)
+def engine_of(machine: Machine, graph: Graph) -> Chooser:
+    return Chooser.on(CostModel(machine), Cuts(load_library().concrete(graph)), most=1 << 30)
 
 
-def simulated(engine: Engine, choice: Choice, *, overlap: bool = True) -> float:
-    cut = engine.cut(choice)
-    return simulate(schedule(cut.graph, cut.views), engine.cost, overlap=overlap).step_seconds
+def simulated(chooser: Chooser, choice: Choice, *, overlap: bool = True) -> float:
+    cut = Builder(chooser.spaces).cut(choice)
+    return simulate(
+        schedule(cut.graph, cut.views), chooser.pricing.cost, overlap=overlap
+    ).step_seconds
 
 
-def few_choices(engine: Engine, graph: Graph, random: Random, most: int) -> list[Choice]:
+def few_choices(chooser: Chooser, graph: Graph, random: Random, most: int) -> list[Choice]:
     """All choices of strategies of a graph; at random where there are too many."""
     nodes = [node for node in graph.nodes if not node.is_leaf]
-    rows = [[tuple(int(c) for c in row) for row in engine.space(node).strategies] for node in nodes]
+    rows = [
+        [tuple(int(c) for c in row) for row in chooser.spaces.of(node).strategies] for node in nodes
+    ]
     every = list(product(*rows)) if np.prod([len(r) for r in rows]) <= most else None
     chosen = every or [tuple(random.choice(r) for r in rows) for _ in range(most)]
     return [Choice(graph, dict(zip(nodes, strategies, strict=True)), 0.0) for strategies in chosen]
@@ -93,12 +98,12 @@ def test_no_choice_of_strategies_is_faster(name, machine, sizes):
     """Simulated, not estimated: of all choices where there are few, of a thousand elsewhere."""
     target = load_machine(machine[0]).with_devices(machine[1])
     graph = parse_graph(SMALL[name].format(**dict(zip("bho", sizes, strict=True))))
-    engine = engine_of(target, graph)
-    trial = Trial(engine, graph, Derivation.start(graph), lambda made: None)
+    chooser = engine_of(target, graph)
+    trial = Trial(chooser, graph, Derivation.start(graph), lambda made: None)
     found = min(tried.seconds for tried in trial.choices(0.0, everything))
-    others = few_choices(engine, graph, Random(name), 100)
+    others = few_choices(chooser, graph, Random(name), 100)
     # The estimate leaves out copies within a device, and the first of equal transfers is shared.
-    assert found <= 1.02 * min(simulated(engine, choice) for choice in others)
+    assert found <= 1.02 * min(simulated(chooser, choice) for choice in others)
 
 
 @pytest.mark.parametrize("model", ["mlp-mnist", "xdl-tiny", "bert-large-tiny"])
@@ -108,9 +113,9 @@ def test_the_estimate_is_what_is_simulated(model, machine, monkeypatch):
     monkeypatch.setattr("search.cost.tasks.FULL", BUCKET)
     target = load_machine(machine).with_nodes(2)
     graph = build_model(model, None, target.devices)
-    engine = engine_of(target, graph)
-    choice = engine.choose(graph)
-    assert simulated(engine, choice, overlap=False) == pytest.approx(choice.seconds, rel=0.1)
+    chooser = engine_of(target, graph)
+    choice = chooser.choose(graph)
+    assert simulated(chooser, choice, overlap=False) == pytest.approx(choice.seconds, rel=0.1)
 
 
 @pytest.mark.parametrize("model", ["mlp-tiny", pytest.param("dlrm-tiny", marks=pytest.mark.soak)])
@@ -165,17 +170,20 @@ def test_tensor_parallelism_has_the_degrees_that_a_node_has():
     """Two of the six devices of a node share a product; three such pairs share the samples."""
     graph = parse_graph(SMALL["perceptron"].format(b=96, h=384, o=768))
     cost = CostModel(load_machine("summit").with_devices(6))
-    usual = Engine(cost, Cuts(load_library().concrete(graph)))
+    usual = Chooser.on(cost, Cuts(load_library().concrete(graph)))
     assert not list(TURNED["megatron"](graph, usual))
-    engine = replace(usual, turned=True)
-    by_hand, best = (family.mask for family in TURNED["megatron"](graph, engine))
-    assert set(products_cut(graph, engine, by_hand)) == {"data 3 x model 2", "data 3 x reduction 2"}
-    assert set(products_cut(graph, engine, best)) <= {"data 3 x model 2", "data 3 x reduction 2"}
+    chooser = Chooser.on(cost, usual.spaces.cuts, turned=True)
+    by_hand, best = (family.mask for family in TURNED["megatron"](graph, chooser))
+    assert set(products_cut(graph, chooser, by_hand)) == {
+        "data 3 x model 2",
+        "data 3 x reduction 2",
+    }
+    assert set(products_cut(graph, chooser, best)) <= {"data 3 x model 2", "data 3 x reduction 2"}
 
 
-def products_cut(graph: Graph, engine: Engine, mask: Allowed) -> list[str]:
+def products_cut(graph: Graph, chooser: Chooser, mask: Allowed) -> list[str]:
     """How the products of a graph are cut by the best of some strategies, in words."""
-    cut = engine.cut(engine.choose(graph, allowed=mask))
+    cut = Builder(chooser.spaces).cut(chooser.choose(graph, allowed=mask))
     assert_same(graph, cut.graph, by_equation)
     batch = batch_axes(cut.graph)
     products = [node for node in cut.graph.nodes if node.name in ("matmul", "batched_matmul")]
@@ -186,17 +194,19 @@ def products_cut(graph: Graph, engine: Engine, mask: Allowed) -> list[str]:
 def test_operators_that_were_cut_before_are_cut_alike(name):
     """Whatever choices they were in: the graph, its views and how it came about are the same."""
     graph = parse_graph(SMALL[name].format(b=8, h=12, o=24))
-    engine = engine_of(load_machine("summit").with_devices(6), graph)
+    chooser = engine_of(load_machine("summit").with_devices(6), graph)
     known: dict[object, CutNode] = {}
     random, cut = Random(0), 0
     for _ in range(30):
         strategies = {
-            node: tuple(random.choice(engine.space(node).strategies.tolist()))
+            node: tuple(random.choice(chooser.spaces.of(node).strategies.tolist()))
             for node in graph.nodes
             if not node.is_leaf
         }
         choice = Choice(graph, strategies, 0.0)
-        assert engine.cut(choice, known=known) == engine.cut(choice)
+        assert Builder(chooser.spaces).cut(choice, known=known) == Builder(chooser.spaces).cut(
+            choice
+        )
         cut += len(strategies)
     assert len(known) < cut
 
@@ -261,7 +271,7 @@ def test_more_layers_are_no_more_plans():
     """Blocks that are alike are worked out once, and bounds rule out as much of twice as many."""
     machine, library = load_machine("dgx-h100").with_nodes(1), load_library()
 
-    def report(layers: int) -> Report:
+    def report(layers: int) -> SearchReport:
         size = replace(SIZES["bert-large-tiny"], layers=layers)
         with torch.device("meta"):
             ids = [torch.empty(4 * machine.devices, size.sequence, dtype=torch.int64)] * 3
@@ -295,10 +305,12 @@ def test_a_price_of_memory_makes_plans_that_take_less():
     less = 0
     for text in SMALL.values():
         graph = parse_graph(text.format(b=4096, h=1536, o=384))
-        engine = engine_of(machine, graph)
+        chooser = engine_of(machine, graph)
         free, dear = (
             peak_memory(schedule(cut.graph, cut.views), 4).total
-            for cut in (engine.cut(engine.choose(graph, price)) for price in (0.0, 1e-3))
+            for cut in (
+                Builder(chooser.spaces).cut(chooser.choose(graph, price)) for price in (0.0, 1e-3)
+            )
         )
         # The estimate counts what operators make, and not what is moved to where it is wanted.
         assert dear <= 1.1 * free

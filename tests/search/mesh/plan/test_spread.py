@@ -12,7 +12,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from pcg.readings.evaluate import by_equation
 from search.cost.cost import CostModel
-from search.mesh.choose.engine import ALL, Engine, Exposed
+from search.mesh.choose.choosing import ALL, Chooser, Exposed
 from search.mesh.plan import overlap
 from search.mesh.plan.planner import MeshPlanner
 from search.mesh.plan.spread import Spread, sides
@@ -50,11 +50,11 @@ def test_what_cannot_be_cut_runs_side_by_side(library):
 
 def test_what_moves_around_branches_takes_from_what_they_promise(library):
     graph, machine = build_model("xdl-tiny", 24, 1), load_machine("summit").with_devices(6)
-    engine = Engine(CostModel(machine), Cuts(library.concrete(graph)))
+    chooser = Chooser.on(CostModel(machine), Cuts(library.concrete(graph)))
 
     def promised(exposed: Exposed, *, around: bool) -> float:
-        spread = Spread(engine.choose(graph, exposed=exposed), {})
-        return sum(s.saved for s in sides(engine, spread, everything, exposed, around=around))
+        spread = Spread(chooser.choose(graph, exposed=exposed), {})
+        return sum(s.saved for s in sides(chooser, spread, everything, exposed, around=around))
 
     assert promised(ALL, around=True) < promised(ALL, around=False)
     hidden = Exposed(resharding=0.0)

@@ -11,7 +11,8 @@ from pcg.machine import load_machine
 from pcg.placement.layout import operand_layout, output_layout
 from pcg.plan.text import parse_graph
 from search.cost.cost import CostModel
-from search.mesh.choose.engine import Choice, Engine
+from search.mesh.choose.choosing import Choice, Chooser
+from search.mesh.plan.building import Builder
 from search.mesh.rules.cuts import Cuts
 from search.mesh.space.axes import Mesh
 from search.mesh.space.strategies import IDLE, PARTIAL, REPLICATE
@@ -50,10 +51,10 @@ def test_devices_that_are_no_whole_units_have_mesh_axes_too():
 def test_a_group_is_what_differs_along_some_mesh_axes():
     mesh = Mesh(load_machine("summit").with_nodes(2))
     # Outermost first: bit 0 is the node, bit 1 the socket, bit 2 the device of a socket.
-    assert mesh.pairs(0b001).members == 2
-    assert mesh.pairs(0b100).members == 3
-    assert mesh.pairs(0b111).members == 12
-    inside, across = mesh.pairs(0b100), mesh.pairs(0b001)
+    assert mesh.peers(0b001).members == 2
+    assert mesh.peers(0b100).members == 3
+    assert mesh.peers(0b111).members == 12
+    inside, across = mesh.peers(0b100), mesh.peers(0b001)
     assert inside.inverse_bandwidth < across.inverse_bandwidth
 
 
@@ -61,13 +62,14 @@ def test_layouts_are_what_the_codes_say():
     """Every strategy's view lays operands and output as it says, device by device."""
     machine = load_machine("summit").with_nodes(2)
     graph = parse_graph(GRAPH)
-    engine = Engine(CostModel(machine), Cuts(load_library().concrete(graph)))
+    chooser = Chooser.on(CostModel(machine), Cuts(load_library().concrete(graph)))
     node = graph.outputs[0].node
-    space = engine.space(node)
+    space = chooser.spaces.of(node)
     assert len(space) > 20
-    primes, strides = engine.mesh.primes, engine.mesh.strides
-    for s, strategy in enumerate(space.strategies):
-        cut = engine.cut(Choice(graph, {node: tuple(int(c) for c in strategy)}, 0.0))
+    primes, strides = chooser.mesh.primes, chooser.mesh.strides
+    for s in range(len(space)):
+        choice = Choice(graph, {node: space.strategy(s)}, 0.0)
+        cut = Builder(chooser.spaces).cut(choice)
         (inner,) = cut.views
         layouts = [
             *((operand_layout(inner, i, cut.views[inner]), space.operand(i)[s]) for i in (0, 1)),

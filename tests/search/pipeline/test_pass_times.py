@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.pipeline.clock import StageSeconds, step_seconds, turns
-from search.pipeline.passes import Pass, passes
+from search.pipeline.pass_times import Pass, passes
 
 seconds = st.floats(0.0, 4.0)
 stages = st.lists(

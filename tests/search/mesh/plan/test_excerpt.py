@@ -10,8 +10,8 @@ import pytest
 from pcg.graph.graph import Graph, Node
 from pcg.models import build_model
 from pcg.readings.work import gradient_nodes
+from search.mesh.plan.excerpt import Excerpt
 from search.mesh.plan.rewrites import Algebra, _around, _touched
-from search.mesh.plan.window import Window
 from substitutions.rules.store import load_library
 
 
@@ -28,16 +28,16 @@ def some(graph: Graph, draw: random.Random) -> set[Node]:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_window_keeps_types_gradients_and_who_reads(graph: Graph, seed: int) -> None:
     nodes = some(graph, random.Random(seed))
-    window = Window.of(graph, nodes)
-    whole, own = gradient_nodes(graph), gradient_nodes(window.graph)
-    assert set(window.images) == nodes
-    for node, image in window.images.items():
+    excerpt = Excerpt.of(graph, nodes)
+    whole, own = gradient_nodes(graph), gradient_nodes(excerpt.graph)
+    assert set(excerpt.images) == nodes
+    for node, image in excerpt.images.items():
         assert image.signature == node.signature
         assert (image in own) == (node in whole)
-        readers = {window.images[user] for user in graph.users[node] if user in nodes}
-        assert set(window.graph.users[image]) == readers
-    assert {end.node for end in window.ends} == {
-        window.images[value.node] for value in graph.outputs if value.node in nodes
+        readers = {excerpt.images[user] for user in graph.users[node] if user in nodes}
+        assert set(excerpt.graph.users[image]) == readers
+    assert {end.node for end in excerpt.ends} == {
+        excerpt.images[value.node] for value in graph.outputs if value.node in nodes
     }
 
 
@@ -49,11 +49,11 @@ def test_a_step_in_a_window_makes_what_it_makes_in_the_whole(graph: Graph) -> No
     assert len(steps) == 4
     for step in steps:
         nodes = _around(graph, _touched(graph, (step,)), 1)
-        window = Window.of(graph, nodes)
-        after = window.graph.replace(window.replaced(step))
+        excerpt = Excerpt.of(graph, nodes)
+        after = excerpt.graph.replace(excerpt.replaced(step))
         made = graph.replace(step.replaced)
         fresh = {n.signature for n in made.nodes if n not in set(graph.nodes) and not n.is_leaf}
-        inside = {n.signature for n in after.nodes if n not in set(window.graph.nodes)}
+        inside = {n.signature for n in after.nodes if n not in set(excerpt.graph.nodes)}
         assert inside <= fresh
         assert {v.node.signature for v in step.made if not v.node.is_leaf} <= {
             n.signature for n in after.nodes if not n.is_leaf

@@ -1,4 +1,4 @@
-"""A few operators cut out of a large graph, so that a change is judged by what is near it."""
+"""Excerpts of a graph: a few operators as a graph of their own, to judge a change near them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from search.cost.derivation import Applied
 
 
 @dataclass(frozen=True)
-class Window:
+class Excerpt:
     """Some operators of a graph as a graph of their own.
 
     ``graph``: has for outputs what is read elsewhere. ``images``: what the operators have become.
@@ -25,8 +25,8 @@ class Window:
     leaves: Mapping[Value, Value]
 
     @staticmethod
-    def of(graph: Graph, nodes: Collection[Node]) -> Window:
-        """The window on some operators of a graph."""
+    def of(graph: Graph, nodes: Collection[Node]) -> Excerpt:
+        """The excerpt on some operators of a graph."""
         trained = gradient_nodes(graph)
         leaves = {
             value: _leaf(value, trained=value.node in trained)
@@ -34,13 +34,13 @@ class Window:
             for value in node.inputs
             if value.node not in nodes and not value.node.is_leaf
         }
-        ordered = tuple(node.value(p) for node in nodes for p in range(len(node.types)))
+        ordered = tuple(value for node in nodes for value in node.outputs)
         images = dict(zip(ordered, rebuild(ordered, leaves), strict=True))
         ends = frozenset(graph.outputs)
         read = {
             v for n in nodes for user in graph.users[n] if user not in nodes for v in user.inputs
         }
-        return Window(
+        return Excerpt(
             Graph(tuple(image for value, image in images.items() if value in read | ends)),
             {value.node: image.node for value, image in images.items()},
             tuple(images[value] for value in graph.outputs if value in images),
@@ -48,7 +48,7 @@ class Window:
         )
 
     def replaced(self, step: Applied) -> dict[Value, Value]:
-        """What a step puts in the place of which values, seen through the window."""
+        """What a step puts in the place of which values, seen through the excerpt."""
         old, new = step.match.outputs, step.made
         images = rebuild((*old, *new), self.leaves)
         return dict(zip(images[: len(old)], images[len(old) :], strict=True))

@@ -1,4 +1,4 @@
-"""What each stage of a pipeline does when: the passes of its micro-batches, as they are priced.
+"""Start times of the passes of micro-batches through the stages of a pipeline, as they are priced.
 
 1F1B: as ``search.pipeline.clock`` counts it, from the start of a step to its end. PipeDream-2BW
 has no start: one step begins while others are under way. What is found is one step of many that
@@ -78,7 +78,7 @@ def _flushed(stages: Sequence[StageSeconds], micro_batches: int) -> list[_Starts
 def _steady(stages: Sequence[StageSeconds], micro_batches: int) -> list[_Starts]:
     leads = (2**power for power in count())
     return next(
-        found for lead in leads if (found := _Steady(stages, micro_batches, lead).settled())
+        starts for lead in leads if (starts := _Steady(stages, micro_batches, lead).settled())
     )
 
 
@@ -113,18 +113,18 @@ class _Steady:
     def _put_off(self, s: int) -> bool:
         """Let a stage's turns wait for what they need; whether any starts later than before."""
         stage, forward, backward = self.stages[s], self.forward[s], self.backward[s]
-        found, least = False, ROUNDING * self.period
+        is_later, least = False, ROUNDING * self.period
         clock = backward[-1] + stage.backward + stage.after - self.period
         for i in range(self.turns):
             first = (i + self._ahead(s)) % self.turns == 0
             start = max(clock + stage.before if first else clock, self._received(s, i))
             if start > forward[i] + least:
-                forward[i], found = start, True
+                forward[i], is_later = start, True
             start = max(forward[i] + stage.forward, self._returned(s, i))
             if start > backward[i] + least:
-                backward[i], found = start, True
+                backward[i], is_later = start, True
             clock = backward[i] + stage.backward
-        return found
+        return is_later
 
     def _ahead(self, s: int) -> int:
         return self.lead * (len(self.stages) - 1 - s)

@@ -1,0 +1,108 @@
+"""Pricing: what every strategy of an operator costs, and every resharding between two operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pcg.graph.graph import Graph, Node, Value
+from pcg.memo import Memo, remembered
+from pcg.readings.saved import Reads
+from search.cost.cost import CostModel
+from search.cost.liveness import saved_positions
+from search.mesh.choose.costs import OwnCosts, own_costs
+from search.mesh.choose.duties import Duties, duties_in
+from search.mesh.choose.factors import PairTable
+from search.mesh.choose.halos import halo_seconds
+from search.mesh.choose.resharding import PairSeconds, Transfers
+from search.mesh.choose.spaces import Spaces
+from search.mesh.space.axes import Mesh, Seconds
+from search.mesh.space.strategies import IDLE, Placements
+
+Operand = tuple[Node, int]
+"""An operator, and which of its operands."""
+
+
+@dataclass
+class Pricing:
+    """Prices strategies on one machine; what is alike is priced once."""
+
+    spaces: Spaces
+    cost: CostModel
+    """Of the machine whose devices the mesh is of."""
+    _transfers: Transfers = field(init=False)
+    _own: Memo[tuple[int, Duties], OwnCosts] = field(
+        init=False, default_factory=Memo[tuple[int, Duties], OwnCosts]
+    )
+    _reshardings: Memo[object, PairTable] = field(
+        init=False, default_factory=Memo[object, PairTable]
+    )
+
+    def __post_init__(self) -> None:
+        self._transfers = Transfers(self.mesh)
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.spaces.mesh
+
+    @property
+    def known(self) -> int:
+        """How often a price was known from an operator or resharding that is alike."""
+        return self._own.hits + self._reshardings.hits
+
+    def own(self, node: Node, duties: Duties) -> OwnCosts:
+        """What each strategy of an operator costs by itself, for one slice of the batch."""
+        return self._own.get((self.spaces.kind(node), duties), lambda: self._priced(node, duties))
+
+    def _priced(self, node: Node, duties: Duties) -> OwnCosts:
+        task = self.spaces.slices.task(node)
+        return own_costs(task, self.spaces.of(node), duties, self.cost, self.mesh)
+
+    def computing(self, graph: Graph) -> Mapping[Node, Seconds]:
+        """Seconds for which each strategy of each operator computes, forward and backward."""
+        return {
+            node: self.own(node, replace(duties.without_weights, saved=Reads())).seconds
+            for node, duties in duties_in(graph, graph.operators).items()
+        }
+
+    @remembered
+    def saved(self, graph: Graph) -> Mapping[Node, Reads]:
+        """What each operator of a graph keeps for back-propagation."""
+        return saved_positions(graph)
+
+    def resharding(self, value: Value, node: Node, position: int) -> PairTable:
+        """Seconds of a tensor's way, once, from the operator that makes it to one that reads it,
+        for all pairs of their strategies."""
+        key = self.spaces.kind(value.node), value.port, self.spaces.kind(node), position
+        return self._reshardings.get(key, lambda: self._resharded(value, node, position))
+
+    def _resharded(self, value: Value, node: Node, position: int) -> PairTable:
+        made, reader = self.spaces.of(value.node).output(value.port), self.spaces.of(node)
+        moved = self._between(made, reader.operand(position), value)
+        halos = halo_seconds(node, position, reader, self.mesh, self.cost.itemsize)
+        return moved if halos is None else PairTable.of(moved.forth + halos)
+
+    def weight_resharding(self, weight: Value, first: Operand, other: Operand) -> PairTable:
+        """Seconds of a weight's way from where its first reader wants it to where another does."""
+        ends = [(self.spaces.kind(node), position) for node, position in (first, other)]
+        there, wanted = (self.spaces.of(node).operand(at) for node, at in (first, other))
+        return self._reshardings.get(
+            ("weight", *ends), lambda: self._between(there, wanted, weight)
+        )
+
+    def gathering(self, value: Value) -> PairSeconds:
+        """Seconds that it takes to bring a value to one device, for each strategy of its maker."""
+        whole = np.full((1, len(self.mesh)), IDLE, np.int8)
+        made = self.spaces.of(value.node).output(value.port)
+        return self._between(made, whole, value).forth[:, 0]
+
+    def _between(self, sources: Placements, targets: Placements, value: Value) -> PairTable:
+        volume = self.spaces.slices.elements(value) * self.cost.itemsize
+        return self._transfers.seconds(sources, targets, volume)
+
+    def forget(self) -> None:
+        """Let the tables go, which take much memory; they would be made again."""
+        self._own.clear()
+        self._reshardings.clear()

@@ -1,0 +1,96 @@
+"""Building: the graph in which every operator is cut as chosen, one rule application an index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.view import MachineView
+from pcg.plan.derivation import Application
+from pcg.types.halo import typing_of
+from search.cost.derivation import Derivation, Scribe
+from search.mesh.choose.choosing import Choice
+from search.mesh.choose.spaces import Spaces
+from search.mesh.rules.cuts import applied
+from search.mesh.rules.cutting import CutNode, Cutting, in_order
+from search.mesh.rules.fully_sharded import PlacedGraph, fully_sharded
+from search.mesh.space.axes import Strategy
+from search.mesh.space.strategies import IDLE, REPLICATE, Space, passes, view
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A graph that is cut, its views, and the steps that led to it."""
+
+    graph: Graph
+    views: Mapping[Node, MachineView]
+    steps: tuple[Application, ...]
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Cuts operators by their strategies."""
+
+    spaces: Spaces
+
+    def cut(
+        self,
+        choice: Choice,
+        before: Derivation | None = None,
+        known: MutableMapping[object, CutNode] | None = None,
+    ) -> Cut:
+        """A graph that is cut as chosen. ``before``: what led to the graph of the choice, if that
+        is no model's. ``known``: operators that were cut before, which is added to."""
+        known = {} if known is None else known
+        new: dict[Value, Value] = {}
+        views: dict[Node, MachineView] = {}
+        scribe = Scribe.after(before or Derivation.start(choice.graph))
+        for node in choice.graph.nodes:
+            if node.is_leaf:
+                new[node.value()] = node.value()
+                continue
+            made = Node(node.call, tuple(new[value] for value in node.inputs))
+            scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
+            strategy, start = choice.strategies[node], choice.starts.get(node, 0)
+            key = self.spaces.kind(node), made, strategy, start
+            if key not in known:
+                known[key] = self.cut_node(node, made, strategy, start)
+            cut = known[key]
+            cut.write(scribe)
+            views[cut.inner] = cut.view
+            new.update(zip(node.outputs, cut.outer, strict=True))
+        placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
+        if choice.fully_sharded:
+            weights = {leaf.leaf.name for leaf in choice.graph.leaves}
+            devices = self.spaces.mesh.machine.devices
+            placed = fully_sharded(placed, weights, devices, self.spaces.cuts.parting, scribe)
+        return Cut(placed.graph, placed.views, tuple(scribe.steps))
+
+    def cut_node(self, whole: Node, node: Node, strategy: Strategy, start: int = 0) -> CutNode:
+        """An operator of a whole graph, as it reads what is cut already, by one of its strategies
+        on devices from ``start`` on."""
+        own, cuts, mesh = self.spaces.of(whole), self.spaces.cuts, self.spaces.mesh
+        rules = cuts.of(whole)
+        made = Cutting(list(node.outputs), node)
+        for place in in_order(own, strategy):
+            axis, entries = own.axes[place], zip(mesh.primes, strategy, strict=True)
+            degree = prod(prime for prime, entry in entries if entry == place)
+            if not passes(axis):
+                made.apply(applied(rules[axis.name], made.inner, degree))
+                continue
+            carriers = [i for i, at in enumerate(axis.operands) if at is not None]
+            if not made.let_pass(cuts, carriers, degree):
+                strategy = tuple(REPLICATE if entry == place else entry for entry in strategy)
+        return made.done(view(strategy, _places(made.inner, own, strategy), mesh, start))
+
+
+def _places(node: Node, own: Space, strategy: Sequence[int]) -> list[int]:
+    """For each axis of the task grid, its place in the space."""
+    names = [axis.name for axis in own.axes]
+    typing = typing_of(node.operator_call, [value.type for value in node.inputs])
+    axes = [axis.name for axis in typing.axes]
+    through = [entry for entry in strategy if entry >= 0 and passes(own.axes[entry])]
+    passed = through[0] if through else IDLE
+    return [*(names.index(a) if a in names else IDLE for a in axes), passed, REPLICATE]
