@@ -1,4 +1,4 @@
-"""Limits of time and memory for one piece of work on a foreign file: a rule, a certificate, a plan.
+"""Limit the processor time and memory that one foreign rule, certificate or plan may take.
 
 The kernel keeps the limits, not the code that they are for: a solver or a multiplication of huge
 numbers hears no signal and no timer of Python's. Where processor time runs out the kernel ends the

@@ -1,4 +1,4 @@
-"""Garbage collection switched off while a piece of work runs."""
+"""Switch garbage collection off while a piece of work runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that a user can cause and should read: always one line, never a traceback."""
+"""Errors that a user can cause, told in one line and never as a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing of the text files that users meet: JSON and TOML, checked on load.
+"""Read and write JSON and TOML files, checked on load and written whole or not at all.
 
 Whatever is wrong with a file becomes one `InputError` that names the file, the place in it and
 what was expected. Files are written whole or not at all.
@@ -95,7 +95,7 @@ def read_json(path: str | Path, model: type[M], limit: int | None = None) -> M:
 
 
 def parse_json(text: str, where: str, model: type[M]) -> M:
-    """The same for the text of a file, which errors call ``where``."""
+    """Return the text of a JSON file as a `model`. Errors call the file ``where``."""
     try:
         json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -192,8 +192,8 @@ def _validate(where: str, model: type[M], text: str) -> M:
         # What is one line was perhaps made of a TOML file of several.
         before = text.count("\n", 0, control.start())
         place = f"line {before + 1}: " if "\n" in text.strip() else ""
-        found = _ESCAPED.search(control.group())
-        code = ord(json.loads(f'"{found.group()}"') if found else control.group())
+        escaped = _ESCAPED.search(control.group())
+        code = ord(json.loads(f'"{escaped.group()}"') if escaped else control.group())
         raise InputError(where, f"{place}has the control character U+{code:04X}")
     try:
         return model.model_validate_json(text)

@@ -1,4 +1,4 @@
-"""Modules made of users' files, under names by which other processes find the file.
+"""Import users' Python files as modules that other processes find by name.
 
 A class of a file that is given by its path has to have a module that can be imported: workers of a
 DataLoader, unless they are forked, get a dataset as a pickle, which names its class and module. So

@@ -1,5 +1,5 @@
-"""torch, imported at its first use: proofs, rules and machines need none of it, and it takes
-seconds to load."""
+"""Import torch at its first use: it takes seconds to load, and proofs, rules and machines need none
+of it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ else:
             self._name = name
 
         def __getattr__(self, attribute: str) -> Any:
-            found = getattr(importlib.import_module(self._name), attribute)
+            value = getattr(importlib.import_module(self._name), attribute)
             # Kernels ask for the same few functions in every step.
-            self.__dict__[attribute] = found
-            return found
+            self.__dict__[attribute] = value
+            return value
 
     torch = _LazyModule("torch")
 

@@ -27,6 +27,7 @@ from pcg.files import FileModel, Name, read_toml
 MAX_DEVICES = 1 << 20
 """Machines with more devices are refused: a slip in a file should not exhaust memory."""
 
+DeviceKind: TypeAlias = Literal["gpu", "cpu"]
 DType: TypeAlias = Literal["float64", "float32", "tf32", "bf16", "fp16"]
 Pattern: TypeAlias = Literal["message", "all_gather", "all_reduce"]
 """What devices do over a link; reduce_scatter is an all_gather backwards."""
@@ -64,7 +65,7 @@ class Flops(FileModel):
 class Device(FileModel):
     """One device."""
 
-    kind: Literal["gpu", "cpu"]
+    kind: DeviceKind
     flops: Flops
     memory_bytes: Annotated[int, Field(gt=0, le=1 << 60)]
     memory_bandwidth: Positive
@@ -106,7 +107,7 @@ class Level(FileModel):
     """What all_gather and reduce_scatter over this level reach, where it was measured; without it
     what follows from ``latency`` and ``bandwidth``."""
     all_reduce: Rate | None = None
-    """The same of all_reduce, whatever algorithm is behind it."""
+    """What all_reduce over this level reaches, whatever algorithm is behind it."""
 
     def rate(self, of: Pattern) -> Rate:
         """What a step of a collective takes, or a message."""
@@ -289,13 +290,13 @@ class Machine(FileModel):
         """
         members = self._members(devices)
         crossed = tuple(self._crossed(members))
-        found: list[Hop] = []
+        hops: list[Hop] = []
         for i, ports in crossed:
             inner, outer = self._held(members, i), self._held(members, i + 1)
             if len(set(outer.values())) > 1 or len(inner) % len(outer):
                 return (self._hop(len(members), crossed),)
-            found.append(self._hop(len(inner) // len(outer), ((i, ports),)))
-        return tuple(found)
+            hops.append(self._hop(len(inner) // len(outer), ((i, ports),)))
+        return tuple(hops)
 
     def _hop(self, units: int, crossed: Sequence[tuple[int, float]]) -> Hop:
         gathers = any(self.levels[i].all_gather for i, _ in crossed)
@@ -363,9 +364,8 @@ class Machine(FileModel):
             raise InputError(self.name, "expected a group of devices, got none")
         outside = [device for device in members if not 0 <= device < self.devices]
         if outside:
-            raise InputError(
-                self.name, f"expected devices 0 to {self.devices - 1}, got {min(outside)}"
-            )
+            problem = f"expected devices 0 to {self.devices - 1}, got {min(outside)}"
+            raise InputError(self.name, problem)
         return members
 
     def _with(self, levels: tuple[Level, ...], limit: int | None) -> Machine:

@@ -125,7 +125,7 @@ def _differs_in_field(instance: Instance, seed: int) -> bool:
 
 def replayable(found: Counterexample) -> tuple[Instance, dict[str, Array]]:
     """The graphs and V of the inputs, read back from what a counterexample holds."""
-    operators = OPERATORS | {operator.name: operator for operator in found.operators}
+    operators = {**OPERATORS} | {operator.name: operator for operator in found.operators}
     left = parse_graph(found.left, "left", operators)
     right = parse_graph(found.right, "right", operators)
     return Instance(left, right, dict(found.symbols)), input_values(found)

@@ -1,4 +1,4 @@
-"""One call of an ATen operator, with graph values for its tensors."""
+"""Read the arguments of one ATen call, with graph values for its tensors."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class AtenCall:
 
     def value(self, name: str) -> Value:
         """An argument that is a tensor. Raises Unsupported where it is none."""
-        found = self.arguments[name]
-        if not isinstance(found, Value):
+        given = self.arguments[name]
+        if not isinstance(given, Value):
             raise Unsupported(name)
-        return found
+        return given
 
     def maybe(self, name: str) -> Value | None:
         """An argument that is a tensor or left out."""
@@ -44,39 +44,39 @@ class AtenCall:
 
     def values(self, name: str) -> list[Value]:
         """An argument that is a list of tensors."""
-        found: Sequence[object] = self.arguments[name]
-        values = [value for value in found if isinstance(value, Value)]
-        if len(values) < len(found):
+        given: Sequence[object] = self.arguments[name]
+        values = [value for value in given if isinstance(value, Value)]
+        if len(values) < len(given):
             raise Unsupported(name)
         return values
 
     def number(self, name: str) -> float:
         """An argument that is a number."""
-        found = self.arguments[name]
-        if isinstance(found, bool) or not isinstance(found, (int, float)):
+        given = self.arguments[name]
+        if isinstance(given, bool) or not isinstance(given, (int, float)):
             raise Unsupported(name)
-        return float(found)
+        return float(given)
 
     def integer(self, name: str) -> int:
         """An argument that is a whole number."""
-        found = self.arguments[name]
-        if not isinstance(found, int):
+        given = self.arguments[name]
+        if not isinstance(given, int):
             raise Unsupported(name)
-        return found
+        return given
 
     def integers(self, name: str) -> tuple[int, ...]:
         """An argument that is a list of whole numbers."""
-        found = self.arguments[name]
-        if not isinstance(found, (list, tuple)):
+        given = self.arguments[name]
+        if not isinstance(given, (list, tuple)):
             raise Unsupported(name)
-        return tuple(int(number) for number in found)
+        return tuple(int(number) for number in given)
 
     def pair(self, name: str) -> tuple[int, int]:
         """One number for rows and columns, or one for each."""
-        found = self.integers(name)
-        if len(found) not in (1, 2):
+        integers = self.integers(name)
+        if len(integers) not in (1, 2):
             raise Unsupported(name)
-        return found[0], found[-1]
+        return integers[0], integers[-1]
 
     def axis(self, name: str, rank: int) -> int:
         """A dimension, which may be counted from the last."""

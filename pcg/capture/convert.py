@@ -1,4 +1,4 @@
-"""The walk over a program of ATen operators that makes a graph of it."""
+"""Convert a program of ATen operators into a graph, node by node."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from pcg.plan.text import node_names
 
 if TYPE_CHECKING:
     from torch import fx
+    from torch.export import ExportedProgram
     from torch.nn import Module
 
 
@@ -47,7 +48,7 @@ class Captured:
     that feeds it.
     Statistics that a batch norm keeps for later are none, as training does not read them."""
     statistics: tuple[RunningFile, ...] = ()
-    """Those."""
+    """What batch norms keep for later."""
     norm_groups: int = 1
     """In how many groups of samples batch norms take their statistics (``pcg.capture.groups``); 1
     for a module without any."""
@@ -85,9 +86,7 @@ def capture(
     check_momentum(module, where)
     program = export(module, inputs, TABLE.keys(), where)
     signature = program.graph_signature
-    outputs = [node for node in returned(program) if node.name in signature.user_outputs]
-    if not outputs or len(outputs) < len(signature.user_outputs):
-        raise InputError(where, "returns something that is no tensor, expected the loss")
+    outputs = _outputs(program, where)
     fixed = constants(program)
     live = ancestors(outputs, lambda node: node not in fixed)
     frozen = frozen_parameters(module, program, outputs[0])
@@ -104,9 +103,7 @@ def capture(
     buffers = {name: origin for name, origin in leaves.buffers.items() if name in read}
     check_changed(signature, buffers.values(), where)
     inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
-    groups = norm_groups if groups_of(graph) else 1
-    if groups > 1:
-        check_samples(graph, _sampled(graph, inputs_read), groups, where)
+    groups = _norm_groups(graph, inputs_read, norm_groups, where)
     names = node_names(graph)
 
     def name(node: fx.Node) -> str:
@@ -116,6 +113,23 @@ def capture(
     normed = (node for node in program.graph.nodes if node in live)
     statistics = running_statistics(module, signature, normed, _given, name)
     return Captured(graph, leaves.weights, inputs_read, buffers, statistics, groups)
+
+
+def _outputs(program: ExportedProgram, where: str) -> list[fx.Node]:
+    """What a program returns, the loss first. Raises InputError for what is no tensor."""
+    wanted = program.graph_signature.user_outputs
+    outputs = [node for node in returned(program) if node.name in wanted]
+    if not outputs or len(outputs) < len(wanted):
+        raise InputError(where, "returns something that is no tensor, expected the loss")
+    return outputs
+
+
+def _norm_groups(graph: Graph, inputs: Sequence[str | None], wanted: int, where: str) -> int:
+    """In how many groups of samples the batch norms of a graph take their statistics."""
+    if wanted == 1 or not groups_of(graph):
+        return 1
+    check_samples(graph, _sampled(graph, inputs), wanted, where)
+    return wanted
 
 
 def _sampled(graph: Graph, inputs: Sequence[str | None]) -> frozenset[str]:
@@ -139,10 +153,10 @@ class _Walk:
     norm_groups: int = 1
 
     def value(self, node: fx.Node) -> Value:
-        found = self.known[node]
-        if not isinstance(found, Value):
+        known = self.known[node]
+        if not isinstance(known, Value):
             raise InputError(self.where, f"{node.name}: expected one tensor")
-        return found
+        return known
 
     def visit(self, node: fx.Node) -> None:
         self.known[node] = self._converted(node)
@@ -170,21 +184,21 @@ class _Walk:
                 pass
         return by_its_function(node, self.value, self.where)
 
-    def _in_groups(self, found: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
+    def _in_groups(self, made: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
         """Batch norms with the statistics that the capture is to give them."""
-        if isinstance(found, Value):
-            return in_groups(found, self.norm_groups, self.where)
-        return found
+        if isinstance(made, Value):
+            return in_groups(made, self.norm_groups, self.where)
+        return made
 
     def _picked(self, source: Any, at: Any) -> Known:
-        found = self.known[source]
-        if isinstance(found, Value):
-            found = (found,)
-        if at >= len(found) and str(source.target) in NORMS:
+        values = self.known[source]
+        if isinstance(values, Value):
+            values = (values,)
+        if at >= len(values) and str(source.target) in NORMS:
             return ()
-        if at >= len(found):
+        if at >= len(values):
             raise InputError(self.where, f"{source.target}: result {at} cannot be captured")
-        return found[at]
+        return values[at]
 
     def _call(self, node: fx.Node) -> AtenCall:
         given = _given(node)
@@ -230,9 +244,9 @@ def _shapes(node: fx.Node) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(part.shape) for part in parts if part is not None)
 
 
-def _checked(node: fx.Node, found: Known) -> Known:
+def _checked(node: fx.Node, made: Known) -> Known:
     """Values of the shapes that torch gives them."""
-    values = (found,) if isinstance(found, Value) else found
+    values = (made,) if isinstance(made, Value) else made
     for value, shape in zip(values, _shapes(node), strict=False):
         assert value.type.shape == shape, f"{node.target}: {value.type} is not {shape}"
-    return found
+    return made

@@ -1,4 +1,4 @@
-"""From a module to a program of ATen operators that change nothing in place."""
+"""Export a module as a program of ATen operators that change nothing in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators for calls that no entry of the table fits: torch's own functions."""
+"""Make operators of the calls that no entry of the table fits: torch's own functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen parameters and buffers: what a loss reads of its module without training it."""
+"""Find the frozen parameters and buffers that a loss reads without training them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the backward of a ``torch.autograd.Function`` is the derivative of its forward.
+"""Check that the backward of a ``torch.autograd.Function`` is the derivative of its forward.
 
 A graph knows values, and differentiates them itself. So a function may stay where its own backward
 gives just that, as one does that only saves memory. Both are compared in float64: on random
@@ -77,14 +77,14 @@ def run_forward(use: Use) -> Any:
     function, context = use.function, _Context(len(use.args))
     own = function.setup_context is not torch.autograd.Function.setup_context
     if own:
-        found = function.forward(*use.args, **use.kwargs)
-        function.setup_context(context, use.args, found)
+        results = function.forward(*use.args, **use.kwargs)
+        function.setup_context(context, use.args, results)
     else:
-        found = function.forward(context, *use.args, **use.kwargs)
+        results = function.forward(context, *use.args, **use.kwargs)
     constant = {id(tensor) for tensor in context.constant}
-    if isinstance(found, (list, tuple)):
-        return tuple(part.detach() if id(part) in constant else part for part in found)
-    return found.detach() if id(found) in constant else found
+    if isinstance(results, (list, tuple)):
+        return tuple(part.detach() if id(part) in constant else part for part in results)
+    return results.detach() if id(results) in constant else results
 
 
 def check_use(use: Use, where: str) -> None:
@@ -130,7 +130,7 @@ def _back(results: Sequence[Tensor], leaves: Sequence[Tensor], given: Sequence[T
     known = [(x, g) for x, g in zip(real, given, strict=True) if x.requires_grad]
     if not known or not leaves:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         [x for x, _ in known],
         leaves,
         [g for _, g in known],
@@ -138,7 +138,7 @@ def _back(results: Sequence[Tensor], leaves: Sequence[Tensor], given: Sequence[T
         allow_unused=True,
         materialize_grads=True,
     )
-    return list(found)
+    return list(gradients)
 
 
 def _near(one: Tensor, other: Tensor) -> bool:
@@ -177,6 +177,6 @@ def _is_leaf(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _tensors(found: Any) -> list[Tensor]:
-    parts = found if isinstance(found, (list, tuple)) else (found,)
+def _tensors(results: Any) -> list[Tensor]:
+    parts = results if isinstance(results, (list, tuple)) else (results,)
     return [part for part in parts if isinstance(part, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""Batch norms by the statistics of groups of samples, as data parallelism computes them.
+"""Replace batch norms by ones over groups of samples, as data parallelism computes them.
 
 A model in G groups takes the statistics of each batch norm over each of G equal groups of samples,
 one after the other in the batch: what a module computes under DistributedDataParallel on G devices,
@@ -33,12 +33,12 @@ or not at all."""
 MIXED: Final = "mixed"
 
 
-def in_groups(found: Value, groups: int, where: str) -> Value:
+def in_groups(norm: Value, groups: int, where: str) -> Value:
     """A batch norm by the statistics of groups; other values as they are. Raises InputError for a
     number of groups that does not divide what is normed."""
-    node = found.node
+    node = norm.node
     if groups == 1 or node.is_leaf or node.operator_call.operator != batch_norm:
-        return found
+        return norm
     rows = node.inputs[0].type.shape[0]
     if rows % groups:
         problem = f"a batch norm of {rows} samples cannot take them in {groups} equal groups"

@@ -1,4 +1,4 @@
-"""ATen operators that are layers of a network, and losses."""
+"""Translate ATen layers and losses into graph operators."""
 
 from __future__ import annotations
 

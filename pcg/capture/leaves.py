@@ -1,4 +1,4 @@
-"""Leaves of a captured graph: the parameters and inputs of a module."""
+"""Make the leaves of a captured graph from a module's parameters and inputs."""
 
 from __future__ import annotations
 
@@ -141,12 +141,12 @@ class Leaves:
         """A name that graphs can print, and that no other leaf has."""
         plain = re.sub(r"\W", "_", name)
         plain = plain if plain.isidentifier() else f"_{plain}"
-        found, number = plain, 1
-        while found in self._names:
+        fresh, number = plain, 1
+        while fresh in self._names:
             number += 1
-            found = f"{plain}_{number}"
-        self._names.add(found)
-        return found
+            fresh = f"{plain}_{number}"
+        self._names.add(fresh)
+        return fresh
 
 
 def _shared(module: Module) -> dict[str, list[str]]:
@@ -154,7 +154,7 @@ def _shared(module: Module) -> dict[str, list[str]]:
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    return {found[0]: found for found in names.values()}
+    return {aliases[0]: aliases for aliases in names.values()}
 
 
 def _transposes(user: fx.Node, matrix: fx.Node) -> bool:
@@ -171,7 +171,7 @@ def _transposes(user: fx.Node, matrix: fx.Node) -> bool:
 
 def _bounds(live: set[fx.Node]) -> dict[fx.Node, int]:
     """What integers stay below, by what reads them."""
-    found: dict[fx.Node, int] = {}
+    bounds: dict[fx.Node, int] = {}
     pending: list[tuple[fx.Node, int]] = []
     for node in live:
         if str(node.target) in INDEXED:
@@ -181,7 +181,7 @@ def _bounds(live: set[fx.Node]) -> dict[fx.Node, int]:
             pending.append((ids, numbered.meta["val"].shape[dim]))
     while pending:
         node, size = pending.pop()
-        found[node] = min(size, found.get(node, size))
+        bounds[node] = min(size, bounds.get(node, size))
         if str(node.target) in SAME_ELEMENTS or "getitem" in str(node.target):
-            pending += [(source, found[node]) for source in node.all_input_nodes]
-    return found
+            pending += [(source, bounds[node]) for source in node.all_input_nodes]
+    return bounds

@@ -1,4 +1,4 @@
-"""ATen operators that move elements, and those that reduce along axes."""
+"""Translate ATen operators that move elements or reduce along axes into graph operators."""
 
 from __future__ import annotations
 

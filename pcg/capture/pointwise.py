@@ -1,4 +1,4 @@
-"""ATen operators that compute element by element."""
+"""Translate ATen operators that work element by element into graph operators."""
 
 from __future__ import annotations
 

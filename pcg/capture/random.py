@@ -1,4 +1,4 @@
-"""Dropout: its random numbers become an input of the graph.
+"""Turn the random numbers of dropout into inputs of the graph.
 
 What an element draws then depends on the run's seed, the step and the element's global index, as
 for all data that is drawn, and not on how a plan cuts: plans can be compared, and copies of a

@@ -1,4 +1,4 @@
-"""Regions of a program in which gradients are off, written as stopped gradients.
+"""Find the parts of a program in which gradients are off, and stop gradients there.
 
 Problem: torch.export gives ``with torch.no_grad():`` as a call of a sub-program, and forgets it as
 soon as the program is taken apart. Method: sub-programs are put in their callers' place, what ran
@@ -61,8 +61,8 @@ def _counts(node: fx.Node) -> bool:
 
 def place_of(node: fx.Node, where: str) -> str:
     """The user's line that a node comes from, where torch knows it; else ``where``."""
-    found = PLACE.findall(node.meta.get("stack_trace") or "")
-    own = [(file, line) for file, line in found if "/torch/" not in file]
+    places = PLACE.findall(node.meta.get("stack_trace") or "")
+    own = [(file, line) for file, line in places if "/torch/" not in file]
     return f"{own[-1][0]}: line {own[-1][1]}" if own else where
 
 
@@ -171,14 +171,14 @@ def ancestors(
     of: Iterable[fx.Node], passes: Callable[[fx.Node], bool] = lambda node: True
 ) -> set[fx.Node]:
     """These nodes and all that they depend on, through nodes that pass."""
-    found: set[fx.Node] = set()
+    reached: set[fx.Node] = set()
     pending = list(of)
     while pending:
         node = pending.pop()
-        if node not in found and passes(node):
-            found.add(node)
+        if node not in reached and passes(node):
+            reached.add(node)
             pending += node.all_input_nodes
-    return found
+    return reached
 
 
 def is_real(value: Any) -> bool:

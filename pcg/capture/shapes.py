@@ -1,4 +1,4 @@
-"""Reshaping and broadcasting, made of operators that name the dimensions they change."""
+"""Translate reshapes and broadcasts into operators that name the dimensions they change."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def reshaped(value: Value, shape: Sequence[int]) -> Value:
 def _groups(old: Shape, new: Shape) -> list[tuple[int, Shape, Shape]]:
     """Runs of dimensions that hold the same elements: where they begin in ``old``, and their sizes
     before and after."""
-    found: list[tuple[int, Shape, Shape]] = []
+    groups: list[tuple[int, Shape, Shape]] = []
     i = j = 0
     while i < len(old) or j < len(new):
         a, b = i, j
@@ -89,8 +89,8 @@ def _groups(old: Shape, new: Shape) -> list[tuple[int, Shape, Shape]]:
             i, j = i + 1, j + 1
             while (left := prod(old[a:i])) != (right := prod(new[b:j])):
                 i, j = (i + 1, j) if left < right else (i, j + 1)
-        found.append((a, old[a:i], new[b:j]))
-    return found
+        groups.append((a, old[a:i], new[b:j]))
+    return groups
 
 
 def _without(value: Value, axis: int) -> Value:

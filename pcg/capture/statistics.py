@@ -1,4 +1,4 @@
-"""The running statistics that the batch norms of a captured module keep."""
+"""Find the running statistics that the batch norms of a captured module keep."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def running_statistics(
     """What is kept by those of a program's nodes that are batch norms in training, in order.
     ``given``: the arguments of a call; ``name``: what the graph calls the result of a node."""
     buffers = _Buffers(module, signature)
-    found: list[RunningFile] = []
+    records: list[RunningFile] = []
     for node in nodes:
         if str(node.target) not in NORMS:
             continue
@@ -50,7 +50,7 @@ def running_statistics(
             continue
         mean, variance = (buffers.names(kept_node) for kept_node in kept)
         if mean and variance:
-            found.append(
+            records.append(
                 RunningFile(
                     value=name(arguments["input"]),
                     mean=mean,
@@ -59,7 +59,7 @@ def running_statistics(
                     momentum=arguments["momentum"],
                 )
             )
-    return tuple(found)
+    return tuple(records)
 
 
 class _Buffers:

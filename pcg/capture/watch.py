@@ -1,4 +1,4 @@
-"""Gradient hooks and functions of a module, noted during export, as the exported program has none.
+"""Note gradient hooks and autograd functions of a module during export, which then loses them.
 
 torch.export runs the module's ``forward`` and keeps what tensors become. A hook, or the backward of
 a ``torch.autograd.Function``, leaves no trace. So the few functions of torch by which a module can

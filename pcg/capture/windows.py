@@ -1,4 +1,4 @@
-"""ATen convolutions and pools."""
+"""Translate ATen convolutions and pools into graph operators."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def _conv2d(call: AtenCall) -> Value:
         top=padding[0],
         left=padding[1],
     )
-    found = apply(operator_call, x, kernel)
+    out = apply(operator_call, x, kernel)
     if bias is None:
-        return found
-    return apply(add(), found, apply(expand_vector(axis=1), found, bias))
+        return out
+    return apply(add(), out, apply(expand_vector(axis=1), out, bias))
 
 
 def _convolution(groups: int, channels: int) -> Operator:

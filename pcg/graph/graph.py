@@ -1,4 +1,4 @@
-"""The parallel computation graph: immutable, structurally hashed.
+"""The parallel computation graph: immutable nodes that are equal where their structure is.
 
 A node is an operator call on values, or a leaf; equal nodes are one node. A graph is its outputs.
 Types are inferred once a node, on demand; a graph of a rule, whose sizes are not known, has none.
@@ -33,6 +33,17 @@ class Leaf:
     """For integer inputs such as token ids: every element is in [least, below)."""
     least: int = 0
     """0, or less where negative numbers are among them, such as that of labels to be ignored."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a leaf of a graph that can run; an input of a rule has none."""
+        assert self.type is not None, "a graph that runs has types"
+        return self.type.shape
+
+    @property
+    def uncut(self) -> tuple[str, str, tuple[int, ...], int, int | None]:
+        """What a leaf is in all graphs of a model, however it is cut in each."""
+        return self.kind, self.name, self.shape, self.least, self.below
 
     def __str__(self) -> str:
         shape = f"rank {self.rank}" if self.type is None else str(self.type)

@@ -1,4 +1,4 @@
-"""Calls of torch's functions as text, such as ``aten.topk.default(x0, 2)``: what may be called.
+"""Read calls of torch's functions from text, and refuse those that do more than compute.
 
 A plan is data, so a call in it must do nothing but compute. What a function may do follows from its
 schema and its tags in torch, with which this is decided: there is no list of good or bad functions.
@@ -97,7 +97,7 @@ def parse_call(function: str) -> TorchCall:
 
 
 def check_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]) -> None:
-    """That a call does nothing but compute tensors from others.
+    """Check that a call does nothing but compute tensors from others.
 
     Raises ValueError for a function that changes its operands, draws random numbers, or is none of
     torch's documented ones; and for an argument that is a text, file, device or generator.
@@ -115,8 +115,8 @@ def check_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format
 
 
 def try_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format]) -> None:
-    """That a call, which has been checked, returns what is declared: it is made on tensors without
-    elements. Torch takes seconds to prepare for that, the first time.
+    """Check that a call, which ``check_call`` let pass, returns what is declared. It is made on
+    tensors without elements, for which torch takes seconds to prepare, the first time.
 
     Raises ValueError where it cannot be called so, and for results of another format.
     """
@@ -266,19 +266,19 @@ def _results(result: Any) -> tuple[Tensor, ...]:
 
 
 def _check_results(call: TorchCall, results: Sequence[Tensor], writes: Sequence[Format]) -> None:
-    found = [Format(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in results]
+    formats = [Format(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in results]
     if any(t.layout != torch.strided or t.device.type != "meta" for t in results):
         raise ValueError(f"{call.target} returns tensors that lie elsewhere")
-    if len(found) != len(writes) or not all(map(_agree, found, writes)):
-        shown = ", ".join(f"{list(t.shape)} {t.dtype}" for t in found[:4])
+    if len(formats) != len(writes) or not all(map(_agree, formats, writes)):
+        shown = ", ".join(f"{list(t.shape)} {t.dtype}" for t in formats[:4])
         raise ValueError(f"{call.target} returns {shown}")
 
 
-def _agree(found: Format, written: Format) -> bool:
+def _agree(returned: Format, written: Format) -> bool:
     """Real numbers have the format that the run computes in."""
-    if found.shape != written.shape:
+    if returned.shape != written.shape:
         return False
-    return found.dtype == written.dtype or all("float" in t.dtype for t in (found, written))
+    return returned.dtype == written.dtype or all("float" in t.dtype for t in (returned, written))
 
 
 def _argument(node: ast.expr, operands: Sequence[Tensor]) -> Any:

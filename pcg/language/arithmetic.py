@@ -1,4 +1,4 @@
-"""Arithmetic of what an equation reads: indices and sizes stay such for as long as they can.
+"""Arithmetic of the equation reader, in which indices and sizes stay such while they can.
 
 A value may be an index (``IndexValue``), which may bound a sum or stand in a comparison; together
 with anything else it is a number like others. ``final`` ends that: what is left is a value.

@@ -1,4 +1,4 @@
-"""An equation at concrete ranks: what the operands and outputs look like, and what each element is.
+"""An equation at concrete ranks: its operands, outputs and sizes.
 
 Sizes are symbols: ``|k|`` is the size of index ``k``.
 """
@@ -82,17 +82,17 @@ def find_quotients(
     dims = [(o, p, dim) for o, operand in enumerate(operands) for p, dim in enumerate(operand.dims)]
     known = {dim.names[0] for _, _, dim in dims if len(dim.names) == 1} | bounds.keys()
     merged = [place for place in dims if len(place[2].names) > 1]
-    found: list[Quotient] = []
+    quotients: list[Quotient] = []
     while True:
         for operand, position, dim in merged:
             unknown = [name for name in dim.names if name not in known]
             if len(unknown) == 1:
                 divisor = product(size_of(name) for name in dim.names if name in known)
-                found.append(Quotient(unknown[0], operand, position, divisor))
+                quotients.append(Quotient(unknown[0], operand, position, divisor))
                 known.add(unknown[0])
                 break
         else:
-            return tuple(found)
+            return tuple(quotients)
 
 
 def check_sizes(equation: Equation, attributes: frozenset[str]) -> None:

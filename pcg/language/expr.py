@@ -1,4 +1,4 @@
-"""The index language: what one element of an operator's output is.
+"""The expressions of the index language: what one element of an operator's output is.
 
 These nodes are the meaning of an equation once ranks and attributes are known;
 ``pcg.language.language`` reads them from text. Every reading (shape, type, evaluation, symbolic

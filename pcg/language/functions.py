@@ -1,4 +1,4 @@
-"""Scalar functions that equations may call; to a proof each is only a name.
+"""The table of scalar functions that equations may call; to a proof each is only a name.
 
 Over a prime field a function is a fixed pseudo-random map, except where field arithmetic has the
 function itself (a reciprocal, an equality test): an identity that holds for every function then
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import erf
 from typing import Any, Literal
 
@@ -73,6 +74,18 @@ def _round_float32(x: Array) -> Array:
         return x.astype(np.float32).astype(np.float64)
 
 
+def _rounding(number_format: str, real: Callable[[Array], Array]) -> ScalarFunction:
+    """What a number is in a shorter format, by torch's name of that."""
+    kernel = partial(_to_format, number_format)
+    return ScalarFunction(
+        f"round_{number_format}", 1, real, kernel, 1, "constant", domain="unknown"
+    )
+
+
+def _to_format(number_format: str, x: Any) -> Any:
+    return x.to(getattr(torch, number_format))
+
+
 def _any(x: Array) -> Array:
     return np.sin(1.3 * x + 0.7)
 
@@ -106,33 +119,9 @@ FUNCTIONS: dict[str, ScalarFunction] = {
         ScalarFunction("power", 2, np.power, lambda x, y: torch.pow(x, y), 16, domain="positive"),
         ScalarFunction("max", 2, np.maximum, lambda x, y: torch.maximum(x, y), 1),
         ScalarFunction("eq", 2, _eq, lambda x, y: (x == y).to(torch.get_default_dtype()), 1),
-        ScalarFunction(
-            "round_float16",
-            1,
-            _round_float16,
-            lambda x: x.to(torch.float16),
-            1,
-            "constant",
-            domain="unknown",
-        ),
-        ScalarFunction(
-            "round_bfloat16",
-            1,
-            _round_bfloat16,
-            lambda x: x.to(torch.bfloat16),
-            1,
-            "constant",
-            domain="unknown",
-        ),
-        ScalarFunction(
-            "round_float32",
-            1,
-            _round_float32,
-            lambda x: x.to(torch.float32),
-            1,
-            "constant",
-            domain="unknown",
-        ),
+        _rounding("float16", _round_float16),
+        _rounding("bfloat16", _round_bfloat16),
+        _rounding("float32", _round_float32),
         ScalarFunction("any1", 1, _any, lambda x: torch.sin(1.3 * x + 0.7), 1, domain="unknown"),
         ScalarFunction(
             "any2", 2, _any2, lambda x, y: torch.sin(1.1 * x - 0.8 * y + 0.3), 1, domain="unknown"
@@ -142,5 +131,5 @@ FUNCTIONS: dict[str, ScalarFunction] = {
         ),
     )
 }
-"""Those that equations may call. ``any1`` to ``any3`` stand for any function in a rule (see
+"""The functions that equations may call. ``any1`` to ``any3`` stand for any function in a rule (see
 ``pcg.ops.stand_ins``); evaluated, they are one that has no laws."""

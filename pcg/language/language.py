@@ -1,4 +1,4 @@
-"""Reads equations: the text an operator's author writes, and nothing else.
+"""Parse an operator's equation from text into expressions.
 
     out[a..., n] = sum k: x[a..., k] * w[k, n]
     x[a..., s@axis, b...], y[a..., t, b...]
@@ -62,21 +62,7 @@ from pcg.language.template import (
     EquationError,
     Template,
     is_index_name,
-    parse_template,
 )
-
-__all__ = [
-    "Declared",
-    "Dimension",
-    "Equation",
-    "EquationError",
-    "Operand",
-    "Output",
-    "Template",
-    "expand",
-    "parse_template",
-    "size_of",
-]
 
 
 @dataclass
@@ -148,14 +134,16 @@ class Reader:
     def _comparison(self) -> Expr:
         """A value, or comparisons of two or more in a row."""
         left = self._additive()
-        found: list[Expr] = []
+        comparisons: list[Expr] = []
         while operator := self._accept("<", "<=", ">", ">=", "=="):
             right = self._additive()
-            found.append(compared(operator, left, right))
+            comparisons.append(compared(operator, left, right))
             left = right
-        if not found:
+        if not comparisons:
             return left
-        return found[0] if len(found) == 1 else Mul(tuple(g for f in found for g in guards_of(f)))
+        if len(comparisons) == 1:
+            return comparisons[0]
+        return Mul(tuple(guard for part in comparisons for guard in guards_of(part)))
 
     def _additive(self) -> Expr:
         value = self._product()

@@ -1,4 +1,4 @@
-"""Symbolic meaning: a value as guarded sums of products (design: "Proof, for all sizes").
+"""Bring an expression into normal form: guarded sums of products (design: "Proof, for all sizes").
 
     value = sum over terms of  coefficient * sum over binders, where guards: product of factors
 
@@ -255,7 +255,7 @@ def elements(form: NormalForm) -> Iterator[Element]:
 
 def free_symbols(form: NormalForm) -> frozenset[str]:
     """The symbols (indices and sizes) that a value depends on, without its summed indices."""
-    found: set[str] = set()
+    free: set[str] = set()
     for term in form:
         inside: set[str] = set()
         for _, size in term.binders:
@@ -267,17 +267,17 @@ def free_symbols(form: NormalForm) -> frozenset[str]:
         for division in term.divisions:
             inside |= division.index.symbols | division.size.symbols
         inside -= {name for d in term.divisions for name in (d.quotient, d.rest)}
-        found |= inside - {var for var, _ in term.binders}
-    return frozenset(found)
+        free |= inside - {var for var, _ in term.binders}
+    return frozenset(free)
 
 
 def argument_symbols(argument: Argument) -> frozenset[str]:
     """The symbols that an argument depends on, without its own indices."""
-    found = set(free_symbols(argument.form))
-    found.update(s for guard in argument.guards for s in guard.symbols)
-    found.difference_update(var for var, _ in argument.binders)
-    found.update(s for _, size in argument.binders for s in size.symbols)
-    return frozenset(found)
+    symbols = set(free_symbols(argument.form))
+    symbols.update(s for guard in argument.guards for s in guard.symbols)
+    symbols.difference_update(var for var, _ in argument.binders)
+    symbols.update(s for _, size in argument.binders for s in size.symbols)
+    return frozenset(symbols)
 
 
 def factor_symbols(factor: Factor) -> frozenset[str]:

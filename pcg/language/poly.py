@@ -1,4 +1,4 @@
-"""Integer polynomials over named symbols: the one arithmetic of sizes and indices.
+"""Integer polynomials over named symbols, the arithmetic of sizes and indices.
 
 A symbol is an index variable (``k``), a size (``|k|``) or a symbolic attribute (``at``). Sizes of
 merged dimensions are products (``|m|*|n|``), sizes of concatenations are sums, and an index into a
@@ -178,13 +178,13 @@ def _expanded(
 ) -> list[tuple[Monomial, int]]:
     """A term with polynomials for some of its symbols, multiplied out."""
     kept = tuple(symbol for symbol in monomial if symbol not in values)
-    found = [(kept, coefficient)]
+    terms = [(kept, coefficient)]
     for symbol in monomial:
         if symbol in values:
-            found = [
-                (tuple(sorted(m + n)), c * d) for m, c in found for n, d in values[symbol].terms
+            terms = [
+                (tuple(sorted(m + n)), c * d) for m, c in terms for n, d in values[symbol].terms
             ]
-    return found
+    return terms
 
 
 def _without(monomial: Monomial, symbol: str) -> Monomial:

@@ -1,4 +1,4 @@
-"""The outer form of an equation: what stands in brackets, and the tokens of each value.
+"""Split an equation's text into operands and definitions, before ranks are known.
 
     out[a..., n] = sum k: x[a..., k] * w[k, n]
 
@@ -157,17 +157,17 @@ def _dim(tokens: list[str]) -> DimPattern:
 def _operands_read(definitions: tuple[Declared, ...]) -> tuple[Declared, ...]:
     """Operand shapes from their first plain use in the equation."""
     known = {d.name for d in definitions}
-    found: dict[str, Declared] = {}
+    operands: dict[str, Declared] = {}
     for body in (d.body for d in definitions):
         for i, (token, after) in enumerate(pairwise(body)):
-            if after != "[" or token in known or token in found:
+            if after != "[" or token in known or token in operands:
                 continue
             if "]" not in body[i:]:
                 raise EquationError(f"expected ']' after {token}[")
             close = body.index("]", i)
             try:
-                found[token] = _declared(list(body[i : close + 1]))
+                operands[token] = _declared(list(body[i : close + 1]))
             except EquationError as error:
                 message = f"state the shape of {token} before '->': {error}"
                 raise EquationError(message) from error
-    return tuple(found.values())
+    return tuple(operands.values())

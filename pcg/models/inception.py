@@ -26,15 +26,16 @@ SIZES = {
     "inception-v3-tiny": InceptionSize(8, 24, 75),
 }
 
-Pair = tuple[int, int]
-Step = tuple[int, int | Pair, int, int | Pair]
+PerDimension = int | tuple[int, int]
+"""Of rows and columns, one number for both or one for each."""
+ConvolutionSpec = tuple[int, PerDimension, int, PerDimension]
 """A convolution: channels out, kernel, stride, padding."""
 
 
 class Convolution(nn.Module):
     """A convolution, a batch norm and a ReLU."""
 
-    def __init__(self, fan_in: int, step: Step) -> None:
+    def __init__(self, fan_in: int, step: ConvolutionSpec) -> None:
         super().__init__()
         fan_out, kernel, stride, padding = step
         self.convolution = nn.Conv2d(fan_in, fan_out, kernel, stride, padding, bias=False)
@@ -44,7 +45,7 @@ class Convolution(nn.Module):
         return torch.relu(self.norm(self.convolution(x)))
 
 
-def chain(fan_in: int, *steps: Step) -> nn.Sequential:
+def chain(fan_in: int, *steps: ConvolutionSpec) -> nn.Sequential:
     """Convolutions one after the other."""
     widths = (fan_in, *(step[0] for step in steps))
     return nn.Sequential(*(Convolution(w, step) for w, step in zip(widths, steps, strict=False)))
@@ -135,9 +136,9 @@ def _fine_to_middle(fan_in: int, d: int) -> Mixed:
 def _middle(fan_in: int, inner: int, d: int) -> Mixed:
     """On 17x17: 7x7 windows as 1x7 and 7x1."""
     out = 192 // d
-    row: tuple[Pair, int, Pair] = ((1, 7), 1, (0, 3))
-    column: tuple[Pair, int, Pair] = ((7, 1), 1, (3, 0))
-    first: Step = (inner, 1, 1, 0)
+    row: tuple[PerDimension, int, PerDimension] = ((1, 7), 1, (0, 3))
+    column: tuple[PerDimension, int, PerDimension] = ((7, 1), 1, (3, 0))
+    first: ConvolutionSpec = (inner, 1, 1, 0)
     return Mixed(
         chain(fan_in, (out, 1, 1, 0)),
         chain(fan_in, first, (inner, *row), (out, *column)),

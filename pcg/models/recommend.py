@@ -65,8 +65,8 @@ class Dlrm(nn.Module):
         self.top = nn.Sequential(*dense((joined, *size.top)), nn.Sigmoid())
 
     def forward(self, numbers: Tensor, ids: list[Tensor], target: Tensor) -> Tensor:
-        found = _looked_up(self.tables, ids)
-        rate = self.top(torch.cat([*found, self.bottom(numbers)], 1))
+        rows = _looked_up(self.tables, ids)
+        rate = self.top(torch.cat([*rows, self.bottom(numbers)], 1))
         return nn.functional.mse_loss(rate, target)
 
 

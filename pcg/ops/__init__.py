@@ -16,19 +16,15 @@ from pcg.ops import (
     reductions,
     windows,
 )
-from pcg.types.operator import Operator, own
+from pcg.ops.registry import Registry
 
 _THEMES = (
     *(algebra, elementwise, layout, layers, norms, reductions),
     *(attention, lookup, windows, groups, constants, parallel),
 )
 
-OPERATORS: dict[str, Operator] = {
-    operator.name: operator for theme in _THEMES for operator in theme.OPERATORS
-}
+OPERATORS = Registry([operator for theme in _THEMES for operator in theme.OPERATORS])
 """All operators that are known; a user's own join them."""
 
-BUILT_IN = frozenset(OPERATORS.values())
+BUILT_IN = OPERATORS.built_in
 """Those that come with Unity."""
-
-own(BUILT_IN)

@@ -49,15 +49,15 @@ def with_epilogue() -> Callable[[Tensor, Tensor], Tensor]:
             rows = x.reshape(-1, x.shape[-1])
             # Only with a bias is it the one kernel.
             bias = w.new_zeros(w.shape[1])
-            found = torch.ops.aten._addmm_activation(bias, rows, w)
-            ctx.save_for_backward(rows, w, found)
+            out = torch.ops.aten._addmm_activation(bias, rows, w)
+            ctx.save_for_backward(rows, w, out)
             ctx.shape = x.shape
-            return found.view(*x.shape[:-1], w.shape[1])
+            return out.view(*x.shape[:-1], w.shape[1])
 
         @staticmethod
         def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-            rows, w, found = ctx.saved_tensors
-            slope = torch.ops.aten.threshold_backward(gradient.reshape(found.shape), found, 0)
+            rows, w, out = ctx.saved_tensors
+            slope = torch.ops.aten.threshold_backward(gradient.reshape(out.shape), out, 0)
             of_x, of_w = ctx.needs_input_grad
             return (
                 (slope @ w.t()).view(ctx.shape) if of_x else None,

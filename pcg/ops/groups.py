@@ -42,8 +42,8 @@ def _sliced_linear(task: Task, x: Tensor, w: Tensor) -> Tensor:
     samples, outputs, channels = x.shape[1], w.shape[1], x.shape[2] // r
     slices_x = x.reshape(p, q, samples // q, r, channels)
     slices_w = w.reshape(q, p, outputs // p, r, channels)
-    found = torch.einsum("pqnrc,qpmrc->rqnpm", slices_x, slices_w)
-    return found.reshape(r, samples, outputs)
+    out = torch.einsum("pqnrc,qpmrc->rqnpm", slices_x, slices_w)
+    return out.reshape(r, samples, outputs)
 
 
 sliced_linear = Operator(

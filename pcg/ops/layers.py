@@ -36,8 +36,8 @@ layer_norm = Operator(
 def _embedding_kernel(task: Task, ids: Tensor, table: Tensor) -> Tensor:
     """Look up the rows that this task holds; the others are another task's partial sum."""
     rows, held = held_rows(task, ids, table.shape[0])
-    found = torch.nn.functional.embedding(rows, table)
-    return found * held.unsqueeze(-1).to(table.dtype)
+    out = torch.nn.functional.embedding(rows, table)
+    return out * held.unsqueeze(-1).to(table.dtype)
 
 
 embedding = Operator(

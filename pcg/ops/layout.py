@@ -22,15 +22,15 @@ def cut_out(x: Tensor, axis: int, start: int, size: int, outside: float = 0.0) -
     """Elements ``start`` to ``start + size`` of an axis, which may lie beyond its ends."""
     have = x.shape[axis]
     first, last = min(max(start, 0), have), min(max(start + size, 0), have)
-    found = x.narrow(axis, first, max(last - first, 0))
+    part = x.narrow(axis, first, max(last - first, 0))
     before = min(max(-start, 0), size)
-    after = size - before - found.shape[axis]
+    after = size - before - part.shape[axis]
     if not before and not after:
-        return found
+        return part
     padding = [0] * (2 * x.dim())
     at = x.dim() - 1 - axis % x.dim()  # torch counts from the last axis
     padding[2 * at : 2 * at + 2] = before, after
-    return torch.nn.functional.pad(found, padding, value=outside)
+    return torch.nn.functional.pad(part, padding, value=outside)
 
 
 concat = Operator(
@@ -142,10 +142,10 @@ def permute(value: Value, order: Sequence[int]) -> Value:
     if sorted(order) != have:
         raise ValueError(f"{list(order)} does not name each of {len(order)} dimensions once")
     for place, wanted in enumerate(order):
-        found = have.index(wanted)
-        if found != place:
-            value = apply(transpose(dim0=place, dim1=found), value)
-            have[place], have[found] = have[found], have[place]
+        at = have.index(wanted)
+        if at != place:
+            value = apply(transpose(dim0=place, dim1=at), value)
+            have[place], have[at] = have[at], have[place]
     return value
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -30,9 +29,9 @@ def load_operators(path: str | Path) -> tuple[Operator, ...]:
 
     Raises InputError as ``read_operators`` does.
     """
-    found = read_operators(path)
-    add_operators(found)
-    return found
+    operators = read_operators(path)
+    OPERATORS.add(operators)
+    return operators
 
 
 def read_operators(path: str | Path) -> tuple[Operator, ...]:
@@ -42,11 +41,11 @@ def read_operators(path: str | Path) -> tuple[Operator, ...]:
     fails, an equation without meaning, a name that another operator has, or no operator at all.
     """
     read_text(path, "a Python file that declares operators")
-    found = _declared(Path(path))
-    if not found:
+    operators = _declared(Path(path))
+    if not operators:
         raise InputError(str(path), "declares no operator, expected NAME = Operator(...)")
     by_name: dict[str, Operator] = {}
-    for operator in found:
+    for operator in operators:
         where = f"{path}: operator {operator.name}"
         if not NAME.fullmatch(operator.name):
             raise InputError(where, "expected a name of letters, digits and underscores")
@@ -55,14 +54,8 @@ def read_operators(path: str | Path) -> tuple[Operator, ...]:
         if operator.parallel is not None:
             problem = f"parallel={operator.parallel!r}: operators that move data are Unity's own"
             raise InputError(where, problem)
-        if OPERATORS.get(operator.name, operator) != operator:
-            raise InputError(where, "the name is taken")
+        OPERATORS.check_free(operator, where)
     return tuple(by_name.values())
-
-
-def add_operators(operators: Sequence[Operator]) -> None:
-    """Add operators to ``OPERATORS``."""
-    OPERATORS.update({operator.name: operator for operator in operators})
 
 
 def run_file(path: Path, prefix: str) -> ModuleType:

@@ -195,10 +195,10 @@ def _greatest(task: Task, x: Tensor) -> Tensor:
 def _pool_padding(task: Task, x: Tensor) -> tuple[int, int] | None:
     """``_even_padding``, which for a pool torch allows up to half of the kernel."""
     kernel = _pair(task, _KERNEL)
-    found = _even_padding(task, x, kernel)
-    if found is None or any(2 * pad > extent for pad, extent in zip(found, kernel, strict=True)):
+    even = _even_padding(task, x, kernel)
+    if even is None or any(2 * pad > extent for pad, extent in zip(even, kernel, strict=True)):
         return None
-    return found
+    return even
 
 
 def _average_inside(task: Task, x: Tensor) -> Tensor:

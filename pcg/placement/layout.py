@@ -1,4 +1,9 @@
-"""Layouts: which device holds which block of which partial of a tensor.
+"""Compute on which device each block of a tensor lies, for an operator on a machine view.
+
+Problem: an operator runs as a grid of tasks, and a machine view says which device runs each task.
+Which block and which partial of each operand and output does a device then hold? Method: where a
+task stands along an axis of the grid, its block stands along the dimension that the axis cuts.
+Complexity: pieces times axes; equal layouts are made once. All is exact.
 
 The layout of an operand or output follows from the operator's task grid and its machine view. The
 grid has an axis for each index that may be cut (in the order of the local typing), then one for
@@ -20,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph.graph import Node, Signature
+from pcg.placement.region import Region
 from pcg.placement.view import MachineView
 from pcg.types.halo import typing_of
-from pcg.types.infer import bind_sizes, carriers_of
+from pcg.types.infer import carriers_of, index_sizes
 from pcg.types.local import LocalTyping
 from pcg.types.task import Task
 from pcg.types.tensor import ParallelTensor
@@ -37,10 +43,6 @@ class Piece:
 
     partial: int
     block: tuple[int, ...]
-
-
-Region = tuple[tuple[int, int], ...]
-"""Global [start, stop) in each dimension."""
 
 
 class Cells(NamedTuple):
@@ -85,10 +87,10 @@ class Layout:
     @cached_property
     def holders(self) -> Mapping[Piece, tuple[int, ...]]:
         """The devices that hold each piece, in ascending order."""
-        found: dict[Piece, list[int]] = {}
+        holders: dict[Piece, list[int]] = {}
         for device, piece in sorted(self.pieces):
-            found.setdefault(piece, []).append(device)
-        return {piece: tuple(devices) for piece, devices in found.items()}
+            holders.setdefault(piece, []).append(device)
+        return {piece: tuple(devices) for piece, devices in holders.items()}
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
@@ -178,14 +180,14 @@ def _once(layout_of: LayoutOf) -> LayoutOf:
     @wraps(layout_of)
     def kept(node: Node, position: int, view: MachineView) -> Layout:
         key = (node.signature, position, view)
-        found = made.get(key)
-        if found is None:
+        layout = made.get(key)
+        if layout is None:
             if len(made) >= _KEPT:
                 made.clear()
                 _one.clear()
-            found = layout_of(node, position, view)
-            found = made[key] = _one.setdefault(found, found)
-        return found
+            layout = layout_of(node, position, view)
+            layout = made[key] = _one.setdefault(layout, layout)
+        return layout
 
     return kept
 
@@ -228,30 +230,28 @@ def operand_layout(node: Node, operand: int, view: MachineView) -> Layout:
         return Layout(tensor, tuple(pieces))
     positions = [axis.operands[operand] for axis in _typing(node).axes]
     carries = operand in carriers_of([value.type.degrees for value in node.inputs])
-    found: list[tuple[int, Piece]] = []
+    placed: list[tuple[int, Piece]] = []
     for device, task in zip(view.devices, view.tasks(), strict=True):
         block = [0] * tensor.rank
         for position, digit in zip(positions, task, strict=False):
             if position is not None:
                 block[position] = digit
-        found.append((device, Piece(task[-2] if carries else 0, tuple(block))))
-    return Layout(tensor, tuple(found))
+        placed.append((device, Piece(task[-2] if carries else 0, tuple(block))))
+    return Layout(tensor, tuple(placed))
 
 
 def tasks(node: Node, view: MachineView) -> Iterator[tuple[int, Task]]:
     """Every device of a compute operator with the task that it runs."""
     call = node.operator_call
     types = [value.type for value in node.inputs]
-    equation = call.instance(tuple(t.rank for t in types))
-    sizes = bind_sizes(call, equation, [t.shape for t in types])
-    plain = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
+    sizes = index_sizes(call, types)
     axes = _axes(node)
     for task in view.tasks():
         ranges: dict[str, tuple[int, int]] = {}
         for (name, degree), digit in zip(axes, task, strict=False):
-            length = plain[name] // degree
+            length = sizes[name] // degree
             ranges[name] = (digit * length, (digit + 1) * length)
-        yield view.device(task), Task(call.values, plain, ranges)
+        yield view.device(task), Task(call.values, sizes, ranges)
 
 
 def _pieces_shape(tensor: ParallelTensor) -> tuple[int, ...]:
@@ -267,11 +267,11 @@ def _typing(node: Node) -> LocalTyping:
 
 def _axes(node: Node) -> list[tuple[str, int]]:
     """The indices of the task grid with their degrees."""
-    found: list[tuple[str, int]] = []
+    degrees: list[tuple[str, int]] = []
     for axis in _typing(node).axes:
         operand, position = axis.first_place
-        found.append((axis.name, node.inputs[operand].type.degrees.dims[position]))
-    return found
+        degrees.append((axis.name, node.inputs[operand].type.degrees.dims[position]))
+    return degrees
 
 
 def _passing(node: Node) -> int:

@@ -1,4 +1,4 @@
-"""What a graph with machine views does, in order: loads, reshardings and computations.
+"""List the steps of a graph on machine views in order: loads, reshardings and computations.
 
 The same list is priced by the search and executed by the runtime. A slot is a tensor in a layout:
 the output of an operator (or a leaf) with where its pieces lie. Parallel operators have no tasks

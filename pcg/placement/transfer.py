@@ -21,7 +21,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.placement.layout import Cells, Layout, Piece, Region
+from pcg.placement.layout import Cells, Layout, Piece
+from pcg.placement.region import Region, elements, intersection
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Message:
 
     @property
     def elements(self) -> int:
-        return prod(stop - start for start, stop in self.region)
+        return elements(self.region)
 
 
 class Flows(NamedTuple):
@@ -221,18 +222,18 @@ class Transfer:
             return None
         if heard != told or self._sends_twice():
             return None
-        found = {tuple(sorted(peers)) for peers in heard.values()}
+        closed = {tuple(sorted(peers)) for peers in heard.values()}
         # The groups have to be closed: whoever is in one talks to just its members.
-        if any(tuple(sorted(heard[d])) != group for group in found for d in group):
+        if any(tuple(sorted(heard[d])) != group for group in closed for d in group):
             return None
-        return tuple(sorted(found))
+        return tuple(sorted(closed))
 
     def _sends_twice(self) -> bool:
         """Whether a device sends an element to two others."""
         regions: dict[int, list[Region]] = {}
         for message in self.messages:
             regions.setdefault(message.source, []).append(message.region)
-        return any(_meet(*pair) for own in regions.values() for pair in combinations(own, 2))
+        return any(intersection(*pair) for own in regions.values() for pair in combinations(own, 2))
 
     @cached_property
     def is_nothing(self) -> bool:
@@ -266,11 +267,6 @@ class Transfer:
             return sum(2 * (len(group) - 1) * block for group in self.groups or ())
         flows = self.flows
         return int(flows.elements[flows.sources != flows.targets].sum())
-
-
-def _meet(a: Region, b: Region) -> bool:
-    """Whether two regions have elements in common."""
-    return all(max(i, k) < min(j, m) for (i, j), (k, m) in zip(a, b, strict=True))
 
 
 def _gathered(source: Layout, target: Layout) -> Groups | None:

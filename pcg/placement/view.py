@@ -1,4 +1,4 @@
-"""Machine views: on which devices the tasks of an operator run (paper, section 3.2)."""
+"""Machine views: on which devices the tasks of an operator run (Unity, OSDI 2022, section 3.2)."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class MachineView:
     @cached_property
     def devices(self) -> tuple[int, ...]:
         """The devices of all tasks, in the order of ``tasks``."""
-        found = [self.start]
+        devices = [self.start]
         for count, stride in zip(self.shape, self.strides, strict=True):
-            found = [device + i * stride for device in found for i in range(count)]
-        return tuple(found)
+            devices = [device + i * stride for device in devices for i in range(count)]
+        return tuple(devices)
 
     @property
     def size(self) -> int:

@@ -1,4 +1,6 @@
-"""Well-formedness of graphs and of their placement on a machine: two tables of checks.
+"""Check that a graph is well-formed and that its placement fits a machine.
+
+There are two tables of checks.
 
 Operators raise what is wrong with their own use when a graph is built or typed; what only shows
 in the graph as a whole, or in one that was read from a file, is found here.
@@ -86,11 +88,11 @@ def check_placement(placement: Placement) -> list[Problem]:
 
 def _first(checks: tuple[Check[T], ...], subject: T, graph: Graph) -> list[Problem]:
     for check in checks:
-        if found := list(check.find(subject)):
+        if findings := list(check.find(subject)):
             names = {node: first for node, (first, *_) in node_names(graph).items()}
             return [
                 Problem(check.name, names.get(node, "") if node else "", what)
-                for node, what in found
+                for node, what in findings
             ]
     return []
 

@@ -1,4 +1,4 @@
-"""The steps by which a graph was derived from that of the model, as a plan records them."""
+"""Record the rule applications by which a plan's graph was derived from the model's."""
 
 from __future__ import annotations
 

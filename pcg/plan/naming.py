@@ -1,4 +1,4 @@
-"""What the leaves of a model's graph are called in the module that it was captured from."""
+"""Record how the module names the leaves of the graph that was captured from it."""
 
 from __future__ import annotations
 

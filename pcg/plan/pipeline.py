@@ -1,4 +1,4 @@
-"""Pipelined execution of a plan: stages, micro-batches, and when weights are updated."""
+"""Pipelines: stages, micro-batches, their order, and when weights are updated."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def misfit(
             return f"{node.name} runs on devices of several stages"
     slices = {t for node in graph.nodes for x in node.types for t in x.degrees.slices} - {1}
     if slices != {pipeline.micro_batches}:
-        found = ", ".join(map(str, sorted(slices))) or "none"
-        return f"{pipeline.micro_batches} micro-batches, slices of the graph: {found}"
+        text = ", ".join(map(str, sorted(slices))) or "none"
+        return f"{pipeline.micro_batches} micro-batches, slices of the graph: {text}"
     return None
 
 

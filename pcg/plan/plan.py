@@ -1,4 +1,4 @@
-"""Plans: a graph, a machine view for each operator, and how they were arrived at.
+"""Plans: save and load a graph with its machine views, derivation and estimates.
 
 ``Plan`` is what the search writes and the runtime reads. Its file keeps decisions (graph, views,
 derivation) apart from estimates, and carries hashes of the model's graph, the machine and the rule
@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from pcg.errors import InputError
 from pcg.files import read_json, write_text_atomic
-from pcg.graph.graph import Graph, Leaf, Node
+from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.placement.view import MachineView
 from pcg.plan.check import Placement, check_graph, check_placement
@@ -146,11 +146,11 @@ def part_hashes(content: PlanFile) -> dict[str, str]:
 def altered_parts(content: PlanFile) -> tuple[str, ...]:
     """The parts of a plan file that are not what was written. It tells of slips and of edits, not
     of forgery: who alters a part can write its hash too."""
-    found = part_hashes(content)
+    hashes = part_hashes(content)
     return tuple(
         part
-        for part in sorted(found.keys() | content.hashes.keys())
-        if found.get(part) != content.hashes.get(part)
+        for part in sorted(hashes.keys() | content.hashes.keys())
+        if hashes.get(part) != content.hashes.get(part)
     )
 
 
@@ -207,9 +207,9 @@ def plan_of(content: PlanFile, where: str) -> Plan:
 def _norm_groups(content: PlanFile, model: Graph, where: str) -> int:
     """What the file says of the model's batch norms, if that is so."""
     groups = content.norm_groups or 1
-    found = groups_of(model)
-    if groups > 1 and found != {groups}:
-        there = " and ".join(map(str, sorted(found))) or "no groups"
+    taken = groups_of(model)
+    if groups > 1 and taken != {groups}:
+        there = " and ".join(map(str, sorted(taken))) or "no groups"
         problem = f"{groups}, batch norms of model.graph take {there}"
         raise InputError(f"{where}: norm_groups", problem)
     return groups
@@ -266,16 +266,8 @@ def _recomputed(graph: Graph, content: PlanFile, where: str) -> frozenset[Node]:
 
 def _same_leaves(graph: Graph, model: Graph, where: str) -> None:
     """The graph to run has to read what the model reads, however it is cut."""
-    known = {_identity(node.leaf) for node in model.leaves}
+    known = {node.leaf.uncut for node in model.leaves}
     for leaf in (node.leaf for node in graph.leaves):
-        if _identity(leaf) not in known:
-            problem = f"{leaf.name}: {leaf.kind} of shape {_shape(leaf)}, not in model.graph"
+        if leaf.uncut not in known:
+            problem = f"{leaf.name}: {leaf.kind} of shape {leaf.shape}, not in model.graph"
             raise InputError(f"{where}: decisions.graph", problem)
-
-
-def _identity(leaf: Leaf) -> tuple[str, str, tuple[int, ...], int | None, int]:
-    return leaf.kind, leaf.name, _shape(leaf), leaf.below, leaf.least
-
-
-def _shape(leaf: Leaf) -> tuple[int, ...]:
-    return leaf.type.shape if leaf.type else ()

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from pcg.errors import InputError
 from pcg.files import FileModel, Name, read_json
 from pcg.machine import MAX_DEVICES, DType, Level, Machine, Pattern, Positive, Rate
-from pcg.readings.kind import Work
+from pcg.readings.kind import WorkKind
 
 
 class Point(FileModel):
@@ -44,7 +44,7 @@ def _check_sizes(where: str, points: Points) -> None:
 class OperatorSeries(FileModel):
     """Operators of one kind and number format, by ascending size."""
 
-    kind: Work
+    kind: WorkKind
     dtype: DType
     points: Points
 
@@ -97,10 +97,10 @@ class Profile(FileModel):
                 raise ValueError(f"{what}: expected once, got {times} times")
         return self
 
-    def series(self, kind: Work, dtype: DType) -> tuple[Point, ...] | None:
+    def series(self, kind: WorkKind, dtype: DType) -> tuple[Point, ...] | None:
         """The measurements of a kind in a number format, if there are any."""
-        found = (s.points for s in self.operators if (s.kind, s.dtype) == (kind, dtype))
-        return next(found, None)
+        measured = (s.points for s in self.operators if (s.kind, s.dtype) == (kind, dtype))
+        return next(measured, None)
 
 
 def load_profile(path: str | Path, machine: Machine) -> tuple[Profile, Machine]:
@@ -126,11 +126,11 @@ def load_profile(path: str | Path, machine: Machine) -> tuple[Profile, Machine]:
 
 def _measured(level: Level, links: tuple[LinkSeries, ...], path: str | Path) -> Level:
     """A level with what was measured of it."""
-    found: dict[str, object] = {}
+    rates: dict[str, object] = {}
     for link in (link for link in links if link.level == level.name):
         rate = link_rate(link, path)
-        found |= dict(rate) if link.of == "message" else {link.of: rate}
-    return level.model_copy(update=found)
+        rates |= dict(rate) if link.of == "message" else {link.of: rate}
+    return level.model_copy(update=rates)
 
 
 def link_rate(link: LinkSeries, path: str | Path) -> Rate:

@@ -1,4 +1,4 @@
-"""The plan file as pydantic models: what each entry may be, before anything of it is used."""
+"""Schema of the plan file, as pydantic models: what each entry may be."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pcg.files import FileModel, Name
+from pcg.machine import DeviceKind
 from pcg.plan.naming import NamingFile
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.statistics import RunningFile
 from pcg.plan.training import Optimizer
 
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
-Device = Annotated[int, Field(ge=0, le=1 << 20)]
+DeviceNumber = Annotated[int, Field(ge=0, le=1 << 20)]
 Whole = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]
 """Numbers beyond are none of sizes, degrees, elements or bytes."""
 Amount = Annotated[int, Field(ge=0, le=1 << 62)]
@@ -24,9 +25,9 @@ Lines = Annotated[tuple[str, ...], Field(strict=False, max_length=1 << 16)]
 
 
 class ViewFile(FileModel):
-    start: Device
+    start: DeviceNumber
     shape: tuple[Count, ...] = Field(strict=False, max_length=MAX_AXES)
-    strides: tuple[Device, ...] = Field(strict=False, max_length=MAX_AXES)
+    strides: tuple[DeviceNumber, ...] = Field(strict=False, max_length=MAX_AXES)
 
 
 class ModelFile(FileModel):
@@ -37,7 +38,7 @@ class ModelFile(FileModel):
 
 class MachineFile(FileModel):
     name: Name
-    kind: Literal["cpu", "gpu"]
+    kind: DeviceKind
     devices: Count
     hash: Name
 

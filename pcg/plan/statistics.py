@@ -1,4 +1,4 @@
-"""Running statistics: what the batch norms of a module keep of the batches that they have seen.
+"""Record what the batch norms of a module keep of the batches that they have seen.
 
 No training step reads them, so no graph has them: they are a record beside it.
 """

@@ -1,4 +1,4 @@
-"""Text of graphs: prints, and parses back to the same graph.
+"""Print graphs as text, and parse the text back to the same graph.
 
     x = input[64/2, 784]
     w = weight[784, 512] copies=2
@@ -26,8 +26,7 @@ from pcg.graph.opaque import MAX_RANK, TorchFunction, parse_declaration, torch_f
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
-from pcg.types.operator import Attribute as AttributeValue
-from pcg.types.operator import Operator
+from pcg.types.operator import Attribute, Operator
 from pcg.types.tensor import Degrees, Halo, ParallelTensor
 
 FLOAT = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e[+-]?\d+")
@@ -235,12 +234,12 @@ class _Reader:
 
     def list(self) -> list[Value]:
         """The whole text as values separated by commas."""
-        found = [self._value()]
+        values = [self._value()]
         while self._peek() == ",":
             self._at += 1
-            found.append(self._value())
+            values.append(self._value())
         self._end()
-        return found
+        return values
 
     def single(self) -> Value:
         """The whole text as one value."""
@@ -296,7 +295,7 @@ class _Reader:
             raise self._error(f"unknown operator {name!r}")
         self._expect("(")
         inputs: list[Value] = []
-        attributes: dict[str, AttributeValue] = {}
+        attributes: dict[str, Attribute] = {}
         while self._peek() != ")":
             if self._peek(1) == "=":
                 key = self._next()
@@ -314,7 +313,7 @@ class _Reader:
         except OperatorError as error:
             raise self._error(str(error)) from error
 
-    def _attribute(self) -> AttributeValue:
+    def _attribute(self) -> Attribute:
         """A number, or a sum of products of whole numbers and symbols."""
         first = self._product()
         if not self._goes_on():
@@ -330,7 +329,7 @@ class _Reader:
     def _goes_on(self) -> bool:
         return self._peek() == "+" or self._peek().startswith("-")
 
-    def _product(self) -> AttributeValue:
+    def _product(self) -> Attribute:
         total = self._factor()
         while self._peek() == "*":
             self._at += 1
@@ -344,19 +343,19 @@ class _Reader:
             raise self._error(f"an attribute with a number of more than {DIGITS} digits")
         return value
 
-    def _symbolic(self, value: AttributeValue) -> Poly | int:
+    def _symbolic(self, value: Attribute) -> Poly | int:
         if isinstance(value, float):
             raise self._error("a symbolic attribute has whole coefficients")
         return value
 
-    def _factor(self) -> AttributeValue:
+    def _factor(self) -> Attribute:
         negative = False
         while (token := self._next()) == "-":
             negative = not negative
         number = self._number(token)
         return -Poly.of(self._symbolic(number)) if negative else number
 
-    def _number(self, token: str) -> AttributeValue:
+    def _number(self, token: str) -> Attribute:
         if re.fullmatch(rf"-?{NUMBER}", token):
             return int(token)
         if token.isidentifier() or SIZE.fullmatch(token):

@@ -1,4 +1,4 @@
-"""Timelines of devices, simulated or measured, in the format of Chrome's trace viewer.
+"""Write timelines of devices, simulated or measured, for Chrome's trace viewer.
 
 https://ui.perfetto.dev opens them. A node of the machine is a process, and each of the two streams
 of a device a thread.
@@ -15,12 +15,12 @@ from pcg.files import write_text_atomic
 COMPUTE, COMMUNICATE = range(2)
 STREAMS = ("compute", "communicate")
 """A device's streams, by number."""
-Entry = dict[str, str | int | float | dict[str, str]]
+TraceEvent = dict[str, str | int | float | dict[str, str]]
 """An event of a trace: ``ph`` is X for something that takes time and M for a name, ``ts`` and
 ``dur`` are microseconds."""
 
 
-def names(nodes: Mapping[int, int]) -> Iterator[Entry]:
+def names(nodes: Mapping[int, int]) -> Iterator[TraceEvent]:
     """Names of nodes and of devices' streams. ``nodes``: by device, the node that it is in."""
     for node in sorted(set(nodes.values())):
         name = {"name": f"node {node}"}
@@ -32,7 +32,7 @@ def names(nodes: Mapping[int, int]) -> Iterator[Entry]:
             yield {"ph": "M", "name": "thread_name", "pid": node, "tid": thread, "args": name}
 
 
-def rows(process: str, node: int, labels: Mapping[int, str]) -> Iterator[Entry]:
+def rows(process: str, node: int, labels: Mapping[int, str]) -> Iterator[TraceEvent]:
     """Names of rows that stand for no device: one for each number, which no device has, on the
     first stream, all under a number that no node has."""
     yield {"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": {"name": process}}
@@ -44,7 +44,7 @@ def rows(process: str, node: int, labels: Mapping[int, str]) -> Iterator[Entry]:
 
 def event(
     name: str, phase: str, device: int, node: int, stream: int, start: float, seconds: float
-) -> Entry:
+) -> TraceEvent:
     """What a device does on a stream, ``start`` seconds after the step began."""
     return {
         "ph": "X",
@@ -58,7 +58,7 @@ def event(
     }
 
 
-def write_timeline(entries: Iterable[Entry], path: Path) -> None:
+def write_timeline(entries: Iterable[TraceEvent], path: Path) -> None:
     """Write a timeline, whole or not at all."""
     content = {"traceEvents": list(entries), "displayTimeUnit": "ms"}
     write_text_atomic(path, json.dumps(content) + "\n")

@@ -1,4 +1,4 @@
-"""What an optimizer keeps of each weight, and the buffers in which gradients are exchanged."""
+"""The memory of an optimizer for each weight, and the sizes of gradient buckets."""
 
 from __future__ import annotations
 

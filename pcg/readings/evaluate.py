@@ -1,4 +1,4 @@
-"""Reference evaluation: exact meaning of a graph, whole or shard by shard, in one process.
+"""Evaluate a graph exactly by its equations, whole or shard by shard, in one process.
 
 ``evaluate_whole`` computes G(x) of every tensor from the equations. ``evaluate_shards`` computes
 what the devices compute: each task sees its own blocks of its operands, with their halos, and
@@ -8,19 +8,20 @@ by type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.graph.opaque import refuse_opaque
 from pcg.language import expr
+from pcg.language.equation import Output
 from pcg.language.expr import Expr
-from pcg.language.language import Output
 from pcg.language.poly import Poly
 from pcg.readings.ring import Array, IndexArray, Ring
 from pcg.types.halo import open_typing
@@ -29,7 +30,10 @@ from pcg.types.local import LocalTyping
 from pcg.types.operator import Attributes, Call
 from pcg.types.tensor import ParallelTensor
 
+T = TypeVar("T")
 Range = tuple[int, int]
+IndexRanges = tuple[tuple[str, Range], ...]
+"""The indices that an expression stands under, each with its range."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class _Walker:
     attributes: Mapping[str, Any]
     ring: Ring
 
-    def evaluate(self, value: Expr, scope: tuple[tuple[str, Range], ...]) -> Array:
+    def evaluate(self, value: Expr, scope: IndexRanges) -> Array:
         ring = self.ring
         match value:
             case expr.Const(number):
@@ -100,40 +104,39 @@ class _Walker:
             case expr.Apply(function, args):
                 return ring.apply(function, [self._grid(arg, scope) for arg in args])
 
-    def _max(self, value: expr.Max, scope: tuple[tuple[str, Range], ...]) -> Array:
+    def _max(self, value: expr.Max, scope: IndexRanges) -> Array:
         span = self.ranges.get(value.var, (0, value.size.evaluate(self.sizes)))
         inner = (*scope, (value.var, span))
-        valid = np.ones((1,) * len(inner), np.bool_)
-        for guard in value.guards:
-            valid = valid & (self._index(guard, inner) >= 0)
         values = self._grid(value.body, inner)
-        return self.ring.greatest(values, len(scope), np.broadcast_to(valid, values.shape))
+        return self.ring.greatest(values, len(scope), self._held(value.guards, inner, values))
 
-    def _grid(self, value: Expr, scope: tuple[tuple[str, Range], ...]) -> Array:
+    def _grid(self, value: Expr, scope: IndexRanges) -> Array:
         shape = tuple(stop - start for _, (start, stop) in scope)
         return self.ring.expand(self.evaluate(value, scope), shape)
 
-    def _product(self, parts: Sequence[Expr], scope: tuple[tuple[str, Range], ...]) -> Array:
+    def _product(self, parts: Sequence[Expr], scope: IndexRanges) -> Array:
         """What stands under conditions is 0 where one does not hold, a number or not."""
         factors = [part for part in parts if not isinstance(part, expr.Guard)]
         guards = [part.index for part in parts if isinstance(part, expr.Guard)]
         values = self._fold(self.ring.times, factors or [expr.Const(Fraction(1))], scope)
         if not guards:
             return values
+        return self.ring.chosen(values, self._held(guards, scope, values))
+
+    def _held(self, guards: Iterable[Poly], scope: IndexRanges, values: Array) -> NDArray[np.bool_]:
+        """Where all guards hold, in the shape of some values."""
         held = np.ones((1,) * len(scope), np.bool_)
         for guard in guards:
             held = held & (self._index(guard, scope) >= 0)
-        return self.ring.chosen(values, np.broadcast_to(held, tuple(values.shape)))
+        return np.broadcast_to(held, tuple(values.shape))
 
-    def _fold(
-        self, combine: Any, parts: Sequence[Expr], scope: tuple[tuple[str, Range], ...]
-    ) -> Array:
+    def _fold(self, combine: Any, parts: Sequence[Expr], scope: IndexRanges) -> Array:
         total = self._grid(parts[0], scope)
         for part in parts[1:]:
             total = combine(total, self._grid(part, scope))
         return total
 
-    def _index(self, index: Poly, scope: tuple[tuple[str, Range], ...]) -> IndexArray:
+    def _index(self, index: Poly, scope: IndexRanges) -> IndexArray:
         """An index on the grid, of a shape that broadcasts to it."""
         where = {name: (axis, span) for axis, (name, span) in enumerate(scope)}
         total: IndexArray = np.zeros((1,) * len(scope), np.int64)
@@ -150,9 +153,7 @@ class _Walker:
             total = total + term
         return total
 
-    def _access(
-        self, operand: int, index: tuple[Poly, ...], scope: tuple[tuple[str, Range], ...]
-    ) -> Array:
+    def _access(self, operand: int, index: tuple[Poly, ...], scope: IndexRanges) -> Array:
         block = self.operands[operand]
         plain = self._plain(block, index, scope)
         if plain is not None:
@@ -168,9 +169,7 @@ class _Walker:
         local = [np.broadcast_to(at, shape) for at in local]
         return self.ring.gather(block.values, local, np.broadcast_to(valid, shape))
 
-    def _plain(
-        self, block: Block, index: tuple[Poly, ...], scope: tuple[tuple[str, Range], ...]
-    ) -> Array | None:
+    def _plain(self, block: Block, index: tuple[Poly, ...], scope: IndexRanges) -> Array | None:
         """An access by different indices of the scope that stay inside the block: the block
         itself, cut and turned. None for any other access, which takes arrays of indices."""
         where = {Poly.of(name): axis for axis, (name, _) in enumerate(scope)}
@@ -203,13 +202,28 @@ def evaluate_values(
     ring: Ring,
     extra: Mapping[str, int],
 ) -> tuple[Array, ...]:
-    known: dict[Node, tuple[Array, ...]] = {}
+    """G of some values. ``nodes``: all that they depend on, operands first."""
+
+    def run(node: Node, inputs: list[Array]) -> tuple[Array, ...]:
+        return evaluate_call(concrete(node.operator_call, extra), inputs, ring)
+
+    return evaluate_nodes(outputs, nodes, leaves, run)
+
+
+def evaluate_nodes(
+    outputs: Sequence[Value],
+    nodes: Iterable[Node],
+    leaves: Mapping[str, T],
+    run: Callable[[Node, list[T]], tuple[T, ...]],
+) -> tuple[T, ...]:
+    """What values are where leaves are given by name, and ``run`` says what an operator makes of
+    its operands."""
+    known: dict[Node, tuple[T, ...]] = {}
     for node in nodes:
         if node.is_leaf:
             known[node] = (leaves[node.leaf.name],)
-            continue
-        inputs = [known[value.node][value.port] for value in node.inputs]
-        known[node] = evaluate_call(concrete(node.operator_call, extra), inputs, ring)
+        else:
+            known[node] = run(node, [known[value.node][value.port] for value in node.inputs])
     return tuple(known[value.node][value.port] for value in outputs)
 
 
@@ -261,14 +275,11 @@ def evaluate_shards(
     graph: Graph, leaves: Mapping[str, Array], ring: Ring, run: RunTask = by_equation
 ) -> tuple[Array, ...]:
     """V(sigma; x) of the outputs, shape (partials, *shape), from V of the leaves by name."""
-    known: dict[Node, tuple[Array, ...]] = {}
-    for node in graph.nodes:
-        if node.is_leaf:
-            known[node] = (leaves[node.leaf.name],)
-            continue
-        inputs = [known[value.node][value.port] for value in node.inputs]
-        known[node] = _shards_of(node, inputs, ring, run)
-    return tuple(known[value.node][value.port] for value in graph.outputs)
+
+    def shards(node: Node, inputs: list[Array]) -> tuple[Array, ...]:
+        return _shards_of(node, inputs, ring, run)
+
+    return evaluate_nodes(graph.outputs, graph.nodes, leaves, shards)
 
 
 def meaning(values: Array, ring: Ring) -> Array:

@@ -1,8 +1,8 @@
-"""What kind of work an operator is, read off its equation."""
+"""Classify an operator by its equation: contraction, reduction or pointwise work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Literal
 
@@ -18,29 +18,30 @@ from pcg.language.expr import (
     Sum,
     accesses,
     children,
+    walk,
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
 from pcg.types.operator import Call
 
-Kind = Literal["contraction", "reduction", "pointwise"]
+OperatorKind = Literal["contraction", "reduction", "pointwise"]
 """What an operator is to a device: sums of products whose factors are used again and again, as in
 matmul and convolution, which its matrix units compute; other sums and maxima; and the rest, with
 look-ups."""
-Work = Kind | Literal["update", "function"]
+WorkKind = OperatorKind | Literal["update", "function"]
 """What a device computes in a step: an operator, or the update of a weight once its gradient is
 complete; and the arithmetic of functions such as an exponential, whatever operator they are in."""
 
 
-def kind_of(node: Node) -> Kind:
+def kind_of(node: Node) -> OperatorKind:
     """The kind of a compute operator."""
     return _kind_of(node.operator_call, tuple(value.type.rank for value in node.inputs))
 
 
 @lru_cache(maxsize=4096)
-def _kind_of(call: Call, ranks: tuple[int, ...]) -> Kind:
+def _kind_of(call: Call, ranks: tuple[int, ...]) -> OperatorKind:
     equation = call.instance(ranks)
-    parts = [part for output in equation.outputs for part in _parts(output.body)]
+    parts = [part for output in equation.outputs for part in walk(output.body)]
     indices = {name for output in equation.outputs for dim in output.dims for name in dim.names}
     indices |= {part.var for part in parts if isinstance(part, (Sum, Max))}
     if any(isinstance(part, Sum) and _contracts(part, indices) for part in parts):
@@ -48,12 +49,6 @@ def _kind_of(call: Call, ranks: tuple[int, ...]) -> Kind:
     sums = (part for part in parts if isinstance(part, (Sum, Max)))
     reduces = any(not (isinstance(part, Sum) and look_up(part)) for part in sums)
     return "reduction" if reduces else "pointwise"
-
-
-def _parts(value: Expr) -> Iterator[Expr]:
-    yield value
-    for child in children(value):
-        yield from _parts(child)
 
 
 def _contracts(value: Sum, indices: set[str]) -> bool:
@@ -89,7 +84,7 @@ def is_epilogue(value: Expr) -> bool:
     back-propagation begins with a pass that multiplies its gradient by the slope."""
     if not isinstance(value, Apply) or FUNCTIONS[value.function].slope != "value":
         return False
-    return any(isinstance(part, Sum) and not look_up(part) for part in _parts(value))
+    return any(isinstance(part, Sum) and not look_up(part) for part in walk(value))
 
 
 def free_symbols(value: Expr) -> frozenset[str]:
@@ -105,6 +100,16 @@ def free_symbols(value: Expr) -> frozenset[str]:
             return free_symbols(body).union(*(guard.symbols for guard in guards)) - {var}
         case _:
             return frozenset(symbol for child in children(value) for symbol in free_symbols(child))
+
+
+def passes_gradients(value: Expr, needs: Collection[int]) -> frozenset[int]:
+    """The operands among ``needs``, by position, whose gradients pass through a value. Through a
+    test for equality none does."""
+    if isinstance(value, Access):
+        return frozenset({value.operand}.intersection(needs))
+    if isinstance(value, Apply) and value.function == "eq":
+        return frozenset()
+    return frozenset(o for child in children(value) for o in passes_gradients(child, needs))
 
 
 def reads(value: Expr) -> bool:

@@ -1,4 +1,4 @@
-"""Number systems in which equations are evaluated: real numbers, and a prime field.
+"""The number systems in which equations are evaluated: real numbers, and a prime field.
 
 Indices are always numpy integers; only element values belong to the ring.
 """
@@ -76,7 +76,22 @@ class Ring(Protocol):
         ...
 
 
-class Reals:
+class _NumpyRing:
+    """What does not depend on the numbers in an array."""
+
+    dtype: np.dtype[Any]
+
+    def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
+        return np.broadcast_to(values, shape)
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        return np.zeros(shape, self.dtype)
+
+    def concatenate(self, arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays)
+
+
+class Reals(_NumpyRing):
     """Real numbers in double precision. What is undefined (a logarithm of what is not positive,
     1/0, a maximum over nothing as a number) is infinite or no number, and so is all that is made of
     it: ``verifier.trusted.values.domain`` has the rule. An overflow is too, but is rounding."""
@@ -119,17 +134,8 @@ class Reals:
     def apply(self, function: str, args: Sequence[Array]) -> Array:
         return FUNCTIONS[function].real(*args)
 
-    def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
-        return np.broadcast_to(values, shape)
 
-    def zeros(self, shape: tuple[int, ...]) -> Array:
-        return np.zeros(shape, self.dtype)
-
-    def concatenate(self, arrays: Sequence[Array]) -> Array:
-        return np.concatenate(arrays)
-
-
-class PrimeField:
+class PrimeField(_NumpyRing):
     """Integers modulo a prime below 2**31, so that products fit in 64 bits.
 
     Functions are pseudo-random maps fixed by their name, but for ``recip`` (the inverse, 0 for 0),
@@ -199,15 +205,6 @@ class PrimeField:
             for arg in args:
                 key = _mix(np.asarray(arg).astype(np.uint64) + key * np.uint64(0x9E3779B9))
         return (key % np.uint64(self.prime)).astype(np.int64)
-
-    def expand(self, values: Array, shape: tuple[int, ...]) -> Array:
-        return np.broadcast_to(values, shape)
-
-    def zeros(self, shape: tuple[int, ...]) -> Array:
-        return np.zeros(shape, self.dtype)
-
-    def concatenate(self, arrays: Sequence[Array]) -> Array:
-        return np.concatenate(arrays)
 
     def _order(self, values: Array) -> NDArray[np.uint64]:
         """A pseudo-random total order of the elements, -1 least and 0 in the middle."""

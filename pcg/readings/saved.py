@@ -1,4 +1,4 @@
-"""Saved tensors, read off an equation: the operands and outputs that the backward pass reads.
+"""Read off an equation which tensors are saved: the operands and outputs the backward pass reads.
 
 The derivative of a product by one factor reads the others, that of a sum or of anything linear
 reads nothing, and that of a function reads what the function reads. Where the derivative of a
@@ -27,12 +27,11 @@ from pcg.language.expr import (
     Mul,
     Sum,
     accesses,
-    children,
     walk,
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
-from pcg.readings.kind import is_epilogue
+from pcg.readings.kind import is_epilogue, passes_gradients, reads
 from pcg.readings.work import gradient_nodes
 from pcg.types.infer import bind_sizes
 from pcg.types.operator import Call
@@ -60,7 +59,7 @@ def back_reads(node: Node, needs: frozenset[int]) -> tuple[Reads, ...]:
 
 @lru_cache(maxsize=65536)
 def _back_reads(call: Call, ranks: tuple[int, ...], needs: frozenset[int]) -> tuple[Reads, ...]:
-    found: list[Reads] = []
+    ways: list[Reads] = []
     for given in (False, True):
         operands: set[int] = set()
         outputs: set[int] = set()
@@ -71,8 +70,8 @@ def _back_reads(call: Call, ranks: tuple[int, ...], needs: frozenset[int]) -> tu
             derivative.visit(_reduced(output.body), known)
             operands |= derivative.operands
             outputs |= {port} if derivative.value else set()
-        found.append(Reads(frozenset(operands), frozenset(outputs)))
-    return tuple(dict.fromkeys(found))
+        ways.append(Reads(frozenset(operands), frozenset(outputs)))
+    return tuple(dict.fromkeys(ways))
 
 
 @dataclass
@@ -97,7 +96,7 @@ class _Derivative:
                 self._read(body)
                 self.visit(body, False)
             case Add(parts):
-                alone = sum(_varies(part) for part in parts) == 1
+                alone = sum(reads(part) for part in parts) == 1
                 for part in parts:
                     self.visit(part, known and alone)
             case Mul(parts):
@@ -108,7 +107,7 @@ class _Derivative:
                 pass
 
     def _product(self, factors: tuple[Expr, ...], known: bool) -> None:
-        alone = sum(_varies(factor) for factor in factors) == 1
+        alone = sum(reads(factor) for factor in factors) == 1
         chosen = any(isinstance(factor, Guard) for factor in factors)
         for i, factor in enumerate(factors):
             if self._wanted(factor):
@@ -130,15 +129,7 @@ class _Derivative:
         self.operands |= {access.operand for access in accesses(value)}
 
     def _wanted(self, value: Expr) -> bool:
-        if isinstance(value, Apply) and value.function == "eq":
-            return False
-        if isinstance(value, Access):
-            return value.operand in self.needs
-        return any(self._wanted(child) for child in children(value))
-
-
-def _varies(value: Expr) -> bool:
-    return next(accesses(value), None) is not None
+        return bool(passes_gradients(value, self.needs))
 
 
 def _reduced(value: Expr) -> Expr:

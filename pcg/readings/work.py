@@ -1,4 +1,4 @@
-"""The cost reading of an equation: floating-point operations and bytes of one task of an operator.
+"""Count the floating-point operations and bytes of one task of an operator from its equation.
 
 The expression is walked once. A sub-expression is computed once for each value of the indices that
 are free in it, however often it is written (a softmax takes each exponential once), so that
@@ -45,7 +45,7 @@ from pcg.language.expr import (
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
-from pcg.readings.kind import free_symbols, is_epilogue, look_up, reads
+from pcg.readings.kind import free_symbols, is_epilogue, look_up, passes_gradients, reads
 from pcg.types.halo import typing_of
 from pcg.types.infer import bind_sizes
 from pcg.types.operator import Call
@@ -295,12 +295,7 @@ class _Walk:
         return prod(scope[name] for name in free)
 
     def _wanted(self, value: Expr) -> frozenset[int]:
-        """The operands below a value whose gradients are wanted and that pass through it."""
-        if isinstance(value, Access):
-            return self.needs & {value.operand}
-        if isinstance(value, Apply) and value.function == "eq":
-            return frozenset()
-        return frozenset(o for child in children(value) for o in self._wanted(child))
+        return passes_gradients(value, self.needs)
 
 
 def _chooses(factor: Expr) -> bool:

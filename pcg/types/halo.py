@@ -1,4 +1,4 @@
-"""Halos: what blocks of a cut dimension hold of their neighbours, for windows to slide over.
+"""Halos: the elements of neighbouring blocks that a block holds too, for windows to slide over.
 
 A convolution or a pool whose rows are cut reads a few rows of the blocks above and below. A
 partition may therefore state a halo, ``partition(x, dim=2, degree=4, before=1, after=1)``: each
@@ -101,8 +101,8 @@ def least_halo(
     """How many elements before and after its own a block of windows reads at a dimension of an
     operand, at most."""
     reaches = (reach for window in call.typing(ranks).windows for reach in window.reaches)
-    found = [r for r in reaches if (r.operand, r.dim) == (operand, dim)]
-    before, after = ([r.before for r in found], [r.after for r in found])
+    own = [r for r in reaches if (r.operand, r.dim) == (operand, dim)]
+    before, after = ([r.before for r in own], [r.after for r in own])
     return max(0, *(n.evaluate(sizes) for n in before)), max(0, *(n.evaluate(sizes) for n in after))
 
 

@@ -1,4 +1,7 @@
-"""Types: shapes from the equation, degrees from the local typing or the parallel operator's rule.
+"""Infer the types of an operator's outputs from those of its operands: shapes, then degrees.
+
+Shapes follow from the equation, degrees from the local typing of a compute operator or from the
+rule of a parallel one.
 
 Degrees are inferred by one function for two arithmetics: integers on a graph, where a misfit
 raises, and monomials in a proof, where it is written down as a condition (``Arithmetic``). What
@@ -13,7 +16,7 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from pcg.errors import OperatorError
-from pcg.language.language import Equation
+from pcg.language.equation import Equation
 from pcg.language.poly import Poly
 from pcg.types.halo import check_halos, check_widths, halos_after, open_typing
 from pcg.types.local import Axis, LocalTyping
@@ -131,6 +134,13 @@ def bind_sizes(call: Call, equation: Equation, shapes: Sequence[tuple[int, ...]]
                 problem = f"size {size}, expected {expected} ({dim.size})"
                 raise OperatorError(call.name, operand.name, position, problem)
     return sizes
+
+
+def index_sizes(call: Call, types: Sequence[ParallelTensor]) -> dict[str, int]:
+    """The size of every index by its name, for operands of these types."""
+    equation = call.instance(tuple(t.rank for t in types))
+    sizes = bind_sizes(call, equation, [t.shape for t in types])
+    return {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
 
 
 def _divide_merged(
@@ -294,18 +304,18 @@ def _passing_partials(
 def _axis_degree(
     axis: Axis, inputs: Sequence[Degrees[D]], arithmetic: Arithmetic[D], *, slices: bool
 ) -> D:
-    found: D | None = None
+    degree: D | None = None
     for i, position in enumerate(axis.operands):
         if position is None:
             continue
         value = (inputs[i].slices if slices else inputs[i].dims)[position]
-        if found is None:
-            found = value
+        if degree is None:
+            degree = value
         else:
             what = f"{'slices' if slices else 'degree'} of index {axis.name}:"
-            arithmetic.same(value, found, (i, position), what)
-    assert found is not None
-    return found
+            arithmetic.same(value, degree, (i, position), what)
+    assert degree is not None
+    return degree
 
 
 def _output_degrees(

@@ -1,4 +1,4 @@
-"""Which cuts an operator allows, derived from its equation (design, section 3).
+"""Derive from an operator's equation which of its indices may be cut, and where partials may pass.
 
 A compute operator is local: each task computes its block of the output from its blocks of the
 operands, at global indices. So an index may be cut where every access to a dimension it reads is
@@ -18,8 +18,8 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
 
+from pcg.language.equation import Dimension, Equation, size_of
 from pcg.language.expr import Max, Sum, accesses, walk
-from pcg.language.language import Dimension, Equation, size_of
 from pcg.language.normal import Element, Function, NormalForm, Normalizer, Term, elements, stem
 from pcg.language.poly import Poly
 
@@ -90,8 +90,8 @@ class LocalTyping:
     def opened(self, haloed: Collection[tuple[int, int]]) -> LocalTyping:
         """The typing with the windows as axes whose places, as (operand, dimension), all have a
         halo."""
-        found = tuple(w.axis for w in self.windows if w.places.issubset(haloed))
-        return replace(self, axes=(*self.axes, *found)) if found else self
+        opened = tuple(w.axis for w in self.windows if w.places.issubset(haloed))
+        return replace(self, axes=(*self.axes, *opened)) if opened else self
 
     def axis_at(self, operand: int, dim: int) -> Axis | None:
         """The index at a dimension of an operand, if that dimension may be cut."""
@@ -101,8 +101,8 @@ class LocalTyping:
 def derive(equation: Equation) -> LocalTyping:
     """The local typing of an equation."""
     forms = tuple(_form(equation, i) for i in range(len(equation.outputs)))
-    found = (_axis(equation, forms, name) for name in _candidates(equation, forms))
-    axes = tuple(axis for axis in found if axis)
+    candidates = (_axis(equation, forms, name) for name in _candidates(equation, forms))
+    axes = tuple(axis for axis in candidates if axis)
     return LocalTyping(axes, _carriers(equation, forms), tuple(_windows(equation, axes)))
 
 
@@ -159,27 +159,27 @@ def _inner_binders(term: Term) -> Iterator[str]:
 
 def _position(equation: Equation, name: str, operand: int) -> int | None:
     """Where the index stands in the operand; None if nowhere; -1 if it forbids a cut."""
-    found: int | None = None
+    at: int | None = None
     for position, dim in enumerate(equation.operands[operand].dims):
         read = _read(equation, operand, position)
         if not any(name in index.symbols for index in read):
             continue
         lead = {_lead(equation, index, dim) for index in read}
-        if found is not None or lead != {name}:
+        if at is not None or lead != {name}:
             return -1
-        found = position
-    return found
+        at = position
+    return at
 
 
 def _read(equation: Equation, operand: int, position: int) -> list[Poly]:
     """The indices at which a dimension of an operand is read, each once."""
-    found = (
+    indices = (
         access.index[position]
         for output in equation.outputs
         for access in accesses(output.body)
         if access.operand == operand
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(indices))
 
 
 def _windows(equation: Equation, axes: tuple[Axis, ...]) -> Iterator[Window]:
@@ -203,7 +203,7 @@ def _windows(equation: Equation, axes: tuple[Axis, ...]) -> Iterator[Window]:
 def _reaches(equation: Equation, name: str) -> tuple[Reach, ...]:
     """How far windows of an index read, for each way in which operands are read; none where one
     is read in a way that is no window."""
-    found: list[Reach] = []
+    reaches: list[Reach] = []
     for operand, dims in enumerate(o.dims for o in equation.operands):
         if _position(equation, name, operand) != -1:
             continue
@@ -215,10 +215,10 @@ def _reaches(equation: Equation, name: str) -> tuple[Reach, ...]:
             reach = _Reading(equation).reach(index, name, operand, at[0])
             if reach is None:
                 return ()
-            found.append(reach)
+            reaches.append(reach)
     # Blocks of the index have to be the same blocks of a dimension, however it is read.
-    strides = {(reach.operand, reach.stride) for reach in found}
-    return tuple(found) if len(strides) == len({operand for operand, _ in strides}) else ()
+    strides = {(reach.operand, reach.stride) for reach in reaches}
+    return tuple(reaches) if len(strides) == len({operand for operand, _ in strides}) else ()
 
 
 def _never_covers(equation: Equation, name: str, reach: Reach) -> bool:
@@ -273,12 +273,12 @@ class _Reading:
 
     @cached_property
     def _bound(self) -> dict[str, set[Poly]]:
-        found: dict[str, set[Poly]] = {}
+        bound: dict[str, set[Poly]] = {}
         for output in self.equation.outputs:
             for part in walk(output.body):
                 if isinstance(part, Sum | Max):
-                    found.setdefault(part.var, set()).add(part.size)
-        return found
+                    bound.setdefault(part.var, set()).add(part.size)
+        return bound
 
     @cached_property
     def _reduced(self) -> dict[str, Poly]:
@@ -308,12 +308,12 @@ def _lead(equation: Equation, index: Poly, dim: Dimension) -> str | None:
 
 def _summed(equation: Equation) -> dict[str, Poly]:
     """The sizes of summed indices; none for a name that is summed over different sizes."""
-    found: dict[str, set[Poly]] = {}
+    summed: dict[str, set[Poly]] = {}
     for output in equation.outputs:
         for part in walk(output.body):
             if isinstance(part, Sum):
-                found.setdefault(part.var, set()).add(part.size)
-    return {name: sizes.pop() for name, sizes in found.items() if len(sizes) == 1}
+                summed.setdefault(part.var, set()).add(part.size)
+    return {name: sizes.pop() for name, sizes in summed.items() if len(sizes) == 1}
 
 
 def _size(equation: Equation, name: str) -> Poly:

@@ -1,4 +1,4 @@
-"""Operators: one declaration each, from which every reading is derived.
+"""Declare operators: a name and an index equation each, from which every reading is derived.
 
     matmul = Operator("matmul", "out[a..., n] = sum k: x[a..., k] * w[k, n]")
 
@@ -16,7 +16,8 @@ from hashlib import blake2b
 from typing import Any
 
 from pcg.errors import OperatorError
-from pcg.language.language import Equation, expand
+from pcg.language.equation import Equation
+from pcg.language.language import expand
 from pcg.language.poly import Poly
 from pcg.language.template import Declared, EquationError, Template, parse_template
 from pcg.types import local
@@ -239,14 +240,16 @@ class Call:
 
 def positions_at(template: Template, lengths: Mapping[str, int]) -> dict[str, int]:
     """Where the indices marked ``@`` stand when runs have the given lengths."""
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for part in template.placing:
         at = 0
         for dim in part.dims:
-            if dim.position is not None and found.setdefault(dim.position, at) != at:
-                raise EquationError(f"'@{dim.position}' stands at {found[dim.position]} and {at}")
+            if dim.position is not None and positions.setdefault(dim.position, at) != at:
+                raise EquationError(
+                    f"'@{dim.position}' stands at {positions[dim.position]} and {at}"
+                )
             at += lengths[dim.names[0]] if dim.run else 1
-    return found
+    return positions
 
 
 def run_lengths(

@@ -1,4 +1,4 @@
-"""One task of an operator: which block of each index of the equation it computes."""
+"""Describe one task of an operator: the block of each index that it computes."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Task:
 
     def elements(self, run: str) -> int:
         """The product of the global sizes of a run of indices."""
-        found = 1
+        elements = 1
         # A plain loop, which torch.compile follows.
         for name, size in self.sizes.items():
             if name.rstrip("0123456789") == run:
-                found *= size
-        return found
+                elements *= size
+        return elements

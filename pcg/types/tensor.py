@@ -1,4 +1,4 @@
-"""Parallel tensors: how a tensor is cut, copied and summed over devices.
+"""The type of a tensor that is cut, copied or held in partial sums over devices.
 
 A tensor has per dimension a size, a degree (blocks in space) and slices (blocks in time), and two
 degrees of its own: ``copies`` that are equal by type and ``partials`` that add up to its value.

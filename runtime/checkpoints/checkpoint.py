@@ -1,4 +1,4 @@
-"""Checkpoints in a folder: each whole or not there, the last few kept, damage noticed.
+"""Save, find, verify and load checkpoints, each whole or not there.
 
 A checkpoint is a folder ``step-N`` with the files of torch.distributed.checkpoint, a table of their
 contents (``runtime.checkpoints.contents``) and a manifest, ``checkpoint.json``, that has their
@@ -12,7 +12,7 @@ import hashlib
 import shutil
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -104,7 +104,7 @@ class Manifest(FileModel):
 
 
 @dataclass(frozen=True)
-class Kept:
+class Checkpoint:
     """A checkpoint that is whole."""
 
     path: Path
@@ -138,10 +138,11 @@ def save(
     part = folder / f"{WRITING}{path.name}"
     try:
         _together(world, lambda: _prepare(folder, part) if world.rank == 0 else None)
-        with _quiet(), _naming(world, path):
+        # DCP's own communication tells in its own words that another rank is lost.
+        with _quiet(), world.reporting(f"checkpoint {path}"):
             _dcp_save(world, part, shards)
-        found = _together(world, lambda: _records(part, world.rank))
-        files = {name: record for records in found for name, record in records.items()}
+        written = _together(world, lambda: _records(part, world.rank))
+        files = {name: record for records in written for name, record in records.items()}
         complete = manifest.model_copy(update={"files": files})
         _together(world, lambda: _publish(part, path, complete) if world.rank == 0 else None)
     except (CheckpointException, _AnyFailed) as error:
@@ -157,7 +158,7 @@ def save(
     return path
 
 
-def find(world: World, folder: Path, warn: Warn) -> Kept | None:
+def find(world: World, folder: Path, warn: Warn) -> Checkpoint | None:
     """The newest checkpoint of a folder that is whole, None where there is none at all. All ranks
     call together. ``warn`` is told of damaged ones that are passed over.
 
@@ -174,13 +175,13 @@ def find(world: World, folder: Path, warn: Warn) -> Kept | None:
             warn(f"{problem}; taking the one before")
             passed_over.append(step)
         else:
-            return Kept(path, manifests[world.rank], tuple(passed_over))
+            return Checkpoint(path, manifests[world.rank], tuple(passed_over))
     if problem:
         raise AgreedError(str(folder), f"no checkpoint is whole; {problem}")
     return None
 
 
-def load(world: World, kept: Kept, shards: Iterable[Shard]) -> None:
+def load(world: World, kept: Checkpoint, shards: Iterable[Shard]) -> None:
     """Fill blocks from a checkpoint, whatever blocks it has. All ranks call together.
 
     Raises AgreedError for a tensor that is not in it, or has another shape.
@@ -197,20 +198,20 @@ def load(world: World, kept: Kept, shards: Iterable[Shard]) -> None:
         raise AgreedError(where, _reason(error).removeprefix(f"{where}: ")) from error
 
 
-def newest_manifest(path: Path) -> Kept:
+def newest_manifest(path: Path) -> Checkpoint:
     """The checkpoint at a path, or the newest whole one of a folder of them. For a single process.
 
     Raises InputError where there is none.
     """
     if (path / MANIFEST).exists():
         try:
-            return Kept(path, _verified(path, World()))
+            return Checkpoint(path, _verified(path, World()))
         except _Damaged as error:
             raise InputError(str(path), f"damaged: {error}") from None
-    found = find(World(), path, lambda text: None)
-    if found is None:
+    newest = find(World(), path, lambda text: None)
+    if newest is None:
         raise InputError(str(path), "has no checkpoint")
-    return found
+    return newest
 
 
 class _Damaged(UnityError):
@@ -228,16 +229,13 @@ def _together(world: World, act: Callable[[], T], what: str = "all_gather of not
     try:
         result = act()
     except Exception as error:  # a rank that left would keep the others waiting
-        problem = one_line(f"{_of_rank(world)}{words(error)}")
-    found = world.gather((result, problem), what)
-    for _, failed in found:
+        rank = f"rank {world.rank}: " if world.size > 1 else ""
+        problem = one_line(f"{rank}{words(error)}")
+    outcomes = world.gather((result, problem), what)
+    for _, failed in outcomes:
         if failed is not None:
             raise _AnyFailed(failed)
-    return [cast(T, part) for part, _ in found]
-
-
-def _of_rank(world: World) -> str:
-    return f"rank {world.rank}: " if world.size > 1 else ""
+    return [cast(T, part) for part, _ in outcomes]
 
 
 def run_of(path: Path) -> str | None:
@@ -318,8 +316,8 @@ def _manifest(path: Path) -> Manifest:
 
 
 def _check_kind(path: Path) -> None:
-    """That there is a file, and no link to one elsewhere, pipe or device: to read these may take
-    for ever."""
+    """Raise _Damaged unless a path is a plain file. A link may lead elsewhere, and to read a pipe
+    or device may take for ever."""
     if not path.is_file():
         raise _Damaged(f"{path.name} is {'no file' if path.exists() else 'missing'}")
     if path.is_symlink():
@@ -334,12 +332,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(first, InputError):
         return str(first)
     return one_line(f"rank {rank}: {words(first)}")
-
-
-def _naming(world: World, path: Path) -> AbstractContextManager[object]:
-    """Name a checkpoint where another rank is lost, of which DCP's own communication tells in its
-    own words."""
-    return world.reporting(f"checkpoint {path}")
 
 
 @contextmanager

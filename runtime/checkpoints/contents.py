@@ -1,4 +1,4 @@
-"""The table of contents of a checkpoint: which tensors it has, and where each piece of one lies.
+"""The table of contents of a checkpoint: where each piece of each tensor lies.
 
 torch.distributed.checkpoint keeps its own table as a pickle, ``.metadata``, which can run what it
 likes when it is read. So the same is written beside it as JSON, and that is what is read. That
@@ -25,7 +25,7 @@ from runtime.checkpoints.pickles import check_names
 
 CONTENTS = "contents.json"
 PICKLED = ".metadata"
-"""The same in DCP's own form."""
+"""The table of contents in DCP's own form."""
 _LIMIT = 256 * 1024 * 1024
 """Bytes of the table: some three million pieces."""
 DATA = r"__\d{1,7}_\d{1,7}\.distcp"
@@ -33,7 +33,7 @@ DATA = r"__\d{1,7}_\d{1,7}\.distcp"
 
 DTypeName = Literal["float64", "float32", "bfloat16", "float16", "int64"]
 Size = Annotated[int, Field(ge=1, le=1 << 48)]
-Place = Annotated[int, Field(ge=0, le=1 << 56)]
+Offset = Annotated[int, Field(ge=0, le=1 << 56)]
 Shape = Annotated[tuple[Size, ...], Field(strict=False, max_length=64)]
 DataName = Annotated[str, StringConstraints(pattern=f"^{DATA}$", max_length=32)]
 
@@ -41,11 +41,11 @@ DataName = Annotated[str, StringConstraints(pattern=f"^{DATA}$", max_length=32)]
 class PieceFile(FileModel):
     """A block of a tensor, as torch.save writes one."""
 
-    offsets: Annotated[tuple[Place, ...], Field(strict=False, max_length=64)]
+    offsets: Annotated[tuple[Offset, ...], Field(strict=False, max_length=64)]
     """The global index of its first element."""
     shape: Shape
     file: DataName
-    at: Place
+    at: Offset
     """Where in the file it begins."""
     bytes: Size
 
@@ -141,7 +141,7 @@ def _fault(tensor: TensorFile) -> str | None:
             if start + size != ends[dim][start]:
                 expected = ends[dim][start] - start
                 return f"a piece of {size} at {start} in dimension {dim}, expected {expected}"
-    cells = prod(len(found) for found in ends)
+    cells = prod(len(own) for own in ends)
     if len({piece.offsets for piece in tensor.pieces}) != len(tensor.pieces):
         return "has a piece twice"
     return None if len(tensor.pieces) == cells else f"{len(tensor.pieces)} of {cells} pieces"

@@ -1,4 +1,4 @@
-"""The names in a folder of checkpoints: which there are, what is half written, what has to go."""
+"""List, name and tidy the checkpoints in a folder."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def path_of(folder: Path, step: int) -> Path:
 def numbered(folder: Path) -> dict[int, Path]:
     """The checkpoints of a folder by their steps, the newest first; among them one that had to make
     way, where the process died before another took its place."""
-    found: dict[int, Path] = {}
+    paths: dict[int, Path] = {}
     # What made way comes first in order, so that what took its place counts.
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if matched := _NAME.fullmatch(path.name.removeprefix(REPLACED)):
-            found[int(matched[1])] = path
-    return dict(sorted(found.items(), reverse=True))
+            paths[int(matched[1])] = path
+    return dict(sorted(paths.items(), reverse=True))
 
 
 def try_to_write(folder: Path) -> None:

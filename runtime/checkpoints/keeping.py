@@ -1,4 +1,4 @@
-"""A run's folder of checkpoints, from one of its ranks: taken, written beside training, given back.
+"""Write checkpoints in the background while training goes on.
 
 What a checkpoint holds is copied, and a thread of each rank writes the copy while training goes on;
 the threads talk in a group of their own and commit together or not at all. The next checkpoint, and
@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 from runtime.checkpoints import checkpoint
-from runtime.checkpoints.checkpoint import CheckpointError, Kept, Manifest
+from runtime.checkpoints.checkpoint import Checkpoint, CheckpointError, Manifest
 from runtime.checkpoints.folder import remove_others
 from runtime.checkpoints.lock import Lock
 from runtime.checkpoints.shards import Shard
@@ -52,7 +52,7 @@ class Keeper:
         self._apart: World | None = None
         self._writing: _Writing | None = None
 
-    def begin(self) -> Kept | None:
+    def begin(self) -> Checkpoint | None:
         """Take the folder; the checkpoint to go on from, if that is wanted and there is one.
 
         Raises AgreedError as ``taking.begin`` and ``checkpoint.find`` do."""
@@ -60,12 +60,12 @@ class Keeper:
         self.run, self._lock = begun.run, begun.lock
         if not begun.goes_on:
             return None
-        found = checkpoint.find(self._world, self.folder, self._tell)
-        if found is None:
+        newest = checkpoint.find(self._world, self.folder, self._tell)
+        if newest is None:
             self._tell(f"{self.folder}: no checkpoint yet, starting at step 1")
             return None
-        self.newest, self._passed_over = (found.manifest.updates, found.path), found.passed_over
-        return found
+        self.newest, self._passed_over = (newest.manifest.updates, newest.path), newest.passed_over
+        return newest
 
     @property
     def last_good(self) -> str:

@@ -1,4 +1,4 @@
-"""One run at a time in a folder of checkpoints.
+"""Lock a folder of checkpoints, so that one run at a time writes there.
 
 Problem: two runs that write one folder remove each other's checkpoints. Method: a file that names
 its owner (computer, process, run), made beside its place and put there by a hard link, which is

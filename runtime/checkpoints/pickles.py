@@ -1,4 +1,4 @@
-"""Names that a pickle refers to, read without unpickling it.
+"""List the names that a pickle refers to, without unpickling it.
 
 A pickle is a program. It is read here as a list of instructions, none of which is carried out: the
 names of classes and functions are found in their operands, and anything unusual is refused.
@@ -56,11 +56,11 @@ def check_names(path: Path) -> None:
             content = file.read(LIMIT + 1)
         if len(content) > LIMIT:
             raise InputError(str(path), f"larger than {LIMIT >> 20} MiB (expected a table)")
-        found = list(names_in(content))
-        for name in found:
+        names = list(names_in(content))
+        for name in names:
             if name not in _NAMES:
                 raise InputError(str(path), f"names {name}, which is no part of a table")
-        if f"{_METADATA}.Metadata" not in found:
+        if f"{_METADATA}.Metadata" not in names:
             raise InputError(str(path), "is no table of contents")
     except OSError as error:
         raise InputError(str(path), f"cannot be read: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""Reading pieces of tensors from a checkpoint's files, as bytes: nothing is unpickled.
+"""Read pieces of tensors from a checkpoint's files as bytes, without unpickling.
 
 A piece is what torch.save writes of one tensor: a zip archive, whose entries are not compressed, of
 a pickle that describes the tensor and of its elements. The description is compared with the table
@@ -135,8 +135,8 @@ def _read(file: BinaryIO, piece: PieceFile, dtype: str) -> Tensor:
 
 
 def _check(description: bytes, piece: PieceFile, dtype: str) -> None:
-    """That a pickle describes a contiguous tensor of a shape and a number format. It is looked at,
-    not loaded."""
+    """Raise ValueError unless a pickle describes a contiguous tensor of a piece's shape and of the
+    number format. The pickle is looked at, not loaded."""
     names: list[str] = []
     numbers: list[int] = []
     for operation, argument, _ in pickletools.genops(description):
@@ -152,11 +152,11 @@ def _check(description: bytes, piece: PieceFile, dtype: str) -> None:
     rank = len(piece.shape)
     strides = [prod(piece.shape[dim + 1 :]) for dim in range(rank)]
     # Of a dimension of size 1 the stride may be any.
-    found = [
+    written = [
         expected if size == 1 else stride
         for stride, expected, size in zip(numbers[2 + rank :], strides, piece.shape, strict=True)
     ]
-    if [*numbers[: 2 + rank], *found] != [prod(piece.shape), 0, *piece.shape, *strides]:
+    if [*numbers[: 2 + rank], *written] != [prod(piece.shape), 0, *piece.shape, *strides]:
         raise ValueError(f"expected a tensor of shape {list(piece.shape)}")
 
 

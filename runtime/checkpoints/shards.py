@@ -1,4 +1,4 @@
-"""What a rank has of each tensor of a checkpoint, and how torch.distributed.checkpoint is told.
+"""Describe the blocks that a rank saves, as torch.distributed.checkpoint wants them.
 
 A checkpoint knows whole tensors by name and global offsets, so that whoever reads it may be cut
 otherwise than who wrote it.

@@ -1,4 +1,4 @@
-"""Claiming a folder of checkpoints for one run."""
+"""Claim a folder of checkpoints for a run, and decide whether to resume."""
 
 from __future__ import annotations
 

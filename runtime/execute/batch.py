@@ -1,4 +1,4 @@
-"""A batch that is taken slice by slice, forward and back.
+"""Run one batch in micro-batches, forward and back.
 
 Its slices may begin while those of the batch before are still under way, so that all that belongs
 to one batch is here.
@@ -120,12 +120,12 @@ class SlicedBatch:
         begin_back(tail, self._scale)
         tail.backward()
         joined = self._pipeline.joined
-        found = {name: tail.gradients[name] for name in joined if name in tail.gradients}
+        gradients = {name: tail.gradients[name] for name in joined if name in tail.gradients}
         # What depends on the values is taken with the right ones, in the end.
         self._before.gradients.clear()
         for name, leaf in leaves.items():
             leaf.grad = summed[name]
-        return found
+        return gradients
 
     def _zeros(self) -> Values:
         shapes, device = self._shared.program.shapes, self._shared.world.device

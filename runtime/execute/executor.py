@@ -1,4 +1,4 @@
-"""Execution of a rank's program: forward, backward, and the gradients of the weights kept here."""
+"""Execute a rank's program: forward, backward, and the update of its weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pcg.errors import InputError
+from pcg.placement.region import extent
 from runtime.execute.frame import Machinery
 from runtime.execute.passes import Passes, Told
 from runtime.execute.precision import LossScale, PrecisionName, precision
@@ -18,9 +19,9 @@ from runtime.execute.segment import Block, Meeting
 from runtime.execute.sync import GradientSync
 from runtime.inputs.fitting import exact_in
 from runtime.inputs.prefetch import Ahead
-from runtime.inputs.seeded import Source, Synthetic, initial_weight
+from runtime.inputs.seeded import InputSource, Synthetic, initial_weight
 from runtime.program.buckets import buckets
-from runtime.program.program import Exchange, Load, Program, Weight
+from runtime.program.program import Exchange, Program, Weight
 from runtime.world.collectives import World
 from runtime.world.messages import run_exchange
 
@@ -51,7 +52,7 @@ class Executor:
         world: World,
         number_format: PrecisionName = "float32",
         seed: int = 0,
-        source: Source | None = None,
+        source: InputSource | None = None,
         *,
         compiles: bool = False,
         drawn: bool = True,
@@ -59,7 +60,7 @@ class Executor:
         """``source`` of the inputs: synthetic ones by default. ``compiles``: whether segments
         between communications go through torch.compile. ``drawn``: whether weights begin with
         values from the seed; else with zeros, for others to fill."""
-        self._program, self._world = program, world
+        self.program, self._world = program, world
         self._precision = precision(number_format, world.device)
         world.prepare(program.groups)
         self.running = RunningStatistics(program.running, world, self._precision.dtype)
@@ -89,7 +90,7 @@ class Executor:
         dtype, device = self._precision.dtype, self._world.device
         if drawn:
             return initial_weight(weight.leaf, seed, weight.region, dtype).to(device)
-        return torch.zeros([b - a for a, b in weight.region], dtype=dtype, device=device)
+        return torch.zeros(extent(weight.region), dtype=dtype, device=device)
 
     @torch.no_grad()
     def step(self, number: int, update: Update | None, *, more: bool = False) -> StepResult:
@@ -149,9 +150,9 @@ class Executor:
         wanted = shape if exchange.target else None
         dtype = self._precision.dtype
         given = None if source is None else source.to(dtype)
-        found = run_exchange(self._world, exchange, given, wanted, dtype)
+        whole = run_exchange(self._world, exchange, given, wanted, dtype)
         self._world.settle()
-        return found
+        return whole
 
     def ends_before(self, number: int) -> None:
         """Say which batch is the first that no step will ask for."""
@@ -162,13 +163,8 @@ class Executor:
         """The inputs of the last batch, of a user's data, that are not finite."""
         return [] if self._ahead is None else self._ahead.bad(self._number)
 
-    def _read_ahead(self, source: Source) -> Ahead:
-        program = self._program
-        parts = [program.instructions]
-        if program.pipeline is not None:
-            parts += [*program.pipeline.slices, program.pipeline.tail]
-        loads = (i for part in parts for i in part if isinstance(i, Load))
-        wanted = [(i.leaf, i.region) for i in loads if i.leaf.kind != "weight"]
+    def _read_ahead(self, source: InputSource) -> Ahead:
+        wanted = [(load.leaf, load.region) for load in self.program.inputs]
         for leaf, _ in wanted:
             if not exact_in(leaf, self._precision.dtype):
                 problem = f"has integers up to {leaf.below}, which {self._precision.dtype} does not"
@@ -177,24 +173,24 @@ class Executor:
 
     @property
     def _is_delayed(self) -> bool:
-        return self._program.pipeline is not None and self._program.pipeline.is_delayed
+        return self.program.pipeline is not None and self.program.pipeline.is_delayed
 
     def _make_sync(self) -> GradientSync:
-        trained = self._program.trained
+        trained = self.program.trained
         sizes = {w.register: self.weights[w.register].nbytes for w in trained}
         return GradientSync(buckets(trained, sizes), self._world, self._take_gradient)
 
     def _next_version(self) -> Machinery | None:
         """What the next batch reads, where it may begin before this one has ended. With a scale of
         the loss, which an update may change, it may not."""
-        pipeline = self._program.pipeline
+        pipeline = self.program.pipeline
         if pipeline is None or not pipeline.runs_on or self.loss_scale:
             return None
         return self._versions[(self._reads + self._updates) % len(self._versions)]
 
     def _leaves(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights as autograd reads them: the same memory, so that updates show."""
-        trained = {weight.register for weight in self._program.trained}
+        trained = {weight.register for weight in self.program.trained}
         leaves: dict[str, Tensor] = {}
         for register, weight in weights.items():
             # Not detached, which would count updates of the weight as changes of what was read.
@@ -237,8 +233,8 @@ class Executor:
 
 def _first_readers(blocks: tuple[Block, ...]) -> dict[str, int]:
     """By register, the first block that reads it: the last one to add to its gradient."""
-    found: dict[str, int] = {}
+    readers: dict[str, int] = {}
     for number, block in enumerate(blocks):
         for name in block.reads:
-            found.setdefault(name, number)
-    return found
+            readers.setdefault(name, number)
+    return readers

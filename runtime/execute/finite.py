@@ -1,4 +1,6 @@
-"""Detection of values that are not finite: told once, never waited for or checkpointed.
+"""Detect losses, gradients and weights that are not finite.
+
+Each is told once; no step waits for it, and no checkpoint gets it.
 
 Each rank takes the largest magnitude of its gradients, one pass over them, which is no number or
 infinite exactly where one of them is. Whether it is goes with the number that ranks add up in the
@@ -60,7 +62,8 @@ class FiniteWatch:
         self.steps += 1
         if self.now:
             return False
-        what = f"gradients are not finite in step {self._noted_before(number)}"
+        # At the end of a step, gradients of the one before are told of.
+        what = f"gradients are not finite in step {max(number - 1, 1)}"
         if not isfinite(loss):
             what = f"loss is {loss} in step {number}"
         self.now = what + _listed(self._world.gather(self._causes()))
@@ -77,15 +80,11 @@ class FiniteWatch:
         self.now = f"gradients are not finite in step {self._noted}{causes}"
         return True
 
-    def _noted_before(self, number: int) -> int:
-        """The step whose gradients are told of at the end of a step."""
-        return max(number - 1, 1)
-
     def _causes(self) -> list[str]:
         """What this rank has that is not finite: its data, which are the cause, or else its
         gradients."""
-        if found := self._details():
-            return [f"{what} of rank {self._world.rank}" for what in found]
+        if inputs := self._details():
+            return [f"{what} of rank {self._world.rank}" for what in inputs]
         if self._norms is None:
             return []
         names, norms = self._norms
@@ -103,8 +102,8 @@ def _listed(causes: Iterable[list[str]]) -> str:
     """Causes of all ranks, inputs first, each once."""
     all_of = [cause for own in causes for cause in own]
     inputs = [cause for cause in all_of if not cause.startswith("gradient")]
-    found = list(dict.fromkeys(inputs or all_of))
-    if not found:
+    shown = list(dict.fromkeys(inputs or all_of))
+    if not shown:
         return ""
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f" ({', '.join(found[:_SHOWN])}{more})"
+    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    return f" ({', '.join(shown[:_SHOWN])}{more})"

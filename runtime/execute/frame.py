@@ -1,4 +1,4 @@
-"""The registers of one part of a rank's program, forward and back.
+"""Run one part of a rank's program forward and back, and hold its registers meanwhile.
 
 The order of the backward pass is the program's, reversed, and not autograd's choice, so that all
 ranks communicate in the same order; autograd differentiates the segments in between.
@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from runtime.execute.fuse import Local
-from runtime.execute.kernels import Kernel, prepare
+from runtime.execute.kernels import BlockFunction, prepare
 from runtime.execute.precision import Precision
 from runtime.execute.recompute import Notes
 from runtime.execute.segment import (
     Action,
     Block,
-    Compute,
     Meeting,
     Segment,
     entering,
@@ -31,12 +29,14 @@ from runtime.program.program import (
     Alias,
     Communication,
     Exchange,
+    Local,
+    PassName,
     Program,
     Run,
     sources,
     targets,
 )
-from runtime.world.collectives import Channel, World
+from runtime.world.collectives import World
 from runtime.world.messages import communicate, run_exchange
 
 Compiled = Callable[..., tuple[Tensor, ...]]
@@ -57,20 +57,20 @@ class Machinery:
 
     def actions(self, segment: Segment) -> tuple[Action, ...]:
         """The instructions of a segment, ready to run."""
-        found = self._actions.get(id(segment))
-        if found is None:
-            found = tuple(
+        actions = self._actions.get(id(segment))
+        if actions is None:
+            actions = tuple(
                 Action(self._compute(instruction), sources(instruction), targets(instruction), gone)
                 for instruction, gone in zip(segment.instructions, segment.drops, strict=True)
             )
-            self._actions[id(segment)] = found
-        return found
+            self._actions[id(segment)] = actions
+        return actions
 
     def compiled(self, segment: Segment) -> Compiled:
         """A segment as one function of what it reads. The first time it is not compiled yet:
         kernels then look up torch's functions, which the compiler could not follow."""
-        if (found := self._compiled.get(id(segment))) is not None:
-            return found
+        if (known := self._compiled.get(id(segment))) is not None:
+            return known
         actions = self.actions(segment)
 
         def run(*values: Tensor) -> tuple[Tensor, ...]:
@@ -80,7 +80,7 @@ class Machinery:
         self._compiled[id(segment)] = torch.compile(run, dynamic=False)
         return run
 
-    def _compute(self, instruction: Local) -> Compute:
+    def _compute(self, instruction: Local) -> BlockFunction:
         match instruction:
             case Run():
                 return prepare(instruction.call, instruction.task, instruction.starts)
@@ -98,8 +98,8 @@ def _slice(
     dtype: torch.dtype,
     given: Sequence[Tensor],
 ) -> tuple[Tensor, ...]:
-    found = run_exchange(world, exchange, given[0] if given else None, shape, dtype)
-    return () if found is None else (found,)
+    part = run_exchange(world, exchange, given[0] if given else None, shape, dtype)
+    return () if part is None else (part,)
 
 
 @dataclass
@@ -246,13 +246,13 @@ class Frame:
     def _meet(self, block: Meeting) -> None:
         instruction = block.instruction
         source = None if instruction.source is None else self.value(instruction.source)
-        found = self._communicate(instruction, source, "forward")
-        if found is None or instruction.target is None:
+        received = self._communicate(instruction, source, "forward")
+        if received is None or instruction.target is None:
             return
         if instruction.target in self.sums:
-            self.sums[instruction.target].add_(found)
+            self.sums[instruction.target].add_(received)
         else:
-            self.values[instruction.target] = found
+            self.values[instruction.target] = received
 
     def _meet_back(self, block: Meeting) -> None:
         instruction, active = block.instruction, self.shared.program.active
@@ -261,12 +261,12 @@ class Frame:
             return
         target, source = instruction.target, instruction.source
         gradient = None if target is None else self.take(target)
-        found = self._communicate(instruction.adjoint, gradient, "backward")
-        if source is not None and found is not None:
-            self.add(source, found)
+        received = self._communicate(instruction.adjoint, gradient, "backward")
+        if source is not None and received is not None:
+            self.add(source, received)
 
     def _communicate(
-        self, instruction: Communication, source: Tensor | None, channel: Channel
+        self, instruction: Communication, source: Tensor | None, channel: PassName
     ) -> Tensor | None:
         shared = self.shared
         shape = None if instruction.target is None else shared.program.shapes[instruction.target]
@@ -280,7 +280,7 @@ def _is_recomputed(instruction: Local) -> bool:
 
 
 def _compute(
-    precision: Precision, kernel: Kernel, operands: Sequence[Tensor]
+    precision: Precision, kernel: BlockFunction, operands: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     with precision.context():
         return kernel(operands)

@@ -1,4 +1,4 @@
-"""Operators of a segment that torch has one kernel for.
+"""Fuse operators of a segment for which torch has one kernel.
 
 A linear layer with a bias comes out of a model as three operators: the product, the bias repeated
 along all axes but the last, and their sum. Where nothing else reads the first two, they are one
@@ -18,9 +18,7 @@ from pcg.ops.algebra import add, matmul
 from pcg.ops.layout import expand_vector
 from pcg.types.operator import Operator
 from pcg.types.task import Task
-from runtime.program.program import Alias, Exchange, Run, sources
-
-Local = Run | Alias | Exchange
+from runtime.program.program import Local, Run, sources
 
 
 def _linear(task: Task, x: Tensor, w: Tensor, b: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Execution of one task in torch: the operator's kernel, or else its equation itself."""
+"""Run one task of an operator in torch, by its kernel or else by its equation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from torch import Tensor
 from pcg.language.functions import FUNCTIONS
 from pcg.readings.evaluate import Block, evaluate_output
 from pcg.readings.ring import IndexArray
-from pcg.types.infer import bind_sizes
+from pcg.types.infer import index_sizes
 from pcg.types.operator import Attribute, Call
 from pcg.types.task import Task
+from pcg.types.tensor import ParallelTensor
 from runtime.execute.pointwise import pointwise
 
 
@@ -84,11 +85,11 @@ class TorchReals:
         return torch.tensor(value, dtype=self.dtype, device=self.device)
 
 
-Kernel = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+BlockFunction = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 """The output blocks of a task from its operands' blocks."""
 
 
-def prepare(call: Call, task: Task, starts: Sequence[tuple[int, ...]]) -> Kernel:
+def prepare(call: Call, task: Task, starts: Sequence[tuple[int, ...]]) -> BlockFunction:
     """What runs a task on its operands' blocks, which begin at ``starts``: the operator's kernel,
     or its equation, read as torch functions of whole blocks where it is element by element."""
     kernel = call.operator.kernel
@@ -116,8 +117,8 @@ def run_task(
 def run_equation(
     call: Call, task: Task, blocks: Sequence[Tensor], starts: Sequence[tuple[int, ...]]
 ) -> tuple[Tensor, ...]:
-    """The same from the operator's equation alone. The first block sets dtype and device; a
-    constant, which has none, takes torch's default."""
+    """The output blocks of a task by the operator's equation alone. The first block sets dtype and
+    device; a constant, which has no block, takes torch's default."""
     equation = call.instance(tuple(block.dim() for block in blocks))
     sizes = {f"|{name}|": size for name, size in task.sizes.items()}
     sizes |= {name: call.integer(name) for name in call.operator.sizes}
@@ -132,10 +133,7 @@ def run_equation(
 
 def whole_task(call: Call, shapes: Sequence[tuple[int, ...]]) -> Task:
     """The one task of an operator that is not cut, on operands of these shapes."""
-    equation = call.instance(tuple(len(shape) for shape in shapes))
-    sizes = bind_sizes(call, equation, shapes)
-    named = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
-    return Task(call.values, named, {})
+    return Task(call.values, index_sizes(call, [ParallelTensor.whole(s) for s in shapes]), {})
 
 
 def run_whole(call: Call, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

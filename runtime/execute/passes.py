@@ -1,4 +1,4 @@
-"""One pass of a rank's program over a batch, forward and back, all at once or slice by slice."""
+"""Take one batch through a rank's program, at once or in micro-batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from runtime.execute.batch import Done, Parts, SlicedBatch, begin_back, results
 from runtime.execute.frame import Frame, Machinery
 from runtime.execute.segment import Block, blocks_of
-from runtime.inputs.seeded import Source
+from runtime.inputs.seeded import InputSource
 from runtime.program.program import Instruction, Load, Pipelined, Program, sources
 
 Known = Callable[[Tensor | None], None]
@@ -32,12 +32,12 @@ class Passes:
     inputs are from."""
 
     program: Program
-    source: Source
+    source: InputSource
     blocks: tuple[Block, ...] = field(init=False)
-    """Those of what is done once, before any slices."""
+    """The blocks that run once, before any slices."""
     backward_blocks: tuple[Block, ...] = field(init=False)
-    """Those that add to gradients last, in such an order that they go back from the end: what is
-    done once, what joins slices, and the last slice."""
+    """The blocks that add to gradients last, in such an order that they go back from the end: what
+    is done once, what joins slices, and the last slice."""
     outputs: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
     """Of the last pass, by register."""
     scale: float = field(init=False, default=1.0)

@@ -1,4 +1,4 @@
-"""Equations that work element by element, as torch functions of whole blocks.
+"""Compile equations that work element by element into torch functions of whole blocks.
 
 An equation such as ``out[i...] = x[i...] + y[i...]`` reads every operand at the index that it
 writes. A task's blocks then lie just as its output does, and no index need be looked at.
@@ -6,6 +6,7 @@ writes. A task's blocks then lie just as its output does, and no index need be l
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -19,11 +20,11 @@ from pcg.language.functions import FUNCTIONS
 from pcg.types.operator import Call
 
 Blocks = Sequence[Tensor]
-Function = Callable[[Blocks], Tensor]
-_Part = Function | float
+PointwiseFunction = Callable[[Blocks], Tensor]
+_Part = PointwiseFunction | float
 
 
-def pointwise(call: Call, ranks: tuple[int, ...]) -> Function | None:
+def pointwise(call: Call, ranks: tuple[int, ...]) -> PointwiseFunction | None:
     """The function of an operator on operands of these ranks; None for one that is of another kind,
     or has not just one output."""
     if not ranks:
@@ -80,23 +81,24 @@ class _Reader:
 
 
 def _plus(a: _Part, b: _Part) -> _Part:
-    if not callable(a):
-        if not callable(b):
-            return a + b
-        return lambda blocks: b(blocks) + a
-    if not callable(b):
-        return lambda blocks: a(blocks) + b
-    return lambda blocks: a(blocks) + b(blocks)
+    return _combined(operator.add, a, b)
 
 
 def _times(a: _Part, b: _Part) -> _Part:
+    if a == -1.0 and callable(b):
+        return lambda blocks: -b(blocks)
+    return _combined(operator.mul, a, b)
+
+
+def _combined(combine: Callable[[Any, Any], Any], a: _Part, b: _Part) -> _Part:
+    """A sum or product, in which the order does not matter."""
     if not callable(a):
         if not callable(b):
-            return a * b
-        return (lambda blocks: -b(blocks)) if a == -1.0 else lambda blocks: b(blocks) * a
+            return combine(a, b)
+        a, b = b, a
     if not callable(b):
-        return lambda blocks: a(blocks) * b
-    return lambda blocks: a(blocks) * b(blocks)
+        return lambda blocks: combine(a(blocks), b)
+    return lambda blocks: combine(a(blocks), b(blocks))
 
 
 def _applied(function: str, args: list[_Part]) -> _Part:

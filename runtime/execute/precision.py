@@ -1,4 +1,4 @@
-"""Number formats of a run: what weights are kept in, and what operators compute in."""
+"""Number formats of a run: of weights, of computation, and the scale of the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recomputation: operators that save nothing and run again when the backward pass reads them.
+"""Run operators that save nothing, and recompute them when the backward pass reads them.
 
 Autograd saves what back-propagation will read. An operator that the plan computes again saves
 nothing itself, and where others save a result of it, a note takes its place: of the operator and of
@@ -8,7 +8,7 @@ in the backward pass to the backward pass of the operator itself, which is its l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-Compute = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+from runtime.execute.kernels import BlockFunction
 
 
 @dataclass
 class _Made:
     """An operator that can be computed again: how, and from what."""
 
-    compute: Compute
+    compute: BlockFunction
     operands: tuple[Tensor | _Result, ...]
     needs: tuple[bool, ...]
     """Which operands have gradients."""
@@ -78,13 +78,13 @@ class _Again(Function):
         made.held = None
         pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if r.requires_grad]
         wanted = [value for value in read if value.requires_grad]
-        found = torch.autograd.grad(
+        gradients_back = torch.autograd.grad(
             [result for result, _ in pairs],
             wanted,
             [gradient for _, gradient in pairs],
             allow_unused=True,
         )
-        left = iter(found)
+        left = iter(gradients_back)
         return None, *(next(left) if needed else None for needed in made.needs)
 
 
@@ -100,7 +100,7 @@ class Notes:
         """Whether there is anything that could be computed again."""
         return bool(self._known)
 
-    def run(self, compute: Compute, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def run(self, compute: BlockFunction, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run an operator such that it can be computed again."""
         read = tuple(self._find(o) or o.detach() for o in operands)
         made = _Made(compute, read, tuple(o.requires_grad for o in operands))
@@ -121,14 +121,14 @@ class Notes:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
 
     def _find(self, value: Tensor) -> _Result | None:
-        found = self._known.get(_storage(value))
-        return found if found is not None and _is_plain(value) else None
+        known = self._known.get(_storage(value))
+        return known if known is not None and _is_plain(value) else None
 
     def _pack(self, value: Tensor) -> Any:
-        found = self._known.get(_storage(value))
-        if found is None:
+        known = self._known.get(_storage(value))
+        if known is None:
             return value
-        return _Note(found, tuple(value.shape), value.stride(), int(value.storage_offset()))
+        return _Note(known, tuple(value.shape), value.stride(), int(value.storage_offset()))
 
 
 def _unpack(packed: Any) -> Tensor:

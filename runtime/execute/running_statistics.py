@@ -1,4 +1,4 @@
-"""Running statistics of batch norms: of the whole batch, whoever holds which part of it.
+"""Update the running statistics of batch norms from the parts that all ranks hold.
 
 Where a plan runs a batch norm as one operator, its kernel has found the mean and variance anyway;
 where it takes one apart, those of the tensor that is normed are taken once more. Each rank knows
@@ -128,12 +128,12 @@ class RunningStatistics:
 
 def _ranges(sizes: Iterable[int]) -> list[range]:
     """Places of parts of these sizes, one after the other."""
-    found: list[range] = []
+    ranges: list[range] = []
     start = 0
     for size in sizes:
-        found.append(range(start, start + size))
+        ranges.append(range(start, start + size))
         start += size
-    return found
+    return ranges
 
 
 def _indices(spans: Iterable[range], device: torch.device) -> Tensor:

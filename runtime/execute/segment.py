@@ -1,4 +1,4 @@
-"""Segments: what a rank does between two communications, run and differentiated as one.
+"""Segments: the instructions between two communications, run and differentiated together.
 
 A segment is one graph of autograd. It enters by registers made before and leaves by those that are
 read after it; all others are dropped as soon as nothing more of the segment reads them, and live on
@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from runtime.execute.fuse import Local, fused
+from runtime.execute.fuse import fused
+from runtime.execute.kernels import BlockFunction
 from runtime.program.program import (
-    Alias,
     Communication,
-    Exchange,
     Instruction,
     Load,
-    Run,
+    Local,
+    is_local,
     sources,
     targets,
 )
@@ -43,7 +43,7 @@ class Segment:
     drops: tuple[tuple[str, ...], ...]
     """After each instruction, the registers that nothing more of the segment reads."""
     ends: frozenset[str]
-    """Those of ``reads`` that nothing reads after it."""
+    """The registers of ``reads`` that nothing reads after the segment."""
 
     @property
     def makes(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class Segment:
 
     @property
     def position(self) -> int:
-        """That of its first instruction in the schedule."""
+        """The position of its first instruction in the schedule."""
         return self.instructions[0].position
 
 
@@ -93,29 +93,22 @@ def blocks_of(
     for instruction in instructions:
         if isinstance(instruction, Load):
             continue
-        if not _is_local(instruction) or not joined.isdisjoint(targets(instruction)):
+        if not is_local(instruction) or not joined.isdisjoint(targets(instruction)):
             grouped.append(instruction)  # pyright: ignore[reportArgumentType]
         elif grouped and isinstance(grouped[-1], list):
             grouped[-1].append(instruction)  # pyright: ignore[reportArgumentType]
         else:
             grouped.append([instruction])  # pyright: ignore[reportArgumentType]
-    found: list[Block] = []
+    blocks: list[Block] = []
     later = set(kept)
     for group in reversed(grouped):
-        block = _segment(group, later) if isinstance(group, list) else _meeting(group, later)
+        if isinstance(group, list):
+            block = _segment(group, later)
+        else:
+            block = Meeting(group, frozenset(sources(group)) - later)
         later.update(block.reads)
-        found.append(block)
-    return tuple(reversed(found))
-
-
-def _is_local(instruction: Instruction) -> bool:
-    if isinstance(instruction, Exchange):
-        return instruction.is_local
-    return isinstance(instruction, Run | Alias)
-
-
-def _meeting(instruction: Communication, later: set[str]) -> Meeting:
-    return Meeting(instruction, frozenset(sources(instruction)) - later)
+        blocks.append(block)
+    return tuple(reversed(blocks))
 
 
 def _segment(given: Sequence[Local], later: set[str]) -> Segment:
@@ -152,18 +145,15 @@ class _Enter(Function):
 def entering(value: Tensor, sink: Sink) -> Tensor:
     """A value from before a segment, within autograd's record of it."""
     anchor = torch.empty((), requires_grad=True)
-    found = _Enter.apply(value, anchor, sink)
-    assert isinstance(found, Tensor)
-    return found
-
-
-Compute = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+    entered = _Enter.apply(value, anchor, sink)
+    assert isinstance(entered, Tensor)
+    return entered
 
 
 class Action(NamedTuple):
     """An instruction of a segment, ready to run."""
 
-    compute: Compute
+    compute: BlockFunction
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     drops: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Gradient synchronization: all_reduce of shared weights' gradients during the backward pass.
+"""Sum gradients of shared weights by all_reduce while the backward pass goes on.
 
 Gradients are sent in the buffers that they share (``runtime.program.buckets``), as soon as one is
 full. All ranks start their communication in the same order, so none waits for one that waits for
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pcg.lazy import torch
+from pcg.placement.region import elements, extent
 from runtime.program.buckets import Bucket
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ class GradientSync:
     def finish(self) -> dict[str, Tensor]:
         """The complete gradient of every weight. They are valid until the next step."""
         self.flush(0)
-        found: dict[str, Tensor] = {}
+        gradients: dict[str, Tensor] = {}
         for sent in self._sent:
             sent.wait()
-            found.update(sent.gradients)
+            gradients.update(sent.gradients)
         self._sent.clear()
         self._filled.clear()
-        return found
+        return gradients
 
     def _fill(self, register: str) -> None:
         if register in self._filled:
@@ -95,8 +96,8 @@ class GradientSync:
 
     def _make_buffer(self, number: int, like: Tensor) -> None:
         weights = self.buckets[number].weights
-        sizes = [[stop - start for start, stop in weight.region] for weight in weights]
-        lengths = [torch.Size(size).numel() for size in sizes]
+        sizes = [extent(weight.region) for weight in weights]
+        lengths = [elements(weight.region) for weight in weights]
         self._buffers[number] = torch.empty(sum(lengths), dtype=like.dtype, device=like.device)
         for weight, size, part in zip(
             weights, sizes, self._buffers[number].split(lengths), strict=True

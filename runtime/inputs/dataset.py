@@ -1,4 +1,4 @@
-"""Where the inputs of a step come from: drawn from the seed, or a user's dataset.
+"""Read the inputs of each step from a user's dataset.
 
 What a step reads depends on the seed and its number only, never on the plan, so that a run that is
 resumed, on whatever number of processes, reads on where it stopped. A rank reads the samples of its
@@ -22,11 +22,10 @@ from torch import Tensor
 from pcg.errors import InputError
 from pcg.graph.graph import Leaf
 from pcg.ops.user import run_file
-from pcg.placement.transfer import Region
+from pcg.placement.region import Region, as_slices
 from pcg.plan.naming import DRAWN, NamingFile
 from runtime.inputs.fitting import as_tensor, fitting
-from runtime.inputs.seeded import Source, Synthetic
-from runtime.world.messages import cut
+from runtime.inputs.seeded import InputSource, Synthetic
 
 
 class Samples(Protocol):
@@ -176,18 +175,18 @@ class UserData:
         return self._constants.keys()
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
-        """As ``runtime.inputs.seeded.Source`` says. Raises InputError for what does not fit the
-        model."""
+        """As ``runtime.inputs.seeded.InputSource`` says. Raises InputError for what does not fit
+        the model."""
         if leaf.name.startswith(DRAWN):
             return self._drawn.piece(leaf, region, step)
         if leaf.name in self._constants:
             where = f"{self._where}: constants: input {leaf.name}"
-            whole = fitting(leaf, self._constants[leaf.name], _shape(leaf), where)
-            return whole[cut(region)]
+            whole = fitting(leaf, self._constants[leaf.name], leaf.shape, where)
+            return whole[as_slices(region)]
         if step != self._step:
             self._step, self._read = step, {}
         (begin, end), *others = region
-        rows = [self._row(leaf, row)[cut(tuple(others))] for row in range(begin, end)]
+        rows = [self._row(leaf, row)[as_slices(tuple(others))] for row in range(begin, end)]
         return torch.stack(rows)
 
     def _row(self, leaf: Leaf, row: int) -> Tensor:
@@ -200,31 +199,31 @@ class UserData:
             except Exception as error:
                 problem = f"sample {position} raised {type(error).__name__}: {error}"
                 raise InputError(self._where, problem) from error
-        found, name = self._field(leaf, self._read[row]), f"input {leaf.name}"
+        field, name = self._field(leaf, self._read[row]), f"input {leaf.name}"
         try:
-            return fitting(leaf, as_tensor(found, name), _shape(leaf)[1:], name)
+            return fitting(leaf, as_tensor(field, name), leaf.shape[1:], name)
         except InputError as error:
             place = f"sample {position}, {self._samples.place(position)}"
             raise InputError(f"{self._where}: {place}", str(error)) from error
 
     def _field(self, leaf: Leaf, sample: Any) -> Any:
         names = self._order
-        found: Any = None
+        field: Any = None
         if isinstance(sample, Mapping):
-            found = sample.get(leaf.name)
+            field = sample.get(leaf.name)
         elif leaf.name in names:
             parts = sample if isinstance(sample, (tuple, list)) else (sample,)
             place = names.index(leaf.name)
-            found = parts[place] if len(parts) == len(names) else None
-        if found is None:
+            field = parts[place] if len(parts) == len(names) else None
+        if field is None:
             expected = f"expected a tensor for each of {', '.join(names) or leaf.name}"
             raise InputError(self._where, f"no input {leaf.name} in a sample, {expected}")
-        return found
+        return field
 
 
 def make_source(
     name: str | None, leaves: Iterable[Leaf], naming: NamingFile, seed: int, *, alone: bool = True
-) -> Source:
+) -> InputSource:
     """The inputs ``leaves`` from a dataset that ``name``, module:function or FILE.py:function,
     returns; synthetic ones without a name. ``alone``: whether nobody else knows what is of the
     module."""
@@ -259,17 +258,12 @@ def _module(path: str, where: str) -> ModuleType:
         raise InputError(where, f"import of {path}: {type(error).__name__}: {error}") from error
 
 
-def _shape(leaf: Leaf) -> tuple[int, ...]:
-    assert leaf.type is not None, "a graph that runs has types"
-    return leaf.type.shape
-
-
 def _batch_size(leaves: Iterable[Leaf], where: str) -> int:
     """Of the inputs that have a batch. Raises InputError where they differ, or there are none."""
-    sizes = {leaf.name: _shape(leaf)[0] if leaf.rank else 0 for leaf in leaves}
+    sizes = {leaf.name: leaf.shape[0] if leaf.rank else 0 for leaf in leaves}
     if len(set(sizes.values())) != 1:
-        found = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "none"
-        raise InputError(where, f"expected inputs with one batch size, the model has {found}")
+        text = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "none"
+        raise InputError(where, f"expected inputs with one batch size, the model has {text}")
     return next(iter(sizes.values()))
 
 

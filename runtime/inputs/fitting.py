@@ -1,4 +1,4 @@
-"""Checks that a tensor of a user's data fits an input of the model."""
+"""Check that a tensor of a user's data fits an input of the model."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def fitting(leaf: Leaf, value: Tensor, shape: tuple[int, ...], where: str) -> Te
         # Of NaN and infinity neither holds.
         whole = (value == value.trunc()) & value.isfinite()
         if not bool(whole.all()):
-            at, found = _first(~whole, value)
+            at, first = _first(~whole, value)
             expected = f"expected whole numbers from {leaf.least} to {leaf.below - 1}"
-            raise InputError(where, f"{expected}, got {_name(value.dtype)} {found:g}{at}")
+            raise InputError(where, f"{expected}, got {_name(value.dtype)} {first:g}{at}")
     # Not compared as what it is: unsigned bytes know no bound above 255.
     numbers = value.to(torch.int64)
     outside = (numbers < leaf.least) | (numbers >= leaf.below)
     if bool(outside.any()):
-        at, found = _first(outside, numbers)
+        at, first = _first(outside, numbers)
         expected = f"expected integers from {leaf.least} to {leaf.below - 1}"
-        raise InputError(where, f"{expected}, got {int(found)}{at}")
+        raise InputError(where, f"{expected}, got {int(first)}{at}")
     return numbers
 
 

@@ -1,4 +1,4 @@
-"""A user's data read one batch ahead, by a thread, while the batch before trains.
+"""Read a user's data one batch ahead in a thread.
 
 The thread alone touches the dataset, in the order of batches, so that a dataset need not be safe
 for several. What it meets, an error too, is handed over when that batch is asked for, and a batch
@@ -16,11 +16,8 @@ import torch
 from torch import Tensor
 
 from pcg.graph.graph import Leaf
-from pcg.placement.transfer import Region
-from runtime.inputs.seeded import Source
-
-Piece = tuple[str, Region]
-"""The name of an input and the region of it."""
+from pcg.placement.region import Region
+from runtime.inputs.seeded import InputSource, LeafRegion
 
 
 @dataclass
@@ -29,7 +26,7 @@ class _Batch:
 
     number: int
     ready: Event = field(default_factory=Event)
-    pieces: dict[Piece, Tensor] = field(default_factory=dict[Piece, Tensor])
+    pieces: dict[LeafRegion, Tensor] = field(default_factory=dict[LeafRegion, Tensor])
     error: BaseException | None = None
 
 
@@ -39,13 +36,13 @@ class Ahead:
 
     def __init__(
         self,
-        source: Source,
+        source: InputSource,
         wanted: Sequence[tuple[Leaf, Region]],
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self._source, self._dtype, self._device = source, dtype, device
-        self._wanted = {(leaf.name, region): leaf for leaf, region in wanted}
+        self._wanted = {LeafRegion(leaf.name, region): leaf for leaf, region in wanted}
         self._batches: dict[int, _Batch] = {}
         self._orders: SimpleQueue[_Batch] = SimpleQueue()
         self._thread: Thread | None = None
@@ -62,7 +59,7 @@ class Ahead:
         return self._source.constants
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
-        """As ``runtime.inputs.seeded.Source`` says. Raises what the source did."""
+        """As ``runtime.inputs.seeded.InputSource`` says. Raises what the source did."""
         batch = self._batch(step)
         for old in [number for number in self._batches if number not in (step, step + 1)]:
             del self._batches[old]
@@ -73,7 +70,7 @@ class Ahead:
             # Another try, after an update that was left out, reads again.
             self._batches.pop(step, None)
             raise batch.error
-        return batch.pieces[leaf.name, region]
+        return batch.pieces[LeafRegion(leaf.name, region)]
 
     def bad(self, step: int) -> list[str]:
         """The inputs of a batch, if it is still known, that are not finite."""
@@ -81,7 +78,7 @@ class Ahead:
         if batch is None or not batch.ready.is_set() or batch.error is not None:
             return []
         pieces = batch.pieces.items()
-        bad = (name for (name, _), piece in pieces if not bool(piece.isfinite().all()))
+        bad = (key.leaf for key, piece in pieces if not bool(piece.isfinite().all()))
         return [f"input {name}" for name in dict.fromkeys(bad)]
 
     def _batch(self, number: int) -> _Batch:
@@ -102,7 +99,7 @@ class Ahead:
             batch = self._orders.get()
             try:
                 for key, leaf in self._wanted.items():
-                    batch.pieces[key] = self._read(leaf, key[1], batch.number)
+                    batch.pieces[key] = self._read(leaf, key.region, batch.number)
             except BaseException as error:
                 batch.error = error
             batch.ready.set()

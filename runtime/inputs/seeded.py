@@ -1,4 +1,4 @@
-"""Weights and data that depend on a seed, a name and a global index only, never on how a plan cuts.
+"""Draw weights and data from a seed, the same on any plan.
 
 Every element is a hash of its global index under a key made of the seed and the tensor's name, so
 a rank makes the region that it holds and nothing else, and any plan, like the run on one process
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pcg.graph.graph import Leaf
-from pcg.placement.transfer import Region
+from pcg.placement.region import Region, elements, extent, whole_region
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -31,10 +30,18 @@ CHUNK = 1 << 18
 """Elements that are made at a time, so that what is only used on the way stays small."""
 
 Words = NDArray[np.uint64]
-Reals = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
-class Source(Protocol):
+@dataclass(frozen=True)
+class LeafRegion:
+    """A region of a leaf, by the leaf's name, as a rank holds or reads one."""
+
+    leaf: str
+    region: Region
+
+
+class InputSource(Protocol):
     """What gives the inputs of each step."""
 
     @property
@@ -76,7 +83,7 @@ def initial_weight(
 ) -> Tensor:
     """A region of a weight, by default all: normal values scaled by 1/sqrt(fan-in), the second to
     last dimension (Kaiming)."""
-    shape = _shape(leaf)
+    shape = leaf.shape
     fan_in = shape[-2] if len(shape) > 1 else 1
     scale = fan_in**-0.5
     return _filled(shape, region, f"{seed}/{leaf.name}", lambda w: normal(w) * scale, dtype)
@@ -93,11 +100,11 @@ def input_batch(
     [0, below) as floats; other values in every step."""
     name, below = f"{seed}/{leaf.name}/{step}", leaf.below
     if below is None:
-        return _filled(_shape(leaf), region, name, normal, dtype)
-    return _filled(_shape(leaf), region, name, lambda words: whole_numbers(words, below), dtype)
+        return _filled(leaf.shape, region, name, normal, dtype)
+    return _filled(leaf.shape, region, name, lambda words: whole_numbers(words, below), dtype)
 
 
-def normal(words: Words) -> Reals:
+def normal(words: Words) -> Floats:
     """Standard normal numbers from random words, one of each."""
     # The first half lies in (0, 1], for it goes into a logarithm.
     radius = ((words >> _HALF).astype(np.float64) + 1.0) * 2.0**-32
@@ -105,7 +112,7 @@ def normal(words: Words) -> Reals:
     return np.sqrt(-2.0 * np.log(radius)) * np.cos(angle)
 
 
-def whole_numbers(words: Words, below: int) -> Reals:
+def whole_numbers(words: Words, below: int) -> Floats:
     """Whole numbers in [0, below) from random words, for bounds far below 2^32."""
     return (((words >> _HALF) * np.uint64(below)) >> _HALF).astype(np.float64)
 
@@ -122,25 +129,25 @@ def _filled(
     shape: tuple[int, ...],
     region: Region | None,
     name: str,
-    made: Callable[[Words], Reals],
+    made: Callable[[Words], Floats],
     dtype: torch.dtype,
 ) -> Tensor:
-    region = tuple((0, size) for size in shape) if region is None else region
+    region = whole_region(shape) if region is None else region
     key = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
-    found = torch.empty([stop - start for start, stop in region], dtype=dtype)
-    flat = found.view(-1)
+    filled = torch.empty(extent(region), dtype=dtype)
+    flat = filled.view(-1)
     for start, index in _indices(shape, region):
         values = torch.from_numpy(made(random_words(key, index)))
         flat[start : start + len(index)] = values
-    return found
+    return filled
 
 
 def _indices(shape: tuple[int, ...], region: Region) -> Iterator[tuple[int, Words]]:
     """The flat global indices of a region's elements in order, a chunk at a time, each with the
     number of its first element within the region."""
-    lengths = [stop - start for start, stop in region]
-    for first in range(0, prod(lengths), CHUNK):
-        left = np.arange(first, min(first + CHUNK, prod(lengths)), dtype=np.uint64)
+    lengths = extent(region)
+    for first in range(0, elements(region), CHUNK):
+        left = np.arange(first, min(first + CHUNK, elements(region)), dtype=np.uint64)
         index, stride = np.zeros_like(left), 1
         for size, (start, _), length in zip(
             reversed(shape), reversed(region), reversed(lengths), strict=True
@@ -149,8 +156,3 @@ def _indices(shape: tuple[int, ...], region: Region) -> Iterator[tuple[int, Word
             index += (digit + np.uint64(start)) * np.uint64(stride)
             stride *= size
         yield first, index
-
-
-def _shape(leaf: Leaf) -> tuple[int, ...]:
-    assert leaf.type is not None, "a graph that runs has types"
-    return leaf.type.shape

@@ -1,4 +1,4 @@
-"""What a run is asked to do and what it answers: plain data that passes between processes."""
+"""Options, results and errors of a training run, as plain data that passes between processes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Checkpoints:
 
 
 @dataclass(frozen=True)
-class Step:
+class FinishedStep:
     """A finished training step, from 1; the loss is that before its update."""
 
     number: int
@@ -111,10 +111,10 @@ TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     """A finished run; ``comparisons`` are empty where no check was asked for."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[FinishedStep, ...]
     comparisons: tuple[Comparison, ...] = ()
     batches: int = 1
     """Of a step."""
@@ -134,7 +134,7 @@ class Report:
         return all(comparison.passes for comparison in self.comparisons)
 
 
-Observer = Callable[[Step], None]
+Observer = Callable[[FinishedStep], None]
 """Told of every step as it ends."""
 
 

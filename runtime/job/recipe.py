@@ -1,4 +1,4 @@
-"""How weights are updated: the optimizer, its schedule, clipping and accumulation."""
+"""The training recipe: optimizer, learning-rate schedule, clipping and accumulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gradients are added up together, in one flat buffer.
+"""Group gradients into buckets, each of which one all_reduce sums.
 
 Small gradients share a buffer, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020,
 section 3.2), so that each all_reduce has enough to do. Buffers are filled in the order in which the
@@ -46,9 +46,9 @@ def buckets(weights: Iterable[Weight], bytes_of: Mapping[str, int]) -> tuple[Buc
             own.size = 0
         own.buffers[-1].append(weight)
         own.size += bytes_of[weight.register]
-    found = [
+    made = [
         Bucket(tuple(some), group, min(weight.position for weight in some))
         for group, own in filled.items()
         for some in own.buffers
     ]
-    return tuple(sorted(found, key=lambda b: (-b.position, b.group, b.weights[0].register)))
+    return tuple(sorted(made, key=lambda b: (-b.position, b.group, b.weights[0].register)))

@@ -1,4 +1,4 @@
-"""How a transfer is carried out: by a collective where it is regular, else by messages.
+"""Turn a transfer into each rank's instruction: a collective where it is one, else messages.
 
 reduce and replicate is an all_reduce, combine and replicate an all_gather, reduce and partition a
 reduce_scatter, combine and partition along other dimensions an all_to_all.
@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import Literal
 
 from pcg.placement.layout import Layout
-from pcg.placement.transfer import Message, Region, Transfer
+from pcg.placement.region import Region, within
+from pcg.placement.transfer import Transfer
 from runtime.program.program import (
     AllGather,
     AllReduce,
@@ -20,7 +21,7 @@ from runtime.program.program import (
     Collective,
     Exchange,
     Group,
-    Kept,
+    LocalCopy,
     Part,
     ReduceScatter,
 )
@@ -43,9 +44,9 @@ def collective(
 ) -> Collective | None:
     """A rank's part of a transfer that ``pattern`` calls a collective; None for a rank that takes
     no part."""
-    found = pattern(transfer)
-    assert found is not None, "asked for where there is a pattern"
-    kind = found[0]
+    regular = pattern(transfer)
+    assert regular is not None, "asked for where there is a pattern"
+    kind = regular[0]
     group = _group_of(transfer).get(rank)
     if group is None:
         return None
@@ -53,10 +54,10 @@ def collective(
         case "all_reduce":
             return AllReduce(source, target, group, position)
         case "all_gather":
-            places = _places(transfer.source, group, region_of(transfer.target, rank))
+            places = _places(transfer.source, group, transfer.target.regions[rank])
             return AllGather(source, target, group, places, position)
         case "reduce_scatter":
-            places = _places(transfer.target, group, region_of(transfer.source, rank))
+            places = _places(transfer.target, group, transfer.source.regions[rank])
             return ReduceScatter(source, target, group, places, position)
         case "all_to_all":
             sent, got = _swapped(transfer)[rank]
@@ -67,35 +68,35 @@ def collective(
 @lru_cache(maxsize=4096)
 def _places(layout: Layout, group: Group, whole: Region) -> tuple[Region, ...]:
     """Where in a region the pieces of members are: the same for all that have the same."""
-    return tuple([inside(region_of(layout, member), whole) for member in group])
+    return tuple([within(layout.regions[member], whole) for member in group])
 
 
 @lru_cache(maxsize=4096)
 def _group_of(transfer: Transfer) -> Mapping[int, Group]:
     """The group of each rank that takes part in a transfer by a collective."""
-    found = pattern(transfer)
-    assert found is not None, "asked for where there is a pattern"
-    return {rank: group for group in found[1] for rank in group}
+    known = pattern(transfer)
+    assert known is not None, "asked for where there is a pattern"
+    return {rank: group for group in known[1] for rank in group}
 
 
 @lru_cache(maxsize=1024)
 def _swapped(transfer: Transfer) -> Mapping[int, tuple[dict[int, Region], dict[int, Region]]]:
     """Of each rank of an all_to_all, what goes to each member, and where what comes goes."""
-    found: dict[int, tuple[dict[int, Region], dict[int, Region]]] = {}
+    parts: dict[int, tuple[dict[int, Region], dict[int, Region]]] = {}
     for message in transfer.messages:
         sender, receiver = message.source, message.target
-        sent = found.setdefault(sender, ({}, {}))[0]
-        sent[receiver] = _within(transfer.source, message, sender)
-        got = found.setdefault(receiver, ({}, {}))[1]
-        got[sender] = _within(transfer.target, message, receiver)
-    return found
+        sent = parts.setdefault(sender, ({}, {}))[0]
+        sent[receiver] = within(message.region, transfer.source.regions[sender])
+        got = parts.setdefault(receiver, ({}, {}))[1]
+        got[sender] = within(message.region, transfer.target.regions[receiver])
+    return parts
 
 
 def exchange(transfer: Transfer, rank: int, source: str, target: str) -> Exchange:
     """One rank's part of a transfer by messages."""
-    found = _exchanges(transfer).get(rank, NOTHING)
+    own = _exchanges(transfer).get(rank, NOTHING)
     return replace(
-        found,
+        own,
         source=source if rank in transfer.source.by_device else None,
         target=target if rank in transfer.target.by_device else None,
     )
@@ -111,8 +112,8 @@ def _exchanges(transfer: Transfer) -> Mapping[int, Exchange]:
         (
             message.source,
             message.target,
-            _within(transfer.source, message, message.source),
-            _within(transfer.target, message, message.target),
+            within(message.region, transfer.source.regions[message.source]),
+            within(message.region, transfer.target.regions[message.target]),
         )
         for message in transfer.messages
     )
@@ -123,10 +124,10 @@ def by_rank(messages: Iterable[tuple[int, int, Region, Region]]) -> Mapping[int,
     region of what the receiver wants). Both ends list theirs in the order given."""
     sends: dict[int, list[Part]] = {}
     receives: dict[int, list[Part]] = {}
-    kept: dict[int, list[Kept]] = {}
+    kept: dict[int, list[LocalCopy]] = {}
     for sender, receiver, given, place in messages:
         if sender == receiver:
-            kept.setdefault(sender, []).append(Kept(given, place))
+            kept.setdefault(sender, []).append(LocalCopy(given, place))
             continue
         sends.setdefault(sender, []).append(Part(receiver, given))
         receives.setdefault(receiver, []).append(Part(sender, place))
@@ -140,21 +141,3 @@ def by_rank(messages: Iterable[tuple[int, int, Region, Region]]) -> Mapping[int,
         )
         for rank in {*sends, *receives, *kept}
     }
-
-
-def region_of(layout: Layout, device: int) -> Region:
-    """The global indices of a device's piece."""
-    return layout.regions[device]
-
-
-def _within(layout: Layout, message: Message, device: int) -> Region:
-    """A message's region, counted from the first element of a device's piece."""
-    return inside(message.region, region_of(layout, device))
-
-
-def inside(region: Region, piece: Region) -> Region:
-    """A region, counted from the first element of a piece."""
-    return tuple(
-        (start - first, stop - first)
-        for (start, stop), (first, _) in zip(region, piece, strict=True)
-    )

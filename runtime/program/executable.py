@@ -1,4 +1,4 @@
-"""What a plan has to be for the runtime to execute it: checked in one line before anything runs."""
+"""Check that the runtime can execute a plan, before anything runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_leaves(plan: Plan, where: str) -> None:
     known = _leaves(plan.model)
     for name, leaf in _leaves(plan.graph).items():
         other = known.get(name)
-        if other is None or _identity(other) != _identity(leaf):
+        if other is None or other.uncut != leaf.uncut:
             wrote = "no such leaf" if other is None else str(other)
             raise InputError(where, f"the plan reads {leaf}, the model has {wrote}")
         if leaf.below is not None and leaf.below > EXACT_IN_FLOAT32:
@@ -59,10 +59,6 @@ def check_leaves(plan: Plan, where: str) -> None:
 
 def _leaves(graph: Graph) -> dict[str, Leaf]:
     return {node.leaf.name: node.leaf for node in graph.leaves}
-
-
-def _identity(leaf: Leaf) -> tuple[object, ...]:
-    return leaf.kind, leaf.type.shape if leaf.type else None, leaf.below, leaf.least
 
 
 def check_devices(slots: Iterable[Slot], ranks: int, where: str) -> None:

@@ -1,4 +1,10 @@
-"""Lowering: a plan's schedule, as the program of each rank."""
+"""Lower a plan's schedule to one program a rank.
+
+Problem: a schedule says what happens to whole tensors, and each rank needs a list of what it does
+with its own pieces. Method: each step becomes the instructions of all ranks before the next one
+does, so that what ranks have in common is worked out once. All ranks communicate in the order of
+the schedule, so none waits for ever. Complexity: steps times ranks. All is exact.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ from pcg.graph.graph import Leaf, Node
 from pcg.placement import schedule as steps
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout, Piece, tasks
+from pcg.placement.region import extent, starts_of
 from pcg.placement.schedule import Schedule, Slot
 from pcg.placement.transfer import transfer
 from pcg.plan.pipeline import turns
@@ -17,7 +24,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from pcg.types.task import Task
 from pcg.types.tensor import ParallelTensor
-from runtime.program.communication import collective, exchange, pattern, region_of
+from runtime.program.communication import collective, exchange, pattern
 from runtime.program.executable import check_devices, check_leaves, check_types, concrete
 from runtime.program.program import (
     Alias,
@@ -32,16 +39,15 @@ from runtime.program.program import (
 )
 from runtime.program.slices import (
     Roles,
-    ends,
     explicit,
     global_regions,
-    is_sliced,
     one_slice,
     regular_transfer,
     roles,
     sliced_exchange,
     sliced_task,
     tail_trains,
+    with_loss_in_parts,
 )
 from runtime.program.watch import Lowered, Watch, running, watches
 
@@ -70,7 +76,7 @@ class Lowering:
         check_leaves(self.plan, self.where)
         made = steps.schedule(self.plan.graph, self.plan.views)
         made = explicit(made, self.plan.graph.outputs)
-        object.__setattr__(self, "schedule", _with_loss_in_parts(made))
+        object.__setattr__(self, "schedule", with_loss_in_parts(made))
         check_devices(self._slots, self.ranks, self.where)
 
     @property
@@ -114,9 +120,9 @@ class Lowering:
             {name: own[rank] for name, own in self._shapes if rank in own} | taken,
             frozenset(name for name, held in self._active_names if rank in held),
             tuple(self._weights(rank)),
-            self._name(self.loss) if counts else None,
+            self.register(self.loss) if counts else None,
             (
-                *(self._name(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
+                *(self.register(slot) for slot in self.schedule.outputs if _holds(slot, rank)),
                 *taken,
             ),
             self._groups,
@@ -132,7 +138,7 @@ class Lowering:
         for number in numbers:
             lowered = self._lower(self._places[number], self.schedule.steps[number], ranks, part)
             for watch in self._watched.get(number, ()):
-                lowered = watch.added(lowered, ranks, self._name(watch.slot))
+                lowered = watch.added(lowered, ranks, self.register(watch.slot))
             for rank, instruction in lowered:
                 parts[rank].append(instruction)
         return {rank: tuple(own) for rank, own in parts.items()}
@@ -147,7 +153,7 @@ class Lowering:
             rank: Pipelined(
                 tuple(own[rank] for own in slices),
                 tuple(turns(rank // per_stage, given.stages, given.micro_batches)),
-                tuple(sorted(self._name(slot) for slot in parts.joined if _holds(slot, rank))),
+                tuple(sorted(self.register(slot) for slot in parts.joined if _holds(slot, rank))),
                 tail[rank],
                 tail_trains(self.schedule, parts, self._active),
                 given.schedule == "2bw",
@@ -162,14 +168,11 @@ class Lowering:
         source = one_copy(slot.layout, copy)
         whole = ParallelTensor.whole(slot.layout.type.shape)
         target = Layout(whole, ((0, Piece(0, (0,) * whole.rank)),))
-        return exchange(transfer(source, target), rank, self._name(slot), "whole")
+        return exchange(transfer(source, target), rank, self.register(slot), "whole")
 
     def home(self, node: Node) -> Slot:
         """A weight where it is kept."""
         return Slot(node.value(), self.schedule.homes[node])
-
-    def register(self, slot: Slot) -> str:
-        return self._name(slot)
 
     @cached_property
     def _watches(self) -> Mapping[str, Watch]:
@@ -178,10 +181,10 @@ class Lowering:
     @cached_property
     def _watched(self) -> Mapping[int, tuple[Watch, ...]]:
         """By step of the schedule, what statistics are taken of there."""
-        found: dict[int, tuple[Watch, ...]] = {}
+        watched: dict[int, tuple[Watch, ...]] = {}
         for watch in dict.fromkeys(self._watches.values()):
-            found[watch.number] = (*found.get(watch.number, ()), watch)
-        return found
+            watched[watch.number] = (*watched.get(watch.number, ()), watch)
+        return watched
 
     @cached_property
     def _roles(self) -> Roles:
@@ -215,7 +218,7 @@ class Lowering:
         """Every slot, in the order in which the schedule makes them."""
         made: dict[Slot, None] = {}
         for step in self.schedule.steps:
-            made.update(dict.fromkeys(ends(step)[1]))
+            made.update(dict.fromkeys(step.results))
         return tuple(made)
 
     @cached_property
@@ -229,7 +232,8 @@ class Lowering:
             names[slot] = f"{name}.{times}" if times else name
         return names
 
-    def _name(self, slot: Slot) -> str:
+    def register(self, slot: Slot) -> str:
+        """The name of a slot's register."""
         return self._names[slot]
 
     @cached_property
@@ -239,22 +243,22 @@ class Lowering:
 
     @cached_property
     def _groups(self) -> tuple[Group, ...]:
-        found: set[Group] = set()
+        groups: set[Group] = set()
         for step in self.schedule.steps:
             if isinstance(step, steps.Reshard) and (regular := regular_transfer(step)) is not None:
                 known = pattern(regular)
-                found.update(known[1] if known else ())
+                groups.update(known[1] if known else ())
         for layout in self.schedule.homes.values():
-            found.update(layout.holders.values())
-        return tuple(sorted(group for group in found if len(group) > 1))
+            groups.update(layout.holders.values())
+        return tuple(sorted(group for group in groups if len(group) > 1))
 
     @cached_property
     def _first_uses(self) -> Mapping[Slot, int]:
-        found: dict[Slot, int] = {}
+        uses: dict[Slot, int] = {}
         for number, place in sorted(self._places.items(), key=lambda item: item[1]):
-            for slot in ends(self.schedule.steps[number])[0]:
-                found.setdefault(slot, place)
-        return found
+            for slot in self.schedule.steps[number].operands:
+                uses.setdefault(slot, place)
+        return uses
 
     @cached_property
     def _places(self) -> Mapping[int, int]:
@@ -269,40 +273,42 @@ class Lowering:
         made: dict[Layout, Mapping[int, tuple[int, ...]]] = {}
         for layout in dict.fromkeys(slot.layout for slot in self._slots):
             own = one_slice(layout)
-            made[layout] = {r: tuple(b - a for a, b in own.regions[r]) for r in layout.by_device}
-        return tuple((self._name(slot), made[slot.layout]) for slot in self._slots)
+            made[layout] = {rank: extent(region) for rank, region in own.regions.items()}
+        return tuple((self.register(slot), made[slot.layout]) for slot in self._slots)
 
     @cached_property
     def _active_names(self) -> tuple[tuple[str, Container[int]], ...]:
-        return tuple((self._name(slot), slot.layout.by_device) for slot in self._active)
+        return tuple((self.register(slot), slot.layout.by_device) for slot in self._active)
 
     @cached_property
     def _homes(self) -> tuple[tuple[str, Leaf, Layout, int], ...]:
         """By weight: its register, and where it is kept and first read."""
         homes = [self.home(node) for node in sorted(self.schedule.homes, key=lambda n: n.leaf.name)]
         first = self._first_uses
-        return tuple((self._name(s), s.value.node.leaf, s.layout, first.get(s, 0)) for s in homes)
+        return tuple(
+            (self.register(s), s.value.node.leaf, s.layout, first.get(s, 0)) for s in homes
+        )
 
     def _weights(self, rank: int) -> Iterable[Weight]:
         for name, leaf, layout, first in self._homes:
             piece = layout.by_device.get(rank)
             if piece is not None:
-                yield Weight(name, leaf, region_of(layout, rank), layout.holders[piece], first)
+                yield Weight(name, leaf, layout.regions[rank], layout.holders[piece], first)
 
     def _lower(self, number: int, step: steps.Step, ranks: Sequence[int], part: int) -> Lowered:
         match step:
             case steps.Load(slot):
-                name, leaf = self._name(slot), slot.value.node.leaf
+                name, leaf = self.register(slot), slot.value.node.leaf
                 regions = global_regions(slot.layout, part)
                 for rank in _holders(slot, ranks):
                     yield rank, Load(name, leaf, regions[rank])
             case steps.Reshard():
                 yield from self._reshard(number, step, ranks, part)
-            case steps.Compute() if step.node.operator_call.operator.parallel == "join":
+            case steps.Compute() if step.node.is_join:
                 (result,) = step.results
                 for operand in step.operands:
                     for rank in _holders(operand, ranks):
-                        yield rank, Alias(self._name(operand), self._name(result), number)
+                        yield rank, Alias(self.register(operand), self.register(result), number)
             case steps.Compute():
                 yield from self._run(number, step, ranks, part)
 
@@ -310,7 +316,7 @@ class Lowering:
         self, number: int, step: steps.Reshard, ranks: Sequence[int], part: int
     ) -> Lowered:
         source, target = step.source, step.target
-        names, regular = (self._name(source), self._name(target)), regular_transfer(step)
+        names, regular = (self.register(source), self.register(target)), regular_transfer(step)
         if regular is not None and pattern(regular) is not None:
             for rank in ranks:
                 if (own := collective(regular, rank, *names, number)) is not None:
@@ -338,8 +344,8 @@ class Lowering:
     def _run(self, number: int, step: steps.Compute, ranks: Sequence[int], part: int) -> Lowered:
         placed = self._tasks(step, part)
         call = concrete(step.node.operator_call, self.where)
-        operands = tuple(self._name(slot) for slot in step.operands)
-        results = tuple(self._name(slot) for slot in step.results)
+        operands = tuple(self.register(slot) for slot in step.operands)
+        results = tuple(self.register(slot) for slot in step.results)
         recomputed = step.node in self.plan.recompute
         for rank in ranks:
             own = placed.get(rank)
@@ -357,7 +363,7 @@ class Lowering:
             placed = self._placed[key] = {
                 device: (
                     replace(sliced_task(step.node, task, part), attributes=values),
-                    tuple(_starts(layout, device, part) for layout in layouts),
+                    tuple(starts_of(global_regions(layout, part)[device]) for layout in layouts),
                 )
                 for device, task in tasks(step.node, step.view)
             }
@@ -370,29 +376,6 @@ def one_copy(layout: Layout, copy: int) -> Layout:
         (devices[min(copy, len(devices) - 1)], piece) for piece, devices in layout.holders.items()
     )
     return Layout(layout.type, tuple(sorted(chosen)))
-
-
-def _with_loss_in_parts(schedule: Schedule) -> Schedule:
-    """The schedule without a last resharding that would only put the loss together.
-
-    Each part of it has the gradient 1 anyway, and no rank need wait for another's before it starts
-    in the backward pass; parts are added up when the step has ended.
-    """
-    loss, *others = schedule.outputs
-    for number, step in enumerate(schedule.steps):
-        if not isinstance(step, steps.Reshard) or step.target != loss:
-            continue
-        rest = (*schedule.steps[:number], *schedule.steps[number + 1 :])
-        read = {slot for other in rest for slot in ends(other)[0]}
-        whole = loss.layout.type.pieces == 1
-        if loss in read or loss in others or not whole or is_sliced(step.source):
-            return schedule
-        return replace(schedule, steps=rest, outputs=(step.source, *others))
-    return schedule
-
-
-def _starts(layout: Layout, device: int, part: int) -> tuple[int, ...]:
-    return tuple(start for start, _ in global_regions(layout, part)[device])
 
 
 def _holders(slot: Slot, ranks: Iterable[int]) -> Iterable[int]:

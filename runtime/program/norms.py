@@ -1,5 +1,4 @@
-"""Operators that give the statistics of what a batch norm norms: the runtime's own, no plan has
-them."""
+"""Operators of the runtime that compute batch-norm statistics; no plan has them."""
 
 from __future__ import annotations
 
@@ -83,4 +82,4 @@ FIRST_STATISTICS = Operator(
     sizes=("rows",),
     kernel=lambda task, x: _statistics(task, x[: task.attributes["rows"]]),
 )
-"""Those of the first rows."""
+"""Mean and unbiased variance of the first rows alone."""

@@ -1,4 +1,4 @@
-"""What one device does in a training step: the schedule of a plan, seen from one rank.
+"""The instructions of one rank in a training step.
 
 A program is a list of instructions over named registers, each the piece of a tensor that this
 device holds. All ranks' programs are cut from one schedule, so whatever takes part in the same
@@ -15,15 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from pcg.graph.graph import Leaf
-from pcg.placement.transfer import Region
+from pcg.placement.region import Region, region_text
 from pcg.plan.statistics import RunningFile
 from pcg.types.operator import Call
 from pcg.types.task import Task
 
 Group = tuple[int, ...]
 """The ranks that take part in a collective, ascending."""
+PassName = Literal["forward", "backward"]
+"""Messages between two ranks keep their order within a pass."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Load:
     region: Region
 
     def __str__(self) -> str:
-        return f"{self.target} = load {self.leaf.kind} {self.leaf.name}{_region(self.region)}"
+        return f"{self.target} = load {self.leaf.kind} {self.leaf.name}{region_text(self.region)}"
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Kept:
+class LocalCopy:
     """A region of the source that becomes (or is added to) one of the target, on one device."""
 
     source: Region
@@ -142,28 +145,23 @@ class Exchange:
     target: str | None
     sends: tuple[Part, ...]
     receives: tuple[Part, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[LocalCopy, ...]
     active: bool = False
     """Whether the target has a gradient, for the ranks that do not hold the target to know."""
     position: int = 0
 
     @property
     def adjoint(self) -> Exchange:
-        """The same map read backwards: gradients take the backward pass and add up at the
-        source."""
-        kept = tuple(Kept(k.target, k.source) for k in self.kept)
+        """The map read backwards: gradients go back the same ways and add up at the source."""
+        kept = tuple(LocalCopy(k.target, k.source) for k in self.kept)
         ends = self.target, self.source
         return Exchange(*ends, self.receives, self.sends, kept, self.active, self.position)
 
-    @property
-    def is_local(self) -> bool:
-        return not self.sends and not self.receives
-
     def __str__(self) -> str:
-        words = [f"keep {_region(k.source)} at {_region(k.target)}" for k in self.kept]
-        words += [f"send {_region(p.region)} to {p.peer}" for p in self.sends]
-        words += [f"add {_region(p.region)} from {p.peer}" for p in self.receives]
-        what = "slice" if self.is_local else "exchange"
+        words = [f"keep {region_text(k.source)} at {region_text(k.target)}" for k in self.kept]
+        words += [f"send {region_text(p.region)} to {p.peer}" for p in self.sends]
+        words += [f"add {region_text(p.region)} from {p.peer}" for p in self.receives]
+        what = "slice" if is_local(self) else "exchange"
         target = f"{self.target} = " if self.target else ""
         return f"{target}{what}({self.source or ''}): {', '.join(words)}"
 
@@ -203,7 +201,16 @@ class Alias:
         return f"{self.target} = {self.source}"
 
 
+Local = Run | Alias | Exchange
+"""What needs no other rank, where the exchange is within one."""
 Instruction = Load | Communication | Run | Alias
+
+
+def is_local(instruction: Instruction) -> bool:
+    """Whether an instruction computes, and needs no other rank for that."""
+    if isinstance(instruction, Exchange):
+        return not instruction.sends and not instruction.receives
+    return isinstance(instruction, Run | Alias)
 
 
 def sources(instruction: Instruction) -> tuple[str, ...]:
@@ -239,7 +246,7 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Piece:
+class StatisticsPart:
     """A rank's part of the statistics of a tensor: registers with the mean and unbiased variance of
     some channels, of which the rank has ``count`` elements each."""
 
@@ -257,7 +264,7 @@ class Running:
     record: RunningFile
     shape: tuple[int, ...]
     is_known: bool
-    piece: Piece | None
+    piece: StatisticsPart | None
 
 
 @dataclass(frozen=True)
@@ -327,6 +334,13 @@ class Program:
     """What the module's batch norms keep, in the order in which they do."""
 
     @property
+    def inputs(self) -> tuple[Load, ...]:
+        """What is loaded of inputs, for slices of the batch too."""
+        later = () if self.pipeline is None else (*self.pipeline.slices, self.pipeline.tail)
+        every = (i for part in (self.instructions, *later) for i in part)
+        return tuple(i for i in every if isinstance(i, Load) and i.leaf.kind != "weight")
+
+    @property
     def trained(self) -> tuple[Weight, ...]:
         """The weights that the loss depends on, which a step updates."""
         return tuple(weight for weight in self.weights if weight.register in self.active)
@@ -349,10 +363,6 @@ class Program:
     def _shapes(self, instruction: Instruction) -> str:
         made = instruction.results if isinstance(instruction, Run) else (instruction.target,)
         return "".join(f"  {list(self.shapes[name])}" for name in made if name is not None)
-
-
-def _region(region: Region) -> str:
-    return f"[{', '.join(f'{start}:{stop}' for start, stop in region)}]"
 
 
 def _ranks(group: Group) -> str:

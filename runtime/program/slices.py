@@ -1,4 +1,4 @@
-"""Micro-batches in a schedule: which steps work on slices in time, and the layouts of slices.
+"""Sort the steps of a pipelined schedule by micro-batches, and cut layouts and tasks to them.
 
 Slice j of a dimension of size s cut in t slices is its indices from j s/t on; within the slice the
 dimension is cut over devices. What reads no samples is done once a step, before the slices; what
@@ -18,11 +18,12 @@ from math import prod
 from pcg.errors import InputError
 from pcg.graph.graph import Node, Value
 from pcg.placement.layout import Layout, Piece
+from pcg.placement.region import Region, intersection, within
 from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot, Step
-from pcg.placement.transfer import Region, Transfer, transfer
+from pcg.placement.transfer import Transfer, transfer
 from pcg.types.task import Task
 from pcg.types.tensor import ParallelTensor
-from runtime.program.communication import NOTHING, by_rank, inside
+from runtime.program.communication import NOTHING, by_rank
 from runtime.program.program import Exchange
 
 
@@ -65,6 +66,25 @@ def explicit(schedule: Schedule, outputs: Iterable[Value]) -> Schedule:
     return replace(schedule, steps=tuple(steps), outputs=shown)
 
 
+def with_loss_in_parts(schedule: Schedule) -> Schedule:
+    """The schedule without a last resharding that would only put the loss together.
+
+    Each part of it has the gradient 1 anyway, and no rank need wait for another's before it starts
+    in the backward pass; parts are added up when the step has ended.
+    """
+    loss, *others = schedule.outputs
+    for number, step in enumerate(schedule.steps):
+        if not isinstance(step, Reshard) or step.target != loss:
+            continue
+        rest = (*schedule.steps[:number], *schedule.steps[number + 1 :])
+        read = {slot for other in rest for slot in other.operands}
+        whole = loss.layout.type.pieces == 1
+        if loss in read or loss in others or not whole or is_sliced(step.source):
+            return schedule
+        return replace(schedule, steps=rest, outputs=(step.source, *others))
+    return schedule
+
+
 def roles(schedule: Schedule, where: str) -> Roles:
     """The roles of all steps. Raises InputError for a tail that is not linear, and for a weight
     that is stored in slices."""
@@ -72,7 +92,7 @@ def roles(schedule: Schedule, where: str) -> Roles:
     late: set[Slot] = set()
     joined: set[Slot] = set()
     for number, step in enumerate(schedule.steps):
-        operands, results = ends(step)
+        operands, results = step.operands, step.results
         if any(map(is_sliced, (*operands, *results))):
             _check_sliced(step, where)
             if isinstance(step, Reshard) and not is_sliced(step.target):
@@ -87,17 +107,6 @@ def roles(schedule: Schedule, where: str) -> Roles:
             parts[2].append(number)
     before, sliced, tail = map(tuple, parts)
     return Roles(before, sliced, tail, frozenset(joined))
-
-
-def ends(step: Step) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
-    """What a step reads and what it makes."""
-    match step:
-        case Load(slot):
-            return (), (slot,)
-        case Reshard(source, target):
-            return (source,), (target,)
-        case Compute():
-            return step.operands, step.results
 
 
 def is_sliced(slot: Slot) -> bool:
@@ -155,8 +164,8 @@ def _exchanges(source: Layout, target: Layout, number: int) -> Mapping[int, Exch
         (
             sender,
             receiver,
-            inside(region, global_regions(source, number)[sender]),
-            inside(region, global_regions(target, number)[receiver]),
+            within(region, global_regions(source, number)[sender]),
+            within(region, global_regions(target, number)[receiver]),
         )
         for sender, receiver, region in _messages(source, target, number)
     )
@@ -171,19 +180,14 @@ def _messages(source: Layout, target: Layout, number: int) -> Iterable[tuple[int
         for j, block in product(range(group), product(*map(range, own.type.degrees.dims))):
             holders = own.holders[Piece(piece.partial * group + j, block)]
             sender = receiver if receiver in holders else holders[receiver % len(holders)]
-            region = _common(wanted, global_regions(source, number)[sender])
+            region = intersection(wanted, global_regions(source, number)[sender])
             if region is not None:
                 yield sender, receiver, region
 
 
-def _common(a: Region, b: Region) -> Region | None:
-    found = tuple((max(i, k), min(j, m)) for (i, j), (k, m) in zip(a, b, strict=True))
-    return found if all(start < stop for start, stop in found) else None
-
-
 def _check_sliced(step: Step, where: str) -> None:
     """Only what the slices of samples ask for is executed."""
-    operands, results = ends(step)
+    operands, results = step.operands, step.results
     for slot in (*operands, *results):
         cut = [t for t in slot.layout.type.degrees.slices if t > 1]
         if len(cut) > 1:
@@ -215,8 +219,8 @@ def tail_trains(schedule: Schedule, parts: Roles, active: frozenset[Slot]) -> bo
     taken once more, with the values of the slices."""
     late = set(parts.joined)
     for number in parts.tail:
-        late.update(ends(schedule.steps[number])[1])
-    read = {slot for number in parts.tail for slot in ends(schedule.steps[number])[0]}
+        late.update(schedule.steps[number].results)
+    read = {slot for number in parts.tail for slot in schedule.steps[number].operands}
     return not active.isdisjoint(read - late)
 
 

@@ -1,4 +1,4 @@
-"""Where in a schedule the statistics of what batch norms of the model norm can be taken."""
+"""Find where in a schedule the running statistics of the model's batch norms can be taken."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pcg.ops.norms import batch_norm, ghost_batch_norm
+from pcg.placement.region import elements, starts_of
 from pcg.placement.schedule import Compute, Schedule, Slot
 from pcg.plan.plan import Plan
 from pcg.plan.statistics import named_values
 from pcg.types.operator import Operator
 from pcg.types.task import Task
-from runtime.program.communication import region_of
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
-from runtime.program.program import Instruction, Piece, Run, Running
-from runtime.program.slices import ends
+from runtime.program.program import Instruction, Run, Running, StatisticsPart
 
 Lowered = Iterator[tuple[int, Instruction]]
 """What ranks do in a step: each with one thing that it does, in the order in which it does them."""
@@ -34,22 +33,20 @@ class Watch:
     is_normed: bool
     groups: int = 1
 
-    def piece(self, rank: int, name: str) -> Piece | None:
+    def piece(self, rank: int, name: str) -> StatisticsPart | None:
         """The part of a rank: each block counts where it is held first."""
         held = self.slot.layout.by_device.get(rank)
         if held is None or self.slot.layout.holders[held][0] != rank:
             return None
-        _, channels, *others = region_of(self.slot.layout, rank)
-        count = self._rows(rank)
+        _, channels, *others = self.slot.layout.regions[rank]
+        count = self._rows(rank) * elements(tuple(others))
         if count == 0:
             return None
-        for start, stop in others:
-            count *= stop - start
-        return Piece((f"{name}.mean", f"{name}.variance"), channels, count)
+        return StatisticsPart((f"{name}.mean", f"{name}.variance"), channels, count)
 
     def _rows(self, rank: int) -> int:
         """How many of the first group's samples a rank holds. They are its first ones."""
-        (first, last), *_ = region_of(self.slot.layout, rank)
+        (first, last), *_ = self.slot.layout.regions[rank]
         end = self.slot.layout.type.shape[0] // self.groups
         return max(0, min(last, end) - first)
 
@@ -69,8 +66,8 @@ class Watch:
             if piece is not None and not self.is_normed:
                 yield rank, self._statistics(rank, piece, name)
 
-    def _statistics(self, rank: int, piece: Piece, name: str) -> Run:
-        starts = (tuple(start for start, _ in region_of(self.slot.layout, rank)),)
+    def _statistics(self, rank: int, piece: StatisticsPart, name: str) -> Run:
+        starts = (starts_of(self.slot.layout.regions[rank]),)
         call = STATISTICS() if self.groups == 1 else FIRST_STATISTICS(rows=self._rows(rank))
         task = Task(call.values, {}, {})
         return Run(call, task, starts, (name,), piece.registers, position=self.number)
@@ -88,24 +85,24 @@ def watches(plan: Plan, schedule: Schedule) -> Mapping[str, Watch]:
         if isinstance(step, Compute) and _is_norm(step, norm, groups):
             slot = step.operands[0]
             normed.setdefault(slot.value, Watch(slot, number, is_normed=True, groups=groups))
-        for slot in ends(step)[1]:
+        for slot in step.results:
             if _is_plain(slot):
                 made.setdefault(slot.value, Watch(slot, number, is_normed=False, groups=groups))
-    found: dict[str, Watch] = {}
+    watched: dict[str, Watch] = {}
     for record in plan.statistics:
         value = None if record.at is None else values[record.at]
         if (watch := normed.get(value) or made.get(value)) is not None:
-            found[record.value] = watch
-    return found
+            watched[record.value] = watch
+    return watched
 
 
 def running(
-    plan: Plan, found: Mapping[str, Watch], rank: int, names: Mapping[Slot, str]
+    plan: Plan, watched: Mapping[str, Watch], rank: int, names: Mapping[Slot, str]
 ) -> Iterator[Running]:
     """What a rank knows of each of the module's running statistics."""
     values = named_values(plan.model) if plan.statistics else {}
     for record in plan.statistics:
-        watch = found.get(record.value)
+        watch = watched.get(record.value)
         piece = None if watch is None else watch.piece(rank, names[watch.slot])
         samples, *rest = values[record.value].type.shape
         shape = (samples // plan.norm_groups, *rest)

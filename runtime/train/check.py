@@ -1,4 +1,4 @@
-"""The same training on one process, in double precision, and how far a distributed run is off."""
+"""Train on one process in double precision, and measure how far a distributed run is off."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pcg.graph.graph import Graph, Leaf, Node, Value, topological
-from pcg.placement.transfer import Region
+from pcg.graph.graph import Graph, Leaf, Node, topological
+from pcg.placement.region import whole_region
+from pcg.readings.evaluate import evaluate_nodes
 from runtime.execute.kernels import run_whole
-from runtime.inputs.seeded import Source, initial_weight
+from runtime.inputs.seeded import InputSource, initial_weight
 from runtime.job.job import Comparison, Options
 from runtime.train.optimizer import Updater
 from runtime.world.collectives import World
@@ -33,6 +34,7 @@ class Outcome:
 def _initial_weights(
     leaves: Iterable[Leaf], seed: int, initial: Mapping[str, Tensor] | None, device: torch.device
 ) -> dict[str, Tensor]:
+    """Whole weights by leaf, as they are given or drawn."""
     return {
         leaf.name: (
             initial_weight(leaf, seed) if initial is None else initial[leaf.name].clone()
@@ -43,11 +45,11 @@ def _initial_weights(
 
 
 def _inputs(
-    leaves: Iterable[Leaf], source: Source, number: int, device: torch.device
+    leaves: Iterable[Leaf], source: InputSource, number: int, device: torch.device
 ) -> dict[str, Tensor]:
     """The whole inputs of a micro-step, in double precision."""
     return {
-        leaf.name: source.piece(leaf, whole_region(leaf), number).to(device, torch.float64)
+        leaf.name: source.piece(leaf, whole_region(leaf.shape), number).to(device, torch.float64)
         for leaf in leaves
         if leaf.kind == "input"
     }
@@ -56,7 +58,7 @@ def _inputs(
 def train_alone(
     graph: Graph,
     options: Options,
-    source: Source,
+    source: InputSource,
     device: torch.device,
     *,
     delayed: bool = False,
@@ -77,15 +79,9 @@ def train_alone(
     losses: list[float] = []
     outputs: tuple[Tensor, ...] = ()
     for step in range(options.steps):
-        total, sums = 0.0, dict[str, Tensor]()
-        for number in range(step * recipe.accumulate, (step + 1) * recipe.accumulate):
-            results = evaluate(graph, _inputs(leaves, source, number, device) | read)
-            loss = results[0].sum()
-            total += loss.item()
-            for name, gradient in _gradients(read, loss).items():
-                sums[name] = sums[name] + gradient if name in sums else gradient
-            # Copied, for outputs may be views of weights, which are updated in place.
-            outputs = tuple(result.detach().clone() for result in results)
+        numbers = range(step * recipe.accumulate, (step + 1) * recipe.accumulate)
+        batches = (_inputs(leaves, source, number, device) for number in numbers)
+        total, sums, outputs = _backward(graph, read, batches)
         with torch.no_grad():
             for name, weight in weights.items() if delayed else ():
                 read[name].copy_(weight)
@@ -98,10 +94,21 @@ def train_alone(
     )
 
 
-def whole_region(leaf: Leaf) -> Region:
-    """All of a leaf."""
-    assert leaf.type is not None, "a graph that runs has types"
-    return tuple((0, size) for size in leaf.type.shape)
+def _backward(
+    graph: Graph, weights: Mapping[str, Tensor], batches: Iterable[Mapping[str, Tensor]]
+) -> tuple[float, dict[str, Tensor], tuple[Tensor, ...]]:
+    """The sums of the loss and of gradients over batches, and the outputs of the last one."""
+    total, outputs = 0.0, tuple[Tensor, ...]()
+    sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    for batch in batches:
+        results = evaluate(graph, {**batch, **weights})
+        loss = results[0].sum()
+        total += loss.item()
+        for name, gradient in zip(sums, gradients(loss, weights.values()), strict=True):
+            sums[name] += gradient
+        # Copied, for outputs may be views of weights, which are updated in place.
+        outputs = tuple(result.detach().clone() for result in results)
+    return total, sums, outputs
 
 
 def _trained(graph: Graph, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -113,43 +120,36 @@ def _trained(graph: Graph, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def evaluate(graph: Graph, leaves: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """The outputs of a graph on whole tensors. Parallel operators leave a tensor's meaning alone,
     and join adds its operands up, which is what their equations say."""
-    known: dict[Node, tuple[Tensor, ...]] = {}
 
-    def tensor(value: Value) -> Tensor:
-        return known[value.node][value.port]
+    def run(node: Node, operands: list[Tensor]) -> tuple[Tensor, ...]:
+        return run_whole(node.operator_call, operands)
 
-    for node in graph.nodes:
-        if node.is_leaf:
-            known[node] = (leaves[node.leaf.name],)
-        else:
-            known[node] = run_whole(node.operator_call, [tensor(value) for value in node.inputs])
-    return tuple(tensor(value) for value in graph.outputs)
+    return evaluate_nodes(graph.outputs, graph.nodes, leaves, run)
 
 
-def _gradients(weights: Mapping[str, Tensor], loss: Tensor) -> dict[str, Tensor]:
-    if not loss.requires_grad:
-        return {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    gradients = torch.autograd.grad(
-        loss, list(weights.values()), allow_unused=True, materialize_grads=True
-    )
-    return dict(zip(weights, gradients, strict=True))
+def gradients(loss: Tensor, of: Iterable[Tensor]) -> Sequence[Tensor]:
+    """The gradients of a loss by tensors, 0 where it does not depend on one."""
+    tensors = list(of)
+    if not tensors or not loss.requires_grad:
+        return [torch.zeros_like(tensor) for tensor in tensors]
+    return torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
 
 
 def compare(expected: Outcome, measured: Outcome) -> tuple[Comparison, ...]:
     """Errors of every loss, output and weight."""
-    found = [
+    errors = [
         _compare("loss", f"step {step + 1}", _number(a), (_number(b),))
         for step, (a, b) in enumerate(zip(expected.losses, measured.losses, strict=True))
     ]
-    found += [
+    errors += [
         _compare("output", str(i), whole, copies)
         for i, ((whole,), copies) in enumerate(zip(expected.outputs, measured.outputs, strict=True))
     ]
-    found += [
+    errors += [
         _compare("weight", name, expected.weights[name][0], copies)
         for name, copies in measured.weights.items()
     ]
-    return tuple(found)
+    return tuple(errors)
 
 
 def _compare(

@@ -1,4 +1,4 @@
-"""Whether the graph of a captured module is the module: its outputs and gradients, both ways.
+"""Compare a captured graph with the module itself: outputs and gradients on random inputs.
 
 Problem: a capture can lose what no program says, and then all that is proved is about another
 model. Method: the module is made for real, at the batch of its own examples, and run by torch and
@@ -27,7 +27,7 @@ from pcg.models.file import made_for_real
 from pcg.plan.naming import DRAWN
 from pcg.readings.work import work
 from runtime.execute.precision import in_float64
-from runtime.train.check import evaluate
+from runtime.train.check import evaluate, gradients
 from runtime.train.initial import seeded, tensors_of
 
 MOST_PARAMETERS = 20_000_000
@@ -38,7 +38,7 @@ NEAR = 1e-6
 
 
 @dataclass(frozen=True)
-class Agreement:
+class ModuleAgreement:
     """What became of a comparison. ``error``: the largest one found; None where nothing could be
     compared, for which ``reason`` says why."""
 
@@ -53,12 +53,12 @@ class Agreement:
         return f"compared with the module itself: {what}"
 
 
-def compare_with_module(name: str) -> Agreement:
+def compare_with_module(name: str) -> ModuleAgreement:
     """Compare a user's model, FILE.py:FUNCTION, with its captured graph. Raises InputError where
     they differ."""
     captured = capture_model(name, None, 1)
     if (reason := _too_much(captured.graph)) is not None:
-        return Agreement(reason=reason)
+        return ModuleAgreement(reason=reason)
     with seeded(0) as begin:
         module, inputs = made_for_real(name, begin)
         given = _Inputs(captured, module)
@@ -68,15 +68,15 @@ def compare_with_module(name: str) -> Agreement:
             masks.check()
         except Exception as error:
             problem = f"on random inputs it raises {type(error).__name__}: {error}"
-            return Agreement(reason=one_line(problem))
+            return ModuleAgreement(reason=one_line(problem))
     with in_float64():
-        found = evaluate(captured.graph, given.leaves)
-    return _agreement(name, captured, given, expected, found)
+        outputs = evaluate(captured.graph, given.leaves)
+    return _agreement(name, captured, given, expected, outputs)
 
 
 def _too_much(graph: Graph) -> str | None:
     weights = [node.leaf.type for node in graph.leaves if node.leaf.kind == "weight"]
-    count = sum(found.elements for found in weights if found is not None)
+    count = sum(weight.elements for weight in weights if weight is not None)
     if count > MOST_PARAMETERS:
         return f"it has {count:,} parameters, more than {MOST_PARAMETERS:,}"
     nodes = (node for node in graph.nodes if not node.is_leaf)
@@ -105,7 +105,7 @@ class _Inputs:
             n.leaf.name: n.leaf for n in captured.graph.leaves if n.leaf.name.startswith(DRAWN)
         }
         for name in sorted(drawn, key=_number):
-            mask = torch.rand(_shape_of(drawn[name])) < 0.5
+            mask = torch.rand(drawn[name].shape) < 0.5
             self.masks.append(mask)
             self.leaves[name] = torch.where(mask, -30.0, 30.0).double()
 
@@ -167,26 +167,26 @@ def _agreement(
     captured: Captured,
     given: _Inputs,
     expected: Sequence[Tensor],
-    found: Sequence[Tensor],
-) -> Agreement:
+    outputs_of_graph: Sequence[Tensor],
+) -> ModuleAgreement:
     outputs = [f"output {number}" for number in range(len(expected))]
     if (what := _not_finite(["loss", *outputs[1:]], expected)) is not None:
-        return Agreement(reason=f"its {what} of random inputs is not finite")
+        return ModuleAgreement(reason=f"its {what} of random inputs is not finite")
     worst = 0.0
-    for what, own, graph in zip(outputs, expected, found, strict=True):
+    for what, own, graph in zip(outputs, expected, outputs_of_graph, strict=True):
         size = max(own.detach().double().abs().max().item(), 1e-30) if own.numel() else 1.0
         worst = max(worst, _checked(name, what, own, graph, size))
     trained = list(given.parameters)
-    of_module = _gradients(expected[0], [given.parameters[leaf] for leaf in trained])
-    of_graph = _gradients(found[0], [given.leaves[leaf] for leaf in trained])
+    of_module = gradients(expected[0], [given.parameters[leaf] for leaf in trained])
+    of_graph = gradients(outputs_of_graph[0], [given.leaves[leaf] for leaf in trained])
     size = max((g.abs().max().item() for g in of_module if g.numel()), default=0.0) or 1e-30
     weights = {weight.leaf: weight for weight in captured.weights}
-    gradients = [f"the gradient of {weights[leaf].parameter}" for leaf in trained]
-    if (what := _not_finite(gradients, of_module)) is not None:
-        return Agreement(reason=f"{what} on random inputs is not finite")
-    for leaf, what, own, graph in zip(trained, gradients, of_module, of_graph, strict=True):
+    names = [f"the gradient of {weights[leaf].parameter}" for leaf in trained]
+    if (what := _not_finite(names, of_module)) is not None:
+        return ModuleAgreement(reason=f"{what} on random inputs is not finite")
+    for leaf, what, own, graph in zip(trained, names, of_module, of_graph, strict=True):
         worst = max(worst, _checked(name, what, weights[leaf].of(own), graph, size))
-    return Agreement(len(trained), worst)
+    return ModuleAgreement(len(trained), worst)
 
 
 def _not_finite(names: Sequence[str], tensors: Sequence[Tensor]) -> str | None:
@@ -214,13 +214,6 @@ def _checked(name: str, what: str, own: Tensor, graph: Tensor, size: float) -> f
     return worst
 
 
-def _gradients(loss: Tensor, of: Sequence[Tensor]) -> list[Tensor]:
-    if not of or not loss.requires_grad:
-        return [torch.zeros_like(tensor) for tensor in of]
-    found = torch.autograd.grad(loss, list(of), allow_unused=True, materialize_grads=True)
-    return list(found)
-
-
 def _make_double(module: Module) -> None:
     """Plain attributes too, of which ``Module.double`` knows nothing."""
     module.double()
@@ -241,7 +234,3 @@ def _number(name: str) -> int:
     """Which call of dropout a drawn leaf is of."""
     last = name.rpartition("_")[2]
     return int(last) if last.isdigit() else 0
-
-
-def _shape_of(leaf: Any) -> tuple[int, ...]:
-    return leaf.type.shape

@@ -1,4 +1,4 @@
-"""Initial values: those of the module itself, as torch draws them, in pieces.
+"""Give each rank its pieces of the values that the module itself begins with.
 
 Problem: an initialisation is Python of the module's own, and its random numbers depend on the order
 in which all of its parameters are made. So neither can a rank draw its pieces alone, nor may more
@@ -23,7 +23,6 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 
 import numpy as np
 import torch
@@ -33,14 +32,13 @@ from torch.nn import Module
 from pcg.errors import UnityError, one_line
 from pcg.graph.graph import Leaf
 from pcg.models import make_module
-from pcg.placement.transfer import Region
+from pcg.placement.region import Region, as_slices, elements, extent, whole_region
 from pcg.plan.plan import Plan
-from runtime.inputs.seeded import Source
+from runtime.inputs.seeded import InputSource, LeafRegion
 from runtime.job.job import AgreedError, Options
-from runtime.program.program import Load, Program, Weight
+from runtime.program.program import Program, Weight
 from runtime.train.plain import read_state_dict
 from runtime.world.collectives import World
-from runtime.world.messages import cut
 
 PULSE = 1.0
 """Seconds from one sign that rank 0 is still there to the next."""
@@ -53,18 +51,6 @@ UNKNOWN = (
     "the plan's model reads {} of the module: expected --model with that module, --init with a"
     " state dict that has it, or `constants` of --data"
 )
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A region of a leaf that a rank holds."""
-
-    leaf: str
-    region: Region
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(stop - start for start, stop in self.region)
 
 
 @dataclass
@@ -89,8 +75,8 @@ class Initial:
         """On rank 0 all tensors of the module, by name; nothing on others."""
         if self._state is None:
             make = partial(_state_of, self.model, self.seed)
-            found = _on_first(self.world, self.model or "", make if self.model else dict)
-            self._state = found or {}
+            state = _on_first(self.world, self.model or "", make if self.model else dict)
+            self._state = state or {}
             self._agree(self._misfit() if self.model else "")
         return self._state
 
@@ -108,7 +94,7 @@ class Initial:
 
     def fill(self, weights: Mapping[str, Tensor], pieces: Iterable[Weight]) -> None:
         """Give this rank's pieces of weights, by register, their values."""
-        held = [(Piece(p.leaf.name, p.region), weights[p.register]) for p in pieces]
+        held = [(LeafRegion(p.leaf.name, p.region), weights[p.register]) for p in pieces]
         self._hand_out(self.state, held)
 
     def statistics(self) -> dict[str, Tensor]:
@@ -119,11 +105,14 @@ class Initial:
         own = {name: self.state[name].clone() for name in sorted(names)}
         return self.world.gather(own)[0]
 
-    def constants(self, pieces: Iterable[Piece]) -> dict[Piece, Tensor]:
+    def constants(self, pieces: Iterable[LeafRegion]) -> dict[LeafRegion, Tensor]:
         """Pieces of what the graph reads of the module without training it. Raises AgreedError
         where nobody knows it."""
         state = dict(self.state)
-        held = {p: torch.zeros(p.shape, dtype=self.dtype, device=self.world.device) for p in pieces}
+        held = {
+            p: torch.zeros(extent(p.region), dtype=self.dtype, device=self.world.device)
+            for p in pieces
+        }
         if self.file is not None and self.world.rank == 0:
             state |= read_state_dict(self.file)
         wanted = {piece.leaf for own in self.world.gather(list(held)) for piece in own}
@@ -141,12 +130,14 @@ class Initial:
         value = state[next(name for name in parameter.names if name in state)]
         return value.mT if parameter.transposed else value
 
-    def _hand_out(self, state: Mapping[str, Tensor], held: Iterable[tuple[Piece, Tensor]]) -> None:
+    def _hand_out(
+        self, state: Mapping[str, Tensor], held: Iterable[tuple[LeafRegion, Tensor]]
+    ) -> None:
         """Bring the values of pieces to the ranks that hold them, into their tensors."""
-        world, targets = self.world, dict[Piece, list[Tensor]]()
+        world, targets = self.world, dict[LeafRegion, list[Tensor]]()
         for piece, tensor in held:
             targets.setdefault(piece, []).append(tensor)
-        holders: dict[Piece, list[int]] = {}
+        holders: dict[LeafRegion, list[int]] = {}
         for rank, pieces in enumerate(world.gather(list(targets))):
             for piece in pieces:
                 holders.setdefault(piece, []).append(rank)
@@ -154,26 +145,28 @@ class Initial:
         # In one order on all ranks.
         for piece in sorted(holders, key=lambda p: (p.leaf, p.region)):
             ranks = [0, *(rank for rank in holders[piece] if rank)]
-            if world.rank in ranks and prod(piece.shape):
-                found = self._passed_on(piece, ranks, state)
+            if world.rank in ranks and elements(piece.region):
+                value = self._passed_on(piece, ranks, state)
                 for target in targets.get(piece, ()):
-                    target.copy_(found)
+                    target.copy_(value)
         world.settle()
 
-    def _passed_on(self, piece: Piece, ranks: Sequence[int], state: Mapping[str, Tensor]) -> Tensor:
+    def _passed_on(
+        self, piece: LeafRegion, ranks: Sequence[int], state: Mapping[str, Tensor]
+    ) -> Tensor:
         """A piece, from the rank above in the tree, and sent to those below."""
         world, place = self.world, ranks.index(self.world.rank)
         if place:
             above = ranks[(place - 1) // 2]
-            flat = world.exchange({}, {above: prod(piece.shape)}, self.dtype)[above]
+            flat = world.exchange({}, {above: elements(piece.region)}, self.dtype)[above]
         else:
-            value = self._value(piece.leaf, state)[cut(piece.region)]
+            value = self._value(piece.leaf, state)[as_slices(piece.region)]
             flat = value.to(world.device, self.dtype).contiguous().reshape(-1)
         if below := [ranks[i] for i in (2 * place + 1, 2 * place + 2) if i < len(ranks)]:
             world.exchange(dict.fromkeys(below, flat), {}, self.dtype)
             # So that a piece at a time is all that is kept.
             world.settle()
-        return flat.reshape(piece.shape)
+        return flat.reshape(extent(piece.region))
 
     def _misfit(self) -> str:
         """What of the plan's model the module lacks, if anything; known to rank 0."""
@@ -190,25 +183,25 @@ class Initial:
             )
             if not any(name in state for name in names):
                 return f"has no {names[0]}, which the plan's model has"
-            wanted, found = _shape(leaf), tuple(self._value(leaf.name, state).shape)
-            if wanted != found:
+            wanted, given = leaf.shape, tuple(self._value(leaf.name, state).shape)
+            if wanted != given:
                 if leaf.name not in naming.buffers and naming.parameter(leaf.name).transposed:
-                    wanted, found = wanted[::-1], found[::-1]
-                return f"{names[0]} has shape {list(found)}, expected {list(wanted)} by the plan"
+                    wanted, given = wanted[::-1], given[::-1]
+                return f"{names[0]} has shape {list(given)}, expected {list(wanted)} by the plan"
         return ""
 
     def _agree(self, problem: str) -> None:
         """Raise what rank 0 finds wrong on all ranks."""
-        if found := self.world.gather(problem)[0]:
-            raise AgreedError(f"model {self.model or self.plan.model_name}", found)
+        if agreed := self.world.gather(problem)[0]:
+            raise AgreedError(f"model {self.model or self.plan.model_name}", agreed)
 
 
 @dataclass(frozen=True)
 class WithConstants:
     """Inputs from a source, and those that are the module's own."""
 
-    source: Source
-    pieces: Mapping[Piece, Tensor]
+    source: InputSource
+    pieces: Mapping[LeafRegion, Tensor]
 
     @property
     def counts(self) -> bool:
@@ -219,12 +212,14 @@ class WithConstants:
         return {piece.leaf for piece in self.pieces}
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
-        """As ``runtime.inputs.seeded.Source`` says."""
-        known = self.pieces.get(Piece(leaf.name, region))
+        """As ``runtime.inputs.seeded.InputSource`` says."""
+        known = self.pieces.get(LeafRegion(leaf.name, region))
         return self.source.piece(leaf, region, step) if known is None else known
 
 
-def with_constants(source: Source, initial: Initial, program: Program, options: Options) -> Source:
+def with_constants(
+    source: InputSource, initial: Initial, program: Program, options: Options
+) -> InputSource:
     """A source that knows what the graph reads of the module, too, unless it has that already."""
     plan = initial.plan
     wanted = plan.naming.buffers.keys() - set(source.constants)
@@ -233,8 +228,8 @@ def with_constants(source: Source, initial: Initial, program: Program, options: 
     pieces = [piece for piece in loaded(program) if piece.leaf in wanted]
     if options.check and initial.world.rank == 0:
         leaves = {node.leaf.name: node.leaf for node in plan.model.leaves}
-        shapes = ((name, _shape(leaves[name])) for name in sorted(wanted))
-        pieces += [Piece(n, tuple((0, size) for size in shape)) for n, shape in shapes]
+        shapes = ((name, leaves[name].shape) for name in sorted(wanted))
+        pieces += [LeafRegion(n, whole_region(shape)) for n, shape in shapes]
     return WithConstants(source, initial.constants(dict.fromkeys(pieces)))
 
 
@@ -269,14 +264,14 @@ def _state_of(model: str | None, seed: int) -> dict[str, Tensor]:
 
 def tensors_of(module: Module) -> dict[str, Tensor]:
     """All tensors of a module by name: parameters, buffers, and plain attributes."""
-    found = {
+    tensors = {
         f"{prefix}.{name}".removeprefix("."): value
         for prefix, part in module.named_modules()
         for name, value in vars(part).items()
         if isinstance(value, Tensor)
     }
-    found |= dict(module.named_buffers(remove_duplicate=False))
-    return found | dict(module.named_parameters(remove_duplicate=False))
+    tensors |= dict(module.named_buffers(remove_duplicate=False))
+    return tensors | dict(module.named_parameters(remove_duplicate=False))
 
 
 def _on_first(
@@ -294,16 +289,16 @@ def _on_first(
     ended = threading.Event()
     thread = threading.Thread(target=_tell_until, args=(world, ended), daemon=True)
     thread.start()
-    problem, found = "", dict[str, Tensor]()
+    problem, made = "", dict[str, Tensor]()
     try:
-        found = make()
+        made = make()
     except UnityError as error:
         problem = str(error)
     finally:
         ended.set()
         thread.join()
     _raised(world, model, problem)
-    return found
+    return made
 
 
 def _tell_until(world: World, ended: threading.Event) -> None:
@@ -316,19 +311,10 @@ def _tell_until(world: World, ended: threading.Event) -> None:
 
 
 def _raised(world: World, model: str, problem: str) -> None:
-    if found := world.gather(problem)[0]:
-        raise AgreedError(f"model {model}", one_line(found))
+    if agreed := world.gather(problem)[0]:
+        raise AgreedError(f"model {model}", one_line(agreed))
 
 
-def loaded(program: Program) -> list[Piece]:
+def loaded(program: Program) -> list[LeafRegion]:
     """The pieces of inputs that a rank's program loads."""
-    pipeline = program.pipeline
-    parts = () if pipeline is None else (*pipeline.slices, pipeline.tail)
-    instructions = (i for part in (program.instructions, *parts) for i in part)
-    loads = (i for i in instructions if isinstance(i, Load) and i.leaf.kind == "input")
-    return list(dict.fromkeys(Piece(load.leaf.name, load.region) for load in loads))
-
-
-def _shape(leaf: Leaf) -> tuple[int, ...]:
-    assert leaf.type is not None, "a graph that runs has types"
-    return leaf.type.shape
+    return list(dict.fromkeys(LeafRegion(i.leaf.name, i.region) for i in program.inputs))

@@ -1,4 +1,4 @@
-"""Measurements of operators and links, as training meets them, for the cost model.
+"""Measure operators and links as training meets them, for the cost model.
 
 Some operators in a row are timed forward and backward together, as autograd runs them, and what
 they take is divided among their kernels. All ranks measure at the same time: where they share cores
@@ -11,7 +11,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from statistics import median, quantiles
 from time import perf_counter
@@ -21,13 +21,12 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from pcg.language.functions import FUNCTIONS
-from pcg.machine import DType, Pattern
+from pcg.machine import DeviceKind, DType, Pattern
 from pcg.plan.profile import LEAST_POINTS
 from pcg.plan.training import update_bytes
-from pcg.readings.kind import Work
+from pcg.readings.kind import WorkKind
 from runtime.program.program import Group
 from runtime.train.worker import share_cores
-from runtime.world.collectives import Kind as DeviceKind
 from runtime.world.collectives import World, open_world
 
 DTYPES: Mapping[DType, torch.dtype] = {
@@ -63,7 +62,7 @@ class Measured:
     """All measurements of a rank."""
 
     device: str
-    operators: Mapping[tuple[Work, DType], tuple[Timing, ...]]
+    operators: Mapping[tuple[WorkKind, DType], tuple[Timing, ...]]
     """By kind and number format."""
     links: tuple[tuple[LinkTimings, ...], ...]
     """By level of the machine, the innermost first; nothing for levels that no two ranks span."""
@@ -88,7 +87,7 @@ def measure(
     """
     share_cores()
     with open_world(kind, timeout) as world:
-        operators: dict[tuple[Work, DType], tuple[Timing, ...]] = {
+        operators: dict[tuple[WorkKind, DType], tuple[Timing, ...]] = {
             (name, dtype): tuple(series)
             for dtype in dtypes
             for name, series in _operators(world, DTYPES[dtype])
@@ -109,71 +108,92 @@ def _handed(weight: Tensor) -> None:
     """What takes a gradient."""
 
 
-Call = Callable[[], object]
-Case = Callable[[int], tuple[float, int, Call]]
-"""From a length to the size of a kernel, how many there are, and a call that runs them."""
+Calls = Callable[[], object]
+"""Runs some kernels."""
+Case = Callable[["_Tensors", int], tuple[float, int, Calls]]
+"""From a length to the size of a kernel, how many there are, and what runs them."""
 
 
-def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[Work, list[Timing]]]:
-    def tensor(*shape: int, grad: bool = False) -> Tensor:
-        values = torch.full(shape, 1 / shape[-1], dtype=dtype, device=world.device)
+@dataclass(frozen=True)
+class _Tensors:
+    """Makes the tensors that are computed with."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+    def of(self, *shape: int, grad: bool = False) -> Tensor:
+        values = torch.full(shape, 1 / shape[-1], dtype=self.dtype, device=self.device)
         return values.requires_grad_(grad)
 
-    def contraction(n: int) -> tuple[float, int, Call]:
-        weights, gradient = [tensor(n, n, grad=True) for _ in range(ROW + 1)], tensor(n, n)
-        return (
-            2.0 * n**3,
-            3 * ROW,
-            lambda: torch.autograd.grad(reduce(torch.matmul, weights), weights, gradient),
-        )
 
-    def pointwise(n: int) -> tuple[float, int, Call]:
-        # Forward reads one tensor and writes one; backward reads two and writes one.
-        x, gradient = tensor(n, grad=True), tensor(n)
-
-        def call() -> object:
-            y = reduce(lambda y, _: y.relu(), range(ROW), x)
-            return torch.autograd.grad(y, x, gradient)
-
-        return 2.5 * n * x.element_size(), 2 * ROW, call
-
-    def reduction(n: int) -> tuple[float, int, Call]:
-        x = tensor(-(-n // 64), 64, grad=True)
-        moved = float((x.numel() + len(x)) * x.element_size())
-        return moved, ROW, lambda: [x.sum(dim=1) for _ in range(ROW)]
-
-    def function(n: int) -> tuple[float, int, Call]:
-        x = tensor(n)
-        return float(FUNCTIONS["gelu"].flops * n), ROW, lambda: [gelu(x) for _ in range(ROW)]
-
-    def update(n: int) -> tuple[float, int, Call]:
-        # As in a step: autograd hands each gradient over, and then the optimizer has its turn.
-        weights, gradients = [tensor(n, grad=True) for _ in range(ROW)], [tensor(n)] * ROW
-        optimizer = torch.optim.SGD(weights, lr=0.0)
-        for weight in weights:
-            weight.register_post_accumulate_grad_hook(_handed)
-
-        def call() -> object:
-            torch.autograd.backward(weights, gradients)
-            optimizer.step()
-            return optimizer.zero_grad()
-
-        return float(update_bytes(weights[0].element_size(), "sgd") * n), ROW, call
-
-    sides = [2**k for k in range(3, 14)]
-    lengths = [4**k for k in range(3, 14)]
-    cases: tuple[tuple[Work, Case, Sequence[int]], ...] = (
-        ("contraction", contraction, sides),
-        ("pointwise", pointwise, lengths),
-        ("reduction", reduction, lengths),
-        ("function", function, lengths),
-        ("update", update, lengths),
+def _contraction(tensors: _Tensors, n: int) -> tuple[float, int, Calls]:
+    weights = [tensors.of(n, n, grad=True) for _ in range(ROW + 1)]
+    gradient = tensors.of(n, n)
+    return (
+        2.0 * n**3,
+        3 * ROW,
+        lambda: torch.autograd.grad(reduce(torch.matmul, weights), weights, gradient),
     )
-    for kind, case, sizes in cases:
-        yield kind, list(_series(world, case, sizes))
 
 
-def _series(world: World, case: Case, lengths: Sequence[int]) -> Iterator[Timing]:
+def _pointwise(tensors: _Tensors, n: int) -> tuple[float, int, Calls]:
+    # Forward reads one tensor and writes one; backward reads two and writes one.
+    x, gradient = tensors.of(n, grad=True), tensors.of(n)
+
+    def call() -> object:
+        y = reduce(lambda y, _: y.relu(), range(ROW), x)
+        return torch.autograd.grad(y, x, gradient)
+
+    return 2.5 * n * x.element_size(), 2 * ROW, call
+
+
+def _reduction(tensors: _Tensors, n: int) -> tuple[float, int, Calls]:
+    x = tensors.of(-(-n // 64), 64, grad=True)
+    moved = float((x.numel() + len(x)) * x.element_size())
+    return moved, ROW, lambda: [x.sum(dim=1) for _ in range(ROW)]
+
+
+def _function(tensors: _Tensors, n: int) -> tuple[float, int, Calls]:
+    x = tensors.of(n)
+    return float(FUNCTIONS["gelu"].flops * n), ROW, lambda: [gelu(x) for _ in range(ROW)]
+
+
+def _update(tensors: _Tensors, n: int) -> tuple[float, int, Calls]:
+    # As in a step: autograd hands each gradient over, and then the optimizer has its turn.
+    weights, gradients = [tensors.of(n, grad=True) for _ in range(ROW)], [tensors.of(n)] * ROW
+    optimizer = torch.optim.SGD(weights, lr=0.0)
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(_handed)
+
+    def call() -> object:
+        torch.autograd.backward(weights, gradients)
+        optimizer.step()
+        return optimizer.zero_grad()
+
+    return float(update_bytes(weights[0].element_size(), "sgd") * n), ROW, call
+
+
+SIDES = [2**k for k in range(3, 14)]
+LENGTHS = [4**k for k in range(3, 14)]
+CASES: tuple[tuple[WorkKind, Case, Sequence[int]], ...] = (
+    ("contraction", _contraction, SIDES),
+    ("pointwise", _pointwise, LENGTHS),
+    ("reduction", _reduction, LENGTHS),
+    ("function", _function, LENGTHS),
+    ("update", _update, LENGTHS),
+)
+"""What is measured of each kind of work, and for which lengths."""
+
+
+def _operators(world: World, dtype: torch.dtype) -> Iterator[tuple[WorkKind, list[Timing]]]:
+    tensors = _Tensors(dtype, world.device)
+    for kind, case, lengths in CASES:
+        yield kind, list(_series(world, partial(case, tensors), lengths))
+
+
+def _series(
+    world: World, case: Callable[[int], tuple[float, int, Calls]], lengths: Sequence[int]
+) -> Iterator[Timing]:
     """The timings of a kind of operator up to a size that takes long; of two sizes at least, as the
     cost model draws a line through them."""
     for number, length in enumerate(lengths, 1):
@@ -203,7 +223,7 @@ def _link(world: World, inner: int, outer: int) -> Iterator[LinkTimings]:
         yield LinkTimings(of, max(parts, 2), tuple(timings))
 
 
-def _communication(world: World, group: Group, of: Pattern, count: int) -> tuple[int, Call]:
+def _communication(world: World, group: Group, of: Pattern, count: int) -> tuple[int, Calls]:
     """What sends so many numbers from a device in a step, with how often it does all."""
     if of == "message":
         return 1, _exchange(world, group, count)
@@ -225,7 +245,7 @@ def _nothing() -> None:
     """What a device does that takes no part."""
 
 
-def _exchange(world: World, group: Group, count: int) -> Call:
+def _exchange(world: World, group: Group, count: int) -> Calls:
     """Messages of so many numbers, both ways at the same time, between all pairs of a group: what
     waits for a peer is measured while that one has something to do as well."""
     pairs = list(zip(group[::2], group[1::2], strict=False))
@@ -241,7 +261,7 @@ def _exchange(world: World, group: Group, count: int) -> Call:
     return call
 
 
-def _samples(world: World, call: Call) -> list[float]:
+def _samples(world: World, call: Calls) -> list[float]:
     """Seconds of a call, several times; ranks begin together and call equally often."""
     for _ in range(2):
         call()
@@ -252,7 +272,7 @@ def _samples(world: World, call: Call) -> list[float]:
     return [_seconds(world, call, times) for _ in range(repeats)]
 
 
-def _seconds(world: World, call: Call, times: int) -> float:
+def _seconds(world: World, call: Calls, times: int) -> float:
     world.synchronize()
     begin = perf_counter()
     for _ in range(times):

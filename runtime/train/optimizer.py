@@ -1,4 +1,4 @@
-"""Updates of the weights' pieces that live on a rank, by torch's optimizers.
+"""Update the pieces of weights on a rank with torch's optimizers.
 
 All optimizers here treat elements one by one, so that each rank updates the pieces that it holds
 and keeps the optimizer's states for these alone; copies of a piece get equal gradients and stay

@@ -1,4 +1,4 @@
-"""Plain state dicts: whole tensors by the module's own names, in a file of ``torch.save``."""
+"""Read and write plain state dicts: whole tensors by the module's names."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 from pcg.errors import InputError, one_line
+from pcg.placement.region import as_slices
 from pcg.plan.naming import NamingFile
-from runtime.checkpoints.checkpoint import Kept
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.checkpoints.pieces import fill as fill_shards
 from runtime.checkpoints.shards import Shard
 from runtime.execute.running_statistics import RunningStatistics
 from runtime.program.program import Weight
-from runtime.world.messages import cut
 
 PREFIX = "model."
 """Of weights among the tensors of a checkpoint; the rest are the optimizer's."""
 
 
-def state_dict(kept: Kept) -> dict[str, Tensor]:
+def state_dict(kept: Checkpoint) -> dict[str, Tensor]:
     """The weights of a checkpoint under all names that they have in the module, on the CPU. A
     parameter with several names is one tensor."""
     tensors: dict[str, Tensor] = {}
@@ -73,12 +73,12 @@ def fill(
         if name is None:
             raise InputError(path, f"has no parameter {parameter.names[0]}")
         value = state[name].mT if parameter.transposed else state[name]
-        wanted = piece.leaf.type.shape if piece.leaf.type else ()
+        wanted = piece.leaf.shape
         if tuple(value.shape) != wanted:
-            found = list(state[name].shape)
+            given = list(state[name].shape)
             expected = list(wanted[::-1] if parameter.transposed else wanted)
-            raise InputError(path, f"{name}: expected shape {expected}, got {found}")
-        weights[piece.register].copy_(value[cut(piece.region)])
+            raise InputError(path, f"{name}: expected shape {expected}, got {given}")
+        weights[piece.register].copy_(value[as_slices(piece.region)])
 
 
 def read_state_dict(path: str) -> dict[str, Tensor]:
@@ -86,9 +86,9 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
     if not Path(path).is_file():
         raise InputError(path, "no such file (expected a state dict)")
     try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # whatever torch meets in a file that is no state dict
         raise InputError(path, one_line(f"not a state dict: {error}")) from error
-    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise InputError(path, "not a state dict, expected tensors by name")
-    return cast(dict[str, Tensor], found)
+    return cast(dict[str, Tensor], state)

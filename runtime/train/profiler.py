@@ -1,4 +1,4 @@
-"""What a rank did in a step, as torch's profiler saw it, for a timeline like the simulator's."""
+"""Record what a rank did in a step with torch's profiler, for a timeline."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _marks(events: Iterable[Any], *, gpu: bool) -> Iterator[Mark]:
     """Kernels of a GPU; on a CPU the outermost operators, and what this rank communicates, wherever
     that is called from."""
     phase = "forward"
-    for found in sorted(events, key=lambda e: e.time_range.start):
-        on_gpu, name = not str(found.device_type).endswith("CPU"), str(found.name)
+    for event in sorted(events, key=lambda e: e.time_range.start):
+        on_gpu, name = not str(event.device_type).endswith("CPU"), str(event.name)
         if name.startswith(PHASE):
             phase = name.removeprefix(PHASE)
             continue
@@ -43,12 +43,12 @@ def _marks(events: Iterable[Any], *, gpu: bool) -> Iterator[Mark]:
         if gpu != on_gpu or name.startswith("gloo:"):
             continue
         is_mark = name.startswith(MARK)
-        if not (on_gpu or is_mark or found.cpu_parent is None):
+        if not (on_gpu or is_mark or event.cpu_parent is None):
             continue
         if UPDATE in name:
             phase = "update"
         communicates = is_mark or "nccl" in name.lower()
-        begin, end = found.time_range.start, found.time_range.end
+        begin, end = event.time_range.start, event.time_range.end
         yield Mark(
             name.removeprefix(MARK).removeprefix("autograd::engine::evaluate_function: "),
             "step" if on_gpu else phase,

@@ -1,4 +1,4 @@
-"""The training loop of a rank: steps, checkpoints, and where it goes on from."""
+"""The training loop of a rank: steps, checkpoints, and where to resume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from pcg.errors import one_line
 from pcg.plan.plan import Plan
 from runtime.checkpoints import checkpoint
-from runtime.checkpoints.checkpoint import CheckpointError, Kept, Manifest, ScaleRecord
+from runtime.checkpoints.checkpoint import Checkpoint, CheckpointError, Manifest, ScaleRecord
 from runtime.checkpoints.keeping import Keeper
 from runtime.checkpoints.shards import Shard
 from runtime.execute.executor import Executor, StepResult, Update
@@ -22,14 +22,14 @@ from runtime.job.job import (
     Beginning,
     Begins,
     Checkpoints,
+    FinishedStep,
     Mark,
     NotFinite,
     Observer,
     Options,
-    Step,
 )
 from runtime.program.lower import Lowering
-from runtime.program.program import Program, Weight
+from runtime.program.program import Weight
 from runtime.train.initial import DRAWN, Initial
 from runtime.train.optimizer import Updater
 from runtime.train.plain import fill
@@ -57,7 +57,7 @@ class Training:
         """``initial``: the module's own values, where the executor has not drawn weights."""
         self._initial = initial
         self._lowering, self._options, self._world = lowering, options, world
-        self._program: Program = lowering.program(world.rank)
+        self._program = executor.program
         self._executor = executor
         self.timeline: tuple[tuple[Mark, ...], ...] = ()
         """What each rank did in the last step, where that was recorded."""
@@ -77,7 +77,9 @@ class Training:
         """What is not finite at the end, if anything."""
         return self._finite.now
 
-    def run(self, observe: Observer, begins: Begins = lambda beginning: None) -> tuple[Step, ...]:
+    def run(
+        self, observe: Observer, begins: Begins = lambda beginning: None
+    ) -> tuple[FinishedStep, ...]:
         """Train up to the step that was asked for; ``observe`` and ``begins`` are called on rank 0.
 
         Raises Stopped where a signal ended it sooner, and NotFinite where that was asked for.
@@ -124,9 +126,9 @@ class Training:
 
     def _kept(
         self, kept: Checkpoints, keeper: Keeper, requests: Requests, observe: Observer
-    ) -> tuple[Step, ...]:
+    ) -> tuple[FinishedStep, ...]:
         """Train with checkpoints."""
-        steps: list[Step] = []
+        steps: list[FinishedStep] = []
         for step in self._steps(observe, keeper):
             if self._world.stops:
                 self._stop(keeper, requests)
@@ -146,17 +148,13 @@ class Training:
         self._finite.note(gradients, self._updater.updates + 1)
         self._updater.update(gradients)
 
-    def _watch(self, number: int, loss: float, keeper: Keeper | None) -> None:
-        """Warn at the first step that is not finite, or end there."""
-        if self._finite.after(number, loss):
-            self._say(keeper)
-
     def _finish(self, keeper: Keeper | None) -> None:
-        """The same for the last gradients."""
+        """Learn of the last gradients."""
         if self._finite.finish():
             self._say(keeper)
 
     def _say(self, keeper: Keeper | None) -> None:
+        """Warn of what is not finite, or end the run where that was asked for."""
         if self._options.stops_not_finite:
             kept = ""
             if keeper is not None:
@@ -166,7 +164,7 @@ class Training:
         kept = "" if keeper is None else "; until that has changed no checkpoint is written"
         self._tell(f"warning: {self._finite.now}{kept}")
 
-    def _steps(self, observe: Observer, keeper: Keeper | None) -> Iterator[Step | None]:
+    def _steps(self, observe: Observer, keeper: Keeper | None) -> Iterator[FinishedStep | None]:
         """Every step as it ends; None for an update that is left out, after which the same
         batches are taken again."""
         left_out = 0
@@ -178,10 +176,11 @@ class Training:
                 left_out += 1
                 yield None
                 continue
-            step, left_out = Step(number + 1, loss, seconds, left_out), 0
+            step, left_out = FinishedStep(number + 1, loss, seconds, left_out), 0
             if self._world.rank == 0:
                 observe(step)
-            self._watch(step.number, loss, keeper)
+            if self._finite.after(step.number, loss):
+                self._say(keeper)
             yield step
 
     def _taken(self, updates: int) -> tuple[float, float]:
@@ -215,38 +214,38 @@ class Training:
 
     def _begin(self, keeper: Keeper, begins: Begins) -> None:
         """Go on from the newest checkpoint that is whole, where that is wanted."""
-        if (found := keeper.begin()) is not None:
-            self._go_on(found)
+        if (newest := keeper.begin()) is not None:
+            self._go_on(newest)
         else:
             self._draw()
         self._forget()
         if self._world.rank == 0:
-            begins(Beginning(self._updater.updates + 1, found is not None, keeper.run))
+            begins(Beginning(self._updater.updates + 1, newest is not None, keeper.run))
 
-    def _go_on(self, found: Kept) -> None:
-        self._check(found)
-        updates, batches = found.manifest.updates, found.manifest.batches
+    def _go_on(self, newest: Checkpoint) -> None:
+        self._check(newest)
+        updates, batches = newest.manifest.updates, newest.manifest.batches
         self._updater.restore(updates)
         if batches is None:
-            batches = updates * found.manifest.recipe.accumulate
+            batches = updates * newest.manifest.recipe.accumulate
         self._begun = updates, batches
-        if (scale := found.manifest.loss_scale) and self._executor.loss_scale:
+        if (scale := newest.manifest.loss_scale) and self._executor.loss_scale:
             self._executor.loss_scale.value = scale.value
             self._executor.loss_scale.good_steps = scale.good_steps
-        weights = (*self._shards(), *(self._older() if found.manifest.delayed else ()))
-        known = found.manifest.parameters
+        weights = (*self._shards(), *(self._older() if newest.manifest.delayed else ()))
+        known = newest.manifest.parameters
         running = dict(self._executor.running.shards())
         there = (shard for name, shard in running.items() if name in known)
-        checkpoint.load(self._world, found, (*weights, *there))
+        checkpoint.load(self._world, newest, (*weights, *there))
         if running and not running.keys() <= known.keys():
-            self._tell(f"{found.path}: has no running statistics, they begin anew")
-        if not found.manifest.delayed:
+            self._tell(f"{newest.path}: has no running statistics, they begin anew")
+        if not newest.manifest.delayed:
             self._renew_older()
-        self._tell(f"{found.path}: going on with step {updates + 1}")
+        self._tell(f"{newest.path}: going on with step {updates + 1}")
 
-    def _check(self, found: Kept) -> None:
+    def _check(self, given: Checkpoint) -> None:
         """Refuse a checkpoint of something else; tell of what the run does otherwise."""
-        manifest, where = found.manifest, str(found.path)
+        manifest, where = given.manifest, str(given.path)
         for problem in self._world.gather(self._problem(manifest)):
             if problem:
                 raise AgreedError(where, problem)
@@ -357,10 +356,9 @@ class Training:
 
     def _shard(self, key: str, weight: Weight, tensor: Tensor) -> Shard:
         parameter = self._lowering.plan.naming.parameter(weight.leaf.name)
-        assert weight.leaf.type is not None, "a graph that runs has types"
         shard = Shard(
             key.format(parameter.names[0]),
-            weight.leaf.type.shape,
+            weight.leaf.shape,
             tuple(start for start, _ in weight.region),
             tensor,
             self._writes(weight),

@@ -1,4 +1,4 @@
-"""One rank's training run: lowers its program, steps, and on rank 0 checks and reports."""
+"""Run the training of one rank; rank 0 checks and reports."""
 
 from __future__ import annotations
 
@@ -17,8 +17,16 @@ from pcg.plan.plan import Plan
 from runtime.execute.executor import Executor
 from runtime.execute.precision import precision
 from runtime.inputs.dataset import make_source
-from runtime.inputs.seeded import Source, initial_weight
-from runtime.job.job import AgreedError, Beginning, Begins, Observer, Options, Report, Step
+from runtime.inputs.seeded import InputSource, initial_weight
+from runtime.job.job import (
+    AgreedError,
+    Beginning,
+    Begins,
+    FinishedStep,
+    Observer,
+    Options,
+    RunReport,
+)
 from runtime.program.lower import Lowering
 from runtime.train.check import Outcome, compare, train_alone
 from runtime.train.initial import Initial, with_constants
@@ -31,20 +39,19 @@ def _ignore(_: Beginning) -> None:
 
 
 def train(
-    plan: Plan,
+    lowering: Lowering,
     options: Options,
     timeout: float,
     observe: Observer,
-    where: str = "plan",
     begins: Begins = _ignore,
-) -> Report | None:
+) -> RunReport | None:
     """Train by a plan as one of the ranks that torchrun started, or alone for one device.
 
     ``timeout``: seconds that a communication may take. ``observe`` is called on rank 0, which
     alone gets a report. Raises InputError when there are not as many ranks as the plan has devices.
     """
+    plan, where = lowering.plan, lowering.where
     check_ranks(plan, where)
-    lowering = Lowering(plan, where)
     share_cores()
     with open_world(plan.machine.kind, timeout) as world, _memory(world, where), _compiler():
         return run_plan(lowering, options, world, observe, begins)
@@ -92,7 +99,7 @@ class Prepared:
 
     executor: Executor
     training: Training
-    source: Source
+    source: InputSource
     first: Mapping[str, Tensor] | None
 
 
@@ -126,14 +133,14 @@ def run_plan(
     world: World,
     observe: Observer,
     begins: Begins = _ignore,
-) -> Report | None:
-    """The same among ranks that are already connected."""
+) -> RunReport | None:
+    """Train as one of ranks that are connected already."""
     made = prepare(lowering, options, world)
     plan, seed, recipe = lowering.plan, options.seed, options.recipe
     executor, training = made.executor, made.training
     with _naming_rank(world):
         steps = training.run(observe, begins)
-    report = Report(
+    report = RunReport(
         steps,
         batches=recipe.accumulate,
         timeline=training.timeline,
@@ -151,8 +158,8 @@ def run_plan(
     # A run that was resumed has the last steps' losses only, and without steps no outputs.
     losses = expected.losses[options.steps - len(steps) :]
     expected = replace(expected, losses=losses, outputs=expected.outputs if steps else ())
-    found = compare(expected, _with_unused(outcome, plan, seed, made.first))
-    return replace(report, comparisons=found)
+    comparisons = compare(expected, _with_unused(outcome, plan, seed, made.first))
+    return replace(report, comparisons=comparisons)
 
 
 @contextmanager
@@ -170,17 +177,19 @@ def _naming_rank(world: World) -> Generator[None]:
         raise InputError(where, error.problem) from error
 
 
-def _collect(lowering: Lowering, executor: Executor, rank: int, steps: tuple[Step, ...]) -> Outcome:
+def _collect(
+    lowering: Lowering, executor: Executor, rank: int, steps: tuple[FinishedStep, ...]
+) -> Outcome:
     """Bring all outputs, where there were steps, and weights to rank 0, whole, every copy. Other
     ranks get no tensors."""
 
     def copies(slot: Slot, *, weight: bool = False) -> tuple[Tensor, ...]:
-        found: list[Tensor] = []
+        wholes: list[Tensor] = []
         for copy in range(max(map(len, slot.layout.holders.values()))):
             exchange = lowering.collect(slot, copy, rank)
             whole = executor.collect(exchange, slot.layout.type.shape, weight=weight)
-            found += [] if whole is None else [whole]
-        return tuple(found)
+            wholes += [] if whole is None else [whole]
+        return tuple(wholes)
 
     outputs = tuple(copies(slot) for slot in lowering.schedule.outputs if steps)
     homes = sorted(lowering.schedule.homes, key=_name)

@@ -1,4 +1,4 @@
-"""Which rank is to blame where communication fails: the one that is silent, left or is elsewhere.
+"""Find the rank to blame when communication fails: one that is silent, has left or hangs.
 
 A rank that waits for another one that hangs is its victim, and so is who waits for the victim; gloo
 tells each of them of its neighbour only. So every rank has a thread that says twice a second, in
@@ -26,11 +26,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from threading import Event, Thread
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pcg.errors import one_line
 from runtime.world.orphans import ORPHANED
 from runtime.world.processes import Process, this_process
+
+if TYPE_CHECKING:
+    from runtime.world.store import Store
 
 BEAT = 0.5
 """Seconds from one sign of life to the next."""
@@ -49,18 +52,6 @@ class Doing(Protocol):
     doing: str
     waits: bool
     since: float
-
-
-class Store(Protocol):
-    """The part of torch's stores that is used here."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-
-    def get(self, key: str, /) -> bytes: ...
-
-    def check(self, keys: list[str], /) -> bool: ...
-
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -208,8 +199,8 @@ def _last(beat: Beat | None) -> str:
     return f"{step}, {beat.doing} for {beat.seconds:.0f} s"
 
 
-def _each(found: Any) -> str:
-    texts = list(found)
+def _each(reasons: Any) -> str:
+    texts = list(reasons)
     more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
     return ", ".join(texts[:3]) + more
 

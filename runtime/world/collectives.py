@@ -1,4 +1,4 @@
-"""Communication between the ranks of a run: torch.distributed, or nothing where there is one."""
+"""Communicate between the ranks of a run through torch.distributed, if there are several."""
 
 from __future__ import annotations
 
@@ -9,30 +9,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from pcg.errors import InputError, UnityError
-from runtime.program.program import Group
+from pcg.machine import DeviceKind
+from runtime.program.program import Group, PassName
 from runtime.world.blame import Pulse
 from runtime.world.error_names import words
 from runtime.world.loopback import stay_on_this_computer
-from runtime.world.network import Handle, Network, Work
+from runtime.world.network import FlatName, Handle, Network, Work
 from runtime.world.orphans import end_undisturbed
 from runtime.world.rendezvous import own_store, pulse_store
 from runtime.world.status import TRY_AGAIN
 
-Kind = Literal["cpu", "gpu"]
 T = TypeVar("T")
 MARK = "unity: "
 """What names of communication begin with in a profile."""
 PHASE = "unity phase: "
 """What marks in a profile begin with that a pass begins, forward or backward."""
-Channel = Literal["forward", "backward"]
-"""Messages between two ranks keep their order within a channel."""
 
 CHANNELS = ("forward", "backward", "total")
 """What has a group of all ranks to itself, so that none of it waits for another: messages one way
@@ -115,7 +113,7 @@ class World:
                     self._channels[channel] = self.network.group(everyone)
 
     def apart(self) -> World:
-        """The same ranks, which a thread of each of them can talk in. All have to call together."""
+        """A world of the same ranks for a second thread of each. All have to call together."""
         if self.size == 1:
             return World()
         with self.reporting("creating the group of checkpoints"):
@@ -139,36 +137,26 @@ class World:
 
     def all_gather(self, values: Tensor, group: Group) -> Tensor:
         """The members' flat tensors, all of one length, one after the other."""
-        found = values.new_empty(len(group) * len(values))
-        with self.reporting(f"all_gather over {group}"):
-            own, members = values.contiguous(), self._groups[group]
-            self.network.collective("all_gather", found, own, members)
-        return found
+        gathered = values.new_empty(len(group) * len(values))
+        return self._collective("all_gather", gathered, values, group)
 
     def reduce_scatter(self, values: Tensor, group: Group) -> Tensor:
         """This rank's part of the sum of the members' flat tensors, cut in as many as there are
         members."""
-        found = values.new_empty(len(values) // len(group))
-        with self.reporting(f"reduce_scatter over {group}"):
-            own, members = values.contiguous(), self._groups[group]
-            self.network.collective("reduce_scatter", found, own, members)
-        return found
+        part = values.new_empty(len(values) // len(group))
+        return self._collective("reduce_scatter", part, values, group)
 
     def all_to_all(self, values: Tensor, group: Group) -> Tensor:
         """Of flat tensors that are cut in as many parts as there are members, the part that each
         member has for this rank, one after the other."""
-        found = torch.empty_like(values)
-        with self.reporting(f"all_to_all over {group}"):
-            own, members = values.contiguous(), self._groups[group]
-            self.network.collective("all_to_all", found, own, members)
-        return found
+        return self._collective("all_to_all", torch.empty_like(values), values, group)
 
     def exchange(
         self,
         outgoing: Mapping[int, Tensor],
         incoming: Mapping[int, int],
         dtype: torch.dtype,
-        channel: Channel = "forward",
+        channel: PassName = "forward",
     ) -> dict[int, Tensor]:
         """Send a flat tensor to some ranks and receive flat tensors of given lengths from some.
 
@@ -200,8 +188,8 @@ class World:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def begin(self, phase: Channel) -> None:
-        """Let torch's profiler know that a way begins, if it wants to."""
+    def begin(self, phase: PassName) -> None:
+        """Mark the beginning of a pass for torch's profiler, while it records."""
         if self.marks:
             with torch.profiler.record_function(f"{PHASE}{phase}"):
                 pass
@@ -233,10 +221,10 @@ class World:
 
         def total() -> float:
             self._wait(work, what)
-            found, asked, alarm = numbers.tolist()
+            summed, asked, alarm = numbers.tolist()
             self.stops |= asked > 0
             self.alarmed |= alarm > 0
-            return found
+            return summed
 
         return total
 
@@ -267,6 +255,11 @@ class World:
         yield
         (self.doing, self.waits), self.since = before, monotonic()
 
+    def _collective(self, name: FlatName, result: Tensor, values: Tensor, group: Group) -> Tensor:
+        with self.reporting(f"{name} over {group}"):
+            self.network.collective(name, result, values.contiguous(), self._groups[group])
+        return result
+
     def _settle(self, messages: Iterable[_Sent]) -> None:
         for message in messages:
             for work in message.works:
@@ -280,7 +273,7 @@ class World:
 
 @contextmanager
 def _marked(where: str, what: str) -> Generator[None]:
-    """The same, for the profiler to see."""
+    """Mark a communication for the profiler, and name it where it fails."""
     with torch.profiler.record_function(f"{MARK}{what}"), _reported(where, what):
         yield
 
@@ -323,7 +316,7 @@ def _done() -> None:
 
 
 @contextmanager
-def open_world(kind: Kind, timeout: float) -> Generator[World]:
+def open_world(kind: DeviceKind, timeout: float) -> Generator[World]:
     """Join the ranks that torchrun started; without it, a world of one.
 
     ``timeout`` in seconds holds for each communication. Raises InputError for a missing GPU.
@@ -374,7 +367,7 @@ def _blaming(world: World, store: Any) -> Generator[None]:
     pulse.leave()
 
 
-def _device(kind: Kind) -> torch.device:
+def _device(kind: DeviceKind) -> torch.device:
     if kind == "cpu":
         return torch.device("cpu")
     local, present = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()

@@ -1,4 +1,4 @@
-"""What an error is called in a line for the user."""
+"""Describe an error in a line for the user."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pcg.errors import UnityError
 def words(error: BaseException) -> str:
     """What has happened; of the system's errors in its words, for torch's writer tells of a full
     disk as of a file whose end is not where it was expected."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, OSError) and found.strerror:
-            where = f": {found.filename}" if found.filename else ""
-            return f"{found.strerror}{where}"
-        found = found.__cause__ or found.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            where = f": {cause.filename}" if cause.filename else ""
+            return f"{cause.strerror}{where}"
+        cause = cause.__cause__ or cause.__context__
     if isinstance(error, MemoryError):
         return "no memory is left"
     if isinstance(error, UnityError):

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: it finishes its step, writes a checkpoint, and ends."""
+"""Handle signals that ask a run to stop: finish the step, write a checkpoint, end."""
 
 from __future__ import annotations
 
@@ -8,21 +8,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-from pcg.errors import UnityError
 from runtime.world.collectives import CommunicationError, World
 from runtime.world.orphans import STOPS, end_undisturbed
+from runtime.world.status import STOPPED, Ended
 
 
-class Stopped(UnityError):
+class Stopped(Ended):
     """A run that was told to stop and did. ``exit_status`` is that of shells: 128 + signal."""
-
-    def __init__(self, message: str, exit_status: int) -> None:
-        super().__init__(message, exit_status)
-        self.message = message
-        self.exit_status = exit_status
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class Requests:
@@ -41,7 +33,7 @@ class Requests:
     def stopped(self, what: str) -> Stopped:
         """The error that ends the run; where other ranks were asked, as if by SIGTERM."""
         by = self.received or signal.SIGTERM
-        return Stopped(f"stopped by {by.name} {what}", 128 + by)
+        return Stopped(f"stopped by {by.name} {what}", STOPPED + by)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Starting one process a device on this computer, through torchrun's own machinery.
+"""Start one process a device on this computer with torchrun's machinery, and report failures.
 
 A worker that fails leaves a note of its error, all others are stopped, and the first cause is
 raised in the parent: a user error as itself, anything else with the worker's traceback.
@@ -28,30 +28,18 @@ from uuid import uuid4
 
 from pcg.errors import InputError, UnityError, one_line
 from runtime.world.blame import ENDED
-from runtime.world.orphans import end_with_parent
-from runtime.world.status import STOPPED, TRY_AGAIN, UNUSABLE
+from runtime.world.orphans import STOPS, end_with_parent
+from runtime.world.processes import RUN
+from runtime.world.status import STOPPED, TRY_AGAIN, Ended
 
 T = TypeVar("T")
 
 LEAVE = 3.0
 """Seconds until a worker has to have ended after another has failed."""
-FORKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that may reach all processes of a terminal or a job, and are for workers alone to heed:
-the server that forks them has to outlive them, else their ends go unseen."""
-RUN = "UNITY_RUN"
-"""The variable of a worker's environment that has the identity of its run."""
 
 
-class WorkerError(UnityError):
+class WorkerError(Ended):
     """A user error that a worker met, or its sudden end."""
-
-    def __init__(self, message: str, exit_status: int = UNUSABLE) -> None:
-        super().__init__(message, exit_status)
-        self.message = message
-        self.exit_status = exit_status
-
-    def __str__(self) -> str:
-        return self.message
 
 
 @dataclass(frozen=True)
@@ -105,7 +93,7 @@ def launch(
     or for one that was killed, and RuntimeError with the worker's traceback for any other failure.
     """
     run = uuid4().hex
-    heeds = frozenset(s for s in FORKED if signal.getsignal(s) is not signal.SIG_IGN)
+    heeds = frozenset(s for s in STOPS if signal.getsignal(s) is not signal.SIG_IGN)
     start_server()
     with _ended_by(heeds):
         for left in range(restarts, -1, -1):
@@ -188,13 +176,14 @@ def start_server() -> None:
     would copy torchrun's threads.)
     """
     multiprocessing.set_forkserver_preload(["runtime.world.preload"])
-    # The server inherits that they wait, and so do its workers until they heed them: it ends when
-    # we do, and quietly. So does what tracks resources, which is first because to start it
-    # unblocks all but this one.
+    # These signals may reach all processes of a terminal or a job. The server has to outlive its
+    # workers, else their ends go unseen: it inherits that signals wait, and so do its workers until
+    # they heed them. It ends when we do, and quietly. So does what tracks resources, which is first
+    # because to start it unblocks all but this one.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, FORKED)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -246,9 +235,9 @@ def _silence() -> None:
 
 def _enter(function: Callable[..., T], arguments: tuple[Any, ...], start: _Start) -> T:
     """A worker's life."""
-    for sign in set(FORKED) - start.heeds:
+    for sign in set(STOPS) - start.heeds:
         signal.signal(sign, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORKED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     os.environ[RUN] = start.run
     if (parent := multiprocessing.parent_process()) is not None:
         end_with_parent(parent.join, start.grace, (start.folder, start.sockets))

@@ -1,4 +1,4 @@
-"""Ranks of one computer meet on its loopback device, and nothing of theirs listens elsewhere.
+"""Let the ranks of one computer meet on its loopback device, and listen nowhere else.
 
 torchrun's own rendezvous opens ports on all interfaces, and unpickles what it finds in its store.
 On one computer there is nobody else to meet: so the store listens on a socket that is opened here,
@@ -10,11 +10,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -23,15 +21,11 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-# Both are documented as torch.distributed's, whose typing leaves them out.
-_TCP_STORE: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
-_PREFIX_STORE: Any = dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+from runtime.world.store import LIMIT, PREFIX_STORE, TCP_STORE
 
 BACKEND = "unity-loopback"
 ADDRESS = "127.0.0.1"
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-_LIMIT = timedelta(seconds=60)
-"""For an answer of the store."""
 
 
 def loopback_store() -> Any:
@@ -39,11 +33,11 @@ def loopback_store() -> Any:
     listening = socket.create_server((ADDRESS, 0))
     port = listening.getsockname()[1]
     # The store owns the socket from here on.
-    return _TCP_STORE(
+    return TCP_STORE(
         ADDRESS,
         port,
         is_master=True,
-        timeout=_LIMIT,
+        timeout=LIMIT,
         wait_for_workers=False,
         master_listen_fd=listening.detach(),
     )
@@ -76,7 +70,7 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         # Torchrun's own entries of a start must not be taken for those of the one before.
-        store = _PREFIX_STORE(f"{self._run_id}/{uuid4().hex}", self._store)
+        store = PREFIX_STORE(f"{self._run_id}/{uuid4().hex}", self._store)
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(ADDRESS, self._store.port))
 
     def is_closed(self) -> bool:
@@ -101,5 +95,6 @@ def _create(parameters: RendezvousParameters) -> RendezvousHandler:
 
 def register() -> str:
     """Make it known to torchrun's machinery, and return its name there."""
+    # The same function each time, which torch takes for one registration.
     rendezvous_handler_registry.register(BACKEND, _create)
     return BACKEND

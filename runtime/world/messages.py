@@ -1,14 +1,13 @@
-"""Communication carried out: regions cut, sent, kept, received and added up."""
+"""Carry out a communication instruction: cut regions, send, receive and add them up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
 
 import torch
 from torch import Tensor
 
-from pcg.placement.transfer import Region
+from pcg.placement.region import Region, as_slices, elements, extent, whole_region
 from runtime.program.program import (
     AllGather,
     AllReduce,
@@ -16,9 +15,11 @@ from runtime.program.program import (
     Communication,
     Exchange,
     Part,
+    PassName,
     ReduceScatter,
+    is_local,
 )
-from runtime.world.collectives import Channel, World
+from runtime.world.collectives import World
 
 
 def communicate(
@@ -27,7 +28,7 @@ def communicate(
     source: Tensor | None,
     shape: tuple[int, ...] | None,
     dtype: torch.dtype,
-    channel: Channel = "forward",
+    channel: PassName = "forward",
 ) -> Tensor | None:
     """This rank's piece of an instruction's target, of ``shape``; None where it holds none."""
     if isinstance(instruction, Exchange):
@@ -42,8 +43,8 @@ def communicate(
         case ReduceScatter(group=group, places=places):
             return world.reduce_scatter(_chunks(source, places), group).view(shape)
         case AllToAll(group=group, sends=sends, receives=receives):
-            found = world.all_to_all(_chunks(source, sends), group)
-            return _placed(found, receives, shape)
+            received = world.all_to_all(_chunks(source, sends), group)
+            return _placed(received, receives, shape)
 
 
 def run_exchange(
@@ -52,10 +53,10 @@ def run_exchange(
     source: Tensor | None,
     shape: tuple[int, ...] | None,
     dtype: torch.dtype,
-    channel: Channel = "forward",
+    channel: PassName = "forward",
 ) -> Tensor | None:
-    """The same for messages; one that is local can be differentiated."""
-    if exchange.is_local:
+    """This rank's piece of the target of messages. A local exchange can be differentiated."""
+    if is_local(exchange):
         return None if shape is None else _local(world, exchange, source, shape, dtype)
     sent, lengths = _packed(exchange.sends, source), _lengths(exchange.receives)
     received = world.exchange(sent, lengths, dtype, channel)
@@ -63,7 +64,7 @@ def run_exchange(
         return None
     if len(exchange.receives) == 1 and not exchange.kept:
         (part,) = exchange.receives
-        if _extent(part.region) == shape:
+        if extent(part.region) == shape:
             return received[part.peer].view(shape)
     target = _local(world, exchange, source, shape, dtype)
     _unpack(exchange.receives, received, target)
@@ -78,20 +79,15 @@ def _local(
     dtype: torch.dtype,
 ) -> Tensor:
     """What a rank keeps: a view where that is all there is."""
-    if exchange.is_local and len(exchange.kept) == 1 and source is not None:
+    if is_local(exchange) and len(exchange.kept) == 1 and source is not None:
         (kept,) = exchange.kept
-        if _extent(kept.target) == shape:
-            return source[cut(kept.source)]
+        if extent(kept.target) == shape:
+            return source[as_slices(kept.source)]
     target = torch.zeros(shape, dtype=dtype, device=world.device)
     for kept in exchange.kept:
         assert source is not None, "only a rank with a source keeps some of it"
-        target[cut(kept.target)] += source[cut(kept.source)]
+        target[as_slices(kept.target)] += source[as_slices(kept.source)]
     return target
-
-
-def cut(region: Region) -> tuple[slice, ...]:
-    """A region as what an array is indexed with."""
-    return tuple(slice(start, stop) for start, stop in region)
 
 
 def _packed(sends: Iterable[Part], source: Tensor | None) -> dict[int, Tensor]:
@@ -102,14 +98,14 @@ def _packed(sends: Iterable[Part], source: Tensor | None) -> dict[int, Tensor]:
     pieces: dict[int, list[Tensor]] = {}
     for part in sends:
         assert source is not None, "only a rank with a source sends"
-        pieces.setdefault(part.peer, []).append(_flat(source[cut(part.region)]))
+        pieces.setdefault(part.peer, []).append(_flat(source[as_slices(part.region)]))
     return {peer: _joined(flat) for peer, flat in pieces.items()}
 
 
 def _lengths(receives: Iterable[Part]) -> dict[int, int]:
     lengths: dict[int, int] = {}
     for part in receives:
-        lengths[part.peer] = lengths.get(part.peer, 0) + _elements(part.region)
+        lengths[part.peer] = lengths.get(part.peer, 0) + elements(part.region)
     return lengths
 
 
@@ -117,8 +113,8 @@ def _unpack(receives: Iterable[Part], flat: dict[int, Tensor], target: Tensor) -
     used = dict.fromkeys(flat, 0)
     for part in receives:
         begin = used[part.peer]
-        used[part.peer] = end = begin + _elements(part.region)
-        place = target[cut(part.region)]
+        used[part.peer] = end = begin + elements(part.region)
+        place = target[as_slices(part.region)]
         place += flat[part.peer][begin:end].view(place.shape)
 
 
@@ -127,7 +123,7 @@ def _chunks(source: Tensor, regions: Iterable[Region]) -> Tensor:
     regions = tuple(regions)
     if _are_rows(regions, tuple(source.shape)):
         return _flat(source)
-    return _joined([_flat(source[cut(region)]) for region in regions])
+    return _joined([_flat(source[as_slices(region)]) for region in regions])
 
 
 def _placed(flat: Tensor, places: tuple[Region, ...], shape: tuple[int, ...]) -> Tensor:
@@ -136,13 +132,13 @@ def _placed(flat: Tensor, places: tuple[Region, ...], shape: tuple[int, ...]) ->
         return flat.view(shape)
     target = flat.new_empty(shape)
     for place, chunk in zip(places, flat.chunk(len(places)), strict=True):
-        target[cut(place)] = chunk.view(_extent(place))
+        target[as_slices(place)] = chunk.view(extent(place))
     return target
 
 
 def _are_rows(regions: tuple[Region, ...], shape: tuple[int, ...]) -> bool:
     """Whether regions are blocks of whole rows, in order, so that they lie one after the other."""
-    rest = tuple((0, size) for size in shape[1:])
+    rest = whole_region(shape[1:])
     at = 0
     for region in regions:
         if not region or region[1:] != rest or region[0][0] != at:
@@ -157,11 +153,3 @@ def _flat(values: Tensor) -> Tensor:
 
 def _joined(flat: list[Tensor]) -> Tensor:
     return flat[0] if len(flat) == 1 else torch.cat(flat)
-
-
-def _extent(region: Region) -> tuple[int, ...]:
-    return tuple(stop - start for start, stop in region)
-
-
-def _elements(region: Region) -> int:
-    return prod(_extent(region))

@@ -1,4 +1,4 @@
-"""What a run asks of torch.distributed, and how that is done."""
+"""Call torch.distributed for groups, collectives and messages."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Network:
         return made if isinstance(made, dist.ProcessGroup) else None
 
     def apart(self, size: int) -> Network:
-        """The same ranks in a group of their own, on the CPU, for a thread beside this one. All
+        """A network of the same ranks with a group of its own, on the CPU, for a second thread. All
         ranks have to call together."""
         made = Network(self._timeout)
         made.everyone = dist.new_group(list(range(size)), timeout=self._timeout, backend="gloo")
@@ -77,9 +77,9 @@ class Network:
         """Begin to replace a tensor by the sum of the members'."""
         return dist.all_reduce(values, group=group, async_op=True)
 
-    def collective(self, name: FlatName, found: Tensor, own: Tensor, group: Handle) -> None:
+    def collective(self, name: FlatName, result: Tensor, own: Tensor, group: Handle) -> None:
         """A collective on flat tensors, from ``own`` to ``found``."""
-        COLLECTIVES[name](found, own, group)
+        COLLECTIVES[name](result, own, group)
 
     def messages(
         self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor], group: Handle
@@ -93,6 +93,6 @@ class Network:
 
     def notes(self, value: Any, size: int) -> list[Any]:
         """Every rank's value, which has to be one that can be pickled."""
-        found: list[Any] = [None] * size
-        dist.all_gather_object(found, value, group=self.everyone)
-        return found
+        values: list[Any] = [None] * size
+        dist.all_gather_object(values, value, group=self.everyone)
+        return values

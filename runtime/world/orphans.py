@@ -1,4 +1,4 @@
-"""Processes whose parent was killed: they end as if they were told to, and within bounds."""
+"""End a process whose parent was killed as if it were told to, within bounded time."""
 
 from __future__ import annotations
 

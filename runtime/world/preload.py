@@ -1,4 +1,4 @@
-"""Imported by the server that forks workers, and by nothing else: what all of them need."""
+"""Import what every worker needs, once, in the server that forks workers."""
 
 from __future__ import annotations
 

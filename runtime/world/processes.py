@@ -1,4 +1,4 @@
-"""Processes as another one can tell them apart: a number alone is given again after a while."""
+"""Identify processes across computers and time, as process numbers are reused."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+
+RUN = "UNITY_RUN"
+"""The variable of a process's environment that has the identity of its run."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where the ranks of one start of a run find each other.
+"""Agree on a name under which the ranks of one start of a run find each other.
 
 torchrun keeps one store for all starts of its workers. What ranks of an earlier start left there,
 their addresses above all, must not be taken for that of their successors, and no number of a start
@@ -11,30 +11,14 @@ import json
 import os
 import time
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
-import torch.distributed as dist
+from runtime.world.processes import RUN
+from runtime.world.store import LIMIT, PREFIX_STORE, TCP_STORE, Store
 
-# Both are documented as torch.distributed's, whose typing leaves them out.
-_TCP_STORE: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
-_PREFIX_STORE: Any = dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 _POLL = 0.01
 """Seconds between looks at the store."""
-_LIMIT = timedelta(seconds=60)
-"""For an answer of the store, which is there already."""
-
-
-class Store(Protocol):
-    """The part of torch's stores that is used here."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-
-    def get(self, key: str, /) -> bytes: ...
-
-    def check(self, keys: list[str], /) -> bool: ...
-
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes: ...
 
 
 def own_store(rank: int, size: int, timeout: timedelta) -> Any:
@@ -46,14 +30,14 @@ def own_store(rank: int, size: int, timeout: timedelta) -> Any:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     store = _agent_store(timeout)
-    return _PREFIX_STORE(agree(store, rank, size, timeout), store)
+    return PREFIX_STORE(agree(store, rank, size, timeout), store)
 
 
 def pulse_store(store: Any, timeout: timedelta) -> Any:
     """The store in which ranks say that they live, by a connection of its own; ``store``: what
     ``own_store`` gave. Raises RuntimeError where it cannot be reached."""
     own = _agent_store(timeout) if store is None else store.clone()
-    return _PREFIX_STORE("pulse", own)
+    return PREFIX_STORE("pulse", own)
 
 
 def identity() -> str:
@@ -63,11 +47,11 @@ def identity() -> str:
     may be that of another one, and its count of restarts differs from node to node. Where each
     start has its own store, or none, it counts as a run of its own.
     """
-    if (given := os.environ.get("UNITY_RUN")) is not None:  # of our own launcher
+    if (given := os.environ.get(RUN)) is not None:  # of our own launcher
         return given
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return uuid4().hex
-    return kept_identity(_agent_store(_LIMIT), os.environ.get("TORCHELASTIC_RUN_ID", ""))
+    return kept_identity(_agent_store(LIMIT), os.environ.get("TORCHELASTIC_RUN_ID", ""))
 
 
 def kept_identity(store: Store, run_id: str) -> str:
@@ -77,7 +61,7 @@ def kept_identity(store: Store, run_id: str) -> str:
 
 def _agent_store(timeout: timedelta) -> Any:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return _TCP_STORE(address, port, is_master=False, timeout=timeout)
+    return TCP_STORE(address, port, is_master=False, timeout=timeout)
 
 
 def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
@@ -92,11 +76,12 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
     store.set(f"unity/nonce/{rank}", nonce)
     proposed: list[str] = []
     while time.monotonic() < end:
-        if rank == 0 and (found := _nonces(store, size)) and found != proposed:
-            proposed = found
-            store.set("unity/proposal", json.dumps([uuid4().hex, found]))
+        if rank == 0 and (nonces := _nonces(store, size)) and nonces != proposed:
+            proposed = nonces
+            store.set("unity/proposal", json.dumps([uuid4().hex, nonces]))
         name = _accepted(store, rank, nonce)
-        if name is not None and rank == 0 and _all_accept(store, name, size):
+        accepted = (_get(store, f"unity/accepted/{other}") for other in range(size))
+        if name is not None and rank == 0 and all(known == name for known in accepted):
             store.set("unity/go", name)
         if name is not None and _get(store, "unity/go") == name:
             return name
@@ -108,8 +93,8 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
 
 
 def _nonces(store: Store, size: int) -> list[str] | None:
-    found = [_get(store, f"unity/nonce/{rank}") for rank in range(size)]
-    return [nonce for nonce in found if nonce] if all(found) else None
+    nonces = [_get(store, f"unity/nonce/{rank}") for rank in range(size)]
+    return [nonce for nonce in nonces if nonce] if all(nonces) else None
 
 
 def _accepted(store: Store, rank: int, nonce: str) -> str | None:
@@ -122,10 +107,6 @@ def _accepted(store: Store, rank: int, nonce: str) -> str | None:
         return None
     store.set(f"unity/accepted/{rank}", name)
     return str(name)
-
-
-def _all_accept(store: Store, name: str, size: int) -> bool:
-    return all(_get(store, f"unity/accepted/{rank}") == name for rank in range(size))
 
 
 def _get(store: Store, key: str) -> str | None:

@@ -15,12 +15,27 @@ whatever its processes end with, and starts them again for any status but 0.
 
 from __future__ import annotations
 
+from pcg.errors import UnityError
+
 NEGATIVE = 1
 UNUSABLE = 2
 NOT_FINITE = 3
 TRY_AGAIN = 75
 STOPPED = 128
 """Statuses above are of what a signal has stopped, which is the rest."""
+
+
+class Ended(UnityError):
+    """A process that ends with a status of its own."""
+
+    def __init__(self, message: str, exit_status: int = UNUSABLE) -> None:
+        super().__init__(message, exit_status)
+        self.message = message
+        self.exit_status = exit_status
+
+    def __str__(self) -> str:
+        return self.message
+
 
 HELP = (
     "Exit status: 0 done; 1 a check failed; 2 unusable input; 3 loss, gradients or weights are not"

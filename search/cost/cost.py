@@ -25,7 +25,7 @@ from pcg.placement.schedule import Reshard, Schedule
 from pcg.placement.transfer import Groups, Transfer
 from pcg.placement.view import MachineView
 from pcg.plan.training import Optimizer, update_bytes
-from pcg.readings.kind import Work, kind_of
+from pcg.readings.kind import WorkKind, kind_of
 from pcg.readings.work import work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
@@ -128,7 +128,7 @@ class CostModel:
         return float(forward), float(backward + slope)
 
     def kernel_seconds(
-        self, kind: Work, device: Device, flops: ArrayLike, moved: ArrayLike, kernels: int
+        self, kind: WorkKind, device: Device, flops: ArrayLike, moved: ArrayLike, kernels: int
     ) -> NDArray[np.float64]:
         """Seconds in which a device does so many operations, and reads and writes so many bytes, in
         so many kernels of equal size. ``flops`` and ``moved``: arrays of one shape, or numbers."""
@@ -169,7 +169,7 @@ class CostModel:
                 more += (count - 1) * float(max(each))
         return more
 
-    def _streamed(self, device: int, moved: int, work: Work = "pointwise") -> float:
+    def _streamed(self, device: int, moved: int, work: WorkKind = "pointwise") -> float:
         """Seconds in which a device reads and writes so many bytes of its memory."""
         kind = self.machine.device_at(device)
         return float(self.kernel_seconds(work, kind, 0, moved, 1))

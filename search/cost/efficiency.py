@@ -19,7 +19,7 @@ from pydantic import Field
 from pcg.files import FileModel, read_toml
 from pcg.machine import Device, DType
 from pcg.plan.profile import Point, Profile
-from pcg.readings.kind import Work
+from pcg.readings.kind import WorkKind
 
 Array = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ class Speed(Protocol):
     """How fast devices are."""
 
     def seconds(
-        self, kind: Work, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
+        self, kind: WorkKind, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
     ) -> Array:
         """Seconds of operators launched one by one, each with so many operations and bytes.
 
@@ -68,7 +68,7 @@ class Roofline:
     """By kind of device, and "flops" or "bytes"."""
 
     def seconds(
-        self, kind: Work, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
+        self, kind: WorkKind, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
     ) -> Array:
         """As ``Speed`` says. Only contractions run on matrix units and follow a curve of flops."""
         matrix = kind == "contraction"
@@ -105,7 +105,7 @@ class Measured:
     otherwise: Speed
 
     def seconds(
-        self, kind: Work, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
+        self, kind: WorkKind, device: Device, dtype: DType, flops: ArrayLike, moved: ArrayLike
     ) -> Array:
         """As ``Speed`` says. A contraction takes no less than a pointwise operator that reads and
         writes as many bytes, and other operators no less than their arithmetic, if those were

@@ -15,7 +15,7 @@ from pcg.placement.transfer import Transfer
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
-from pcg.plan.timeline import COMPUTE, Entry, event, names, rows, write_timeline
+from pcg.plan.timeline import COMPUTE, TraceEvent, event, names, rows, write_timeline
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.events import Event, Usage, busiest, events
@@ -108,7 +108,7 @@ def write_trace(simulated: SimulatedPlan, path: Path, devices: Sequence[int]) ->
     devices are shown at the first micro-batches and the last only: they do the same for each.
     """
     nodes = {device: device // simulated.machine.devices_per_node for device in devices}
-    stages: Iterator[Entry] = iter(())
+    stages: Iterator[TraceEvent] = iter(())
     shown = simulated.events
     if (pipeline := simulated.pipeline) is not None:
         stages = _stages(simulated, pipeline)
@@ -116,7 +116,9 @@ def write_trace(simulated: SimulatedPlan, path: Path, devices: Sequence[int]) ->
     write_timeline([*names(nodes), *stages, *_events(simulated, nodes, shown)], path)
 
 
-def _events(simulated: SimulatedPlan, nodes: Mapping[int, int], shown: Events) -> Iterator[Entry]:
+def _events(
+    simulated: SimulatedPlan, nodes: Mapping[int, int], shown: Events
+) -> Iterator[TraceEvent]:
     label = _Labels(simulated)
     for device, node in nodes.items():
         for shown_event in shown(device):
@@ -128,7 +130,7 @@ def _events(simulated: SimulatedPlan, nodes: Mapping[int, int], shown: Events) -
             yield event(name, PHASES[task.phase], *place, shown_event.start, shown_event.seconds)
 
 
-def _stages(simulated: SimulatedPlan, pipeline: PipelineRun) -> Iterator[Entry]:
+def _stages(simulated: SimulatedPlan, pipeline: PipelineRun) -> Iterator[TraceEvent]:
     """The passes of micro-batches, with a row for each stage, as of a node after all others."""
     groups, machine = pipeline.groups, simulated.machine
     node, first = (machine.devices - 1) // machine.devices_per_node + 1, machine.devices

@@ -48,7 +48,8 @@ def _with_axes(rule: Rule, axes: tuple[int, ...]) -> Rule:
 
 def operators_of(plan: Plan) -> Mapping[str, Operator]:
     """The operators that a plan may name: known ones, and those that its model declares."""
-    return OPERATORS | {function.name: function for function in torch_functions(plan.model)}
+    declared = {function.name: function for function in torch_functions(plan.model)}
+    return {**OPERATORS, **declared}
 
 
 def _with_operators(rule: Rule, names: tuple[str, ...], known: Mapping[str, Operator]) -> Rule:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.graphs.operators import known_within
 from support.paths import ROOT
 from support.rules.hostile_rules import (
     FILES,
@@ -103,10 +104,8 @@ def test_hostile_files(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.fixture
 def _restored():
-    before = dict(KNOWN)
-    yield
-    KNOWN.clear()
-    KNOWN.update(before)
+    with known_within():
+        yield
 
 
 @pytest.mark.usefixtures("_restored")

@@ -15,9 +15,9 @@ from pcg.placement.transfer import transfer
 from pcg.types.tensor import Degrees, ParallelTensor
 from runtime.program.communication import collective, exchange, pattern
 from runtime.program.program import Exchange
-from runtime.program.validate.content import Content, Places, Tensor, assemble
+from runtime.program.validate.content import Content, Places, PlanTensor, assemble
 from runtime.program.validate.movement import Member, arrived, collected, sent
-from runtime.program.validate.transposed import is_transposed, parts
+from runtime.program.validate.transposed import is_transposed, linear_map
 
 
 def layouts(devices: int, sizes: tuple[int, ...]) -> list[Layout]:
@@ -61,9 +61,9 @@ def run(own: dict, held: dict, shapes: dict) -> dict:
                 given = mine[theirs.index(part)]
                 found[rank][slices(part.region)] += held[part.peer][slices(given.region)]
             continue
-        _, _, receives = parts(instruction)
+        _, _, receives = linear_map(instruction)
         for number, peer in enumerate(instruction.group):
-            sends = parts(own[peer]).sends
+            sends = linear_map(own[peer]).sends
             at = instruction.group.index(rank)
             given = held[peer] if sends is None else held[peer][slices(sends[at])]
             place = ... if receives is None else slices(receives[number])
@@ -95,7 +95,7 @@ def check_numbers(source: Layout, target: Layout, own: dict) -> None:
 
 def check_symbols(source: Layout, target: Layout, own: dict, value: Value) -> None:
     partials, places = source.type.degrees.partials, Places()
-    tensor = Tensor("x", value, partials, source.type.shape, True)
+    tensor = PlanTensor("x", value, partials, source.type.shape, True)
     held = {
         d: Content(tensor, places.of(p.partial, p.partial + 1, source.regions[d]))
         for d, p in source.pieces

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from support.graphs.operators import known_within
 from support.paths import ROOT
 
-from pcg.ops import OPERATORS
 from unity.__main__ import main
 
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -143,15 +143,12 @@ def in_this_process(command: str, folder: Path) -> Result:
         words = ["unity", words[2].removeprefix("unity."), *words[3:]]
     if words[0] != "unity" or "|" in words:
         return in_a_shell(command, folder)
-    printed, status, before = io.StringIO(), None, dict(OPERATORS)
+    printed, status = io.StringIO(), None
     try:
-        with redirect_stdout(printed), redirect_stderr(printed):
+        with known_within(), redirect_stdout(printed), redirect_stderr(printed):
             main(words[1:])
     except SystemExit as ended:
         status = ended.code
-    finally:
-        OPERATORS.clear()
-        OPERATORS.update(before)
     assert isinstance(status, int)
     return Result(status, printed.getvalue())
 

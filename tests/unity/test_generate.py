@@ -10,13 +10,12 @@ import sys
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
-from unittest.mock import patch
 
 import pytest
+from support.graphs.operators import known_within
 from support.paths import ROOT
 from typer.testing import CliRunner
 
-from pcg.ops import OPERATORS
 from pcg.types.operator import Operator
 from substitutions.generate.library import Generated, generate
 from substitutions.rules.store import default_path, load_library
@@ -121,7 +120,7 @@ def test_interrupted_it_leaves_the_old_library_whole(tmp_path: Path, seconds: fl
         (("--out", "/dev/null/rules"), "/dev/null/rules: cannot be made a folder"),
     ],
 )
-@patch.dict(OPERATORS)
+@known_within()
 def test_wrong_input_is_one_line_and_changes_nothing(
     arguments: tuple[str, ...],
     says: str,

@@ -14,10 +14,10 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from support.graphs.operators import known_within
 from support.paths import ROOT
 from support.rules.foreign_rules import foreign_file, foreign_operator, foreign_rule
 
-from pcg.ops import OPERATORS
 from substitutions.rules.sources import MAX_FILE_BYTES
 from unity.__main__ import main
 from unity.recheck import app as recheck
@@ -44,10 +44,8 @@ VACUOUS = {
 
 @pytest.fixture(autouse=True)
 def _restored():
-    before = dict(OPERATORS)
-    yield
-    OPERATORS.clear()
-    OPERATORS.update(before)
+    with known_within():
+        yield
 
 
 def written(path: Path, *rules: dict[str, Any], **more: Any) -> Path:

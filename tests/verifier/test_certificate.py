@@ -167,7 +167,7 @@ def test_a_false_claim_cannot_be_certified(tmp_path: Path):
 
 def test_a_user_s_operator_brings_its_definition(tmp_path: Path):
     cube = Operator("cube", "out[i...] = x[i...] * x[i...] * x[i...]")
-    operators = OPERATORS | {"cube": cube}
+    operators = {**OPERATORS} | {"cube": cube}
     sides = "cube(partition(x, dim=0, degree=k))", "partition(cube(x), dim=0, degree=k)"
     left, right = (parse_values(s, {"x": 2}, s, operators) for s in sides)
     write(tmp_path, [certify("own/rule: 1", left, right, decide(left, right))])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.cases import check_each
+from support.graphs.operators import known_within
 from support.paths import ROOT
 from support.rules.refuted import first, lines, refute, shrunk
 
@@ -34,10 +35,8 @@ ramp = Operator("ramp", "out[i < size] = i", sizes=("size",))
 
 @pytest.fixture
 def _restored() -> Iterator[None]:
-    before = dict(OPERATORS)
-    yield
-    OPERATORS.clear()
-    OPERATORS.update(before)
+    with known_within():
+        yield
 
 
 def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -44,7 +44,7 @@ from unity.support.planners import check_name, planner_of
 from unity.support.speed import measured
 
 if TYPE_CHECKING:
-    from runtime.train.eager import Agreement
+    from runtime.train.eager import ModuleAgreement
 
 MAX_ROWS = 40
 """Longer tables are cut short; the plan file has everything."""
@@ -212,7 +212,7 @@ def progress_line(status: Status) -> str:
     return f"{status.work}: {status.candidates:,} plans priced{best}"
 
 
-def _record(planned: Planned, agreement: Agreement | None) -> dict[str, object]:
+def _record(planned: Planned, agreement: ModuleAgreement | None) -> dict[str, object]:
     plan, estimates, report = planned.plan, planned.plan.estimates, planned.report
     return {
         "model": plan.model_name,

@@ -45,7 +45,7 @@ def run(options: Options) -> None:
         validate_lowered(lowering, 8 if job.settings.dtype == "float64" else 4)
     if options.show_program and is_first():
         _print_programs(lowering)
-    _start(job, plan)
+    _start(job, lowering)
 
 
 @contextmanager
@@ -71,15 +71,15 @@ def _check_model(options: Options, plan: Plan) -> None:
     check_graph_of(plan, options.plan, name)
 
 
-def _start(job: Job, plan: Plan) -> None:
+def _start(job: Job, lowering: Lowering) -> None:
     """Work as one of torchrun's processes, or start processes of our own."""
-    machine, restarts = plan.machine, job.options.max_restarts
+    machine, restarts = lowering.plan.machine, job.options.max_restarts
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        _work_among_ranks(job, plan)
+        _work_among_ranks(job, lowering)
         return
     check_computer(machine.kind, machine.devices)
     if machine.devices == 1 and not restarts:
-        work(job)
+        work(job, lowering)
         return
     try:
         launch(work, (job,), machine.devices, restarts=restarts, grace=_grace(job))
@@ -100,20 +100,21 @@ def _clear(job: Job) -> None:
             tidy(folder)
 
 
-def _work_among_ranks(job: Job, plan: Plan) -> None:
+def _work_among_ranks(job: Job, lowering: Lowering) -> None:
     """Work as one of torchrun's processes. What is wrong with this one alone, it reports."""
     # Here because the command, which starts processes of its own, can do without torch for long.
     from runtime.train.worker import check_ranks
     from runtime.world.collectives import CommunicationError
     from runtime.world.faults import Stopped
 
+    plan = lowering.plan
     with _first_complains():
         check_computer(plan.machine.kind, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         check_ranks(plan, job.options.plan)
     # Of one that was killed nobody would be told.
     end_with_parent(parent_ended, _grace(job))
     try:
-        work(job)
+        work(job, lowering)
     except (AgreedError, Stopped) as error:  # of which all ranks know
         if not is_first():
             sys.exit(error.exit_status)

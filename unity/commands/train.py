@@ -13,7 +13,8 @@ from pcg.errors import NegativeAnswer
 from pcg.ops.user import load_operators
 from pcg.plan.naming import batch_of
 from pcg.plan.plan import Plan, load_plan
-from runtime.job.job import Begins, NotFinite, Observer, Report, Step
+from runtime.job.job import Begins, FinishedStep, NotFinite, Observer, RunReport
+from runtime.program.lower import Lowering
 from unity.commands.job import Job
 from unity.support.cli import say
 from unity.support.console import PlainConsole
@@ -29,17 +30,19 @@ def is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def work(job: Job) -> None:
-    """Train as one of the processes. Raises NotFinite and NegativeAnswer."""
+def work(job: Job, lowering: Lowering | None = None) -> None:
+    """Train as one of the processes. ``lowering``: of the plan, where this process has it already.
+    Raises NotFinite and NegativeAnswer."""
     # Here because the parent, which also imports this module, can do without torch for long.
     from runtime.train.worker import train
 
     options = job.options
     if options.operators is not None:
         load_operators(options.operators)  # which the parent has checked
-    plan = load_plan(options.plan)
+    lowering = lowering or Lowering(load_plan(options.plan), options.plan)
+    plan = lowering.plan
     with _observed(job, plan) as (observe, begins):
-        report = train(plan, job.settings, options.timeout, observe, options.plan, begins)
+        report = train(lowering, job.settings, options.timeout, observe, begins)
     if report is None:
         return
     if options.trace is not None:
@@ -51,7 +54,7 @@ def work(job: Job) -> None:
     _judge(job, report)
 
 
-def _judge(job: Job, report: Report) -> None:
+def _judge(job: Job, report: RunReport) -> None:
     """Raise NotFinite for a run whose losses are none, NegativeAnswer for a check that fails."""
     path, kept = job.options.plan, job.settings.checkpoints
     if report.not_finite:
@@ -82,7 +85,7 @@ def _observed(job: Job, plan: Plan) -> Generator[tuple[Observer, Begins]]:
     ):
         bar = progress.add_task("training", total=steps, loss="", speed="")
 
-        def observe(step: Step) -> None:
+        def observe(step: FinishedStep) -> None:
             speed = f"{step.seconds:.3g} s a step, {samples / step.seconds:.4g} samples/s"
             progress.update(bar, completed=step.number, loss=f"{step.loss:.6g}", speed=speed)
             log.write(step)
@@ -96,7 +99,7 @@ def _lines(steps: int, plan: Plan) -> Observer:
     """What prints a line of ``PARTS`` steps, evenly chosen, and of the last one."""
     predicted = f"{plan.estimates.step_seconds:.3g} s predicted"
 
-    def tell(step: Step) -> None:
+    def tell(step: FinishedStep) -> None:
         if step.number * PARTS // steps == (step.number - 1) * PARTS // steps:
             return
         text = f"step {step.number} of {steps}: loss {step.loss:.6g}, {step.seconds:.3g} s"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pcg.errors import InputError
 from pcg.graph.graph import Node, Value, tensor
-from pcg.ops.user import add_operators, read_operators
+from pcg.ops import OPERATORS
+from pcg.ops.user import read_operators
 from pcg.types.operator import Operator
 from substitutions.generate.algebra.enumerate import instances
 
@@ -32,7 +33,7 @@ def load_user_operators(path: str | Path | None) -> tuple[Operator, ...]:
             _check_commutative(operator, where)
         if operator.kernel is not None:
             _check_kernel(operator, where)
-    add_operators(declared)
+    OPERATORS.add(declared)
     return declared
 
 

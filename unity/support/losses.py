@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pcg.errors import InputError
-from runtime.job.job import Beginning, Step
+from runtime.job.job import Beginning, FinishedStep
 
 
 class Losses:
@@ -36,7 +36,7 @@ class Losses:
         with _writing(self._path):
             os.truncate(self._path, kept_bytes(Path(self._path).read_bytes(), beginning))
 
-    def write(self, step: Step) -> None:
+    def write(self, step: FinishedStep) -> None:
         """Add a step; a loss that is not finite, which JSON has no number for, as null."""
         if self._path is None or self._file is None:
             return

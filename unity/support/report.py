@@ -12,7 +12,7 @@ from rich.table import Table
 from pcg.plan.naming import batch_of
 from pcg.plan.plan import Plan
 from pcg.plan.timeline import event, names, write_timeline
-from runtime.job.job import TOLERANCE, Comparison, Report, Step
+from runtime.job.job import TOLERANCE, Comparison, FinishedStep, RunReport
 from unity.support.batch_norm import groups_text
 from unity.support.cli import say_json
 from unity.support.console import PlainConsole
@@ -21,7 +21,7 @@ MAX_ROWS = 20
 """Longer tables are thinned out."""
 
 
-def write_trace(report: Report, path: Path) -> None:
+def write_trace(report: RunReport, path: Path) -> None:
     """Write the timeline of all ranks, in the format of the simulator's."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", str(len(report.timeline) or 1)))
     nodes = {rank: rank // local for rank in range(len(report.timeline))}
@@ -33,7 +33,7 @@ def write_trace(report: Report, path: Path) -> None:
     write_timeline([*names(nodes), *entries], path)
 
 
-def print_json(plan: Plan, report: Report) -> None:
+def print_json(plan: Plan, report: RunReport) -> None:
     """The result of a run as one object."""
     content = {
         "model": plan.model_name,
@@ -50,7 +50,7 @@ def print_json(plan: Plan, report: Report) -> None:
     say_json(content)
 
 
-def _throughput(plan: Plan, report: Report) -> float | None:
+def _throughput(plan: Plan, report: RunReport) -> float | None:
     """Samples a second."""
     seconds = report.step_seconds
     return batch_of(plan.model, plan.naming) * report.batches / seconds if seconds else None
@@ -71,7 +71,7 @@ def _number(value: float) -> float | None:
     return value if isfinite(value) else None
 
 
-def print_report(plan: Plan, report: Report) -> None:
+def print_report(plan: Plan, report: RunReport) -> None:
     """The result of a run as tables."""
     console = PlainConsole()
     losses = Table("step", "loss", "seconds", title=f"{plan.model_name}, training")
@@ -100,7 +100,7 @@ def print_report(plan: Plan, report: Report) -> None:
         console.print(f"check: {verdict} with one process to {TOLERANCE:g} (relative, float64)")
 
 
-def _thinned(steps: tuple[Step, ...]) -> list[Step]:
+def _thinned(steps: tuple[FinishedStep, ...]) -> list[FinishedStep]:
     """Evenly chosen steps, the first and the last among them."""
     if len(steps) <= MAX_ROWS:
         return list(steps)
@@ -108,7 +108,7 @@ def _thinned(steps: tuple[Step, ...]) -> list[Step]:
     return [steps[round(i * last / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
 
 
-def _check_table(report: Report) -> Table:
+def _check_table(report: RunReport) -> Table:
     """The worst loss, and every output and weight."""
     table = Table("quantity", "largest error", "relative", "", title="against one process")
     losses = [c for c in report.comparisons if c.kind == "loss"]

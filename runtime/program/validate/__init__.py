@@ -46,11 +46,11 @@ from runtime.program.validate.alike import Forms
 from runtime.program.validate.ends import check_alike, check_ends
 from runtime.program.validate.errors import ProgramError
 from runtime.program.validate.frame import Rank
-from runtime.program.validate.local import Device, Kept
+from runtime.program.validate.local import Device, Holdings
 from runtime.program.validate.lockstep import followed
 from runtime.program.validate.meaning import Meaning
 from runtime.program.validate.order import Blame, Lanes, run
-from runtime.program.validate.passes import Passes
+from runtime.program.validate.passes import Passes, Sync
 
 FLOAT32 = 4
 """Bytes of a number, which decide which gradients are summed up together."""
@@ -78,13 +78,11 @@ def _validate(plan: Plan, programs: Sequence[Program], where: str, itemsize: int
 
 def each_followed(
     meaning: Meaning, programs: Sequence[Program], forms: Forms, where: str, itemsize: int
-) -> list[Kept]:
+) -> list[Holdings]:
     """What ranks hold in the end, each followed by itself."""
     lanes = Lanes()
-    passes = [
-        Passes(Rank(Device(program, meaning, forms), lanes, where), itemsize)
-        for program in programs
-    ]
+    ranks = [Rank(Device(program, meaning, forms), lanes, where) for program in programs]
+    passes = [Passes(rank, Sync(rank, itemsize)) for rank in ranks]
     try:
         run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     except Blame as blame:
@@ -94,7 +92,7 @@ def each_followed(
 
 
 def validate_lowered(lowering: Lowering, itemsize: int = FLOAT32) -> None:
-    """The same for the programs that a plan is lowered to."""
+    """Validate the programs that a plan is lowered to. Raises ProgramError as ``validate`` does."""
     with uncollected():
         validate(lowering.plan, lowering.programs(), lowering.where, itemsize)
 

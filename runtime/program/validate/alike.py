@@ -1,4 +1,4 @@
-"""Operators in a row that are the same on many ranks, but for where they work: looked at once.
+"""Check a row of operators once for all ranks on which it is the same but for its blocks.
 
 Problem. Hundreds of ranks run the same thousands of operators on blocks of their own. What an
 instruction says is looked up for each of them in ``local``; here only what differs is.
@@ -26,7 +26,7 @@ from typing import Any
 
 from pcg.types.operator import Call
 from runtime.program.program import Run
-from runtime.program.validate.content import Place, Tensor
+from runtime.program.validate.content import Place, PlanTensor
 from runtime.program.validate.meaning import Meaning, Operation, Work
 from runtime.program.validate.theorem import Expected
 
@@ -80,9 +80,9 @@ def _rows(works: Sequence[Work], form: Form, part: int, ranks: int) -> Rows | No
 class Reading:
     """Which operators of the plan those of a form are, where what it reads is of these tensors."""
 
-    reads: list[Tensor]
+    reads: list[PlanTensor]
     operations: Sequence[Operation]
-    made: list[Tensor]
+    made: list[PlanTensor]
     """The tensors of all results."""
     _rows: dict[tuple[int, int], Rows | None] = field(
         default_factory=dict[tuple[int, int], "Rows | None"]
@@ -127,8 +127,8 @@ class Form:
         """What else has a gradient where some registers have one: those that the row makes, and
         those that it reads, from the last one that is read."""
         pattern = tuple(map(needed.__contains__, self.results))
-        found = self._needs.get(pattern)
-        if found is None:
+        known = self._needs.get(pattern)
+        if known is None:
             own = {name for name, has in zip(self.results, pattern, strict=True) if has}
             names: dict[str, None] = {}
             for operands, results in reversed(self._operators):
@@ -136,10 +136,12 @@ class Form:
                     own.update(operands)
                     names.update(dict.fromkeys(operands))
             others = tuple(name for name in names if name not in self.made)
-            found = self._needs[pattern] = self.made.intersection(names), others
-        return found
+            known = self._needs[pattern] = self.made.intersection(names), others
+        return known
 
-    def learn(self, meaning: Meaning, reads: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+    def learn(
+        self, meaning: Meaning, reads: Sequence[PlanTensor], made: Sequence[PlanTensor]
+    ) -> None:
         """Keep what a rank was found to do: of the tensors that the row reads it has made all
         others."""
         if len(self.readings) >= READINGS:
@@ -188,7 +190,7 @@ class Forms:
 
 def reading_of(
     row: Row,
-    tensors: Sequence[Tensor | None],
+    tensors: Sequence[PlanTensor | None],
     places: Sequence[Place | None],
     device: tuple[int, int, int],
     shapes: Callable[[str], object],
@@ -212,13 +214,13 @@ def reading_of(
 
 def made_by_all(
     rows: Sequence[Row],
-    tensors: Sequence[Tensor],
+    tensors: Sequence[PlanTensor],
     places: Sequence[Sequence[Place]],
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
-) -> tuple[Sequence[Tensor], Sequence[Sequence[Place]]] | None:
-    """The same for a row that all ranks have, of one form, by rank: the tensors that the row makes,
-    and a column of places for each. ``places``: a column for each register that is read;
-    ``shapes``: each rank's."""
+) -> tuple[Sequence[PlanTensor], Sequence[Sequence[Place]]] | None:
+    """What all ranks make of a row that they have in one form: the tensors, and a column of places
+    for each. ``places``: a column for each register that is read; ``shapes``: each rank's. None
+    where some rank's row is right in no known reading."""
     form = rows[0].form
     given = list(zip(*places, strict=True)) if places else [()] * len(rows)
     for reading in form.readings:

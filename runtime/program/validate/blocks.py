@@ -1,5 +1,7 @@
-"""A rank's program in the blocks in which it is run: segments that need no other rank, and the
-communication between them, as ``runtime.execute.segment`` has it, which a test compares."""
+"""Split a rank's program into segments and the communication between them.
+
+``runtime.execute.segment`` splits it in the same way, which a test compares.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from runtime.program.program import (
-    Alias,
     Communication,
-    Exchange,
     Instruction,
     Load,
+    Local,
     Run,
+    is_local,
     sources,
     targets,
 )
 from runtime.program.validate.alike import Forms, Row
-
-Local = Run | Alias | Exchange
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def blocks_of(
     """Instructions as blocks; loads are done before. ``joined``: what slices add to; ``forms``:
     of operators that are known."""
     forms = Forms() if forms is None else forms
-    found: list[Block] = []
+    blocks: list[Block] = []
     parts: list[Row | Local] = []
     runs: list[Run] = []
 
@@ -60,46 +60,40 @@ def blocks_of(
             parts.append(forms.row(tuple(row)))
             row.clear()
         if segment and parts:
-            found.append(Segment(tuple(parts)))
+            blocks.append(Segment(tuple(parts)))
             parts.clear()
 
     for instruction in instructions:
         if type(instruction) is Run:
             runs.append(instruction)
         elif not isinstance(instruction, Load):
-            is_local = _is_local(instruction, joined)
-            close(runs, not is_local)
-            if is_local:
+            stays = is_local(instruction) and joined.isdisjoint(targets(instruction))
+            close(runs, not stays)
+            if stays:
                 parts.append(instruction)  # pyright: ignore[reportArgumentType]
             else:
-                found.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
+                blocks.append(Meeting(instruction))  # pyright: ignore[reportArgumentType]
     close(runs, segment=True)
-    return tuple(found)
-
-
-def _is_local(instruction: Instruction, joined: frozenset[str]) -> bool:
-    if isinstance(instruction, Exchange):
-        return instruction.is_local and instruction.target not in joined
-    return isinstance(instruction, Run | Alias)
+    return tuple(blocks)
 
 
 def made_by(blocks: Iterable[Block]) -> set[str]:
     """The registers that blocks make."""
-    found: set[str] = set()
+    made: set[str] = set()
     for part in _parts(blocks):
-        found.update(part.form.made if isinstance(part, Row) else targets(part))
-    return found
+        made.update(part.form.made if isinstance(part, Row) else targets(part))
+    return made
 
 
 def first_readers(blocks: Iterable[Block], names: frozenset[str]) -> dict[str, int]:
     """By register, of some, the first block that reads it: the last one to add to its gradient."""
-    found: dict[str, int] = {}
+    readers: dict[str, int] = {}
     for number, block in enumerate(blocks):
         for part in _parts([block]):
             read = part.form.touched if isinstance(part, Row) else sources(part)
             for name in names.intersection(read):
-                found.setdefault(name, number)
-    return found
+                readers.setdefault(name, number)
+    return readers
 
 
 def _parts(blocks: Iterable[Block]) -> Iterator[Row | Local | Communication]:

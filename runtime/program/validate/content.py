@@ -1,4 +1,4 @@
-"""What a register holds: a block of the sum of some partials of a tensor.
+"""Track what a register holds: a block of the sum of some partials of a tensor.
 
 Problem. A register is an array of numbers. What it holds is said as (tensor, partials, region):
 element i of it is the sum over sigma in [first, last) of V(sigma; start + i), for V as in the
@@ -20,12 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pcg.graph.graph import Value
-from pcg.placement.layout import Region
+from pcg.memo import Answers
+from pcg.placement.region import Region, extent, region_text, starts_of, whole_region
 from runtime.program.validate.errors import Unsound
 
 
 @dataclass(eq=False)
-class Tensor:
+class PlanTensor:
     """A tensor of the plan's graph: a leaf, or what an operator makes. One object for each."""
 
     name: str
@@ -50,34 +51,30 @@ class Place:
 
     def __post_init__(self) -> None:
         self.extent = extent(self.region)
-        self.start = tuple([start for start, _ in self.region])
+        self.start = starts_of(self.region)
 
     def __str__(self) -> str:
-        return f"partials {self.first}:{self.last} of {shown(self.region)}"
+        return f"partials {self.first}:{self.last} of {region_text(self.region)}"
 
 
 class Places:
     """Every place that a validation has met, once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, Region], Place] = {}
+        self._known = Answers[tuple[int, int, Region], Place](lambda key: Place(*key))
         self.rows: dict[object, tuple[Place, ...]] = {}
-        """Those of all tasks of a view, by what they follow from."""
+        """The places of all tasks of a view, by what they follow from."""
         self.collected: dict[object, tuple[object, list[Place]]] = {}
-        """Those that the members of a collective have after it, by what they follow from."""
+        """The places of a collective's members after it, by what they follow from."""
 
     def of(self, first: int, last: int, region: Region) -> Place:
-        key = first, last, region
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = Place(first, last, region)
-        return found
+        return self._known[first, last, region]
 
 
 class Content(NamedTuple):
     """What a register holds."""
 
-    tensor: Tensor
+    tensor: PlanTensor
     place: Place
 
     def __str__(self) -> str:
@@ -88,7 +85,7 @@ class Contents:
     """What registers hold, by name."""
 
     def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
+        self.tensors: dict[str, PlanTensor] = {}
         self.places: dict[str, Place] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -102,7 +99,7 @@ class Contents:
         return None if tensor is None else Content(tensor, self.places[name])
 
     def hold(
-        self, names: Sequence[str], tensors: Sequence[Tensor], places: Sequence[Place]
+        self, names: Sequence[str], tensors: Sequence[PlanTensor], places: Sequence[Place]
     ) -> None:
         """Several at once."""
         self.tensors.update(zip(names, tensors, strict=True))
@@ -117,7 +114,7 @@ class Fragment(NamedTuple):
     """Something that is added to region ``at`` of a register."""
 
     at: Region
-    tensor: Tensor
+    tensor: PlanTensor
     first: int
     last: int
     region: Region
@@ -132,13 +129,13 @@ def fragment(content: Content, cut: Region | None, at: Region | None) -> Fragmen
         if len(cut) != len(region) or any(
             not 0 <= a < b <= size for (a, b), size in zip(cut, place.extent, strict=True)
         ):
-            raise Unsound(f"takes {shown(cut)} of a register of shape {list(place.extent)}")
+            raise Unsound(f"takes {region_text(cut)} of a register of shape {list(place.extent)}")
         region = tuple((s + a, s + b) for (s, _), (a, b) in zip(region, cut, strict=True))
     size = extent(region)
     if at is None:
-        at = tuple((0, n) for n in size)
+        at = whole_region(size)
     elif extent(at) != size:
-        raise Unsound(f"puts a block of shape {list(size)} at {shown(at)}")
+        raise Unsound(f"puts a block of shape {list(size)} at {region_text(at)}")
     return Fragment(at, tensor, place.first, place.last, region)
 
 
@@ -153,15 +150,21 @@ def assemble(parts: Sequence[Fragment], shape: tuple[int, ...], places: Places) 
         if part.tensor is not one.tensor:
             raise Unsound(f"adds {part.tensor.name} to {one.tensor.name}")
         if tuple(g - a for (g, _), (a, _) in zip(part.region, part.at, strict=True)) != offset:
-            own = f"{shown(part.region)} of {part.tensor.name} is put at {shown(part.at)}"
-            raise Unsound(f"{own}, where others put {shown(one.region)} at {shown(one.at)}")
+            own = (
+                f"{region_text(part.region)} of {part.tensor.name} is put at {region_text(part.at)}"
+            )
+            raise Unsound(
+                f"{own}, where others put {region_text(one.region)} at {region_text(one.at)}"
+            )
     first, last = min(p.first for p in parts), max(p.last for p in parts)
     if len(parts) > 1 or extent(one.at) != shape:
         boxes = [((p.first, p.last), *p.at) for p in parts]
-        problem = covers(boxes, ((first, last), *((0, n) for n in shape)))
+        problem = covers(boxes, ((first, last), *whole_region(shape)))
         if problem is not None:
             times, (partials, *region) = problem
-            some = shown(tuple((a + o, b + o) for (a, b), o in zip(region, offset, strict=True)))
+            some = region_text(
+                tuple((a + o, b + o) for (a, b), o in zip(region, offset, strict=True))
+            )
             how = "missing" if not times else f"added {times} times"
             raise Unsound(f"{one.tensor.name}{some} of partial {partials[0]} is {how}")
     whole = tuple((o, o + n) for o, n in zip(offset, shape, strict=True))
@@ -189,8 +192,8 @@ def covers(boxes: Sequence[Box], whole: Box) -> tuple[int, Box] | None:
     if not len(wrong):
         return None
     at = tuple(int(i) for i in wrong[0])
-    found = tuple(list(pairwise(own))[i] for i, own in zip(at, cuts, strict=True))
-    return int(counts[at]), found
+    part = tuple(list(pairwise(own))[i] for i, own in zip(at, cuts, strict=True))
+    return int(counts[at]), part
 
 
 def _are_in_a_row(boxes: Sequence[Box], whole: Box) -> bool:
@@ -205,12 +208,3 @@ def _are_in_a_row(boxes: Sequence[Box], whole: Box) -> bool:
             return False
         start = last
     return start == stop
-
-
-def extent(region: Region) -> tuple[int, ...]:
-    """The shape of a region."""
-    return tuple([stop - start for start, stop in region])
-
-
-def shown(region: Region) -> str:
-    return f"[{', '.join(f'{start}:{stop}' for start, stop in region)}]"

@@ -1,5 +1,8 @@
-"""What all ranks together have in the end: the loss, the outputs, the weights and their gradients,
-and statistics, each part of each once."""
+"""Check what all ranks hold at the end of a step.
+
+The loss, the outputs, the weights with their gradients, and the statistics have to be there, each
+part of each once.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,20 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
+from pcg.placement.region import region_text, whole_region
 from pcg.plan.plan import Plan
 from pcg.plan.statistics import RunningFile, named_values
 from pcg.types.tensor import ParallelTensor
 from runtime.program.program import Group, Program, Running, Weight
-from runtime.program.validate.content import Box, Content, Place, Tensor, covers, shown
+from runtime.program.validate.content import Box, Content, Place, PlanTensor, covers
 from runtime.program.validate.errors import ProgramError
-from runtime.program.validate.local import Kept
+from runtime.program.validate.local import Holdings
 from runtime.program.validate.meaning import Meaning
 from runtime.program.validate.theorem import region
 
 
 def check_ends(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Kept], where: str
+    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """Raise ProgramError where something is missing, or there twice."""
     _check_loss(meaning, programs, made, where)
@@ -30,7 +34,7 @@ def check_ends(
 
 
 def _check_loss(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Kept], where: str
+    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """The parts of the loss that count add up to it: the gradient of each is 1."""
     tensor = meaning.tensor(meaning.plan.graph.outputs[0])
@@ -48,7 +52,7 @@ def _check_loss(
 
 
 def _check_outputs(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Kept], where: str
+    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """Registers that are kept are pieces of outputs, and each piece of an output is one of them."""
     registers: dict[str, list[tuple[int, Content]]] = {}
@@ -81,7 +85,7 @@ class Wanted:
         self.missing = set(self.pieces)
 
 
-Layouts = tuple[Tensor, list[Wanted]]
+Layouts = tuple[PlanTensor, list[Wanted]]
 """A tensor, and the ways in which it may lie."""
 
 
@@ -94,7 +98,7 @@ def _layouts(meaning: Meaning, number: int) -> Layouts:
     return tensor, [Wanted(frozenset(_pieces_of(meaning, tensor, own))) for own in types]
 
 
-def _pieces_of(meaning: Meaning, tensor: Tensor, wanted: ParallelTensor) -> Iterator[Place]:
+def _pieces_of(meaning: Meaning, tensor: PlanTensor, wanted: ParallelTensor) -> Iterator[Place]:
     own = wanted.degrees.partials
     sums = tensor.partials // own
     for sigma, *block in product(range(own), *map(range, wanted.degrees.dims)):
@@ -142,7 +146,7 @@ def _check_weights(meaning: Meaning, programs: Sequence[Program], where: str) ->
     for rank, weight, place in groups:
         held = whole[weight.leaf.name, place]
         if weight.group != held:
-            problem = f"{shown(weight.region)} is held by ranks {_ranks(held)}, summed over"
+            problem = f"{region_text(weight.region)} is held by ranks {_ranks(held)}, summed over"
             raise ProgramError(where, rank, weight, f"{problem} {_ranks(weight.group)}")
     for name, tensor in meaning.leaves.items():
         if tensor.value.node.leaf.kind == "weight":
@@ -152,7 +156,7 @@ def _check_weights(meaning: Meaning, programs: Sequence[Program], where: str) ->
 
 
 def _check_statistics(
-    meaning: Meaning, programs: Sequence[Program], made: Sequence[Kept], where: str
+    meaning: Meaning, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> None:
     """Each element of what is normed counts once; of samples in groups, those of the first."""
     first = _records(programs[0])
@@ -178,7 +182,7 @@ def _check_statistics(
             raise ProgramError(where, pieces[0][0], record.value, f"statistics of {tensor.name}")
         boxes = [_box(content.place) for _, content in pieces]
         rank = pieces[0][0]
-        first_group = meaning.places.of(0, tensor.partials, tuple((0, size) for size in counted))
+        first_group = meaning.places.of(0, tensor.partials, whole_region(counted))
         _demand_once(boxes, first_group, tensor, where, rank, "statistics")
 
 
@@ -189,7 +193,7 @@ def _records(
 
 
 def _pieces(
-    number: int, programs: Sequence[Program], made: Sequence[Kept], where: str
+    number: int, programs: Sequence[Program], made: Sequence[Holdings], where: str
 ) -> Iterator[tuple[int, Content]]:
     """Of what blocks the ranks add statistics, with the rank."""
     for program, kept in zip(programs, made, strict=True):
@@ -216,8 +220,8 @@ def check_alike(plan: Plan, programs: Sequence[Program], where: str) -> None:
     pipeline = plan.pipeline
     for rank, program in enumerate(programs):
         if (program.rank, program.ranks) != (rank, len(programs)):
-            found = f"rank {program.rank} of {program.ranks}"
-            raise ProgramError(where, rank, found, f"expected rank {rank} of {len(programs)}")
+            given = f"rank {program.rank} of {program.ranks}"
+            raise ProgramError(where, rank, given, f"expected rank {rank} of {len(programs)}")
         if program.groups != groups or len(set(groups)) < len(groups):
             raise ProgramError(where, rank, "groups", "expected those of rank 0, each once")
         own = program.pipeline
@@ -242,14 +246,14 @@ def _box(place: Place) -> Box:
 
 
 def _demand_once(
-    boxes: Sequence[Box], whole: Place, tensor: Tensor, where: str, rank: int, what: str
+    boxes: Sequence[Box], whole: Place, tensor: PlanTensor, where: str, rank: int, what: str
 ) -> None:
     problem = covers(boxes, _box(whole))
     if problem is None:
         return
     times, (partials, *region) = problem
     how = "missing" if not times else f"there {times} times"
-    part = f"partial {partials[0]} of {tensor.name}{shown(tuple(region))}"
+    part = f"partial {partials[0]} of {tensor.name}{region_text(tuple(region))}"
     raise ProgramError(where, rank, what, f"{part} is {how}, expected once")
 
 

@@ -1,4 +1,4 @@
-"""Errors with which a program is refused that differs from its plan."""
+"""Errors that refuse a program for differing from its plan."""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
-"""One pass of a rank over a part of its program, forward and back, with what registers hold in
-place of numbers: ``runtime.execute.frame`` followed step by step."""
+"""Follow one pass of a rank over a part of its program, symbolically.
+
+It goes step by step as ``runtime.execute.frame`` does, forward and back, with what registers hold
+in place of numbers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from runtime.program.program import (
     Alias,
@@ -13,21 +16,21 @@ from runtime.program.program import (
     Communication,
     Exchange,
     Group,
+    PassName,
     Run,
     sources,
     targets,
 )
 from runtime.program.validate.alike import Row
 from runtime.program.validate.blocks import Block, Meeting, Segment, made_by
-from runtime.program.validate.content import Content, Fragment, Place, Tensor
+from runtime.program.validate.content import Content, Fragment, Place, PlanTensor
 from runtime.program.validate.errors import ProgramError, Unsound
-from runtime.program.validate.local import Device, Kept
+from runtime.program.validate.local import Device, Holdings
 from runtime.program.validate.movement import Member, arrived, collected, sent
-from runtime.program.validate.order import Lanes, Operation
+from runtime.program.validate.order import Lanes, Posted, nothing
 from runtime.program.validate.transposed import is_transposed
 
-Way = Literal["forward", "backward"]
-Waits = Generator[Operation, None, None]
+Waits = Generator[Posted, None, None]
 
 
 @dataclass
@@ -40,9 +43,7 @@ class Rank:
     where: str
     batch: int = 0
     part: int = 0
-    pending: list[tuple[int, int, Operation]] = field(
-        default_factory=list[tuple[int, int, Operation]]
-    )
+    pending: list[tuple[int, int, Posted]] = field(default_factory=list[tuple[int, int, Posted]])
     graded: set[str] = field(default_factory=set[str])
     """Weights that the block under way has added a gradient to."""
     filled: set[str] = field(default_factory=set[str])
@@ -93,7 +94,7 @@ class Frame:
     checks: bool = True
     sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
     known: set[str] = field(default_factory=set[str])
-    kept: Kept = field(default_factory=Kept)
+    kept: Holdings = field(default_factory=Holdings)
     needed: set[str] = field(default_factory=set[str])
     """Registers that have a gradient."""
 
@@ -102,15 +103,15 @@ class Frame:
         self.loads: set[str] = set()
 
     def content(self, name: str) -> Content:
-        found = self.found(name)
-        if found is None:
+        content = self.found(name)
+        if content is None:
             raise Unsound(f"reads {name}, which nothing has made")
-        return found
+        return content
 
     def found(self, name: str) -> Content | None:
         """What a register holds, of this frame or of an outer one."""
-        found = self.kept.contents.get(name)
-        return found if found is not None or self.outer is None else self.outer.found(name)
+        content = self.kept.contents.get(name)
+        return content if content is not None or self.outer is None else self.outer.found(name)
 
     def forward(self) -> Waits:
         for block in self.blocks:
@@ -194,14 +195,14 @@ class Frame:
         device.learn(row, tensors, self.kept)
 
     def _from_outer(
-        self, names: Sequence[str], tensors: list[Tensor | None], places: list[Place | None]
+        self, names: Sequence[str], tensors: list[PlanTensor | None], places: list[Place | None]
     ) -> None:
         """What other frames hold of some registers."""
         for number, name in enumerate(names):
             if tensors[number] is None and self.outer is not None:
-                found = self.outer.found(name)
-                if found is not None:
-                    tensors[number], places[number] = found
+                content = self.outer.found(name)
+                if content is not None:
+                    tensors[number], places[number] = content
 
     def _local(self, instruction: Run | Alias | Exchange) -> None:
         try:
@@ -246,9 +247,9 @@ class Frame:
                 yield from self._collective(instruction, source, "forward")
                 return
             outgoing = sent(instruction, source) if self.checks else {}
-            found = yield from self._messages(instruction, outgoing, "forward")
+            received = yield from self._messages(instruction, outgoing, "forward")
             if self.checks:
-                self._put(instruction, arrived(instruction, source, found))
+                self._put(instruction, arrived(instruction, source, received))
         except Unsound as error:
             raise self.rank.wrong(instruction, str(error)) from error
 
@@ -262,16 +263,16 @@ class Frame:
         adjoint = block.adjoint
         if isinstance(adjoint, Exchange):
             outgoing = dict.fromkeys((part.peer for part in adjoint.sends), has_gradient)
-            found = yield from self._messages(adjoint, outgoing, "backward")
-            needed = any(found.values()) or (has_gradient and bool(adjoint.kept))
+            received = yield from self._messages(adjoint, outgoing, "backward")
+            needed = any(received.values()) or (has_gradient and bool(adjoint.kept))
         else:
             needed = yield from self._collective_back(adjoint, has_gradient)
         if instruction.source is not None and needed:
             self.need(instruction.source)
 
     def _messages(
-        self, exchange: Exchange, outgoing: Mapping[int, Any], way: Way
-    ) -> Generator[Operation, None, dict[int, Any]]:
+        self, exchange: Exchange, outgoing: Mapping[int, Any], way: PassName
+    ) -> Generator[Posted, None, dict[int, Any]]:
         rank = self.rank
         sends = {part.peer: outgoing.get(part.peer) for part in exchange.sends}
         receives = {part.peer: None for part in exchange.receives}
@@ -282,7 +283,7 @@ class Frame:
         if not sends and not receives:
             return {}
         token = (way, *self.token, exchange.position)
-        made = Operation(me, exchange, token, sends=dict(sends), receives=dict(receives))
+        made = Posted(me, exchange, token, sends=dict(sends), receives=dict(receives))
         rank.lanes.post(way, made)
         if receives:
             yield made
@@ -290,7 +291,7 @@ class Frame:
             rank.pending.append((rank.batch, rank.part, made))
         return made.found or {}
 
-    def _collective(self, own: Collective, source: Content | None, way: Way) -> Waits:
+    def _collective(self, own: Collective, source: Content | None, way: PassName) -> Waits:
         if own.target in self.sums:
             raise Unsound(f"adds to {own.target}, expected messages")
         made = self._posted(own, source, way)
@@ -301,9 +302,9 @@ class Frame:
                 raise Unsound(f"{own.target} has no shape")
             made.payload = Member(device.rank, own, source, tuple(shape))
 
-            def meet(members: list[Operation]) -> None:
-                found = collected([m.payload for m in members], device.meaning.places)
-                for member, content in zip(members, found, strict=True):
+            def meet(members: list[Posted]) -> None:
+                contents = collected([m.payload for m in members], device.meaning.places)
+                for member, content in zip(members, contents, strict=True):
                     member.found = content
 
             made.meet = meet
@@ -315,10 +316,10 @@ class Frame:
 
     def _collective_back(
         self, adjoint: Collective, has_gradient: bool
-    ) -> Generator[Operation, None, bool]:
+    ) -> Generator[Posted, None, bool]:
         made = self._posted(adjoint, has_gradient, "backward")
 
-        def meet(members: list[Operation]) -> None:
+        def meet(members: list[Posted]) -> None:
             needed = any(member.payload for member in members)
             for member in members:
                 member.found = needed
@@ -328,12 +329,8 @@ class Frame:
         yield made
         return bool(made.found)
 
-    def _posted(self, own: Collective, payload: object, way: Way) -> Operation:
+    def _posted(self, own: Collective, payload: object, way: PassName) -> Posted:
         rank = self.rank.device.rank
         self.rank.check_group(own.group)
         token = (way, type(own).__name__, *self.token, own.position)
-        return Operation(rank, own, token, own.group, payload, meet=_nothing)
-
-
-def _nothing(members: list[Operation]) -> None:
-    """Nothing becomes of it."""
+        return Posted(rank, own, token, own.group, payload, meet=nothing)

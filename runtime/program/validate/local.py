@@ -1,4 +1,4 @@
-"""What a rank's own instructions make, against what the theorem asks of its device."""
+"""Check the instructions that need no other rank against the typing theorem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from pcg.types.operator import Call
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM
 from runtime.program.program import Alias, Exchange, Group, Load, Program, Run, Weight
 from runtime.program.validate.alike import Forms, Row, reading_of
-from runtime.program.validate.content import Content, Contents, Fragment, Place, Tensor, assemble
+from runtime.program.validate.content import (
+    Content,
+    Contents,
+    Fragment,
+    Place,
+    PlanTensor,
+    assemble,
+)
 from runtime.program.validate.errors import Unsound
 from runtime.program.validate.meaning import Meaning, Operation
 from runtime.program.validate.movement import arrived
@@ -17,7 +24,7 @@ from runtime.program.validate.theorem import Expected
 
 
 @dataclass
-class Kept:
+class Holdings:
     """What a rank is found to hold. ``statistics``: of which block registers of statistics are, by
     register, with whether it is the mean."""
 
@@ -50,26 +57,26 @@ class Device:
     def row(
         self,
         row: Row,
-        tensors: Sequence[Tensor | None],
+        tensors: Sequence[PlanTensor | None],
         places: Sequence[Place | None],
         part: int,
-        kept: Kept,
+        kept: Holdings,
     ) -> bool:
         """Operators in a row at once, if they do what some rank's were found to do; else False, and
         nothing is done. ``tensors`` and ``places``: of what the row reads."""
         form, contents = row.form, kept.contents
         if not form.is_regular or not contents.tensors.keys().isdisjoint(form.made):
             return False
-        found = reading_of(
+        known = reading_of(
             row, tensors, places, (self.rank, self.program.ranks, part), self._shapes.get
         )
-        if found is None:
+        if known is None:
             return False
-        reading, made = found
+        reading, made = known
         contents.hold(form.results, reading.made, made)
         return True
 
-    def learn(self, row: Row, tensors: Sequence[Tensor | None], kept: Kept) -> None:
+    def learn(self, row: Row, tensors: Sequence[PlanTensor | None], kept: Holdings) -> None:
         """Take a row that was right as an example."""
         held = kept.contents.tensors
         reads = [tensor for tensor in tensors if tensor is not None]
@@ -81,7 +88,7 @@ class Device:
         ):
             row.form.learn(self.meaning, reads, made)
 
-    def run(self, run: Run, given: list[Content], part: int, kept: Kept) -> None:
+    def run(self, run: Run, given: list[Content], part: int, kept: Holdings) -> None:
         """One task: exactly one that the plan has for this device, on just those blocks."""
         called = self.meaning.called(run.call)
         if called.only:
@@ -117,7 +124,7 @@ class Device:
             if expected is None:
                 continue
             if places != expected.operands:
-                problem = _other_places(run, places, expected)
+                problem = next(_differences(run, places, expected))
                 continue
             wrong = expected.task_problem(run.task, run.starts, call.values)
             if wrong is None and run.recomputed != operation.recomputed:
@@ -128,7 +135,7 @@ class Device:
         raise Unsound(problem)
 
     def _statistics(
-        self, run: Run, names: tuple[str, ...], given: list[Content], kept: Kept
+        self, run: Run, names: tuple[str, ...], given: list[Content], kept: Holdings
     ) -> None:
         """Mean and variance of each channel of a block, or of the first samples of it. The block
         has to be added up."""
@@ -186,10 +193,6 @@ def _first_rows(run: Run, place: Place) -> object:
         return run.task.attributes.get("rows")
     samples = place.extent[0]
     return samples // run.task.length("g") if run.call.operator == GROUP_NORM else samples
-
-
-def _other_places(run: Run, places: tuple[Place, ...], expected: Expected) -> str:
-    return next(_differences(run, places, expected))
 
 
 def _differences(run: Run, places: tuple[Place, ...], expected: Expected) -> Iterator[str]:

@@ -1,5 +1,4 @@
-"""Ranks whose programs have one structure, followed in lockstep: a column of places in place of a
-rank at a time.
+"""Follow all ranks together where their programs have the same structure.
 
 Problem. Where all ranks do the same to blocks of their own, as with data parallelism on hundreds of
 devices, following each rank by itself finds the same thing hundreds of times.
@@ -31,16 +30,16 @@ from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, cast
 
-from runtime.program.program import Collective, Exchange, Group, Load, Program, Run
+from runtime.program.program import Collective, Exchange, Group, Load, Local, Program, Run
 from runtime.program.validate.alike import Form, Forms, Row, made_by_all
-from runtime.program.validate.blocks import Block, Local, Meeting, Segment, blocks_of
-from runtime.program.validate.content import Content, Place, Tensor
+from runtime.program.validate.blocks import Block, Meeting, Segment, blocks_of
+from runtime.program.validate.content import Content, Place, PlanTensor
 from runtime.program.validate.errors import ProgramError, Unsound
 from runtime.program.validate.frame import Rank, Waits
-from runtime.program.validate.local import Device, Kept
+from runtime.program.validate.local import Device, Holdings
 from runtime.program.validate.meaning import Meaning
 from runtime.program.validate.movement import Member, collected
-from runtime.program.validate.order import Blame, Key, Lanes, Operation, run
+from runtime.program.validate.order import Blame, Key, Lanes, Posted, run
 from runtime.program.validate.passes import Passes, Sync, parts_of
 from runtime.program.validate.transposed import is_transposed
 
@@ -54,7 +53,7 @@ class _Differs(Exception):
     """Ranks are not to be followed together."""
 
 
-class Groups:
+class NamedGroups:
     """The groups that all ranks name in one place."""
 
     def __init__(self, of: Sequence[Group]) -> None:
@@ -66,10 +65,10 @@ class Groups:
                 raise _Differs
 
 
-class Quotient(Lanes):
+class ClassLanes(Lanes):
     """Lanes of ranks that each stand for a class."""
 
-    def __init__(self, losses: Sequence[object], groups: Collection[Groups]) -> None:
+    def __init__(self, losses: Sequence[object], groups: Collection[NamedGroups]) -> None:
         """``losses``: by rank, what it has of the loss; ``groups``: all that are named."""
         super().__init__()
         first: dict[int, int] = {}
@@ -79,14 +78,14 @@ class Quotient(Lanes):
         """By rank, who is followed in its place."""
         self.followed = tuple(first.values())
 
-    def post(self, key: Key, operation: Operation) -> Operation:
+    def post(self, key: Key, operation: Posted) -> Posted:
         if operation.meet is None:
             raise _Differs
         operation.group = tuple(sorted({self.stands_for[rank] for rank in operation.group}))
         return super().post(key if isinstance(key, str) else operation.group, operation)
 
 
-def _classes(losses: Sequence[object], groups: Collection[Groups]) -> list[int]:
+def _classes(losses: Sequence[object], groups: Collection[NamedGroups]) -> list[int]:
     """The coarsest classes of ranks whose like meet the like in each of some places: by color
     refinement, O(rounds * places * ranks)."""
     count, colors = 0, _numbered(losses)
@@ -107,7 +106,7 @@ def _numbered(values: Sequence[object]) -> list[int]:
 
 def followed(
     meaning: Meaning, programs: Sequence[Program], forms: Forms, where: str, itemsize: int
-) -> list[Kept] | None:
+) -> list[Holdings] | None:
     """What ranks hold in the end that ends are checked by; None where they are to be followed each
     by itself."""
     first = programs[0]
@@ -172,15 +171,15 @@ class _Team:
     def __init__(
         self, meaning: Meaning, programs: Sequence[Program], forms: Forms, where: str
     ) -> None:
-        self._meaning, self._programs, self._forms, self._where = meaning, programs, forms, where
+        self._meaning, self._programs = meaning, programs
         self._devices = [Device(program, meaning, forms) for program in programs]
-        self._groups: dict[tuple[int, ...], Groups] = {}
+        self._groups: dict[tuple[int, ...], NamedGroups] = {}
         """All that have been named, by the objects that they are."""
         self._ranks = [Rank(device, Lanes(), where) for device in self._devices]
         self._shapes = [program.shapes for program in programs]
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, PlanTensor] = {}
         self._places: dict[str, Column] = {}
-        self._kept = [Kept() for _ in programs]
+        self._kept = [Holdings() for _ in programs]
         """What ranks were found to make one by one."""
 
     def forward(self, blocks: Sequence[tuple[Block, ...]]) -> None:
@@ -198,27 +197,29 @@ class _Team:
 
     def backward(self, itemsize: int) -> None:
         """One rank of each class."""
-        self._check_sums(itemsize)
+        syncs = [Sync(rank, itemsize) for rank in self._ranks]
+        self._check_sums(syncs)
         losses = [program.loss for program in self._programs]
-        lanes = Quotient(losses, self._groups.values())
+        lanes = ClassLanes(losses, self._groups.values())
         steps: dict[int, Waits] = {}
         for rank in lanes.followed:
             contents = self._kept[rank].contents
             contents.tensors.update(self._tensors)
             contents.places.update({name: column[rank] for name, column in self._places.items()})
-            own = Rank(self._devices[rank], lanes, self._where)
-            steps[rank] = Passes(own, itemsize).back_alone(self._kept[rank])
+            self._ranks[rank].lanes = lanes
+            own = Passes(self._ranks[rank], syncs[rank])
+            steps[rank] = own.back_alone(self._kept[rank])
         run(steps, lanes)
 
-    def _named(self, groups: Sequence[Group]) -> Groups:
+    def _named(self, groups: Sequence[Group]) -> NamedGroups:
         """Groups of all ranks. Raises _Differs where members name another."""
         key = tuple(map(id, groups))
-        found = self._groups.get(key)
-        if found is None:
-            found = self._groups[key] = Groups(groups)
-        return found
+        named = self._groups.get(key)
+        if named is None:
+            named = self._groups[key] = NamedGroups(groups)
+        return named
 
-    def ends(self) -> list[Kept]:
+    def ends(self) -> list[Holdings]:
         """What each rank holds of the loss and the outputs, and its statistics."""
         for rank, (program, kept) in enumerate(zip(self._programs, self._kept, strict=True)):
             loss = (program.loss,) if program.loss is not None else ()
@@ -241,7 +242,7 @@ class _Team:
             raise _Differs
         self._take(name, tensor, [own.place for own in made])
 
-    def _take(self, name: str, tensor: Tensor, column: Column) -> None:
+    def _take(self, name: str, tensor: PlanTensor, column: Column) -> None:
         if name in self._tensors:
             raise _Differs
         self._tensors[name], self._places[name] = tensor, column
@@ -272,9 +273,9 @@ class _Team:
         for name, tensor, column in zip(form.results, *made, strict=True):
             self._take(name, tensor, column)
 
-    def _learn(self, form: Form, row: Row, tensors: Sequence[Tensor]) -> None:
+    def _learn(self, form: Form, row: Row, tensors: Sequence[PlanTensor]) -> None:
         """A reading of a form, as rank 0 has it."""
-        known = Kept()
+        known = Holdings()
         for name, tensor in zip(form.reads, tensors, strict=True):
             known.contents[name] = Content(tensor, self._places[name][0])
         self._run(0, row, known)
@@ -293,7 +294,7 @@ class _Team:
             if any(own is not None for own in made):
                 self._hold([name] * len(made), [_known(own) for own in made])
 
-    def _run(self, rank: int, row: Row, kept: Kept) -> None:
+    def _run(self, rank: int, row: Row, kept: Holdings) -> None:
         for operator in row.runs:
             given = [_known(kept.contents.get(name)) for name in operator.operands]
             self._devices[rank].run(operator, given, 0, kept)
@@ -330,14 +331,14 @@ class _Team:
             members = [Member(r, instructions[r], given[r], shapes[r]) for r in group]
             for rank, content in zip(group, collected(members, self._meaning.places), strict=True):
                 made[rank] = content
-        found = [_known(own) for own in made]
-        if [own.place.extent for own in found] != shapes:
+        contents = [_known(own) for own in made]
+        if [own.place.extent for own in contents] != shapes:
             raise _Differs
-        self._hold([target] * len(found), found)
+        self._hold([target] * len(contents), contents)
 
-    def _check_sums(self, itemsize: int) -> None:
+    def _check_sums(self, syncs: Sequence[Sync]) -> None:
         """Gradients are summed up by all ranks at the same places, by members alike."""
-        synced = [Sync(rank, itemsize).buckets for rank in self._ranks]
+        synced = [sync.buckets for sync in syncs]
         if len(set(map(len, synced))) > 1:
             raise _Differs
         for own in zip(*synced, strict=True):

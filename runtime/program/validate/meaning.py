@@ -1,4 +1,4 @@
-"""What a plan's graph says that tensors are, and what each device computes of them.
+"""Say what each tensor of a plan's graph is, and what each device computes of it.
 
 An instruction is known by what it is and by what it reads: operators of the graph with the same
 call, on the same tensors of the same types, make the same tensors. So nothing rests on the names of
@@ -8,11 +8,12 @@ registers, nor on which step of a schedule an instruction says that it is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pcg.graph.graph import Leaf, Node, Signature, Value
+from pcg.memo import Answers
 from pcg.ops.norms import batch_norm, ghost_batch_norm
-from pcg.placement.layout import Region
+from pcg.placement.region import Region, region_text, whole_region
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
 from pcg.plan.plan import Plan
@@ -21,7 +22,7 @@ from pcg.types.operator import Call
 from pcg.types.tensor import ParallelTensor
 from runtime.program.executable import concrete
 from runtime.program.norms import FIRST_STATISTICS, GROUP_NORM, NORM, STATISTICS
-from runtime.program.validate.content import Content, Place, Places, Tensor, shown
+from runtime.program.validate.content import Content, Place, Places, PlanTensor
 from runtime.program.validate.errors import Unsound
 from runtime.program.validate.theorem import Columns, Expected, columns, joined, tasks_of
 
@@ -37,25 +38,23 @@ class Work:
     partials: tuple[int, ...]
     view: MachineView
     places: Places
-    _parts: dict[int, dict[int, Expected]] = field(default_factory=dict[int, dict[int, Expected]])
-    _columns: dict[tuple[int, int], Columns] = field(default_factory=dict[tuple[int, int], Columns])
+
+    def __post_init__(self) -> None:
+        self._parts = Answers[int, dict[int, Expected]](self._tasks)
+        self._columns = Answers[tuple[int, int], Columns](
+            lambda key: columns(self._parts[key[0]], key[1])
+        )
 
     def on(self, device: int, part: int) -> Expected | None:
         """What a device does with a slice in time; None for one that does nothing."""
-        known = self._parts.get(part)
-        if known is None:
-            known = tasks_of(self.signature, self.partials, self.view, part, self.places)
-            self._parts[part] = known
-        return known.get(device)
+        return self._parts[part].get(device)
 
     def columns(self, part: int, ranks: int) -> Columns:
-        """The same by rank, for all."""
-        key = part, ranks
-        found = self._columns.get(key)
-        if found is None:
-            self.on(0, part)
-            found = self._columns[key] = columns(self._parts[part], ranks)
-        return found
+        """What each of some ranks does with a slice in time, as columns."""
+        return self._columns[part, ranks]
+
+    def _tasks(self, part: int) -> dict[int, Expected]:
+        return tasks_of(self.signature, self.partials, self.view, part, self.places)
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Operation:
 
     name: str
     work: Work
-    results: tuple[Tensor, ...]
+    results: tuple[PlanTensor, ...]
     recomputed: bool
 
 
@@ -72,7 +71,7 @@ class Operation:
 class Joining:
     """An operand of a join: which device's piece becomes which partial of the result."""
 
-    result: Tensor
+    result: PlanTensor
     tasks: Mapping[int, Expected]
 
 
@@ -85,7 +84,7 @@ class Called:
     plain: Call
     also: bool
     only: bool
-    operations: dict[tuple[Tensor, ...], list[Operation]]
+    operations: dict[tuple[PlanTensor, ...], list[Operation]]
     """By the tensors that it reads."""
 
 
@@ -94,16 +93,16 @@ class Meaning:
 
     def __init__(self, plan: Plan, where: str) -> None:
         self.plan, self.places = plan, Places()
-        self.leaves: dict[str, Tensor] = {}
+        self.leaves: dict[str, PlanTensor] = {}
         """Inputs and weights by name."""
-        self.operations: dict[Call, dict[tuple[Tensor, ...], list[Operation]]] = {}
-        self.joins: dict[Tensor, list[Joining]] = {}
+        self.operations: dict[Call, dict[tuple[PlanTensor, ...], list[Operation]]] = {}
+        self.joins: dict[PlanTensor, list[Joining]] = {}
         self._where = where
         self._called: dict[int, Called] = {}
         self._blocks: dict[tuple[int, Region], tuple[Leaf, Content]] = {}
         self._names = node_names(plan.graph)
-        self._of: dict[Value, Tensor] = {}
-        self._made: dict[object, tuple[Tensor, ...]] = {}
+        self._of: dict[Value, PlanTensor] = {}
+        self._made: dict[object, tuple[PlanTensor, ...]] = {}
         self._works: dict[object, Work] = {}
         for node in plan.graph.nodes:
             if node.is_leaf:
@@ -114,16 +113,16 @@ class Meaning:
     def called(self, call: Call) -> Called:
         """What is known of a call. Calls are many and mostly the same objects, so that each is
         compared once."""
-        found = self._called.get(id(call))
-        if found is None or found.call is not call:
+        known = self._called.get(id(call))
+        if known is None or known.call is not call:
             norm = NORMS.get(call.operator.name)
             also = norm is not None and call.operator == norm[0]
             plain = norm[1](**call.values) if norm is not None and also else call
             only = call.operator in (STATISTICS, FIRST_STATISTICS)
             operations = self.operations.get(plain, {})
-            found = Called(call, plain, also, only, operations)
-            self._called[id(call)] = found
-        return found
+            known = Called(call, plain, also, only, operations)
+            self._called[id(call)] = known
+        return known
 
     def block(self, leaf: Leaf, region: Region) -> Content:
         """A block of a leaf. Raises Unsound where there is none such."""
@@ -139,26 +138,26 @@ class Meaning:
             0 <= start < stop <= size for (start, stop), size in zip(region, sizes, strict=True)
         )
         if not inside:
-            raise Unsound(f"loads {shown(region)} of {tensor.name} {list(sizes)}")
-        found = Content(tensor, self.places.of(0, 1, region))
-        self._blocks[key] = leaf, found
-        return found
+            raise Unsound(f"loads {region_text(region)} of {tensor.name} {list(sizes)}")
+        content = Content(tensor, self.places.of(0, 1, region))
+        self._blocks[key] = leaf, content
+        return content
 
-    def tensor(self, value: Value) -> Tensor:
+    def tensor(self, value: Value) -> PlanTensor:
         """The tensor behind a value, and before the parallel operators that lead to it."""
-        found = self._of.get(value)
-        if found is None:
-            found = self._of[value] = self._of[trace(value)[0]]
-        return found
+        tensor = self._of.get(value)
+        if tensor is None:
+            tensor = self._of[value] = self._of[trace(value)[0]]
+        return tensor
 
-    def whole(self, tensor: Tensor) -> Place:
+    def whole(self, tensor: PlanTensor) -> Place:
         """All of a tensor, added up."""
-        return self.places.of(0, tensor.partials, tuple((0, size) for size in tensor.shape))
+        return self.places.of(0, tensor.partials, whole_region(tensor.shape))
 
     def _leaf(self, node: Node) -> None:
         value = node.value()
         name, shape = node.leaf.name, value.type.shape
-        made = Tensor(name, value, 1, shape, node.leaf.kind == "weight")
+        made = PlanTensor(name, value, 1, shape, node.leaf.kind == "weight")
         self._of[value] = self.leaves[name] = made
 
     def _operator(self, node: Node) -> None:
@@ -167,7 +166,7 @@ class Meaning:
         types = node.signature.operands
         results = self._results(node, call, reads, types)
         view = self.plan.views[node]
-        if node.operator_call.operator.parallel == "join":
+        if node.is_join:
             for which, read in enumerate(reads):
                 tasks = joined(types[which], read.partials, view, which, self.places)
                 self.joins.setdefault(read, []).append(Joining(results[0], tasks))
@@ -177,26 +176,26 @@ class Meaning:
         if work is None:
             work = self._works[key] = Work(*key, self.places)
         recomputed = node in self.plan.recompute
-        found = Operation(node.name, work, results, recomputed)
-        self.operations.setdefault(call, {}).setdefault(reads, []).append(found)
+        operation = Operation(node.name, work, results, recomputed)
+        self.operations.setdefault(call, {}).setdefault(reads, []).append(operation)
 
     def _results(
         self,
         node: Node,
         call: Call,
-        reads: tuple[Tensor, ...],
+        reads: tuple[PlanTensor, ...],
         types: tuple[ParallelTensor, ...],
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[PlanTensor, ...]:
         """The tensors that an operator makes, those of an equal one if there is such."""
         key = call, reads, types
-        found = self._made.get(key)
-        if found is None:
+        tensors = self._made.get(key)
+        if tensors is None:
             trains = any(read.trains for read in reads)
-            found = self._made[key] = tuple(
-                Tensor(name, value, value.type.degrees.partials, value.type.shape, trains)
+            tensors = self._made[key] = tuple(
+                PlanTensor(name, value, value.type.degrees.partials, value.type.shape, trains)
                 for port, name in enumerate(self._names[node])
                 for value in (node.value(port),)
             )
-        for port, made in enumerate(found):
+        for port, made in enumerate(tensors):
             self._of[node.value(port)] = made
-        return found
+        return tensors

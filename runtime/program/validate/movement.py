@@ -1,22 +1,21 @@
-"""What communication does to what registers hold."""
+"""Compute what registers hold after a communication."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import NamedTuple
 
+from pcg.placement.region import Region, elements, extent
 from runtime.program.program import Collective, Exchange
 from runtime.program.validate.content import (
     Content,
     Fragment,
     Places,
     assemble,
-    extent,
     fragment,
 )
 from runtime.program.validate.errors import Unsound
-from runtime.program.validate.transposed import Parts, parts
+from runtime.program.validate.transposed import LinearMap, linear_map
 
 
 class Member(NamedTuple):
@@ -31,7 +30,7 @@ class Member(NamedTuple):
 def collected(members: Sequence[Member], places: Places) -> list[Content]:
     """What each member of a collective holds after it, worked out once for collectives that do the
     same to other tensors. Raises Unsound where that is no block of a tensor."""
-    maps = [parts(member.instruction) for member in members]
+    maps = [linear_map(member.instruction) for member in members]
     tensor = members[0].source.tensor
     if any(member.source.tensor is not tensor for member in members):
         return _collected(members, maps, places)
@@ -43,19 +42,21 @@ def collected(members: Sequence[Member], places: Places) -> list[Content]:
     )
     known = places.collected.get(key)
     if known is None:
-        found = _collected(members, maps, places)
+        contents = _collected(members, maps, places)
         # With what the key knows by object, which has to live as long.
-        places.collected[key] = maps, [content.place for content in found]
-        return found
+        places.collected[key] = maps, [content.place for content in contents]
+        return contents
     return [Content(tensor, place) for place in known[1]]
 
 
-def _collected(members: Sequence[Member], maps: Sequence[Parts], places: Places) -> list[Content]:
+def _collected(
+    members: Sequence[Member], maps: Sequence[LinearMap], places: Places
+) -> list[Content]:
     for own in maps:
         for side in (own.sends, own.receives):
             if side is not None and len(side) != len(members):
                 raise Unsound(f"has {len(side)} regions, expected {len(members)}, one a member")
-    if len({prod(extent(side[0])) if (side := own.sends) else -1 for own in maps}) > 1:
+    if len({elements(side[0]) if (side := own.sends) else -1 for own in maps}) > 1:
         raise Unsound("members give parts of different sizes")
     alike = all(m.source.place.region == members[0].source.place.region for m in members) and all(
         own.sends == maps[0].sends for own in maps
@@ -63,7 +64,7 @@ def _collected(members: Sequence[Member], maps: Sequence[Parts], places: Places)
     if alike and maps[0].receives is None and all(own.receives is None for own in maps):
         return _summed(members, maps[0].sends, places)
     made: dict[object, Content] = {}
-    found: list[Content] = []
+    contents: list[Content] = []
     for number, (member, own) in enumerate(zip(members, maps, strict=True)):
         # What all give to all is the same for members that put it in the same places.
         key = (number if maps[0].sends is not None else -1, own.receives, member.shape)
@@ -78,38 +79,38 @@ def _collected(members: Sequence[Member], maps: Sequence[Parts], places: Places)
                 for index, (other, theirs) in enumerate(zip(members, maps, strict=True))
             ]
             content = made[key] = assemble(given, member.shape, places)
-        found.append(content)
-    return found
+        contents.append(content)
+    return contents
 
 
 def _summed(
-    members: Sequence[Member], sends: tuple[tuple[tuple[int, int], ...], ...] | None, places: Places
+    members: Sequence[Member], sends: tuple[Region, ...] | None, places: Places
 ) -> list[Content]:
-    """The same where all have the same block, of different partials."""
+    """What members hold after a collective on one block, of which each has other partials."""
     shape = members[0].source.place.extent
     whole = assemble([fragment(m.source, None, None) for m in members], shape, places)
-    found: list[Content] = []
+    contents: list[Content] = []
     for number, member in enumerate(members):
         part = fragment(whole, None if sends is None else sends[number], None)
         if extent(part.region) != member.shape:
             problem = f"gets a block of shape {list(extent(part.region))}"
             raise Unsound(f"{problem}, its register has shape {list(member.shape)}")
-        found.append(
+        contents.append(
             whole
             if sends is None
             else Content(part.tensor, places.of(part.first, part.last, part.region))
         )
-    return found
+    return contents
 
 
 def sent(exchange: Exchange, source: Content | None) -> dict[int, list[Fragment]]:
     """What goes to each peer, in order."""
-    found: dict[int, list[Fragment]] = {}
+    fragments: dict[int, list[Fragment]] = {}
     for part in exchange.sends:
         if source is None:
             raise Unsound("sends something and has no source")
-        found.setdefault(part.peer, []).append(fragment(source, part.region, None))
-    return found
+        fragments.setdefault(part.peer, []).append(fragment(source, part.region, None))
+    return fragments
 
 
 def arrived(
@@ -117,11 +118,11 @@ def arrived(
 ) -> list[Fragment]:
     """All that is added to the target of messages: what was kept and what has come, in the order in
     which both ends list it."""
-    found: list[Fragment] = []
+    fragments: list[Fragment] = []
     for kept in exchange.kept:
         if source is None:
             raise Unsound("keeps something and has no source")
-        found.append(fragment(source, kept.source, kept.target))
+        fragments.append(fragment(source, kept.source, kept.target))
     left = {peer: list(given) for peer, given in received.items()}
     for part in exchange.receives:
         if not left.get(part.peer):
@@ -130,8 +131,8 @@ def arrived(
         if extent(got.region) != extent(part.region):
             own, theirs = list(extent(part.region)), list(extent(got.region))
             raise Unsound(f"expects a block of shape {own} from {part.peer}, which sends {theirs}")
-        found.append(got._replace(at=part.region))
+        fragments.append(got._replace(at=part.region))
     if any(left.values()):
         peer = next(peer for peer, given in left.items() if given)
         raise Unsound(f"{peer} sends more than is expected")
-    return found
+    return fragments

@@ -1,4 +1,4 @@
-"""The order of communication, as NCCL has it.
+"""Check that communication ends: simulate who waits for whom, with the queues of NCCL.
 
 A group of ranks does one thing after the other: what a rank posts to it begins when all that this
 rank posted to it before has ended, which takes its peers too. A message has ended when it is
@@ -25,7 +25,7 @@ Key = object
 
 
 @dataclass(eq=False, slots=True)
-class Operation:
+class Posted:
     """What a rank posts. Of messages ``sends`` and ``receives`` are left, by peer; of a collective
     all members have to be there. ``what``: in words; ``token``: the same for all that take part."""
 
@@ -36,20 +36,24 @@ class Operation:
     payload: Any = None
     sends: dict[int, Any] = field(default_factory=dict[int, Any])
     receives: dict[int, Any] = field(default_factory=dict[int, Any])
-    meet: Callable[[list[Operation]], None] | None = None
+    meet: Callable[[list[Posted]], None] | None = None
     """Of a collective: what becomes of it, once, with all members by rank."""
     found: Any = None
     """What becomes of it here."""
     is_done: bool = False
 
 
-Ranks = Generator[Operation, None, None]
+Ranks = Generator[Posted, None, None]
+
+
+def nothing(members: list[Posted]) -> None:
+    """What becomes of a collective that brings nothing that is followed."""
 
 
 class Blame(Exception):
     """What goes wrong between ranks: at whose operation, and why."""
 
-    def __init__(self, operation: Operation, problem: str) -> None:
+    def __init__(self, operation: Posted, problem: str) -> None:
         super().__init__(problem)
         self.operation, self.problem = operation, problem
 
@@ -60,10 +64,10 @@ class Channel:
     collective in front; ``key``: which keeps the object alive that it is known by."""
 
     key: Key
-    lanes: dict[int, deque[Operation]] = field(default_factory=dict[int, "deque[Operation]"])
+    lanes: dict[int, deque[Posted]] = field(default_factory=dict[int, "deque[Posted]"])
     there: int = 0
 
-    def front(self, rank: int) -> Operation | None:
+    def front(self, rank: int) -> Posted | None:
         lane = self.lanes.get(rank)
         return lane[0] if lane else None
 
@@ -75,11 +79,11 @@ class Lanes:
         self._channels: dict[Key, Channel] = {}
         self._known: dict[int, tuple[Key, Channel]] = {}
         """By object that is a key: groups are long, and mostly the same objects."""
-        self._fronts: deque[tuple[Channel, Operation]] = deque()
-        self.woken: list[Operation] = []
+        self._fronts: deque[tuple[Channel, Posted]] = deque()
+        self.woken: list[Posted] = []
         """What has ended since it was last asked."""
 
-    def post(self, key: Key, operation: Operation) -> Operation:
+    def post(self, key: Key, operation: Posted) -> Posted:
         """Add to the end of a rank's lane."""
         channel = self._channel(key)
         lane = channel.lanes.get(operation.rank)
@@ -92,7 +96,7 @@ class Lanes:
                 self._reach(*self._fronts.popleft())
         return operation
 
-    def left(self) -> list[Operation]:
+    def left(self) -> list[Posted]:
         """The front of each lane that is not empty."""
         channels = self._channels.values()
         return [lane[0] for channel in channels for lane in channel.lanes.values() if lane]
@@ -101,13 +105,13 @@ class Lanes:
         known = self._known.get(id(key))
         if known is not None and known[0] is key:
             return known[1]
-        found = self._channels.get(key)
-        if found is None:
-            found = self._channels[key] = Channel(key)
-        self._known[id(key)] = key, found
-        return found
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = Channel(key)
+        self._known[id(key)] = key, channel
+        return channel
 
-    def _reach(self, channel: Channel, operation: Operation) -> None:
+    def _reach(self, channel: Channel, operation: Posted) -> None:
         """Something has come to the front of its lane."""
         if operation.meet is not None:
             channel.there += 1
@@ -124,8 +128,8 @@ class Lanes:
                 self._hand(channel, other, operation)
         self._end(channel, operation)
 
-    def _meet(self, channel: Channel, one: Operation) -> None:
-        members: list[Operation] = []
+    def _meet(self, channel: Channel, one: Posted) -> None:
+        members: list[Posted] = []
         group, token = one.group, one.token
         for rank in group:
             other = channel.front(rank)
@@ -143,7 +147,7 @@ class Lanes:
             member.is_done = True
             self._leave(channel, member)
 
-    def _hand(self, channel: Channel, sender: Operation, receiver: Operation) -> None:
+    def _hand(self, channel: Channel, sender: Posted, receiver: Posted) -> None:
         if sender.token != receiver.token:
             raise Blame(receiver, f"receives what rank {sender.rank} sends with: {sender.what}")
         receiver.found = receiver.found or {}
@@ -153,12 +157,12 @@ class Lanes:
             self._end(channel, receiver)
             self._end(channel, sender)
 
-    def _end(self, channel: Channel, operation: Operation) -> None:
+    def _end(self, channel: Channel, operation: Posted) -> None:
         if not operation.is_done and not operation.sends and not operation.receives:
             operation.is_done = True
             self._leave(channel, operation)
 
-    def _leave(self, channel: Channel, operation: Operation) -> None:
+    def _leave(self, channel: Channel, operation: Posted) -> None:
         lane = channel.lanes[operation.rank]
         assert lane[0] is operation, "only the front ends"
         lane.popleft()
@@ -170,7 +174,7 @@ class Lanes:
 def run(ranks: Mapping[int, Ranks], lanes: Lanes) -> None:
     """Let all ranks come to their ends. Raises Blame where some never do, or leave something that
     nobody takes."""
-    waiting: dict[Operation, int] = {}
+    waiting: dict[Posted, int] = {}
     # Who was woken last goes on first: a small group stays in the processor's caches for a while.
     ready = list(reversed(list(ranks)))
     while ready:
@@ -188,7 +192,7 @@ def run(ranks: Mapping[int, Ranks], lanes: Lanes) -> None:
         raise Blame(stuck[0], _why(stuck[0], bool(waiting)))
 
 
-def _why(operation: Operation, waits: bool) -> str:
+def _why(operation: Posted, waits: bool) -> str:
     ends = "never ends" if waits else "is left over"
     if operation.group:
         return f"{ends}, expected all of ranks {', '.join(map(str, operation.group))} in it"

@@ -1,21 +1,23 @@
-"""A rank's training step: ``runtime.execute.executor``, ``passes`` and ``batch`` followed step by
-step, in what they post, wait for and make, with what registers hold in place of numbers."""
+"""Follow one training step of a rank, symbolically.
+
+It goes step by step as ``runtime.execute.executor``, ``passes`` and ``batch`` do in what they post,
+wait for and make, with what registers hold in place of numbers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import prod
 
-from pcg.placement.layout import Region
+from pcg.placement.region import Region, elements
 from runtime.program.buckets import Bucket, buckets
-from runtime.program.program import Instruction, Load, Program
+from runtime.program.program import Instruction, Load, Pipelined, Program
 from runtime.program.validate.blocks import Block, Meeting, blocks_of, first_readers
-from runtime.program.validate.content import Content, Fragment, extent
+from runtime.program.validate.content import Content, Fragment
 from runtime.program.validate.errors import Unsound
 from runtime.program.validate.frame import Frame, Rank, Waits
-from runtime.program.validate.local import Kept
-from runtime.program.validate.order import Operation
+from runtime.program.validate.local import Holdings
+from runtime.program.validate.order import Posted, nothing
 
 Done = Callable[[int], None]
 BATCHES = 3
@@ -28,11 +30,11 @@ class Sync:
 
     def __init__(self, rank: Rank, itemsize: int) -> None:
         program = rank.device.program
-        sizes = {w.register: itemsize * prod(extent(w.region)) for w in program.trained}
+        sizes = {w.register: itemsize * elements(w.region) for w in program.trained}
         self.buckets = buckets(program.trained, sizes)
         self._registers = [frozenset(w.register for w in b.weights) for b in self.buckets]
         self._rank, self._filled = rank, rank.filled
-        self._sent: list[Operation | None] = []
+        self._sent: list[Posted | None] = []
         self.batch = 0
 
     def complete(self, register: str) -> None:
@@ -68,7 +70,7 @@ class Sync:
         if rank not in bucket.group or bucket.group not in self._rank.known_groups:
             raise self._rank.wrong(what, f"over {bucket.group}, expected one of its groups")
         token = ("gradients", self.batch, parts_of(bucket))
-        made = Operation(rank, what, token, bucket.group, meet=_nothing)
+        made = Posted(rank, what, token, bucket.group, meet=nothing)
         self._sent.append(self._rank.lanes.post(bucket.group, made))
 
 
@@ -83,6 +85,7 @@ class Batch:
 
     number: int
     passes: Passes
+    pipeline: Pipelined
     started: int = 0
     frames: dict[int, Frame] = field(default_factory=dict[int, Frame])
     sums: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
@@ -94,8 +97,7 @@ class Batch:
 
     def forward(self) -> Waits:
         passes, part = self.passes, self.started
-        rank, pipeline = passes.rank, passes.pipeline
-        assert pipeline is not None, "asked of slices only"
+        rank, pipeline = passes.rank, self.pipeline
         self._enter(part)
         last = rank.part - pipeline.stages
         yield from rank.settle(lambda _, sent: sent <= last)
@@ -131,8 +133,7 @@ class Batch:
                 except Unsound as error:
                     raise passes.rank.wrong(f"{name}, which slices add to", str(error)) from error
         yield from tail.forward()
-        assert passes.pipeline is not None, "asked of slices only"
-        if passes.pipeline.tail_trains:
+        if self.pipeline.tail_trains:
             passes.begin_back(tail)
             yield from _go_back(tail, done, len(passes.before))
             passes.lost(tail)
@@ -143,26 +144,24 @@ class Batch:
 
     def _tail(self, *, checks: bool) -> Frame:
         passes = self.passes
-        assert passes.pipeline is not None, "asked of slices only"
         tail = passes.frame(self.number, "tail", passes.tail, 0, self.before)
         tail.checks = checks
-        tail.loads.update(passes.pipeline.joined)
+        tail.loads.update(self.pipeline.joined)
         if checks:
-            passes.load(tail, passes.pipeline.tail)
+            passes.load(tail, self.pipeline.tail)
         return tail
 
     def _gradients_of_joined(self) -> Waits:
         """With zeros: what the tail joins is not known yet, and its gradient does not depend on
         it."""
         passes = self.passes
-        assert passes.pipeline is not None, "asked of slices only"
         tail = self._tail(checks=False)
         tail.token = (self.number, "zeros", 0)
         yield from tail.forward()
         passes.begin_back(tail)
         yield from tail.backward()
-        self.known = tail.needed & set(passes.pipeline.joined)
-        if not passes.pipeline.tail_trains:
+        self.known = tail.needed & set(self.pipeline.joined)
+        if not self.pipeline.tail_trains:
             self._demand_no_other()
         # What depends on the values is taken with the right ones, in the end.
         self.before.needed.clear()
@@ -184,7 +183,8 @@ class Batch:
 class Passes:
     """A rank's steps. What registers hold is followed in the first one."""
 
-    def __init__(self, rank: Rank, itemsize: int) -> None:
+    def __init__(self, rank: Rank, sync: Sync) -> None:
+        """``sync``: the sums of the rank's gradients."""
         self.rank, program = rank, rank.device.program
         self.program: Program = program
         self.pipeline = program.pipeline
@@ -197,7 +197,7 @@ class Passes:
         self.tail = blocks_of(self.pipeline.tail if self.pipeline else (), forms=forms)
         last = self.slices[-1] if self.slices else ()
         self.backward_blocks: tuple[Block, ...] = (*self.before, *self.tail, *last)
-        self._sync = Sync(rank, itemsize)
+        self._sync = sync
         trained = frozenset(weight.register for weight in program.trained)
         closing = first_readers(self.backward_blocks, trained)
         self._closing: dict[int, list[str]] = {}
@@ -205,8 +205,8 @@ class Passes:
             if weight.register in closing:
                 self._closing.setdefault(closing[weight.register], []).append(weight.register)
         self._under_way: Batch | None = None
-        self._totals: list[Operation] = []
-        self.made: Kept = Kept()
+        self._totals: list[Posted] = []
+        self.made: Holdings = Holdings()
         """What the rank holds after the first step."""
 
     def steps(self) -> Waits:
@@ -217,10 +217,10 @@ class Passes:
             if self.pipeline is None:
                 yield from self._whole(number)
             else:
-                yield from self._sliced(number, number + 1 < count)
+                yield from self._sliced(self.pipeline, number, number + 1 < count)
             yield from self._close(number)
 
-    def back_alone(self, kept: Kept) -> Waits:
+    def back_alone(self, kept: Holdings) -> Waits:
         """The first step from the end of its forward pass on, without slices. ``kept``: what was
         found to be held then."""
         frame = self.frame(0, "before", self.before)
@@ -244,10 +244,10 @@ class Passes:
         outer: Frame | None = None,
     ) -> Frame:
         token = (number, name, part)
-        found = Frame(self.rank, tuple(blocks), part, token, outer, checks=number == 0)
+        frame = Frame(self.rank, tuple(blocks), part, token, outer, checks=number == 0)
         if name == "before":
-            self.load(found, self.program.instructions)
-        return found
+            self.load(frame, self.program.instructions)
+        return frame
 
     def load(self, frame: Frame, instructions: Iterable[Instruction]) -> None:
         """Put what is loaded into a frame."""
@@ -286,11 +286,9 @@ class Passes:
         yield from frame.backward(self._done)
         self.lost(frame)
 
-    def _sliced(self, number: int, more: bool) -> Waits:
-        pipeline = self.pipeline
-        assert pipeline is not None, "asked of slices only"
-        batch, self._under_way = self._under_way or Batch(number, self), None
-        ahead = Batch(number + 1, self) if more and pipeline.lead else None
+    def _sliced(self, pipeline: Pipelined, number: int, more: bool) -> Waits:
+        batch, self._under_way = self._under_way or Batch(number, self, pipeline), None
+        ahead = Batch(number + 1, self, pipeline) if more and pipeline.lead else None
         self.rank.batch = number
         early = self.program.loss is None
         if early:
@@ -321,7 +319,7 @@ class Passes:
         if len(ranks) == 1:
             return
         what, rank = "the sum of the loss", self.rank.device.rank
-        made = Operation(rank, what, ("loss", number), ranks, meet=_nothing)
+        made = Posted(rank, what, ("loss", number), ranks, meet=nothing)
         self._totals.append(self.rank.lanes.post("total", made))
 
     def _statistics(self, number: int) -> Waits:
@@ -329,7 +327,7 @@ class Passes:
         if len(ranks) == 1 or not any(running.is_known for running in self.program.running):
             return
         what, rank = "the sum of statistics", self.rank.device.rank
-        made = Operation(rank, what, ("statistics", number), ranks, meet=_nothing)
+        made = Posted(rank, what, ("statistics", number), ranks, meet=nothing)
         yield self.rank.lanes.post(ranks, made)
 
     def _done(self, number: int) -> None:
@@ -350,7 +348,3 @@ def _go_back(frame: Frame, done: Done | None, first: int) -> Waits:
     frame.rank.graded.clear()
     done(first + len(frame.blocks))
     yield from frame.backward(lambda number: done(first + number))
-
-
-def _nothing(members: list[Operation]) -> None:
-    """Nothing becomes of it."""

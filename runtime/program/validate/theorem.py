@@ -1,5 +1,4 @@
-"""Where the typing theorem puts things: the block of each index that a task computes, and the
-blocks of operands and results that this takes.
+"""Compute the blocks that each task reads and makes, as the typing theorem says.
 
 The theorem (``verifier.trusted.proof.local``) is about a grid of tasks with a digit for each index
 of the equation that is cut, one for partials that pass through, and copies. A task computes the
@@ -16,10 +15,10 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from pcg.graph.graph import Signature
-from pcg.placement.layout import Region
+from pcg.placement.region import Region
 from pcg.placement.view import MachineView
 from pcg.types.halo import typing_of
-from pcg.types.infer import bind_sizes, infer
+from pcg.types.infer import index_sizes, infer
 from pcg.types.local import Axis
 from pcg.types.task import Task
 from pcg.types.tensor import ParallelTensor
@@ -66,9 +65,7 @@ def tasks_of(
     types, call = signature.operands, signature.call
     typing = typing_of(call, types)
     axes = [(axis, _degree(axis, types)) for axis in typing.axes]
-    equation = call.instance(tuple(t.rank for t in types))
-    bound = bind_sizes(call, equation, [t.shape for t in types])
-    sizes = {name[1:-1]: size for name, size in bound.items() if name.startswith("|")}
+    sizes = index_sizes(call, types)
     digits = tuple(zip(*view.tasks(), strict=True))
     operands = [
         _operands(t, _columns(t.rank, [a.operands[i] for a, _ in axes], digits), digits[-2], p)
@@ -78,7 +75,7 @@ def tasks_of(
         _results(t, [a.outputs[i] for a, _ in axes], [d for _, d in axes], digits)
         for i, t in enumerate(infer(call, types))
     ]
-    found = zip(
+    asked = zip(
         view.devices,
         _rows([own.places(places, part) for own in operands], view.size),
         _rows([own.places(places, part) for own in results], view.size),
@@ -87,7 +84,7 @@ def tasks_of(
     )
     return {
         device: Expected(given, made, sizes, ranges, tuple([place.start for place in given]))
-        for device, given, made, ranges in found
+        for device, given, made, ranges in asked
     }
 
 
@@ -152,13 +149,13 @@ class Pieces:
     def places(self, places: Places, part: int) -> tuple[Place, ...]:
         """Of a slice in time, the same for tensors alike."""
         key = self, part
-        found = places.rows.get(key)
-        if found is None:
+        row = places.rows.get(key)
+        if row is None:
             regions = regions_of(self.tensor, self.block, part, len(self.first))
             own = zip(self.first, regions, strict=True)
-            found = tuple([places.of(at, at + self.sums, where) for at, where in own])
-            places.rows[key] = found
-        return found
+            row = tuple([places.of(at, at + self.sums, where) for at, where in own])
+            places.rows[key] = row
+        return row
 
 
 def _columns(
@@ -198,14 +195,14 @@ def _results(
 def region(tensor: ParallelTensor, block: Sequence[int], part: int) -> Region:
     """The global indices of a block of a slice: slices of a dimension come first, blocks cut each;
     a halo reaches as far as the slice goes."""
-    (found,) = regions_of(tensor, [(at,) for at in block], part, 1)
-    return found
+    (only,) = regions_of(tensor, [(at,) for at in block], part, 1)
+    return only
 
 
 def regions_of(
     tensor: ParallelTensor, block: Sequence[Column | None], part: int, count: int
 ) -> list[Region]:
-    """The same for so many blocks, a digit of each by dimension."""
+    """The global indices of ``count`` blocks of a slice. ``block``: their digits by dimension."""
     d = tensor.degrees
     widths: dict[int, tuple[int, int]] = {halo.dim: halo.widths for halo in d.halos}
     spans: list[Iterable[tuple[int, int]]] = []

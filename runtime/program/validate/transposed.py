@@ -1,4 +1,4 @@
-"""Whether the backward pass of a communication is the transpose of its forward pass.
+"""Check that the backward pass of a communication is the transpose of its forward pass.
 
 All communication is one kind of linear map: of the members of a group, member i adds region
 ``receives[j]`` of its target up from region ``sends[i]`` of the source of each member j. Its matrix
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pcg.placement.layout import Region
+from pcg.placement.region import Region
 from runtime.program.program import (
     AllGather,
     AllReduce,
@@ -24,7 +24,7 @@ from runtime.program.program import (
 )
 
 
-class Parts(NamedTuple):
+class LinearMap(NamedTuple):
     """What of its source a rank gives to each member, and where it adds what comes from each;
     None: all of it, to or from all."""
 
@@ -33,17 +33,17 @@ class Parts(NamedTuple):
     receives: tuple[Region, ...] | None
 
 
-def parts(collective: Collective) -> Parts:
+def linear_map(collective: Collective) -> LinearMap:
     """A collective as the linear map that it is."""
     match collective:
         case AllReduce(group=group):
-            return Parts(group, None, None)
+            return LinearMap(group, None, None)
         case AllGather(group=group, places=places):
-            return Parts(group, None, places)
+            return LinearMap(group, None, places)
         case ReduceScatter(group=group, places=places):
-            return Parts(group, places, None)
+            return LinearMap(group, places, None)
         case AllToAll(group=group, sends=sends, receives=receives):
-            return Parts(group, sends, receives)
+            return LinearMap(group, sends, receives)
 
 
 def is_transposed(there: Communication, back: Communication) -> bool:
@@ -62,5 +62,5 @@ def is_transposed(there: Communication, back: Communication) -> bool:
             and [(k.source, k.target) for k in there.kept]
             == [(k.target, k.source) for k in back.kept]
         )
-    one, other = parts(there), parts(back)
-    return one == Parts(other.group, other.receives, other.sends)
+    one, other = linear_map(there), linear_map(back)
+    return one == LinearMap(other.group, other.receives, other.sends)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from support.cases import each
 
+from pcg.language.equation import Dimension, size_of
 from pcg.language.expr import Access, Mul, Sum, accesses
-from pcg.language.language import Dimension, expand, parse_template, size_of
+from pcg.language.language import expand
 from pcg.language.poly import Poly
-from pcg.language.template import EquationError
+from pcg.language.template import EquationError, parse_template
 from pcg.ops import OPERATORS
 from pcg.readings.evaluate import evaluate_call
 from pcg.readings.ring import Reals

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.graphs.operators import known_within
 
 from pcg.errors import InputError
 from pcg.ops import OPERATORS
-from pcg.ops.user import add_operators, load_operators, read_operators
+from pcg.ops.user import load_operators, read_operators
+from pcg.types.operator import Operator
 
 GOOD = """
 from pcg.types.operator import Operator
@@ -21,10 +23,8 @@ squared_relu = Operator("squared_relu", "out[i...] = relu(x[i...]) * relu(x[i...
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    before = dict(OPERATORS)
-    yield
-    OPERATORS.clear()
-    OPERATORS.update(before)
+    with known_within():
+        yield
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -42,10 +42,10 @@ def test_declared_operators_join_the_table(tmp_path: Path) -> None:
 
 
 def test_reading_alone_adds_nothing(tmp_path: Path) -> None:
-    before = dict(OPERATORS)
+    before = {**OPERATORS}
     (operator,) = read_operators(written(tmp_path, GOOD + "same = squared_relu\n"))
-    assert before == OPERATORS
-    add_operators([operator])
+    assert before == {**OPERATORS}
+    OPERATORS.add([operator])
     assert OPERATORS["squared_relu"] is operator
 
 
@@ -100,14 +100,26 @@ HEAD = "from pcg.types.operator import Operator\n\n"
 )
 def test_a_wrong_file_is_one_line(text: str, says: str, tmp_path: Path) -> None:
     path = written(tmp_path, text)
-    before = dict(OPERATORS)
+    before = {**OPERATORS}
     with pytest.raises(InputError) as error:
         load_operators(path)
     assert str(error.value).startswith(f"{path}{says}")
     assert "\n" not in str(error.value)
-    assert before == OPERATORS
+    assert before == {**OPERATORS}
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         load_operators(tmp_path / "none.py")
+
+
+def test_a_known_name_is_not_given_to_another_operator() -> None:
+    """And then none of the others is added either."""
+    new, other = Operator("new_one", "out[i...] = x[i...]"), Operator("relu", "out[i...] = x[i...]")
+    with pytest.raises(InputError, match="operator relu: the name is taken"):
+        OPERATORS.add([new, other])
+    assert "new_one" not in OPERATORS
+    OPERATORS.add([new])
+    OPERATORS.add([new])
+    assert OPERATORS["new_one"] is new
+    assert new not in OPERATORS.built_in

@@ -14,7 +14,7 @@ from pcg.models.mlp import mlp
 from pcg.plan.text import parse_graph
 from pcg.types.tensor import ParallelTensor
 from runtime.inputs.seeded import initial_weight, input_batch
-from runtime.job.job import Comparison, Options, Report, Step
+from runtime.job.job import Comparison, FinishedStep, Options, RunReport
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.check import Outcome, compare
@@ -99,11 +99,11 @@ def test_not_a_number_never_passes():
 
 
 def test_a_step_takes_the_median_without_the_first():
-    steps = tuple(Step(i, 0.0, seconds) for i, seconds in enumerate((9.0, 1.0, 3.0, 2.0)))
-    assert Report(steps).step_seconds == 2.0
-    assert Report(steps[:1]).step_seconds == 9.0
-    assert Report(steps).passes
-    assert not Report(steps, (Comparison("loss", "", 1.0, 1.0),)).passes
+    steps = tuple(FinishedStep(i, 0.0, seconds) for i, seconds in enumerate((9.0, 1.0, 3.0, 2.0)))
+    assert RunReport(steps).step_seconds == 2.0
+    assert RunReport(steps[:1]).step_seconds == 9.0
+    assert RunReport(steps).passes
+    assert not RunReport(steps, (Comparison("loss", "", 1.0, 1.0),)).passes
 
 
 def test_gradients_of_several_batches_are_exchanged_once():

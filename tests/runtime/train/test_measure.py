@@ -18,7 +18,7 @@ from support.runs.simulated import on_ranks
 from pcg.machine import DType, load_machine
 from pcg.models import build_model
 from pcg.plan.profile import LinkSeries, Point, Profile, load_profile
-from pcg.readings.kind import Work
+from pcg.readings.kind import WorkKind
 from runtime.train import measure
 from runtime.train.measure import LinkTimings, Measured, Timing
 from runtime.world.collectives import World
@@ -30,7 +30,7 @@ from unity.profile import app
 from unity.support.cli import run_app
 
 PAUSE = 0.002
-WORKS: tuple[Work, ...] = ("update", "pointwise")
+WORKS: tuple[WorkKind, ...] = ("update", "pointwise")
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def near(value: float):
 def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
     """Made-up figures: seconds grow as the square root of the operations, so the price of a matmul
     follows from the points, and links have the latency and bandwidth of their messages."""
-    series: dict[tuple[Work, DType], tuple[Timing, ...]] = {
+    series: dict[tuple[WorkKind, DType], tuple[Timing, ...]] = {
         ("contraction", "float32"): (Timing(1e3, 1e-3, 1e-4), Timing(1e9, 1.0, 0.1)),
         ("pointwise", "float32"): (Timing(1e3, 1e-6, 0.0), Timing(1e9, 1e-2, 0.0)),
         ("function", "float32"): (Timing(1e3, 1e-6, 0.0), Timing(1e9, 1.0, 0.0)),

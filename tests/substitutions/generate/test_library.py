@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.graphs.operators import known_within
 
 from pcg.errors import NegativeAnswer
 from pcg.ops import OPERATORS
@@ -82,13 +83,12 @@ def test_candidates_survive_text():
     assert str(candidate) == "x:2 | relu(x) == gelu(x)"
 
 
-def test_an_operator_of_ones_own_takes_part(monkeypatch):
+def test_an_operator_of_ones_own_takes_part():
     """And how far the run is gets told."""
-    monkeypatch.setitem(OPERATORS, "square", Operator("square", "out[i...] = x[i...] * x[i...]"))
+    square = Operator("square", "out[i...] = x[i...] * x[i...]")
     told: list[tuple[str, int, int]] = []
-    found = generate(
-        [OPERATORS["square"]], max_ops=1, jobs=1, progress=lambda *event: told.append(event)
-    )
+    with known_within(square):
+        found = generate([square], max_ops=1, jobs=1, progress=lambda *event: told.append(event))
     rules = {f"{rule.left} == {rule.right}" for rule in found.library.rules}
     cut = "combine(pointwise(partition(x, dim=1, degree=k)), dim=1, degree=k)"
     assert {f"{cut} == pointwise(x)", f"pointwise(x) == {cut}"} & rules

@@ -14,7 +14,7 @@ from pcg.models import build_model
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
-from runtime.job.job import Options, Report
+from runtime.job.job import Options, RunReport
 from runtime.job.recipe import Recipe
 from runtime.program.lower import Lowering
 from runtime.train.worker import run_plan
@@ -55,7 +55,7 @@ def plan_of(model, graph, views, stages, slices, kind: Kind = "1f1b", devices=DE
     return replace(plan_with(model, graph, views, devices), pipeline=pipeline)
 
 
-def trained(plan: Plan, steps: int = 3, batches: int = 1, *, ordered: bool = False) -> Report:
+def trained(plan: Plan, steps: int = 3, batches: int = 1, *, ordered: bool = False) -> RunReport:
     lowering = Lowering(plan)
     recipe = Recipe(rate=RATE, accumulate=batches)
     options = Options(steps=steps, recipe=recipe, dtype="float64", check=True)

@@ -24,6 +24,7 @@ from runtime.program.program import (
     Program,
     ReduceScatter,
     Run,
+    is_local,
     sources,
     targets,
 )
@@ -255,7 +256,7 @@ def _lane(instruction: Instruction) -> object:
         ends = [
             {part.peer for part in parts} for parts in (instruction.sends, instruction.receives)
         ]
-        return None if instruction.is_local else tuple(map(frozenset, ends))
+        return None if is_local(instruction) else tuple(map(frozenset, ends))
     return getattr(instruction, "group", None)
 
 

@@ -78,7 +78,7 @@ def forge(
     listed: Callable[[Operator], OperatorFile] = OperatorFile.of,
 ) -> Forgery:
     """A certificate that two sides are equal, whether they are or not."""
-    known = OPERATORS | {operator.name: operator for operator in operators}
+    known = {**OPERATORS} | {operator.name: operator for operator in operators}
     sides = [parse_values(text, inputs, "forged", known) for text in (left, right)]
     return forge_pair((sides[0], sides[1]), label=label, equal=equal, listed=listed)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pcg.placement.transfer import Region
+from pcg.placement.region import Region
 from runtime.execute.executor import Executor
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World

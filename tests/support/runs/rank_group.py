@@ -14,7 +14,7 @@ from support.paths import ROOT
 from support.runs.plain_steps import Stepped, load
 
 from pcg.plan.plan import Plan, save_plan
-from runtime.job.job import Comparison, Options, Report, Step
+from runtime.job.job import Comparison, FinishedStep, Options, RunReport
 
 
 class Ranks:
@@ -26,11 +26,11 @@ class Ranks:
         self._process: subprocess.Popen[str] | None = None
         self._starts = 0
 
-    def run(self, plan: Plan, options: Options) -> Report:
+    def run(self, plan: Plan, options: Options) -> RunReport:
         """A run as `unity run` makes one."""
         report = self._answer(plan, {"options": asdict(options)})["report"]
-        return Report(
-            tuple(Step(**step) for step in report["steps"]),
+        return RunReport(
+            tuple(FinishedStep(**step) for step in report["steps"]),
             tuple(Comparison(**comparison) for comparison in report["comparisons"]),
             report["batches"],
         )

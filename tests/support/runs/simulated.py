@@ -209,14 +209,16 @@ class ThreadNetwork(Network):
 
         return self._meet("all_reduce", values, group, end)
 
-    def collective(self, name: FlatName, found: Tensor, own: Tensor, group) -> None:
+    def collective(self, name: FlatName, result: Tensor, own: Tensor, group) -> None:
         def end(heard: list[Tensor]) -> None:
             if name == "all_gather":
-                found.copy_(torch.cat(heard))
+                result.copy_(torch.cat(heard))
                 return
             place = group.ranks.index(self._rank)
             parts = [values.chunk(len(heard))[place] for values in heard]
-            found.copy_(torch.stack(parts).sum(0) if name == "reduce_scatter" else torch.cat(parts))
+            result.copy_(
+                torch.stack(parts).sum(0) if name == "reduce_scatter" else torch.cat(parts)
+            )
 
         self._meet(name, own, group, end).wait()
 
@@ -225,9 +227,9 @@ class ThreadNetwork(Network):
         return [Pending(self._post, operation) for operation in made]
 
     def notes(self, value: Any, size: int) -> list[Any]:
-        found: list[Any] = []
-        self._meet("notes", value, None, found.extend).wait()
-        return found
+        result: list[Any] = []
+        self._meet("notes", value, None, result.extend).wait()
+        return result
 
     def _meet(self, what: str, own: Any, group: Members | None, end) -> Pending:
         given = own.clone() if isinstance(own, Tensor) else own

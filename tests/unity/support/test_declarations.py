@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.cases import each
+from support.graphs.operators import known_within
 from torch import Tensor
 from torch.nn import functional
 
@@ -33,10 +34,8 @@ from pcg.types.operator import Operator
 
 @pytest.fixture(autouse=True)
 def _restored():
-    before = dict(OPERATORS)
-    yield
-    OPERATORS.clear()
-    OPERATORS.update(before)
+    with known_within():
+        yield
 
 
 def written(tmp_path: Path, text: str) -> Path:

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.job.job import Beginning, Step
+from runtime.job.job import Beginning, FinishedStep
 from unity.support.losses import kept_bytes, losses_file
 
 
@@ -47,15 +47,15 @@ def test_a_run_that_goes_on_repeats_nothing(tmp_path):
         with losses_file(str(path)) as log:
             log.begin(beginning)
             for number in steps:
-                log.write(Step(number, 0.5, 0.1))
+                log.write(FinishedStep(number, 0.5, 0.1))
     assert steps_of(path) == [*range(1, 10), 1, 2]
 
 
 def test_a_loss_that_is_no_number_is_json(tmp_path):
     path = tmp_path / "log"
     with losses_file(str(path)) as log:
-        log.write(Step(1, float("nan"), 0.1))
-        log.write(Step(2, float("inf"), 0.1))
+        log.write(FinishedStep(1, float("nan"), 0.1))
+        log.write(FinishedStep(2, float("inf"), 0.1))
     found = [json.loads(line, parse_constant=None) for line in path.read_text().splitlines()]
     assert [step["loss"] for step in found] == [None, None]
     assert "NaN" not in path.read_text()

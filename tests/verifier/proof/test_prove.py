@@ -26,7 +26,7 @@ R, K = Poly.of("i"), Poly.of("k")
 
 
 def check(left: str, right: str, *own: Operator, brief: bool = False, **inputs: int) -> Decision:
-    operators = OPERATORS | {operator.name: operator for operator in own}
+    operators = {**OPERATORS} | {operator.name: operator for operator in own}
     sides = [parse_values(side, inputs, side, operators) for side in (left, right)]
     return decide(sides[0], sides[1], brief=brief)
 

@@ -12,7 +12,7 @@ from runtime.program.validate.frame import Rank
 from runtime.program.validate.local import Device
 from runtime.program.validate.meaning import Meaning
 from runtime.program.validate.order import Lanes, run
-from runtime.program.validate.passes import Passes
+from runtime.program.validate.passes import Passes, Sync
 
 
 def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], int]:
@@ -25,7 +25,8 @@ def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], 
     with monkeypatch.context() as patched:
         patched.setattr(alike, "READINGS", readings)
         patched.setattr(Device, "run", lambda *given: (looked.append(1), single(*given))[1])
-        passes = [Passes(Rank(Device(p, meaning, forms), lanes, "plan"), 4) for p in programs]
+        ranks = [Rank(Device(p, meaning, forms), lanes, "plan") for p in programs]
+        passes = [Passes(rank, Sync(rank, 4)) for rank in ranks]
         run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     kept = [own.made.contents for own in passes]
     return [{name: str(own.get(name)) for name in own.tensors} for own in kept], len(looked)

@@ -19,8 +19,8 @@ from runtime.program.program import Program
 from runtime.program.validate import ProgramError, each_followed
 from runtime.program.validate.alike import Forms
 from runtime.program.validate.ends import check_ends
-from runtime.program.validate.local import Kept
-from runtime.program.validate.lockstep import Groups, Quotient, followed
+from runtime.program.validate.local import Holdings
+from runtime.program.validate.lockstep import ClassLanes, NamedGroups, followed
 from runtime.program.validate.meaning import Meaning
 
 EACH = 40
@@ -74,15 +74,15 @@ def lowered(name: str) -> tuple[Plan, tuple[Program, ...]]:
     return plan, tuple(lowering.program(rank) for rank in range(lowering.ranks))
 
 
-def in_lockstep(plan: Plan, programs: Sequence[Program]) -> list[Kept] | None:
+def in_lockstep(plan: Plan, programs: Sequence[Program]) -> list[Holdings] | None:
     return followed(Meaning(plan, "plan"), programs, Forms(), "plan", 4)
 
 
-def each_alone(plan: Plan, programs: Sequence[Program]) -> list[Kept]:
+def each_alone(plan: Plan, programs: Sequence[Program]) -> list[Holdings]:
     return each_followed(Meaning(plan, "plan"), programs, Forms(), "plan", 4)
 
 
-def shown(kept: Kept, program: Program) -> dict[str, str]:
+def shown(kept: Holdings, program: Program) -> dict[str, str]:
     """What a rank holds of what ends are checked by."""
     names = {*program.outputs, *([program.loss] if program.loss else [])}
     held = {name: str(kept.contents.get(name)) for name in names}
@@ -123,11 +123,11 @@ def test_nothing_is_accepted_in_lockstep_alone(name):
 
 def test_classes_meet_the_like():
     """Ranks 0 and 3 have the loss; pairs meet, then all in a circle of three."""
-    pairs = Groups([(0, 1), (0, 1), (2, 5), (3, 4), (3, 4), (2, 5)])
-    found = Quotient(["loss", None, None, "loss", None, None], [pairs])
+    pairs = NamedGroups([(0, 1), (0, 1), (2, 5), (3, 4), (3, 4), (2, 5)])
+    found = ClassLanes(["loss", None, None, "loss", None, None], [pairs])
     assert found.stands_for == [0, 1, 2, 0, 1, 2]
     assert found.followed == (0, 1, 2)
-    apart = Groups([(0, 1), (0, 1), (2, 3), (2, 3), (4,), (5,)])
-    assert Quotient(["loss", None, None, "loss", None, None], [pairs, apart]).stands_for == [
+    apart = NamedGroups([(0, 1), (0, 1), (2, 3), (2, 3), (4,), (5,)])
+    assert ClassLanes(["loss", None, None, "loss", None, None], [pairs, apart]).stands_for == [
         *range(6)
     ]

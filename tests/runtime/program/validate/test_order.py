@@ -14,8 +14,8 @@ from runtime.program.validate import blocks as validated
 from runtime.program.validate.frame import Rank
 from runtime.program.validate.local import Device
 from runtime.program.validate.meaning import Meaning
-from runtime.program.validate.order import Blame, Lanes, Operation, run
-from runtime.program.validate.passes import Passes
+from runtime.program.validate.order import Blame, Lanes, Posted, run
+from runtime.program.validate.passes import Passes, Sync
 
 STEPS = 3
 
@@ -27,7 +27,7 @@ class Recorded(Lanes):
         super().__init__()
         self.of = [[] for _ in range(ranks)]
 
-    def post(self, key, operation: Operation) -> Operation:
+    def post(self, key, operation: Posted) -> Posted:
         ways = sorted(operation.sends), sorted(operation.receives)
         self.of[operation.rank].append((key, *(ways if any(ways) else ())))
         return super().post(key, operation)
@@ -36,7 +36,8 @@ class Recorded(Lanes):
 def expected(lowering: Lowering) -> list[list[object]]:
     programs = [lowering.program(rank) for rank in range(lowering.ranks)]
     meaning, lanes = Meaning(lowering.plan, "plan"), Recorded(lowering.ranks)
-    passes = [Passes(Rank(Device(p, meaning), lanes, "plan"), 8) for p in programs]
+    ranks = [Rank(Device(p, meaning), lanes, "plan") for p in programs]
+    passes = [Passes(rank, Sync(rank, 8)) for rank in ranks]
     run({rank: own.steps() for rank, own in enumerate(passes)}, lanes)
     return lanes.of
 
@@ -102,9 +103,9 @@ def test_blocks_are_those_that_run(name):
             ]
 
 
-def message(rank: int, sends: tuple[int, ...], receives: tuple[int, ...]) -> Operation:
+def message(rank: int, sends: tuple[int, ...], receives: tuple[int, ...]) -> Posted:
     ways = dict.fromkeys(sends), dict.fromkeys(receives)
-    return Operation(rank, f"messages of {rank}", "same", sends=ways[0], receives=ways[1])
+    return Posted(rank, f"messages of {rank}", "same", sends=ways[0], receives=ways[1])
 
 
 def test_ranks_that_wait_for_each_other_never_end():
