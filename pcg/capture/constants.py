@@ -11,7 +11,7 @@ Exact: the operators that are made give the same numbers. Linear in the elements
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.pointwise import scaled
@@ -34,9 +34,10 @@ MOST_LISTED = 64
 """Numbers of a tensor that has no other description."""
 
 
-def constants(program: ExportedProgram) -> Mapping[fx.Node, Value]:
-    """What the program's other nodes read of those that depend on nothing but constants."""
-    graph, computed = program.graph, _held(program)
+def constants(program: ExportedProgram, named: Container[str]) -> Mapping[fx.Node, Value]:
+    """What the program's other nodes read of those that depend on nothing but constants. A tensor
+    whose name is among ``named`` is none: the module has it, and may have another one next time."""
+    graph, computed = program.graph, _held(program, named)
     fixed = {*computed, *_calculable(graph, computed)}
     made: dict[fx.Node, Value] = {}
     for node in graph.nodes:
@@ -49,14 +50,15 @@ def constants(program: ExportedProgram) -> Mapping[fx.Node, Value]:
     return made
 
 
-def _held(program: ExportedProgram) -> dict[fx.Node, Any]:
+def _held(program: ExportedProgram, named: Container[str]) -> dict[fx.Node, Any]:
     """Constants that the module's code makes, such as ``torch.tensor(1.0)``, by placeholder."""
     names = program.graph_signature.inputs_to_lifted_tensor_constants
     return {
         node: value.detach()
         for node in program.graph.nodes
         if node.op == "placeholder"
-        and isinstance(value := program.constants.get(names.get(node.name, "")), torch.Tensor)
+        and (name := names.get(node.name, "")) not in named
+        and isinstance(value := program.constants.get(name), torch.Tensor)
         and not value.is_meta
     }
 

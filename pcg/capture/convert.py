@@ -13,7 +13,7 @@ from pcg.capture.export import examples, export, returned
 from pcg.capture.fallback import by_its_function
 from pcg.capture.frozen import check_changed, frozen_parameters
 from pcg.capture.groups import check_samples, in_groups
-from pcg.capture.leaves import Leaves, Weight
+from pcg.capture.leaves import Leaves, Weight, named_tensors
 from pcg.capture.random import DROPOUT, dropped
 from pcg.capture.regions import STOPS, ancestors, with_history
 from pcg.capture.statistics import NORMS, check_momentum, running_statistics
@@ -87,7 +87,7 @@ def capture(
     program = export(module, inputs, TABLE.keys(), where)
     signature = program.graph_signature
     outputs = _outputs(program, where)
-    fixed = constants(program)
+    fixed = constants(program, named_tensors(module))
     live = ancestors(outputs, lambda node: node not in fixed)
     frozen = frozen_parameters(module, program, outputs[0])
     leaves = Leaves(module, signature, live, frozen, examples(program), where)

@@ -78,8 +78,10 @@ class Leaves:
         self._buffer_of = {
             **{n: self._parameters[p] for n, p in given.items() if n in frozen_names},
             **signature.inputs_to_buffers,
+            **signature.inputs_to_lifted_tensor_constants,
         }
         self._constants = signature.inputs_to_lifted_tensor_constants
+        self._named = {"", *named_tensors(module)}
         self._made: dict[str, tuple[Value, Weight]] = {}
         self._names: set[str] = {"return"}
         self.buffers: dict[str, str] = {}
@@ -97,7 +99,7 @@ class Leaves:
         tensor = node.meta["val"]
         if not isinstance(tensor, torch.Tensor):
             raise InputError(self._where, f"input {node.name}: expected a tensor")
-        if node.name in self._constants:
+        if self._constants.get(node.name, "") not in self._named:
             problem = f"a constant of {tensor.numel():,} numbers, which is no buffer of the module"
             raise InputError(self._where, f"{problem}: register_buffer would make it one")
         origin = self._buffer_of.get(node.name)
@@ -147,6 +149,16 @@ class Leaves:
             fresh = f"{plain}_{number}"
         self._names.add(fresh)
         return fresh
+
+
+def named_tensors(module: Module) -> set[str]:
+    """The names of a module's tensors that are neither parameters nor buffers, but attributes."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, part in module.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, torch.Tensor)
+    }
 
 
 def _shared(module: Module) -> dict[str, list[str]]:
