@@ -317,7 +317,7 @@ graph = build_model("mlp-mnist", None, 2)
 for name in ("joint", "pipeline"):
     plan = planner_of(name, machine, library, 600.0, "sgd", None).plan("mlp-mnist", graph).plan
     save_plan(plan, f"{sys.argv[1]}/{name}.json")
-search = Optimizer(machine, library, Settings(budget=8, final_budget=2, seed=7))
+search = Optimizer(machine, library, Settings(budget=3, final_budget=1, seed=7))
 save_plan(search.optimize("mlp-mnist", graph).plan, f"{sys.argv[1]}/backtracking.json")
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs.torch_functions import default_dtype
 from torch import Tensor, nn
@@ -48,7 +48,8 @@ class Times(nn.Module):
         return (self.weight * x, *(one * self.weight for one in made))
 
 
-@given(st.lists(tensors(), min_size=1, max_size=4))
+@settings(max_examples=6, deadline=None)
+@given(st.lists(tensors(), min_size=6, max_size=12))
 def test_operators_give_the_same_numbers(constants: list[Tensor]) -> None:
     module = Times(constants)
     with default_dtype(torch.float64):
