@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor, fx
     from torch.export import ExportedProgram
 
-MOST_ELEMENTS = 1 << 28
-"""Of a tensor that is computed: 2 GiB of 64-bit numbers."""
+MOST_BYTES = 1 << 31
+"""Of a tensor that is computed: 2 GiB."""
 MOST_LISTED = 64
 """Numbers of a tensor that has no other description."""
 
@@ -72,10 +72,10 @@ def _calculable(graph: fx.Graph, held: Iterable[fx.Node]) -> Iterator[fx.Node]:
         tags = getattr(node.target, "tags", ())
         value = node.meta.get("val")
         results = value if isinstance(value, (list, tuple)) else [value]
-        sizes = [part.numel() for part in results if isinstance(part, torch.Tensor)]
+        sizes = [part.numel() * part.itemsize for part in results if isinstance(part, torch.Tensor)]
         if node.is_impure() or torch.Tag.nondeterministic_seeded in tags or not sizes:
             continue
-        if max(sizes) <= MOST_ELEMENTS:
+        if max(sizes) <= MOST_BYTES:
             fixed.add(node)
             yield node
 
@@ -104,13 +104,13 @@ def _value(tensor: Tensor) -> Value | None:
     shape = tuple(tensor.shape)
     if not tensor.numel() or tensor.is_complex():
         return None
-    core = tensor.double()
+    core = tensor  # in its own format: a mask takes an eighth of numbers
     for dim in range(tensor.dim()):
         first = core.narrow(dim, 0, 1)
         if bool((core == first).all()):
             core = first
     sizes = [size for size in core.shape if size != 1]
-    made = _core(core.reshape(sizes))
+    made = _core(core.reshape(sizes).double())
     if made is None:
         return None
     for axis, size in enumerate(shape):

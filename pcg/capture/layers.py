@@ -20,6 +20,8 @@ from pcg.types.operator import Call
 EVERY = {0: "none", 1: "mean", 2: "sum"}
 """Torch's numbers for what a loss does with its elements."""
 LEFT_OUT = 1e30
+"""How far below others the score of a key is that a query may not see. Its weight is 0 in every
+number format, unless no key may be seen: then torch gives no number, and this an average."""
 IGNORED = -100
 """The label that torch leaves out of a loss unless told otherwise; labels are never negative."""
 
