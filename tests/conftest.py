@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 # How long an example takes varies with what is drawn, and with the computer: no deadline.
-settings.register_profile("unity", max_examples=20, deadline=None)
+settings.register_profile("unity", max_examples=12, deadline=None)
 settings.register_profile("soak", max_examples=100, deadline=None)
 settings.load_profile("unity")
 

@@ -62,7 +62,7 @@ def test_counterexample_replays_from_what_it_holds():
         assert "\n" not in str(found)
         assert hash(found) == hash(pickle.loads(pickle.dumps(found)))
 
-    check_each(lines(), check)
+    check_each(lines()[1::3], check)
 
 
 def test_sizes_are_pairwise_different_where_they_may():

@@ -79,7 +79,7 @@ def test_program_runs_and_prints_both_sides(capsys):
             assert "left: type [" in printed
             assert "right: type [" in printed
 
-    check_each(LINES, check)
+    check_each(LINES[::3], check)
 
 
 @pytest.mark.parametrize("line", [LINES[0], LINES[40], LINES[-1]])
