@@ -64,6 +64,7 @@ def test_fusing_first_leaves_no_reduction_to_cut():
     assert not any("reduction" in cut for name, cut in layers(sequential) if name == "matmul_relu")
 
 
+@pytest.mark.soak
 def test_a_product_is_left_unfused_for_reduction_parallelism():
     sequential, joint = (perceptron(mode) for mode in (Mode.SEQUENTIAL, Mode.JOINT))
     (first, _), (second, cut), (third, _), _ = layers(joint)

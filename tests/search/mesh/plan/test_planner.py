@@ -211,6 +211,7 @@ def test_operators_that_were_cut_before_are_cut_alike(name):
     assert len(known) < cut
 
 
+@pytest.mark.soak
 def test_what_does_not_divide_by_three_is_cut_by_two_on_fewer_devices():
     text = SMALL["perceptron"].format(b=8192, h=8192, o=8192)
     graph, machine = parse_graph(text), load_machine("summit").with_devices(6)
@@ -242,6 +243,7 @@ def halos(plan: Plan) -> list[tuple[int, int]]:
     return [halo.widths for t in tensors for halo in t.degrees.halos]
 
 
+@pytest.mark.soak
 def test_images_are_cut_in_rows_where_there_are_fewer_than_devices():
     graph, machine, library = parse_graph(ONE_IMAGE), four_devices(), load_library()
     plan = MeshPlanner(machine, library).plan("image", graph).plan
