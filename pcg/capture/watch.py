@@ -10,7 +10,7 @@ a ``Function`` computes is kept, to be checked against its backward (``functions
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -68,15 +68,20 @@ def watched(module: Module, where: str) -> Generator[Watch]:
             (torch.autograd.graph, "register_multi_grad_hook"),
         ):
             stack.enter_context(patch.object(owner, name, _refusing(name, where)))
-        mode: Any = torch.inference_mode
-        stack.enter_context(patch.object(mode, "__enter__", _turn_off))
-        stack.enter_context(patch.object(mode, "__exit__", _turn_back))
-        stack.enter_context(patch.object(torch.autocast, "__init__", _autocast_of(torch.autocast)))
-        stack.enter_context(
-            patch.object(import_module("torch"), "tensor", _number_of(torch.tensor))
-        )
+        for owner, name, watching in _modes():
+            stack.enter_context(patch.object(owner, name, watching))
         stack.callback(module.register_forward_hook(check_trained).remove)
         yield watch
+
+
+def _modes() -> Iterator[tuple[Any, str, Any]]:
+    """What programs know by another name, or tensors without elements not at all: whose attribute
+    it is, its name, and what it is meanwhile."""
+    yield torch.inference_mode, "__enter__", _turn_off
+    yield torch.inference_mode, "__exit__", _turn_back
+    yield torch.autocast, "__init__", _autocast_of(torch.autocast)
+    # The module itself: what is called torch here only stands for it until it is imported.
+    yield import_module("torch"), "tensor", _number_of(torch.tensor)
 
 
 def refuse_hooks(module: Module, where: str) -> None:
