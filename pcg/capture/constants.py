@@ -11,18 +11,20 @@ Exact: the operators that are made give the same numbers. Linear in the elements
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+import operator
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture.pointwise import scaled
+from pcg.capture.fallback import draws
+from pcg.capture.pointwise import full, scaled
 from pcg.capture.shapes import joined, narrowed, reshaped
 from pcg.graph.graph import Value, apply
+from pcg.graph.torch_calls import returns_memory
 from pcg.lazy import torch
 from pcg.ops import algebra
 from pcg.ops.constants import lower_triangle, ones1, position_ids
 from pcg.ops.elementwise import shift
 from pcg.ops.layout import expand
-from pcg.ops.reductions import sum_axis
 
 if TYPE_CHECKING:
     from torch import Tensor, fx
@@ -38,7 +40,7 @@ def constants(program: ExportedProgram, named: Container[str]) -> Mapping[fx.Nod
     """What the program's other nodes read of those that depend on nothing but constants. A tensor
     whose name is among ``named`` is none: the module has it, and may have another one next time."""
     graph, computed = program.graph, _held(program, named)
-    fixed = {*computed, *_calculable(graph, computed)}
+    fixed = _calculable(graph, computed)
     made: dict[fx.Node, Value] = {}
     for node in graph.nodes:
         if node not in fixed or fixed.issuperset(node.users):
@@ -63,21 +65,26 @@ def _held(program: ExportedProgram, named: Container[str]) -> dict[fx.Node, Any]
     }
 
 
-def _calculable(graph: fx.Graph, held: Iterable[fx.Node]) -> Iterator[fx.Node]:
-    """Calls that depend on no input, draw nothing and change nothing."""
+def _calculable(graph: fx.Graph, held: Iterable[fx.Node]) -> set[fx.Node]:
+    """What is held, and calls that depend on nothing else, draw nothing and change nothing."""
     fixed = set(held)
     for node in graph.nodes:
         if node.op != "call_function" or not fixed.issuperset(node.all_input_nodes):
             continue
-        tags = getattr(node.target, "tags", ())
+        if node.target is not operator.getitem and not _is_function(node):
+            continue
         value = node.meta.get("val")
         results = value if isinstance(value, (list, tuple)) else [value]
         sizes = [part.numel() * part.itemsize for part in results if isinstance(part, torch.Tensor)]
-        if node.is_impure() or torch.Tag.nondeterministic_seeded in tags or not sizes:
-            continue
-        if max(sizes) <= MOST_BYTES:
+        if sizes and max(sizes) <= MOST_BYTES and not node.is_impure():
             fixed.add(node)
-            yield node
+    return fixed
+
+
+def _is_function(node: fx.Node) -> bool:
+    """Whether a call is of one of torch's functions, whose result follows from its operands."""
+    target: Any = node.target
+    return hasattr(target, "_opname") and not returns_memory(target._opname) and not draws(node)
 
 
 def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
@@ -125,7 +132,7 @@ def _core(tensor: Tensor) -> Value | None:
         return None
     match tensor.dim():
         case 0:
-            return _full(float(tensor))
+            return full(float(tensor))
         case 1:
             made = _progression(tensor)
         case 2:
@@ -140,11 +147,6 @@ def _listed(tensor: Tensor) -> Value:
     ones = apply(ones1(size0=1))
     numbers = [scaled(ones, float(number)) for number in tensor.flatten()]
     return reshaped(joined(numbers, 0), tuple(tensor.shape))
-
-
-def _full(number: float) -> Value:
-    one = apply(sum_axis(axis=0), apply(ones1(size0=1)))
-    return scaled(one, number)
 
 
 def _progression(tensor: Tensor) -> Value | None:

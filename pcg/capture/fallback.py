@@ -26,7 +26,7 @@ def by_its_function(
     that is cut as such, of any other as one that is never cut. Raises InputError for one that draws
     random numbers, since copies of a tensor have to be equal, or is none of torch's own."""
     target: Any = node.target
-    if _draws(node):
+    if draws(node):
         raise InputError(where, f"{target} draws random numbers, which no plan can repeat")
     if target.namespace != NAMESPACE:
         raise InputError(where, f"{target} has no equation, and is no function of torch's own")
@@ -35,9 +35,9 @@ def by_its_function(
     kwargs = node.kwargs.items()
     args += [f"{k}={_text(arg, operands, where)}" for k, arg in kwargs if k not in PLACES]
     function = f"{target}({', '.join(args)})"
-    if is_pointwise(parse_call(function)) and 1 <= len(operands) <= MOST_OPERANDS:
-        return _element_by_element(function, node, [(o, value(o)) for o in operands])
     try:
+        if is_pointwise(parse_call(function)) and 1 <= len(operands) <= MOST_OPERANDS:
+            return _element_by_element(function, node, [(o, value(o)) for o in operands])
         call = opaque(
             function,
             [_type(operand.meta["val"]) for operand in operands],
@@ -65,7 +65,7 @@ def _element_by_element(
     return of_torch(function, _name(result.dtype), *zip(values, formats, strict=True))
 
 
-def _draws(node: fx.Node) -> bool:
+def draws(node: fx.Node) -> bool:
     """Whether a call's result depends on random numbers."""
     target: Any = node.target
     if str(target) == ATTENTION:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from pcg.capture.call import AtenCall, Entry, Unsupported
-from pcg.capture.pointwise import scaled
+from pcg.capture.pointwise import full
 from pcg.capture.shapes import joined, narrowed, reshaped, shape_of, spread, swapped
 from pcg.graph.graph import Value, apply
-from pcg.ops.constants import ones1
 from pcg.ops.layers import mean_loss, sum_loss
 from pcg.ops.layout import permute
 from pcg.ops.reductions import max_axis, mean_axis, sum_axis
@@ -79,9 +78,7 @@ def _filled(shape: Sequence[int], axis: int, size: int, number: float) -> Value 
     """A number as often as a shape has elements, with another size along an axis."""
     if size <= 0:
         return None
-    sizes = (*shape[:axis], size, *shape[axis + 1 :])
-    value = apply(sum_axis(axis=0), apply(ones1(size0=1)))
-    return spread(scaled(value, number), sizes)
+    return spread(full(number), (*shape[:axis], size, *shape[axis + 1 :]))
 
 
 def _slice(call: AtenCall) -> Value:

@@ -9,7 +9,9 @@ from pcg.capture.call import AtenCall, Entry, Unsupported
 from pcg.capture.shapes import broadcast
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, elementwise
+from pcg.ops.constants import ones1
 from pcg.ops.groups import times_scalar
+from pcg.ops.reductions import sum_axis
 from pcg.types.operator import Call
 
 
@@ -20,6 +22,11 @@ def _is_number(call: AtenCall, name: str) -> bool:
 def scaled(value: Value, factor: float) -> Value:
     """``factor`` times a value."""
     return value if factor == 1.0 else apply(algebra.scale(factor=factor), value)
+
+
+def full(number: float) -> Value:
+    """One number, a tensor without dimensions."""
+    return scaled(apply(sum_axis(axis=0), apply(ones1(size0=1))), number)
 
 
 def _unary(made: Callable[[], Call]) -> Entry:

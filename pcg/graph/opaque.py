@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node
@@ -69,6 +69,9 @@ class TensorType(Format):
 class TorchFunction(Operator):
     """A torch function of tensors. ``function`` calls it on ``x0``, ``x1``, ..."""
 
+    keyword: ClassVar[str]
+    """The word that its declaration begins with."""
+
     function: str = ""
     reads: tuple[TensorType, ...] = ()
     writes: tuple[TensorType, ...] = ()
@@ -84,11 +87,6 @@ class TorchFunction(Operator):
         reads, writes = (", ".join(map(self.printed, t)) for t in (self.reads, self.writes))
         return f"{self.keyword} {self.name} = {self.function} : {reads} -> {writes}"
 
-    @property
-    def keyword(self) -> str:
-        """The word that its declaration begins with."""
-        raise NotImplementedError
-
     def printed(self, tensor: TensorType) -> str:
         """What its declaration says of an operand or a result."""
         return str(tensor)
@@ -102,18 +100,14 @@ class TorchFunction(Operator):
 class Opaque(TorchFunction):
     """A torch function of whole tensors, of which nothing may be cut."""
 
-    @property
-    def keyword(self) -> str:
-        return "opaque"
+    keyword = "opaque"
 
 
 @dataclass(frozen=True, eq=False)
 class Elementwise(TorchFunction):
     """A torch function of the elements at one place, of tensors of one shape, whichever."""
 
-    @property
-    def keyword(self) -> str:
-        return "elementwise"
+    keyword = "elementwise"
 
     def printed(self, tensor: TensorType) -> str:
         return tensor.dtype
@@ -157,7 +151,7 @@ def elementwise(function: str, reads: Sequence[str], write: str) -> Elementwise:
     return Elementwise(
         _name(call, function, types, written),
         f"out[i...] = any{len(reads)}({operands})",
-        kernel=_elementwise_kernel(call, types, written),
+        kernel=_elementwise_kernel(call, types),
         function=function,
         reads=types,
         writes=written,
@@ -255,9 +249,7 @@ def _kernel(
     return run
 
 
-def _elementwise_kernel(
-    call: TorchCall, reads: tuple[TensorType, ...], writes: tuple[TensorType, ...]
-) -> Kernel:
+def _elementwise_kernel(call: TorchCall, reads: tuple[TensorType, ...]) -> Kernel:
     """The same for blocks of any one shape. The result has the format of the operands; of several,
     the one that holds all of them."""
 

@@ -136,6 +136,11 @@ def draws(call: TorchCall) -> bool:
     return torch.Tag.nondeterministic_seeded in function.tags
 
 
+def returns_memory(name: str) -> bool:
+    """Whether a function of that name returns what happens to be in memory."""
+    return "empty" in name.split("_")
+
+
 def is_pointwise(call: TorchCall) -> bool:
     """Whether each element of its result is a function of the elements at that place, as torch
     marks it. Raises ValueError where there is no such function."""
@@ -165,7 +170,7 @@ def _check_function(call: TorchCall, function: Any) -> None:
         raise ValueError(f"{name} may change its operands")
     if draws(call):
         raise ValueError(f"{name} draws random numbers")
-    if "empty" in call.name.split("_"):
+    if returns_memory(call.name):
         raise ValueError(f"{name} returns what happens to be in memory")
     own = call.name.startswith("_") or "backward" in call.name
     if own and torch.Tag.core not in tags:

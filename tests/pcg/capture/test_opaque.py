@@ -148,6 +148,40 @@ def test_random_numbers_are_refused() -> None:
         capture(Random(), (torch.ones(4),))
 
 
+class Complex(nn.Module):
+    """Of a format that graphs do not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.polar(self.weight.abs(), x).abs().sum()
+
+
+class Unset(nn.Module):
+    """Reads memory that nothing has written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight * x * torch.empty(4)).sum()
+
+
+@pytest.mark.parametrize(
+    ("module", "problem"),
+    [
+        (Complex, "polar.* unknown number format"),
+        (Unset, "happens to be in memory"),
+    ],
+)
+def test_what_no_operator_can_hold_is_one_line(module: type[nn.Module], problem: str) -> None:
+    with pytest.raises(InputError, match=f"^model: aten.*{problem}"):
+        capture(module(), (torch.ones(4),))
+
+
 class Given(nn.Module):
     """A function of a parameter and an input of labels, summed under weights."""
 
