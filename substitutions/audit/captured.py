@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 
 from pcg.models import capture_model
 from pcg.plan.naming import NamingFile
@@ -22,6 +23,11 @@ class CapturedModel:
     """The running statistics that the module keeps."""
     norm_groups: int = 1
     """In how many groups of samples its batch norms take their statistics."""
+
+
+def prepare() -> None:
+    """Import what a capture takes seconds to import, before it is known what to capture."""
+    import_module("torch._dynamo")  # or torch.export would, later
 
 
 def captured(name: str, batch: int | None, devices: int, norm_groups: int = 1) -> CapturedModel:

@@ -1,8 +1,8 @@
 """Checks that a plan follows from its model by proved rules.
 
 What a plan's content may make long, its derivation, the proofs and its programs, is checked within
-a budget, in a fork of this process. The model is captured beside that, in a process that imports
-torch while the plan is still read.
+a budget, in a fork of this process. The model is captured beside that, which takes longest, in a
+process that imports torch while the plan is still read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
@@ -28,7 +27,7 @@ from pcg.plan.schema import PlanFile
 from pcg.zoo import MODELS
 from runtime.program.lower import Lowering
 from runtime.program.validate import ProgramError, validate_lowered
-from substitutions.audit.captured import CapturedModel, captured
+from substitutions.audit.captured import CapturedModel, captured, prepare
 from substitutions.audit.errors import Finding
 from substitutions.audit.locate import located
 from substitutions.audit.proofs import check_proofs
@@ -80,8 +79,8 @@ def run(options: Options) -> None:
     the plan does not follow, or where a part could not be checked."""
     start, path, audit = perf_counter(), options.plan, Audit()
     load_user_operators(options.operators)
-    list(_within(options, _read, [path]))  # now it is known to take no more than that
     with _capturing(options) as capture:
+        list(_within(options, _read, [path]))  # now it is known to take no more than that
         content = read_json(path, PlanFile)
         plan = plan_of(content, str(path))
         _check_opaque(plan, str(path))
@@ -282,8 +281,12 @@ def _capturing(options: Options) -> Generator[Capture]:
         return
     # A process of its own, and not a fork of this one, which may have threads.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        pool.submit(import_module, "torch")
-        yield lambda plan, name: pool.submit(captured, *_described(plan, name)).result
+        pool.submit(prepare)
+        try:
+            yield lambda plan, name: pool.submit(captured, *_described(plan, name)).result
+        finally:
+            for process in active_children():  # or torch takes its time to leave
+                process.terminate()
 
 
 def _described(plan: Plan, name: str) -> tuple[str, int | None, int, int]:
