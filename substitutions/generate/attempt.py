@@ -61,8 +61,7 @@ def attempt(formed: tuple[General, Candidate]) -> Attempt:
         if outcome.entry is not None:
             return outcome
         tried.append(outcome.decision)
-    for variant in _narrower(candidate, tried[0]):
-        outcome = _prove(variant, candidate)
+    for outcome in _narrower(candidate, tried[0]):
         if outcome.entry is not None:
             return outcome
         if outcome.decision.verdict is Verdict.PROVED:
@@ -70,10 +69,10 @@ def attempt(formed: tuple[General, Candidate]) -> Attempt:
     return Attempt(None, _verdict(tried))
 
 
-def _narrower(candidate: Candidate, first: Decision) -> Iterator[General]:
-    """Forms that say less than the candidate does."""
+def _narrower(candidate: Candidate, first: Decision) -> Iterator[Attempt]:
+    """Attempts at forms that say less than the candidate does."""
     if first.reason == TYPES_DIFFER:
-        yield from map(_form, retyped(candidate.parse()))
+        yield from (_prove(_form(pair), candidate) for pair in retyped(candidate.parse()))
     yield from _with_ones(candidate)
 
 
@@ -90,13 +89,20 @@ def _verdict(tried: Sequence[Decision]) -> Decision:
     return decided[0]
 
 
-def _with_ones(candidate: Candidate) -> Iterator[General]:
-    """The most general form for fewest axes of one element, if the pair holds for those that had
-    one where it was found."""
+def _with_ones(candidate: Candidate) -> Iterator[Attempt]:
+    """Attempts at the most general form for fewest axes of one element, if the pair holds for those
+    that had one where it was found. If an equation between sizes has to hold even there, it has to
+    wherever fewer axes have one element: the attempt at all of them is the only one."""
     pair = candidate.parse()
-    texts = [f"|{name}.{dim}| = 1" for name, dim in candidate.ones]
-    equal = [parse_requirement(text) for text in texts]
-    if not texts or decide(*settled(pair, equal), equal, brief=True).verdict is not Verdict.PROVED:
+    texts = tuple(f"|{name}.{dim}| = 1" for name, dim in candidate.ones)
+    if not texts:
+        return
+    settled_pair = settled(pair, [parse_requirement(text) for text in texts])
+    whole = _prove(General(*settled_pair, (), texts), candidate)
+    if whole.decision.verdict is not Verdict.PROVED:
+        return
+    if whole.entry is None:
+        yield whole
         return
     form = canonical(general(*pair))
     runs = {axis for group in form.runs for axis in group}
@@ -104,7 +110,7 @@ def _with_ones(candidate: Candidate) -> Iterator[General]:
     texts = [f"|{name}.{dim}| = 1" for name, dim in axes if (name, dim) not in runs]
     for chosen in (*combinations(texts, 1), *combinations(texts, 2)):
         settled_pair = settled(form.pair, [parse_requirement(text) for text in chosen])
-        yield General(*settled_pair, free_runs(*settled_pair), chosen)
+        yield _prove(General(*settled_pair, free_runs(*settled_pair), chosen), candidate)
 
 
 def _prove(form: General, candidate: Candidate) -> Attempt:
