@@ -129,9 +129,9 @@ class ForeignRule:
     source: RuleSystem
     left: ForeignSide
     right: ForeignSide
-    mixed: str = ""
-    """Why it has no meaning in either system, if it has operators of both; its sides are not
-    read then."""
+    meaningless: str = ""
+    """Why it has no meaning in either system, if it has operators of both, or leaves out what a
+    parameter is; its sides are empty then."""
 
     @property
     def sides(self) -> tuple[tuple[str, ForeignSide], ...]:
@@ -223,7 +223,9 @@ class _Checker:
     def rule(self, model: _RuleModel) -> ForeignRule:
         if self.mixed:
             # Parameters and references mean different things in the two.
-            return ForeignRule(model.name, self.source, _NOTHING, _NOTHING, self.mixed)
+            return self._meaningless(model, self.mixed)
+        if missing := self._missing("srcOp", model.source) or self._missing("dstOp", model.target):
+            return self._meaningless(model, missing)
         left = self._operators("srcOp", model.source)
         right = self._operators("dstOp", model.target)
         outputs = self._outputs(model, left, right)
@@ -234,6 +236,21 @@ class _Checker:
             ForeignSide(left, self._order("srcOp", left), sources),
             ForeignSide(right, self._order("dstOp", right), targets),
         )
+
+    def _meaningless(self, model: _RuleModel, reason: str) -> ForeignRule:
+        return ForeignRule(model.name, self.source, _NOTHING, _NOTHING, reason)
+
+    @staticmethod
+    def _missing(side: str, models: Sequence[_OperatorModel]) -> str:
+        """The first parameter that an operator's meaning depends on and that is not given, in
+        words; empty if there is none."""
+        for number, model in enumerate(models):
+            name = canonical(model.type)
+            assert name is not None
+            for key in SIGNATURES[name].required:
+                if all(given.key != key for given in model.para):
+                    return f"{side}[{number}]: {name}: parameter {key} is missing"
+        return ""
 
     def _fail(self, at: str, problem: str) -> NoReturn:
         raise InputError(self.where, f"{self.place}.{at}: {problem}")
@@ -283,9 +300,6 @@ class _Checker:
             if model.key != OP_TYPE and not low <= model.value <= high:
                 self._fail(at, f"{name}: {model.key} is {model.value}, expected {low} to {high}")
             parameters[model.key] = model.value
-        for key in signature.required:
-            if key not in parameters:
-                self._fail(at, f"{name}: parameter {key} is missing")
         if self.source is RuleSystem.FLEXFLOW and parameters.get(ACTIVATION, 0) not in (0, 2):
             self._fail(at, f"{name}: {ACTIVATION} is {parameters[ACTIVATION]}, expected 0 or 2")
         return parameters

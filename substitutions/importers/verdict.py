@@ -54,8 +54,8 @@ def decide_foreign(rule: ForeignRule) -> ForeignDecision:
 
     Where it is not proved, the verdict is that on the file's degrees and on all convolutions.
     """
-    if rule.mixed:
-        return ForeignDecision(Verdict.ILL_TYPED, rule.mixed)
+    if rule.meaningless:
+        return ForeignDecision(Verdict.ILL_TYPED, rule.meaningless)
     if reason := _too_large(rule.left) or _too_large(rule.right):
         return ForeignDecision(Verdict.UNKNOWN, reason)
     decisions: list[ForeignDecision] = []

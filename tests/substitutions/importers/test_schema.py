@@ -56,7 +56,6 @@ WRONG = [
     ("srcOp.1.type", "OP_FOO", "rule[1].srcOp[1]: unknown operator 'OP_FOO'"),
     ("srcOp.0.input", [], "rule[1].srcOp[0]: OP_RELU: 0 inputs, expected 1"),
     ("dstOp.0.type", "OP_MUL", "rule[1].dstOp[0]: OP_MUL: 1 inputs, expected 2"),
-    ("srcOp.1.para.0", None, "rule[1].srcOp[1]: OP_CONCAT: parameter PM_AXIS is missing"),
     ("srcOp.1.para.1.key", "PM_AXIS", "OP_CONCAT: parameter PM_AXIS is given twice"),
     ("srcOp.1.para.1.key", "PM_FOO", "OP_CONCAT: unknown parameter 'PM_FOO'"),
     ("srcOp.1.para.0.value", 4, "OP_CONCAT: PM_AXIS is 4, expected 0 to 3"),
@@ -85,6 +84,15 @@ def test_what_is_wrong_is_said_with_its_place(as_json, write, place, value, expe
     good = as_json(LEFT, RIGHT)
     found = problem(write(good, changed(good, place, value)))
     assert expected in found
+
+
+def test_a_rule_without_a_parameter_means_nothing_and_the_others_stay(as_json, write):
+    good = as_json(LEFT, RIGHT)
+    first, second = read_foreign(write(good, changed(good, "srcOp.1.para.0", None))).rules
+    assert not first.meaningless
+    assert second.meaningless == "srcOp[1]: OP_CONCAT: parameter PM_AXIS is missing"
+    decided = decide_foreign(second)
+    assert (decided.verdict, decided.reason) == (Verdict.ILL_TYPED, second.meaningless)
 
 
 def test_the_number_of_inputs_is_checked(as_json, write):
