@@ -38,7 +38,7 @@ def same(a: Any, b: Any, ring: Reals | PrimeField) -> None:
 
 
 @each("operator", COMPUTE, ids=lambda operator: operator.name)
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(data=st.data(), seed=seeds, ring=st.sampled_from(RINGS))
 def test_operators(operator: Operator, data: st.DataObject, seed: int, ring: Reals | PrimeField):
     case: Applied = data.draw(applied((operator,)))

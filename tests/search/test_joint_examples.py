@@ -82,6 +82,7 @@ def test_it_is_faster_than_without_algebra():
     assert seconds(perceptron(Mode.JOINT)) < 0.98 * seconds(perceptron(Mode.PARALLEL))
 
 
+@pytest.mark.soak
 def test_less_is_communicated_for_it():
     sequential, joint = (perceptron(mode) for mode in (Mode.SEQUENTIAL, Mode.JOINT))
     exchanged = [plan.estimates.communication_elements for plan in (joint, sequential)]

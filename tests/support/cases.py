@@ -16,6 +16,17 @@ T = TypeVar("T")
 Test = Callable[..., None]
 
 
+def a_third(cases: Iterable[Any]) -> list[Any]:
+    """Cases of ``pytest.mark.parametrize``: a third of them in each run, the others under soak."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=pytest.mark.soak if number % 3 else (),
+        )
+        for number, case in enumerate(cases)
+    ]
+
+
 def check_each(
     cases: Iterable[T], check: Callable[[T], object], name: Callable[[T], str] = str
 ) -> None:

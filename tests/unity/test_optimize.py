@@ -306,19 +306,20 @@ def test_the_line_of_progress() -> None:
 PLANS = """
 import sys
 from pcg.machine import load_machine
-from pcg.models import build_model
 from pcg.plan.plan import save_plan
+from pcg.plan.text import parse_graph
 from search.backtracking.optimizer import Optimizer, Settings
 from substitutions.rules.store import load_library
 from unity.support.planners import planner_of
 
 machine, library = load_machine("local").with_devices(2), load_library()
-graph = build_model("mlp-mnist", None, 2)
+text = "x = input[64, 784]\\nw = weight[784, 256]\\nu = weight[256, 10]"
+graph = parse_graph(text + "\\nreturn mean_loss(matmul(relu(matmul(x, w)), u))")
 for name in ("joint", "pipeline"):
-    plan = planner_of(name, machine, library, 600.0, "sgd", None).plan("mlp-mnist", graph).plan
+    plan = planner_of(name, machine, library, 600.0, "sgd", None).plan("layers", graph).plan
     save_plan(plan, f"{sys.argv[1]}/{name}.json")
 search = Optimizer(machine, library, Settings(budget=3, final_budget=1, seed=7))
-save_plan(search.optimize("mlp-mnist", graph).plan, f"{sys.argv[1]}/backtracking.json")
+save_plan(search.optimize("layers", graph).plan, f"{sys.argv[1]}/backtracking.json")
 """
 
 

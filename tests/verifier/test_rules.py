@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.cases import check_each
+from support.cases import a_third, check_each
 from support.rules.refuted import decided
 from support.rules.rule_files import lines, parse
 
@@ -39,12 +39,13 @@ def test_verdict(folder: str) -> None:
     check_each(lines(folder), check)
 
 
-def test_verdict_does_not_depend_on_the_direction() -> None:
+@pytest.mark.parametrize("third", a_third(range(3)))
+def test_verdict_does_not_depend_on_the_direction(third: int) -> None:
     def check(line: str) -> None:
         left, right = parse(line)
         assert decide(right, left).verdict is Verdict.PROVED
 
-    check_each(lines("sound"), check)
+    check_each(lines("sound")[third::3], check)
 
 
 def test_counterexample_is_real() -> None:

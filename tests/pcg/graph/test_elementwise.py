@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.cases import a_third
 
 from pcg.errors import InputError
 from pcg.graph.graph import apply, leaf
@@ -69,7 +70,6 @@ def _operands(count: int, *, with_gradient: bool = False) -> list[torch.Tensor]:
 
 
 FUNCTIONS = {operator.target: operator for operator in declared()}
-"""A third in each run; `make soak` has all of them."""
 
 
 def test_there_are_hundreds() -> None:
@@ -79,10 +79,7 @@ def test_there_are_hundreds() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if number % 3 == 0 else pytest.mark.soak)
-        for number, name in enumerate(FUNCTIONS)
-    ],
+    a_third(FUNCTIONS),
 )
 def test_a_block_of_the_result_is_that_of_blocks(name: str) -> None:
     operator = FUNCTIONS[name]

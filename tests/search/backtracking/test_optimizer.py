@@ -44,7 +44,7 @@ def same_meaning(plan: Plan) -> bool:
 
 
 @settings(
-    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     widths=st.lists(st.sampled_from([4, 6, 12]), min_size=2, max_size=4),
@@ -76,6 +76,7 @@ def test_a_plan_is_priced_as_its_schedule_runs(library: Library) -> None:
     assert plan.estimates.step_seconds <= plan.estimates.one_device_seconds
 
 
+@pytest.mark.soak
 def test_blocks_that_are_alike_are_solved_once(library: Library) -> None:
     machine = load_machine("local").with_devices(2)
     tuned = Settings(budget=20, final_budget=1)
