@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,46 +10,42 @@ from importlib.metadata import PackageNotFoundError, version
 
 from pcg.errors import InputError
 from unity.support.cli import run_app, run_command, say
-
-COMMANDS = {
-    "optimize": "Find the fastest plan to train a model on a machine",
-    "compare": "Compare planners by predicted throughput",
-    "generate": "Generate and prove the library of substitutions",
-    "verify": "Prove or refute substitutions",
-    "recheck": "Check certificates of proofs with other solvers",
-    "audit": "Check that a plan follows from its model by proved rules",
-    "simulate": "Predict the step of a plan, with a timeline",
-    "profile": "Measure this machine for the cost model",
-    "run": "Train by a plan",
-    "export": "Write the weights of a checkpoint as a plain state dict",
-}
-"""Each command with its help; its module is `unity.<command>`, which holds a typer `app`."""
+from unity.support.commands import COMMANDS
+from unity.support.completion import ASKED, complete, print_script
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (that of the process by default) and end the process."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = given[0] if given else "--help"
+    if ASKED in os.environ:
+        complete()
     if command in COMMANDS:
         # Imported only now, and only the one: help needs none of the others.
         run_app(import_module(f"unity.{command}").app, command, given[1:])
-    run_command(lambda: _answer(command))
+    run_command(lambda: _answer(command, given[1:]))
 
 
-def _answer(command: str) -> None:
+def _answer(command: str, rest: Sequence[str]) -> None:
     """Answer what is no command: the options, and mistakes."""
     if command in ("-h", "--help"):
         say(_help())
     elif command == "--version":
         say(f"unity {_version()}")
+    elif command == "--completion":
+        print_script(rest)
     else:
         raise InputError(command, f"no such command (expected one of {', '.join(COMMANDS)})")
 
 
 def _help() -> str:
     lines = [f"  {name:<10}{text}" for name, text in COMMANDS.items()]
+    options = [
+        "  --version             Print the version",
+        "  --completion SHELL    Print a script that completes commands and options",
+    ]
     head, tail = "Usage: unity COMMAND [OPTIONS] ...", "unity COMMAND --help tells more."
-    return "\n".join([head, "", "Commands:", *lines, "", tail])
+    return "\n".join([head, "", "Commands:", *lines, "", "Options:", *options, "", tail])
 
 
 def _version() -> str:

@@ -2,12 +2,14 @@
 
 python -m unity.optimize mlp-tiny --machine local -o plan.json
 python -m unity.optimize mlp --machine summit --nodes 2 -o plan.json
+python -m unity.optimize --example > my_model.py
 python -m unity.optimize my_model.py:make_model --batch 64
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +18,7 @@ import typer
 from pcg.zoo import MODELS
 from search.choices import PLANNER_NAMES, Dimension, Engine, Mode
 from unity.support.batch_norm import HELP, LOCAL_PLANNERS, WHOLE
-from unity.support.cli import app_of, run_app
+from unity.support.cli import app_of, run_app, say
 from unity.support.options import (
     AsJson,
     Batch,
@@ -32,6 +34,13 @@ MODEL_HELP = (
     "FILE.py:FUNCTION, a function that returns a torch module and example inputs; or one of "
     + "; ".join(f"{model.name}: {model.summary}" for model in MODELS.values())
 )
+
+
+def _print_example(wanted: bool) -> None:
+    """Print the file with the example, and end the command."""
+    if wanted:
+        say(files("unity.examples").joinpath("my_model.py").read_text("utf-8").rstrip("\n"))
+        raise typer.Exit
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,12 @@ class Options:
     ] = True
     trace: Timeline = None
     as_json: AsJson = False
+    example: Annotated[
+        bool,
+        typer.Option(
+            "--example", is_eager=True, callback=_print_example, help="Print a model to begin with."
+        ),
+    ] = False
 
 
 app = app_of(Options, "unity.commands.optimize")

@@ -24,10 +24,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from importlib import import_module
-from inspect import signature
+from inspect import Parameter, signature
 from io import TextIOWrapper
-from typing import Any, NoReturn, cast
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -36,18 +38,56 @@ from pcg.errors import InputError, UnityError, one_line, printable
 Misuse = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 """What typer raises for any mistake in options and arguments; it names only a kind of that."""
 
+QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
+"""Whether a command prints errors, warnings and JSON alone."""
+
 INTERRUPTED = 130
 """Exit status after Ctrl-C, by the shells' convention: 128 + SIGINT."""
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Print a line, or some, on the standard output or the standard error."""
-    print(printable(text), file=sys.stderr if error else sys.stdout, flush=True)
+    """Print a line, or some, on the standard error, or on the standard output unless it is to stay
+    quiet."""
+    if error or not QUIET.get():
+        _print(text, error=error)
 
 
 def say_json(content: Any, *, indent: int | None = 1) -> None:
     """Print a result as JSON, over several lines; on one where `indent` is None."""
-    say(json.dumps(content, indent=indent))
+    _print(json.dumps(content, indent=indent))
+
+
+def _print(text: str, *, error: bool = False) -> None:
+    print(printable(text), file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def _silence(quiet: bool) -> bool:
+    QUIET.set(quiet)
+    return quiet
+
+
+def _configure(context: typer.Context, path: Path | None) -> Path | None:
+    """Take options from a file, for those that are not given."""
+    if path is not None:
+        options = import_module("unity.support.config").options_of
+        context.default_map = options(path, context.command.name, context.command.params)
+    return path
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        is_eager=True,
+        callback=_configure,
+        help="A TOML file with options, in a table named for the command; flags come first.",
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option("-q", "--quiet", callback=_silence, help="Print errors, warnings and JSON alone."),
+]
+COMMON = {"config": (Config, None), "quiet": (Quiet, False)}
+"""The options of all commands, each with its default; commands do not see them."""
 
 
 def app_of(options: type[Any], module: str, *, epilog: str | None = None) -> typer.Typer:
@@ -59,13 +99,20 @@ def app_of(options: type[Any], module: str, *, epilog: str | None = None) -> typ
     """
 
     def command(**given: Any) -> None:
-        import_module(module).run(options(**given))
+        own = {name: value for name, value in given.items() if name not in COMMON}
+        import_module(module).run(options(**own))
 
     command.__doc__ = options.__doc__
-    setattr(command, "__signature__", signature(options, eval_str=True))  # noqa: B010 for pyright
+    whole = signature(options, eval_str=True)
+    more = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in COMMON.items()
+    ]
+    whole = whole.replace(parameters=[*whole.parameters.values(), *more])
+    setattr(command, "__signature__", whole)  # noqa: B010 for pyright
     # Plain help and errors: boxes would break an error message over several lines.
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(epilog=epilog)(command)
+    app.command(module.rpartition(".")[2], epilog=epilog)(command)
     return app
 
 

@@ -8,14 +8,15 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from pcg.errors import printable
+from unity.support.cli import QUIET
 
 
 class PlainConsole(Console):
     """A console that shows text as it is: none of it is markup, and what no terminal should have
-    is escaped (`printable`). All commands print with it, or with `say`."""
+    is escaped (`printable`). All commands print with it, or with `say`; it is as quiet."""
 
     def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, markup=False, emoji=False)
+        super().__init__(stderr=stderr, quiet=QUIET.get(), markup=False, emoji=False)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

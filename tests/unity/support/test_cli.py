@@ -14,7 +14,8 @@ from support.paths import ROOT
 
 from pcg.errors import InputError, NegativeAnswer, OperatorError
 from unity import __main__ as console
-from unity.support.cli import app_of, run_app, run_command
+from unity.support.cli import app_of, run_app, run_command, say, say_json
+from unity.support.console import PlainConsole
 
 
 def status_of(call: Callable[[], object]) -> object:
@@ -65,7 +66,9 @@ def run(options: Load) -> None:
         raise KeyboardInterrupt
     if options.path == "wrong":
         raise InputError(options.path, "is wrong")
-    print(options.path, options.nodes)
+    say(f"{options.path} {options.nodes}")
+    if options.path == "json":
+        say_json(options.nodes)
 
 
 app = app_of(Load, __name__)
@@ -82,6 +85,9 @@ app = app_of(Load, __name__)
         (["x", "--nodes", "two"], 2, "", "unity: error: load: invalid value for '--nodes': "),
         (["x", "--knots", "2"], 2, "", "unity: error: load: no such option: --knots"),
         (["x", "y"], 2, "", "unity: error: load: got unexpected extra argument"),
+        (["x", "--quiet"], 0, "", ""),
+        (["json", "-q", "--nodes", "2"], 0, "2\n", ""),
+        (["wrong", "-q"], 2, "", "unity: error: wrong: is wrong\n"),
     ],
 )
 def test_typer_commands(
@@ -94,6 +100,13 @@ def test_typer_commands(
     assert "Traceback" not in printed.err
     assert bool(printed.out) == bool(out)
     assert len(printed.err.splitlines()) <= 1
+
+
+def test_quiet_is_of_one_command(capsys: pytest.CaptureFixture[str]):
+    for arguments, printed in ((["x", "-q"], ""), (["x"], "x 1\n")):
+        assert status_of(lambda given=arguments: run_app(app, "load", given)) == 0
+        PlainConsole().print(printed, end="")
+        assert capsys.readouterr().out == 2 * printed
 
 
 def test_console_hands_over(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):

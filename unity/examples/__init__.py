@@ -1,0 +1,1 @@
+"""Files to begin with, which commands print; nothing imports them."""

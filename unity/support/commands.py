@@ -1,0 +1,17 @@
+"""The commands, by name."""
+
+from __future__ import annotations
+
+COMMANDS = {
+    "optimize": "Find the fastest plan to train a model on a machine",
+    "compare": "Compare planners by predicted throughput",
+    "generate": "Generate and prove the library of substitutions",
+    "verify": "Prove or refute substitutions",
+    "recheck": "Check certificates of proofs with other solvers",
+    "audit": "Check that a plan follows from its model by proved rules",
+    "simulate": "Predict the step of a plan, with a timeline",
+    "profile": "Measure this machine for the cost model",
+    "run": "Train by a plan",
+    "export": "Write the weights of a checkpoint as a plain state dict",
+}
+"""Each command with its help; its module is `unity.<command>`, which holds a typer `app`."""
