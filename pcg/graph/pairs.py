@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.language.poly import Poly
@@ -14,9 +15,20 @@ GraphPair = tuple[Outputs, Outputs]
 """The left and the right side of an equality: the same inputs, and paired outputs."""
 
 
+MOST_SIDES = 1 << 16
+"""Sides of rules of which what was worked out is remembered."""
+
+
+@lru_cache(maxsize=MOST_SIDES)
+def side(outputs: Outputs) -> Graph:
+    """The graph of a side of a rule, the same one for equal sides: a search asks for the nodes of
+    a library's rules, in all of their forms, again and again."""
+    return Graph(outputs)
+
+
 def both(pair: GraphPair) -> Graph:
     """Both sides as one graph."""
-    return Graph((*pair[0], *pair[1]))
+    return side((*pair[0], *pair[1]))
 
 
 def calls(graph: Graph) -> Iterator[Call]:

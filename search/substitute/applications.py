@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from pcg.graph.graph import Graph, Leaf, Node, Value, topological
+from pcg.graph.pairs import both, side
 from pcg.language.poly import Poly
 from pcg.placement.schedule import trace
 from pcg.types.halo import states_halo
@@ -62,7 +63,7 @@ class Rewrites:
         self._identities: list[Rule] = []
         computing: dict[Root, list[Rule]] = defaultdict(list)
         shortening: dict[Root, list[Rule]] = defaultdict(list)
-        for rule in (r for both in rules for r in (both, both.reversed)):
+        for rule in (way for one in rules for way in (one, one.reversed)):
             if not is_usable(rule):
                 continue
             first = rule.left[anchor(rule)].node
@@ -175,7 +176,7 @@ def is_usable(rule: Rule) -> bool:
     are the pipeline planner's, and those about halos."""
     if rule.derived:
         return False
-    nodes = Graph((*rule.left, *rule.right)).nodes
+    nodes = both((rule.left, rule.right)).nodes
     calls = [n.operator_call for n in nodes if not n.is_leaf]
     if any(call.name in IN_TIME or states_halo(call) for call in calls):
         return False
@@ -186,7 +187,7 @@ def _degree_symbols(values: tuple[Value, ...]) -> frozenset[str]:
     """The symbols that stand for degrees of parallel operators."""
     return frozenset(
         symbol
-        for node in Graph(values).nodes
+        for node in side(values).nodes
         if isinstance(node.call, Call)
         for name, value in node.call.attributes
         if name == "degree" and isinstance(value, Poly)

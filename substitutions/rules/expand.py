@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import product
 
 from pcg.graph.graph import Graph
+from pcg.graph.pairs import both, side
 from pcg.memo import Answers
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS, stand_in
@@ -98,7 +99,7 @@ class _Expandable:
 
     @cached_property
     def _operators(self) -> tuple[frozenset[str], frozenset[str]]:
-        sides = (Graph(self.rule.left), Graph(self.rule.right))
+        sides = (side(self.rule.left), side(self.rule.right))
         left, right = ({n.name for n in side.nodes if not n.is_leaf} for side in sides)
         return frozenset(left), frozenset(right)
 
@@ -171,7 +172,7 @@ def _counts(rule: Rule, most: int) -> Iterator[tuple[int, ...]]:
 
 def _fits(rule: Rule, most: int) -> bool:
     ends = all(value.rank <= most for value in (*rule.left, *rule.right))
-    nodes = Graph((*rule.left, *rule.right)).nodes
+    nodes = both((rule.left, rule.right)).nodes
     return ends and all(rank <= most + 1 for node in nodes for rank in node.ranks)
 
 

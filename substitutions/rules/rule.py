@@ -13,12 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from pcg.errors import InputError, OperatorError
-from pcg.graph.graph import Graph, Leaf, Node
-from pcg.graph.pairs import GraphPair, Outputs, both, remade, symbolic_attributes
+from pcg.graph.graph import Leaf, Node
+from pcg.graph.pairs import (
+    MOST_SIDES,
+    GraphPair,
+    Outputs,
+    both,
+    remade,
+    side,
+    symbolic_attributes,
+)
 from pcg.language.poly import Poly
 from pcg.language.template import EquationError
 from pcg.ops.stand_ins import STAND_INS, stand_in
@@ -75,6 +83,10 @@ class Rule:
     """Of what it is a form; None for a rule as a library has it."""
 
     def __post_init__(self) -> None:
+        if self.made_from is None:  # forms are made of rules that were checked
+            self._check()
+
+    def _check(self) -> None:
         if not self.left or len(self.left) != len(self.right):
             problem = f"{len(self.left)} outputs on the left, {len(self.right)} on the right"
             raise InputError(f"rule {self.name}", problem)
@@ -142,7 +154,7 @@ class Rule:
     @cached_property
     def created(self) -> tuple[Node, ...]:
         """The operators of the right side, operands before users: what an application makes."""
-        return tuple(node for node in Graph(self.right).nodes if not node.is_leaf)
+        return tuple(node for node in side(self.right).nodes if not node.is_leaf)
 
     @cached_property
     def free_symbols(self) -> frozenset[str]:
@@ -158,13 +170,13 @@ class Rule:
     @cached_property
     def is_resharding(self) -> bool:
         """Whether both sides consist of parallel operators alone."""
-        nodes = Graph(self.left + self.right).nodes
+        nodes = both(self._sides).nodes
         return all(node.is_leaf or node.is_parallel for node in nodes)
 
     @cached_property
     def stand_ins(self) -> tuple[str, ...]:
         """The stand-ins that it is about, by name."""
-        names = {node.name for node in Graph(self.left + self.right).nodes}
+        names = {node.name for node in both(self._sides).nodes}
         return tuple(name for name in STAND_INS if name in names)
 
     def at(self, counts: Sequence[int]) -> Rule | None:
@@ -204,7 +216,7 @@ class Rule:
         covering = stand_in(call.operator)
         if covering is None or covering.name not in self.stand_ins:
             raise ValueError(f"rule {self.name} has no stand-in for {call.name}")
-        left, right = (_with_call(side, covering, call) for side in (self.left, self.right))
+        left, right = (_with_call(half, covering, call) for half in (self.left, self.right))
         head, bracket, _ = self.name.rpartition("]")
         name = f"{head};{call.name}]" if bracket else f"{self.name}[{call.name}]"
         form = replace(self.form, operators=(*self.form.operators, call.name))
@@ -233,29 +245,32 @@ def _moved(group: Group, widened_group: Group, count: int) -> Group:
     )
 
 
-def _with_call(side: Outputs, replaced: Operator, call: Call) -> Outputs:
+def _with_call(outputs: Outputs, replaced: Operator, call: Call) -> Outputs:
     def make(node: Node, inputs: Outputs) -> Node:
         is_replaced = isinstance(node.call, Call) and node.call.operator is replaced
         return Node(call if is_replaced else node.call, inputs)
 
-    return remade(Graph(side), make)
+    return remade(side(outputs), make)
 
 
+@lru_cache(maxsize=MOST_SIDES)
 def variables(values: Outputs) -> frozenset[str]:
     """The names of the inputs of a side."""
-    return frozenset(node.leaf.name for node in Graph(values).leaves)
+    return frozenset(node.leaf.name for node in side(values).leaves)
 
 
+@lru_cache(maxsize=MOST_SIDES)
 def attribute_symbols(values: Outputs) -> frozenset[str]:
     """The attribute symbols of a side; sizes of inputs are not among them."""
-    symbols = (s for _, _, value in symbolic_attributes(Graph(values)) for s in value.symbols)
+    symbols = (s for _, _, value in symbolic_attributes(side(values)) for s in value.symbols)
     return frozenset(symbol for symbol in symbols if not symbol.startswith("|"))
 
 
+@lru_cache(maxsize=MOST_SIDES)
 def determined_symbols(values: Outputs) -> frozenset[str]:
     """The attribute symbols of a side that follow from the values of its attributes and from the
     sizes of its inputs, each solved for on its own (``unknown_of``)."""
-    pending = {value for _, _, value in symbolic_attributes(Graph(values))}
+    pending = {value for _, _, value in symbolic_attributes(side(values))}
     known = dict.fromkeys((s for p in pending for s in p.symbols if s.startswith("|")), 1)
     while more := next((s for p in pending if (s := unknown_of(p, known)) is not None), None):
         known[more] = 1
@@ -275,7 +290,7 @@ def unknown_of(value: Poly, known: Mapping[str, object]) -> str | None:
 def natural_attributes(values: Outputs) -> dict[Poly, None]:
     """The symbolic attributes that are no reals, and the symbols in them."""
     naturals: dict[Poly, None] = {}
-    for call, name, value in symbolic_attributes(Graph(values)):
+    for call, name, value in symbolic_attributes(side(values)):
         if name not in call.operator.reals:
             naturals |= dict.fromkeys((value, *map(Poly.of, sorted(value.symbols))))
     return naturals
@@ -283,12 +298,12 @@ def natural_attributes(values: Outputs) -> dict[Poly, None]:
 
 def operators_in(values: Outputs) -> int:
     """The number of operators of a side."""
-    return sum(not node.is_leaf for node in Graph(values).nodes)
+    return sum(not node.is_leaf for node in side(values).nodes)
 
 
 def input_ranks(values: Outputs) -> tuple[tuple[str, int], ...]:
     """The inputs of some values with their ranks, in order of first use."""
-    leaves = (node.call for node in Graph(values).leaves)
+    leaves = (node.call for node in side(values).leaves)
     return tuple((leaf.name, leaf.rank) for leaf in leaves if isinstance(leaf, Leaf))
 
 

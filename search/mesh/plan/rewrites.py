@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from pcg.graph.graph import Graph, Node, Value, rebuild, topological
+from pcg.graph.pairs import both
 from pcg.memo import Memo
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.mesh.choose.choosing import Choice, Chooser
@@ -64,8 +65,8 @@ class Algebra:
         by_root: dict[tuple[str, int], list[Rule]] = defaultdict(list)
         openings: list[Rule] = []
         whole = [rule for rule in rules if rule.family not in PARALLEL]
-        for rule in (way for both in whole for way in (both, both.reversed)):
-            nodes = Graph((*rule.left, *rule.right)).operators
+        for rule in (way for one in whole for way in (one, one.reversed)):
+            nodes = both((rule.left, rule.right)).operators
             if rule.derived or any(n.is_parallel for n in nodes):
                 continue
             root = next((v.node for v in rule.left if not v.node.is_leaf), None)

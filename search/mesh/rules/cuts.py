@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 
 from pcg.graph.graph import Graph, Leaf, Node, Signature, Value
+from pcg.graph.pairs import side
 from pcg.language.poly import Poly
 from pcg.memo import Memo
 from pcg.placement.schedule import trace
@@ -107,7 +108,7 @@ def _halos(rule: Rule, node: Node) -> Iterator[tuple[str, int]]:
     windows of an operator which the rule cuts ask for."""
     if len(rule.free_symbols) == 1:
         return  # the degree; this is asked of every operator that is cut
-    reads = ((n, i, v.node) for n in Graph(rule.right).nodes for i, v in enumerate(n.inputs))
+    reads = ((n, i, v.node) for n in side(rule.right).nodes for i, v in enumerate(n.inputs))
     for reader, operand, source in reads:
         if source.is_leaf or reader.is_parallel or not states_halo(source.operator_call):
             continue
@@ -190,7 +191,7 @@ def _operator_alone(rule: Rule, allowed: frozenset[str], *, windows: bool) -> st
         return None
     if not all(isinstance(value.node.call, Leaf) for value in node.inputs):
         return None
-    others = Graph(rule.right).operators
+    others = side(rule.right).operators
     computing = [n for n in others if not n.is_parallel]
     if len(computing) != 1 or computing[0].name != node.name or len(others) == 1:
         return None
@@ -211,7 +212,7 @@ def _carriers(rule: Rule) -> frozenset[int]:
     if len(rule.left) != len(node.ranks) or not rule.is_applicable or rule.free_symbols:
         return none
     behind = [v.node.inputs[0] if v.node.name == "reduce" else v for v in node.inputs]
-    after = Graph(rule.right).operators
+    after = side(rule.right).operators
     computing = [n for n in after if not n.is_parallel]
     if not all(v.node.is_leaf for v in behind) or [n.call for n in computing] != [node.call]:
         return none

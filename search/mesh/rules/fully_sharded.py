@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pcg.graph.graph import Graph, Leaf, Node, Value, rebuild
+from pcg.graph.pairs import side
 from pcg.placement.view import MachineView
 from pcg.types.halo import states_halo
 from search.cost.derivation import Applied, Scribe
@@ -72,7 +73,7 @@ def _parts(rule: Rule) -> bool:
     if len(rule.left) != 1 or not isinstance(rule.left[0].node.call, Leaf):
         return False
     combine = rule.right[0].node
-    names = [node.name for node in Graph(rule.right).operators]
+    names = [node.name for node in side(rule.right).operators]
     return (
         names == ["partition", "combine"]
         and rule.is_applicable
