@@ -73,6 +73,14 @@ class TorchCall:
         named = {key.arg or "**": _argument(key.value, operands) for key in self.call.keywords}
         return given, named
 
+    def bound(self, operands: Sequence[Any]) -> dict[str, Any]:
+        """All arguments by the names that its schema gives them, those left out with what they are
+        then; ``operands`` for x0, x1, ... Raises ValueError for what is none."""
+        known = _resolved(self)._schema.arguments
+        given, named = self.arguments(operands)
+        left_out = {a.name: a.default_value for a in known if a.has_default_value()}
+        return left_out | dict(zip((a.name for a in known), given, strict=False)) | named
+
     def run(self, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """What it returns. ``check`` has to have been called before, in this process or another."""
         given, named = self.arguments(operands)
