@@ -92,7 +92,9 @@ def _rules(form: SliceForm) -> Iterator[Rule]:
             )
             yield _stated(f"{form.name}_{kind}_{axis.name}", whole, made)
     copies = _called(form, tuple(_moved("replicate", value) for value in inputs))
-    yield _stated(f"{form.name}_copies", copies, tuple(_moved("replicate", value) for value in whole))
+    yield _stated(
+        f"{form.name}_copies", copies, tuple(_moved("replicate", value) for value in whole)
+    )
 
 
 def _called(form: SliceForm, operands: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -103,9 +105,7 @@ def _called(form: SliceForm, operands: tuple[Value, ...]) -> tuple[Value, ...]:
 def _cut(axis: Axis, inputs: Sequence[Value], cut: str, shared: str) -> tuple[Value, ...]:
     """Operands in blocks along an axis; those that lack it as ``shared`` says."""
     return tuple(
-        _moved(cut, value, dim)
-        if dim is not None
-        else (_moved(shared, value) if shared else value)
+        _moved(cut, value, dim) if dim is not None else (_moved(shared, value) if shared else value)
         for value, dim in zip(inputs, axis.operands, strict=True)
     )
 
