@@ -9,7 +9,7 @@ from pcg.capture.shapes import of_torch, spread
 from pcg.errors import InputError
 from pcg.graph.graph import Node, Value
 from pcg.graph.opaque import MOST_OPERANDS, TensorType, whole_or_batched
-from pcg.graph.torch_calls import ATTENTION, NAMESPACE, is_pointwise, parse_call
+from pcg.graph.torch_calls import NAMESPACE, RATES, dropout_of, is_pointwise, parse_call
 from pcg.lazy import torch
 
 if TYPE_CHECKING:
@@ -66,9 +66,8 @@ def _element_by_element(
 def draws(node: fx.Node) -> bool:
     """Whether a call's result depends on random numbers."""
     target: Any = node.target
-    if str(target) == ATTENTION:
-        dropped = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p")
-        return bool(dropped)
+    if str(target) in RATES:
+        return bool(dropout_of(str(target), node.args, node.kwargs))
     return torch.Tag.nondeterministic_seeded in target.tags
 
 

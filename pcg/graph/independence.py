@@ -1,13 +1,14 @@
 """How to say along which dimensions a torch function is the same for each slice.
 
-An entry of the table (``pcg.graph.independent``) proposes axes from the arguments of a call, by what torch
-documents of the function: which dimension of which argument goes with which of the results. What it proposes is taken
-only where all of these have one size, so that nothing is broadcast there, and where an operand that
-stands for several arguments has the axis in all of them alike. Tests compare blocks with the whole
-for each entry, values and gradients.
+An entry of the table (``pcg.graph.independent``) proposes axes from the arguments of a call, by
+what torch documents of the function: which dimension of which argument goes with which of the
+results. What it proposes is taken only where all of these have one size, so that nothing is
+broadcast there, and where an operand that stands for several arguments has the axis in all of them
+alike. Tests compare blocks with the whole for each entry, values and gradients.
 
-An argument that is a number or a list stays as it is for blocks. So none may tell the size of an
-axis, as the shape in a ``view`` does: such functions are not in the table.
+An argument that is a number or a list stays as it is for blocks, but for those that an entry says
+to be the size of an axis. Functions that take sizes in other ways, as a ``view`` takes a shape, are
+not in the table.
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ class Given:
 class Entry:
     """What a table says of a function."""
 
+    counts: tuple[tuple[str, str, int], ...] = ()
+    """Arguments that are the size of a dimension of another: the names of both, and which."""
+
     def proposals(self, given: Given) -> Iterator[Proposal]:
         """Indices that may be axes."""
         raise NotImplementedError
@@ -88,13 +92,15 @@ class Along(Entry):
 
     ``alike``: arguments of the dimensions of the first tensor; others are shared. ``always``: the
     dimensions where no argument says them. ``reduces``: those that are worked along are no longer
-    there in the results, unless ``keepdim`` is given.
+    there in the results, unless ``keepdim`` is given. ``index``: what chooses elements along them,
+    each of its own.
     """
 
     dim: str = "dim"
     alike: tuple[str, ...] = ()
     always: tuple[int, ...] = ()
     reduces: bool = False
+    index: str = ""
 
     def proposals(self, given: Given) -> Iterator[Proposal]:
         if not given.have_its_rank(self.alike):
@@ -110,6 +116,9 @@ class Along(Entry):
         for dim in sorted(frozenset(range(rank)) - worked):
             result = dim - sum(other < dim for other in gone)
             yield Proposal(dict.fromkeys((given.first, *self.alike), dim), result)
+        if self.index:
+            for dim in worked:
+                yield Proposal({self.index: dim if given.have_its_rank((self.index,)) else 0}, dim)
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,7 @@ class Stated(Entry):
 
     indices: tuple[Proposal, ...]
     rank: int | None = None
+    counts: tuple[tuple[str, str, int], ...] = ()
 
     def proposals(self, given: Given) -> Iterator[Proposal]:
         if self.rank is None or given.rank(given.first) == self.rank:

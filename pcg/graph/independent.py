@@ -34,6 +34,18 @@ def independent(
     return proposed_axes(entry, Given(values, reads, writes))
 
 
+def sizes_among_arguments(call: TorchCall, reads: Sequence[Format]) -> dict[str, tuple[int, int]]:
+    """The arguments of a call in the table that are the size of a dimension, each with the operand
+    and the dimension: for blocks they are the size of the block."""
+    values = call.bound([Slot(number) for number in range(len(reads))])
+    sized: dict[str, tuple[int, int]] = {}
+    for name, tensor, dim in ENTRIES[call.name].counts:
+        slot = values[tensor]
+        if isinstance(slot, Slot):
+            sized[name] = slot.number, dim
+    return sized
+
+
 def _attention(given: Given) -> Iterator[Proposal]:
     """Batches and heads, as far as queries, keys and values have the same. Queries too, where no
     mask tells them apart by number; and what a value holds."""
@@ -195,9 +207,9 @@ _REDUCTIONS = (
 )
 _POOLS = (
     *("max_pool{}d", "max_pool{}d_with_indices", "avg_pool{}d"),
-    *("adaptive_avg_pool{}d", "_adaptive_avg_pool{}d", "adaptive_max_pool{}d"),
+    *("adaptive_avg_pool{}d", "adaptive_max_pool{}d"),
     *("reflection_pad{}d", "replication_pad{}d"),
-    *("upsample_nearest{}d", "_upsample_nearest_exact{}d"),
+    "upsample_nearest{}d",
 )
 _RESIZED = {
     "upsample_linear1d": 1,
@@ -210,16 +222,20 @@ _MATRICES = (
     *("linalg_matrix_power", "linalg_eigh", "linalg_eigvalsh", "linalg_svdvals"),
     *("linalg_qr", "tril", "triu"),
 )
-_SAMPLES = Proposal({"input": 0, "grid": 0}, 0), Proposal({"input": 1}, 1)
+_SAMPLES = (
+    *(Proposal({"input": 0, "grid": 0}, 0), Proposal({"input": 1}, 1)),
+    *(Proposal({"grid": place}, place + 1) for place in (1, 2, 3)),
+)
 _FIRST = (Proposal({"self": 0, "input": 0}, 0),)
 
 ENTRIES: Mapping[str, Entry] = {
     **dict.fromkeys((*_SCANS, *_SOFTMAXES), Along()),
     **dict.fromkeys(("flip", "roll", "rot90"), Along("dims")),
-    **dict.fromkeys(("index_select", "index_fill", "glu", "repeat_interleave"), Along()),
+    **dict.fromkeys(("index_fill", "glu", "repeat_interleave"), Along()),
+    "index_select": Along(index="index"),
     "diff": Along(alike=("prepend", "append")),
-    "gather": Along(alike=("index",)),
-    "take_along_dim": Along(alike=("indices",)),
+    "gather": Along(alike=("index",), index="index"),
+    "take_along_dim": Along(alike=("indices",), index="indices"),
     **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), Along(alike=("index", "src"))),
     "index_add": Along(alike=("source",)),
     "index_copy": Along(alike=("source",)),
@@ -232,16 +248,17 @@ ENTRIES: Mapping[str, Entry] = {
     "unfold_copy": Along("dimension"),
     **{pool.format(n): Leading(n) for pool in _POOLS for n in (1, 2, 3)},
     **{name: Leading(n) for name, n in _RESIZED.items()},
+    **{f"_adaptive_avg_pool{n}d": Leading(n) for n in (2, 3)},
     "constant_pad_nd": Leading("pad", each=2),
     "pad": Leading("pad", each=2),
-    **{name: Leading("normalized_shape") for name in ("layer_norm", "native_layer_norm")},
-    **{name: Leading("normalized_shape") for name in ("rms_norm", "_fused_rms_norm")},
+    **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), Leading("normalized_shape")),
     **dict.fromkeys(_MATRICES, Leading(2)),
     "linalg_solve_triangular": Leading(2, alike=("B",)),
     "linalg_solve": Leading(2, alike=("B",)),
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), Leading(3)),
     "channel_shuffle": Along(always=(1,)),
     "group_norm": Stated(_FIRST),
+    "native_group_norm": Stated(_FIRST, counts=(("N", "input", 0),)),
     "im2col": Stated(_FIRST, rank=4),
     "col2im": Stated(_FIRST, rank=3),
     **dict.fromkeys(("grid_sampler_2d", "grid_sampler_3d", "grid_sampler"), Stated(_SAMPLES)),

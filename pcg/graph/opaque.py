@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from hashlib import sha256
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node
-from pcg.graph.independent import independent
+from pcg.graph.independent import independent, sizes_among_arguments
 from pcg.graph.slices import Axis, SliceForm, form_of, parse_axes, sliced_equation
 from pcg.graph.torch_calls import (
     Format,
@@ -331,14 +331,16 @@ def _batched_kernel(
     axes: Sequence[Axis],
 ) -> Kernel:
     """The torch function, on blocks along the axes."""
+    counted = sizes_among_arguments(call, reads)
 
     def run(task: Task, *blocks: Tensor) -> tuple[Tensor, ...]:
+        replaced = {name: blocks[operand].shape[dim] for name, (operand, dim) in counted.items()}
         shapes = [list(written.shape) for written in writes]
         for axis in axes:
             place = next((i, dim) for i, dim in enumerate(axis.operands) if dim is not None)
             for shape, dim in zip(shapes, axis.results, strict=True):
                 shape[dim] = blocks[place[0]].shape[place[1]]
-        results = _ran(call, reads, blocks, list(map(tuple, shapes)))
+        results = _ran(call, reads, blocks, list(map(tuple, shapes)), replaced)
         return tuple(tensor.to(blocks[0].dtype) for tensor in results)
 
     return run
@@ -364,12 +366,13 @@ def _ran(
     reads: Sequence[TensorType],
     blocks: Sequence[Tensor],
     shapes: Sequence[tuple[int, ...]],
+    replaced: Mapping[str, int] | None = None,
 ) -> tuple[Tensor, ...]:
     """What a call returns. Raises OperatorError where it fails, or returns something else than real
     numbers of these shapes where the operands are."""
     given = [_as(block, read.dtype) for block, read in zip(blocks, reads, strict=True)]
     try:
-        results = call.run(given)
+        results = call.run(given, replaced)
     except (RuntimeError, IndexError, TypeError) as error:
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
             raise

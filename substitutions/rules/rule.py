@@ -5,8 +5,9 @@ rule is applied. Attributes may be symbols: a size or degree (``k``) or a real (
 that only the right side has are free, and chosen when the rule is applied.
 
 A general rule holds at other ranks too: each of its ``runs`` may be any number of axes. And a
-stand-in (``pcg.ops.stand_ins``) is any element-wise operator, or any batched function of a form. The concrete rules, which are those
-that are matched and applied, are made by ``Rule.at`` and ``Rule.with_operator``.
+stand-in (``pcg.ops.stand_ins``) is any element-wise operator, or any batched function of a form.
+The concrete rules, which are those that are matched and applied, are made by ``Rule.at`` and
+``Rule.with_operator``.
 """
 
 from __future__ import annotations
