@@ -31,11 +31,11 @@ IDENTITIES = frozenset({"aten.detach.default"})
 """Pointwise functions that torch does not mark so, as they return the memory of their operand."""
 ATTENTION = "aten.scaled_dot_product_attention.default"
 RATES = {
-    ATTENTION: ("dropout_p", 4),
-    **{f"aten.{name}.input": ("dropout", 5) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    ATTENTION: ("dropout_p", 4, 0.0),
+    **{f"aten.{n}.input": ("dropout", 5, 1.0) for n in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
 """Torch says that these draw random numbers; without dropout they do not. With the name and the
-place of its rate."""
+place of its rate, and what that is where it is left out."""
 MAX_TEXT = 1 << 16
 """Characters of a call."""
 _LISTED = 1 << 12
@@ -148,14 +148,14 @@ def draws(call: TorchCall) -> bool:
     function = _resolved(call)
     if call.target in RATES:
         rate = dropout_of(call.target, call.call.args, {k.arg: k.value for k in call.call.keywords})
-        return rate is not None and not (isinstance(rate, ast.Constant) and rate.value == 0)
+        return (rate.value if isinstance(rate, ast.Constant) else rate) != 0
     return torch.Tag.nondeterministic_seeded in function.tags
 
 
 def dropout_of(target: str, given: Sequence[Any], named: Mapping[Any, Any]) -> Any:
-    """The rate of dropout among the arguments of one of ``RATES``; None where it is left out."""
-    name, place = RATES[target]
-    return named.get(name, given[place] if len(given) > place else None)
+    """The rate of dropout among the arguments of one of ``RATES``."""
+    name, place, left_out = RATES[target]
+    return named.get(name, given[place] if len(given) > place else left_out)
 
 
 def returns_memory(name: str) -> bool:
