@@ -54,6 +54,8 @@ def _attention(given: Given) -> Iterator[Proposal]:
         return
     mask = given.shape("attn_mask")
     missing = rank - len(mask)
+    if missing < 0:
+        return
 
     def masked(dim: int) -> dict[str, int]:
         at = dim - missing
@@ -109,14 +111,10 @@ def _diagonal(given: Given) -> Iterator[Proposal]:
 
 
 def _cdist(given: Given) -> Iterator[Proposal]:
-    """Pairs of rows: batches, and the rows of each."""
-    rank = given.rank("x1")
-    if rank != given.rank("x2"):
-        return
-    for dim in range(rank - 2):
-        yield Proposal({"x1": dim, "x2": dim}, dim)
-    yield Proposal({"x1": rank - 2}, rank - 2)
-    yield Proposal({"x2": rank - 2}, rank - 1)
+    """Batches alone: for many rows torch computes otherwise than for few, and rounds otherwise."""
+    if given.have_its_rank(("x2",)):
+        for dim in range(given.rank("x1") - 2):
+            yield Proposal({"x1": dim, "x2": dim}, dim)
 
 
 def _isin(given: Given) -> Iterator[Proposal]:

@@ -93,7 +93,7 @@ class TorchCall:
         ``replaced``: other values for some arguments, by name."""
         given, named = self.arguments(operands)
         if replaced:
-            given, named = [], self.bound(operands) | replaced
+            given, named = [], {**self.bound(operands), **replaced}
         return _results(_resolved(self)(*given, **named))
 
 

@@ -34,6 +34,8 @@ EMPTY = Bundle((), {})
 class Sliced(nn.Module):
     """Functions that work slice by slice, with weights, indices and several results."""
 
+    order: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.into, self.out = nn.Linear(6, 12), nn.Linear(4, 3)
@@ -97,7 +99,7 @@ def trained(plan: Plan) -> tuple[list[float], dict[str, Tensor]]:
     return ranks[0].losses, weights
 
 
-@pytest.mark.parametrize("make", [sliced, pictures])
+@pytest.mark.parametrize("make", [sliced, pytest.param(pictures, marks=pytest.mark.soak)])
 def test_data_parallelism_cuts_them(make: Any) -> None:
     graph = captured(make)
     assert not opaque_nodes(graph)

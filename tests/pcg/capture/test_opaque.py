@@ -15,7 +15,15 @@ from torch.nn import functional as f
 from pcg.capture import capture
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Graph, Node, apply, leaf
-from pcg.graph.opaque import Batched, Elementwise, Opaque, TensorType, opaque, opaque_nodes, torch_functions
+from pcg.graph.opaque import (
+    Batched,
+    Elementwise,
+    Opaque,
+    TensorType,
+    opaque,
+    opaque_nodes,
+    torch_functions,
+)
 from pcg.ops.parallel import partition, replicate
 from pcg.plan.text import parse_graph, print_graph
 from pcg.readings.evaluate import evaluate_shards, evaluate_whole

@@ -27,7 +27,10 @@ WHOLE = {
     "aten.conv1d.default(x0, x1)",
 }
 """Calls in which, for some operands, nothing is cut."""
-LEFT_OUT = {"rot90", "linalg_cross", "linalg_solve_triangular", "linalg_solve", "conv1d"}
+LEFT_OUT = {
+    *("rot90", "linalg_cross", "linalg_solve_triangular", "linalg_solve", "conv1d"),
+    *("cdist", "_cdist_forward"),
+}
 """Functions of which the table does not say all axes."""
 
 
