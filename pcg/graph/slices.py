@@ -49,7 +49,7 @@ class Axis:
         return f"{', '.join(operands)} -> {', '.join(map(str, self.results))}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SliceForm(Operator):
     """The stand-in for functions that have the same axes, of operands of the same ranks."""
 
