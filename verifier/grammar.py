@@ -46,6 +46,10 @@ DegreeNumber = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
 Coefficient = Annotated[int, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 
 
+DECLARING = frozenset({"opaque", "batched", "elementwise"})
+"""What begins a line that declares a function of torch's, of which a certificate says nothing."""
+
+
 def _is_graph_text(text: str) -> str:
     lines = text.split("\n")
     if len(lines) > MAX_LINES:
@@ -56,7 +60,7 @@ def _is_graph_text(text: str) -> str:
             raise ValueError(f"line {number} has {problem}")
         if not (line.isascii() and line.isprintable()):
             raise ValueError(f"line {number} has other characters than those of ASCII")
-        if line.split()[:1] == ["opaque"]:
+        if line.partition(" ")[0] in DECLARING:
             raise ValueError(f"line {number} declares an operator without an equation")
     return text
 

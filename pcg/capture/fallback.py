@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pcg.capture.shapes import of_torch, spread
 from pcg.errors import InputError
 from pcg.graph.graph import Node, Value
-from pcg.graph.opaque import MOST_OPERANDS, TensorType, opaque
-from pcg.graph.torch_calls import ATTENTION, NAMESPACE, is_pointwise, parse_call
+from pcg.graph.opaque import MOST_OPERANDS, TensorType, whole_or_batched
+from pcg.graph.torch_calls import NAMESPACE, RATES, dropout_of, is_pointwise, parse_call
 from pcg.lazy import torch
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ def by_its_function(
     node: fx.Node, value: Callable[[fx.Node], Value], where: str
 ) -> Value | tuple[Value, ...]:
     """The results of a call without an equation: of a function of single elements as one operator
-    that is cut as such, of any other as one that is never cut. Raises InputError for one that draws
+    that is cut as such, of one that works slice by slice as one that is cut between slices, of any
+    other as one that is never cut. Raises InputError for one that draws
     random numbers, since copies of a tensor have to be equal, or is none of torch's own."""
     target: Any = node.target
     if draws(node):
@@ -38,11 +39,8 @@ def by_its_function(
     try:
         if is_pointwise(parse_call(function)) and 1 <= len(operands) <= MOST_OPERANDS:
             return _element_by_element(function, node, [(o, value(o)) for o in operands])
-        call = opaque(
-            function,
-            [_type(operand.meta["val"]) for operand in operands],
-            [_type(result) for result in _results(node)],
-        )
+        reads = [_type(operand.meta["val"]) for operand in operands]
+        call = whole_or_batched(function, reads, [_type(result) for result in _results(node)])
     except ValueError as error:
         raise InputError(
             where, f"{target} has no equation and cannot be kept whole: {error}"
@@ -68,9 +66,8 @@ def _element_by_element(
 def draws(node: fx.Node) -> bool:
     """Whether a call's result depends on random numbers."""
     target: Any = node.target
-    if str(target) == ATTENTION:
-        dropped = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p")
-        return bool(dropped)
+    if str(target) in RATES:
+        return bool(dropout_of(str(target), node.args, node.kwargs))
     return torch.Tag.nondeterministic_seeded in target.tags
 
 

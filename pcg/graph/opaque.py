@@ -1,18 +1,22 @@
-"""Torch functions without an index equation of their own: element-wise ones, and opaque ones.
+"""Torch functions without an index equation: element-wise ones, batched ones, and opaque ones.
 
 They are declared where they are used, in the graph's own text:
 
     elementwise hardtanh_default_1c0d... = aten.hardtanh.default(x0, 0.0, 6.0) : float32 -> float32
-    opaque topk_default_3f2a... = aten.topk.default(x0, 2) : [8, 16] float32 -> [8, 2] float32, ...
+    batched cumsum_default_3f2a... = aten.cumsum.default(x0, 1) : [8, 16] float32
+        -> [8, 16] float32 along 0 -> 0
+    opaque sort_default_77b0... = aten.sort.default(x0) : [16] float32 -> [16] float32, [16] int64
 
 The name ends with the SHA-256 of the whole declaration.
 
 What torch marks as pointwise is a function of the elements of its operands at one place, so it is
 cut as any element-wise operator is, by the rules about all of them (``pcg.ops.stand_ins``). Its
-operands have the shape of its result. Of an opaque function nothing is known, so nothing may be
-cut: no index of its is an axis and no partial sum passes.
+operands have the shape of its result. A batched function is the same for each slice of its operands
+along some dimensions, which a table of torch's functions says (``pcg.graph.independent``); there it
+is cut, by rules about all functions of such a form (``pcg.graph.slices``). Of an opaque function
+nothing is known, so nothing may be cut: no index of its is an axis and no partial sum passes.
 
-The equation of either tells shapes, and what it reads and writes (which its cost follows from).
+The equation of each tells shapes, and what it reads and writes (which its cost follows from).
 What it says about values is not meant: reference evaluation refuses it, and no rule knows its name.
 """
 
@@ -20,14 +24,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node
+from pcg.graph.independent import independent, sizes_among_arguments
+from pcg.graph.slices import Axis, SliceForm, form_of, parse_axes, sliced_equation
 from pcg.graph.torch_calls import (
     Format,
     TorchCall,
@@ -48,7 +54,8 @@ MOST_OPERANDS = 3
 """Of an element-wise function: as many as those about which there are rules."""
 MAX_RANK = 64
 """Dimensions of a tensor of torch's."""
-DECLARATION = re.compile(r"(opaque|elementwise) (\w+) = (.+)")
+DECLARATION = re.compile(r"(opaque|batched|elementwise) (\w+) = (.+)")
+ALONG = " along "
 TENSOR = re.compile(r"\[([\d, ]*)\] (\w+)")
 
 
@@ -113,6 +120,24 @@ class Elementwise(TorchFunction):
         return tensor.dtype
 
 
+@dataclass(frozen=True, eq=False)
+class Batched(TorchFunction):
+    """A torch function that is the same for each slice along its axes. The sizes of these may be
+    any; ``reads`` and ``writes`` have those of the whole."""
+
+    keyword = "batched"
+    axes: tuple[Axis, ...] = ()
+
+    @property
+    def declaration(self) -> str:
+        return f"{super().declaration}{ALONG}{'; '.join(map(str, self.axes))}"
+
+    @cached_property
+    def form(self) -> SliceForm:
+        """What rules write for all functions that have such axes."""
+        return form_of(_shapes(self.reads), _shapes(self.writes), self.axes)
+
+
 def opaque(function: str, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> Opaque:
     """The operator of a function, such as ``aten.topk.default(x0, 2)``, for operands and results of
     these types.
@@ -130,6 +155,47 @@ def opaque(function: str, reads: Sequence[TensorType], writes: Sequence[TensorTy
         reads=tuple(reads),
         writes=tuple(writes),
     )
+
+
+def batched(
+    function: str,
+    reads: Sequence[TensorType],
+    writes: Sequence[TensorType],
+    axes: Sequence[Axis] | None = None,
+) -> Batched:
+    """The operator of a function such as ``aten.cumsum.default(x0, 1)``, cut along ``axes``, or all
+    along which its slices are independent.
+
+    Raises ValueError as ``opaque`` does, and for an axis that is none.
+    """
+    call = parse_call(function)
+    check_call(call, reads, writes)
+    known = independent(call, reads, writes)
+    chosen = known if axes is None else tuple(axes)
+    if foreign := [str(axis) for axis in chosen if axis not in known]:
+        raise ValueError(f"slices of {call.target} are not independent along {foreign[0]}")
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise ValueError(f"{call.target} is declared along no axis, or along one twice")
+    shapes = _shapes(reads), _shapes(writes)
+    return Batched(
+        _name(call, function, reads, writes, *map(str, chosen)),
+        sliced_equation(*shapes, chosen),
+        kernel=_batched_kernel(call, tuple(reads), tuple(writes), chosen),
+        function=function,
+        reads=tuple(reads),
+        writes=tuple(writes),
+        axes=chosen,
+    )
+
+
+def whole_or_batched(
+    function: str, reads: Sequence[TensorType], writes: Sequence[TensorType]
+) -> Opaque | Batched:
+    """The operator of a function: batched where its slices are known to be independent. Raises
+    ValueError as ``opaque`` does."""
+    if independent(parse_call(function), reads, writes):
+        return batched(function, reads, writes)
+    return opaque(function, reads, writes)
 
 
 def elementwise(function: str, reads: Sequence[str], write: str) -> Elementwise:
@@ -159,9 +225,13 @@ def elementwise(function: str, reads: Sequence[str], write: str) -> Elementwise:
 
 
 def _name(
-    call: TorchCall, function: str, reads: Sequence[TensorType], writes: Sequence[TensorType]
+    call: TorchCall,
+    function: str,
+    reads: Sequence[TensorType],
+    writes: Sequence[TensorType],
+    *axes: str,
 ) -> str:
-    spec = json.dumps([function, list(map(str, reads)), list(map(str, writes))])
+    spec = json.dumps([function, list(map(str, reads)), list(map(str, writes)), *axes])
     return f"{call.name}_{call.overload}_{sha256(spec.encode()).hexdigest()}"
 
 
@@ -173,12 +243,17 @@ def parse_declaration(line: str) -> TorchFunction | None:
     if match is None:
         return None
     keyword, name, rest = match.groups()
+    rest, along, axes = rest.rpartition(ALONG) if keyword == "batched" else (rest, ALONG, "")
+    if not along:
+        raise ValueError(f"expected 'batched NAME = CALL : OPERANDS -> RESULTS{ALONG}AXES'")
     rest, arrow, writes = rest.rpartition("->")
     function, colon, reads = rest.rpartition(" : ")
     if not arrow or not colon:
         raise ValueError(f"expected '{keyword} NAME = CALL : OPERANDS -> RESULTS'")
     if keyword == "opaque":
         found: TorchFunction = opaque(function, _types(reads), _types(writes))
+    elif keyword == "batched":
+        found = batched(function, _types(reads), _types(writes), parse_axes(axes))
     else:
         found = elementwise(function, reads.strip().split(", "), writes.strip())
     if found.name != name:
@@ -249,6 +324,32 @@ def _kernel(
     return run
 
 
+def _batched_kernel(
+    call: TorchCall,
+    reads: tuple[TensorType, ...],
+    writes: tuple[TensorType, ...],
+    axes: Sequence[Axis],
+) -> Kernel:
+    """The torch function, on blocks along the axes."""
+    counted = sizes_among_arguments(call, reads)
+
+    def run(task: Task, *blocks: Tensor) -> tuple[Tensor, ...]:
+        replaced = {name: blocks[operand].shape[dim] for name, (operand, dim) in counted.items()}
+        shapes = [list(written.shape) for written in writes]
+        for axis in axes:
+            place = next((i, dim) for i, dim in enumerate(axis.operands) if dim is not None)
+            for shape, dim in zip(shapes, axis.results, strict=True):
+                shape[dim] = blocks[place[0]].shape[place[1]]
+        results = _ran(call, reads, blocks, list(map(tuple, shapes)), replaced)
+        return tuple(tensor.to(blocks[0].dtype) for tensor in results)
+
+    return run
+
+
+def _shapes(tensors: Sequence[TensorType]) -> list[tuple[int, ...]]:
+    return [tensor.shape for tensor in tensors]
+
+
 def _elementwise_kernel(call: TorchCall, reads: tuple[TensorType, ...]) -> Kernel:
     """The same for blocks of any one shape. The result has the format of the operands; of several,
     the one that holds all of them."""
@@ -265,12 +366,13 @@ def _ran(
     reads: Sequence[TensorType],
     blocks: Sequence[Tensor],
     shapes: Sequence[tuple[int, ...]],
+    replaced: Mapping[str, int] | None = None,
 ) -> tuple[Tensor, ...]:
     """What a call returns. Raises OperatorError where it fails, or returns something else than real
     numbers of these shapes where the operands are."""
     given = [_as(block, read.dtype) for block, read in zip(blocks, reads, strict=True)]
     try:
-        results = call.run(given)
+        results = call.run(given, replaced)
     except (RuntimeError, IndexError, TypeError) as error:
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
             raise

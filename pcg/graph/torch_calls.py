@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,12 @@ FORMATS = frozenset(
 IDENTITIES = frozenset({"aten.detach.default"})
 """Pointwise functions that torch does not mark so, as they return the memory of their operand."""
 ATTENTION = "aten.scaled_dot_product_attention.default"
-"""Torch says that it draws random numbers; without dropout it does not."""
+RATES = {
+    ATTENTION: ("dropout_p", 4, 0.0),
+    **{f"aten.{n}.input": ("dropout", 5, 1.0) for n in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+}
+"""Torch says that these draw random numbers; without dropout they do not. With the name and the
+place of its rate, and what that is where it is left out."""
 MAX_TEXT = 1 << 16
 """Characters of a call."""
 _LISTED = 1 << 12
@@ -73,9 +78,22 @@ class TorchCall:
         named = {key.arg or "**": _argument(key.value, operands) for key in self.call.keywords}
         return given, named
 
-    def run(self, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """What it returns. ``check`` has to have been called before, in this process or another."""
+    def bound(self, operands: Sequence[Any]) -> dict[str, Any]:
+        """All arguments by name, in the order of its schema, those left out with what they are
+        then; ``operands`` for x0, x1, ... Raises ValueError for what is none."""
+        known = _resolved(self)._schema.arguments
         given, named = self.arguments(operands)
+        values = dict(zip((a.name for a in known), given, strict=False)) | named
+        return {a.name: values.get(a.name, a.default_value) for a in known}
+
+    def run(
+        self, operands: Sequence[Tensor], replaced: Mapping[str, Any] | None = None
+    ) -> tuple[Tensor, ...]:
+        """What it returns. ``check`` has to have been called before, in this process or another.
+        ``replaced``: other values for some arguments, by name."""
+        given, named = self.arguments(operands)
+        if replaced:
+            given, named = [], {**self.bound(operands), **replaced}
         return _results(_resolved(self)(*given, **named))
 
 
@@ -128,12 +146,16 @@ def try_call(call: TorchCall, reads: Sequence[Format], writes: Sequence[Format])
 def draws(call: TorchCall) -> bool:
     """Whether it draws random numbers. Raises ValueError where there is no such function."""
     function = _resolved(call)
-    if call.target == ATTENTION:
-        rate = call.call.args[4] if len(call.call.args) > 4 else None
-        named = (key.value for key in call.call.keywords if key.arg == "dropout_p")
-        rate = next(named, rate)
-        return rate is not None and not (isinstance(rate, ast.Constant) and rate.value == 0)
+    if call.target in RATES:
+        rate = dropout_of(call.target, call.call.args, {k.arg: k.value for k in call.call.keywords})
+        return (rate.value if isinstance(rate, ast.Constant) else rate) != 0
     return torch.Tag.nondeterministic_seeded in function.tags
+
+
+def dropout_of(target: str, given: Sequence[Any], named: Mapping[Any, Any]) -> Any:
+    """The rate of dropout among the arguments of one of ``RATES``."""
+    name, place, left_out = RATES[target]
+    return named.get(name, given[place] if len(given) > place else left_out)
 
 
 def returns_memory(name: str) -> bool:

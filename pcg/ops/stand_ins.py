@@ -3,11 +3,16 @@
 A rule that is proved with a function of which nothing is known holds for every function. So one
 rule about ``pointwise`` covers relu, exp, scale, a user's own activation, and so on; ``pointwise2``
 and ``pointwise3`` are the same for two and three operands. Stand-ins occur in rules only: in a
-model every operator is one of ``pcg.ops.OPERATORS``.
+model every operator is one of ``pcg.ops.OPERATORS``, or a torch function that it declares.
+
+Batched functions have stand-ins too, one for each form that occurs (``pcg.graph.slices``). There is
+no end of these, so they are made when a graph asks for them.
 """
 
 from __future__ import annotations
 
+from pcg.graph.opaque import Batched
+from pcg.graph.slices import SliceForm
 from pcg.language.expr import Access, IndexValue, Max, Sum, walk
 from pcg.types.operator import Operator, own
 
@@ -20,15 +25,24 @@ _THREE = Operator("pointwise3", "out[i...] = any3(x[i...], y[i...], z[i...])")
 STAND_INS: dict[str, Operator] = {operator.name: operator for operator in (_ONE, _TWO, _THREE)}
 own(STAND_INS.values())
 
+
+def is_stand_in(operator: Operator) -> bool:
+    """Whether an operator occurs in rules only, in the place of others."""
+    return operator.name in STAND_INS or isinstance(operator, SliceForm)
+
+
 _BY_ARITY = {operator.arity: operator for operator in STAND_INS.values()}
 
 
 def stand_in(operator: Operator) -> Operator | None:
     """The stand-in that covers an operator: its one output has at each index a function of its
-    operands' elements at that index. None if there is none, or it moves data."""
+    operands' elements at that index, or it is a batched function. None if there is none, or it
+    moves data."""
+    if isinstance(operator, Batched):
+        return operator.form
     if operator.parallel is not None or operator.template.positions:
         return None
-    if len(operator.outputs) != 1 or operator.name in STAND_INS:
+    if len(operator.outputs) != 1 or is_stand_in(operator):
         return None
     if len(operator.runs) != 1:
         return None

@@ -22,6 +22,7 @@ from pcg.language.expr import (
 )
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
+from pcg.readings.torch_work import is_contraction
 from pcg.types.operator import Call
 
 OperatorKind = Literal["contraction", "reduction", "pointwise"]
@@ -40,6 +41,8 @@ def kind_of(node: Node) -> OperatorKind:
 
 @lru_cache(maxsize=4096)
 def _kind_of(call: Call, ranks: tuple[int, ...]) -> OperatorKind:
+    if is_contraction(call.operator):
+        return "contraction"
     equation = call.instance(ranks)
     parts = [part for output in equation.outputs for part in walk(output.body)]
     indices = {name for output in equation.outputs for dim in output.dims for name in dim.names}

@@ -17,6 +17,9 @@ for each such operand, and an element-wise operator about as much as forward.
 
 A function of a sum, as in a product with its activation, costs no pass of its own over memory
 forward; in the backward pass it takes one, before the sum's operands get their gradients.
+
+A torch function without an equation of its own counts by what its equation reads and writes, and by
+the products that it adds up (``pcg.readings.torch_work``).
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from pcg.language.expr import (
 from pcg.language.functions import FUNCTIONS
 from pcg.language.poly import Poly
 from pcg.readings.kind import free_symbols, is_epilogue, look_up, passes_gradients, reads
+from pcg.readings.torch_work import products
 from pcg.types.halo import typing_of
 from pcg.types.infer import bind_sizes
 from pcg.types.operator import Call
@@ -120,10 +124,12 @@ def _work(
         written + sum(read[other] for other in walk.values.get(operand, ())) + blocks[operand]
         for operand in needs
     )
+    # Of a product of two both get a gradient, each by as many products again.
+    arithmetic = 2 * products(call.operator, lengths)
     return Work(
-        flops_forward=walk.forward,
+        flops_forward=walk.forward + arithmetic,
         bytes_forward=itemsize * (sum(read) + written),
-        flops_backward=walk.backward,
+        flops_backward=walk.backward + arithmetic * min(len(needs), 2),
         bytes_backward=itemsize * moved_back,
         kernels_forward=1,
         kernels_backward=len(needs),

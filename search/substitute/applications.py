@@ -16,7 +16,7 @@ from pcg.types.operator import Call
 from pcg.types.parallel_operators import IN_TIME, PLACING
 from pcg.types.tensor import ParallelTensor
 from search.cost.derivation import Applied
-from substitutions.rules.anchors import Anchors, Root
+from search.substitute.anchors import Anchors, Root
 from substitutions.rules.match import Match, anchor, build, matches_at, rewrite
 from substitutions.rules.rule import Rule, operators_in
 

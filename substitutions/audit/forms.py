@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pcg.errors import OperatorError
 from pcg.graph.opaque import torch_functions
@@ -12,7 +12,15 @@ from pcg.plan.derivation import AppliedRule
 from pcg.plan.plan import Plan
 from pcg.types.operator import Operator
 from substitutions.audit.errors import Refused
+from substitutions.rules.batched import graph_rules
 from substitutions.rules.rule import Rule, attribute_symbols, open_call
+
+
+def rules_of(plan: Plan, library: Sequence[Rule]) -> Mapping[str, Rule]:
+    """The rules that a plan may apply, by name: those of a library, and those about the forms of
+    the batched functions that its model declares."""
+    own = {rule.name: rule for rule in graph_rules(plan.model)}
+    return own | {rule.name: rule for rule in library}
 
 
 def concrete(

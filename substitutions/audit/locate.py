@@ -11,7 +11,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.statistics import RunningFile, named_values
 from pcg.plan.text import node_names
 from substitutions.audit.errors import Refused
-from substitutions.audit.forms import concrete, operators_of
+from substitutions.audit.forms import concrete, operators_of, rules_of
 from substitutions.audit.replay import Follower
 from substitutions.audit.values import NamedValues
 from substitutions.rules.rule import Rule
@@ -53,7 +53,7 @@ def located(
 def _images(plan: Plan, values: Sequence[Value], library: Sequence[Rule]) -> tuple[Value, ...]:
     """What values of the model have become. They count as outputs on the way, so that each is
     followed whether or not anything reads it in the end."""
-    by_name = {rule.name: rule for rule in library}
+    by_name = rules_of(plan, library)
     forms: dict[str, Rule] = {}
     operators = operators_of(plan)
     followed = Follower(NamedValues(Graph((*plan.model.outputs, *values))))

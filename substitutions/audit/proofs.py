@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from substitutions.audit.errors import Finding
+from substitutions.rules.batched import certificate, is_about_a_form
 from substitutions.rules.certificates import says
 from substitutions.rules.rule import Rule
 from verifier.bundle import Bundle
@@ -24,18 +25,25 @@ def check_proofs(rules: Mapping[str, Rule], bundle: Bundle, solvers: Solvers) ->
     """Check the certificate of each rule of a library, which has to be about just this rule.
 
     A form of a rule needs no certificate of its own: one is about any number of axes in the place
-    of each run that it names, and a stand-in is a function of which nothing is known.
+    of each run that it names, and a stand-in is a function of which nothing is known. Rules about
+    batched functions, which are in no library, get their certificates here.
     """
     given = {file.rule: file for file in bundle.certificates}
-    rechecker = Rechecker(bundle.scripts, solvers)
+    scripts = dict(bundle.scripts)
+    rechecker = Rechecker(scripts, solvers)
     findings: list[Finding] = []
     conditions = 0
     for name, rule in sorted(rules.items()):
         where = f"rule {name}"
-        file = given.get(name)
+        if is_about_a_form(rule):
+            made = certificate(rule)
+            scripts.update(made.scripts)
+            file = made.file
+        else:
+            file = given.get(name)
         if file is None:
             findings.append(Finding(where, "has no certificate"))
-        elif not says(file, rule):
+        elif not (is_about_a_form(rule) or says(file, rule)):
             findings.append(Finding(where, f"its certificate is not about {rule.text!r}"))
         elif not (checked := rechecker.check_file(file)).accepted:
             findings.append(Finding(where, f"its certificate is rejected: {checked.reason}"))

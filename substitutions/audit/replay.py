@@ -13,7 +13,7 @@ from pcg.plan.schema import Symbol
 from pcg.plan.text import print_graph
 from pcg.types.operator import Call
 from substitutions.audit.errors import Finding, Refused
-from substitutions.audit.forms import concrete, operators_of
+from substitutions.audit.forms import concrete, operators_of, rules_of
 from substitutions.audit.place import RulePlace, evaluated, numbers
 from substitutions.audit.values import GraphItem, NamedValues, Port, draft
 from substitutions.rules.requirements import not_natural
@@ -22,7 +22,7 @@ from substitutions.rules.rule import Rule, attribute_symbols, variables
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of following a plan. ``rules``: the rules of the library that it applies, by name;
+    """What came of following a plan. ``rules``: the rules that it applies, by name;
     ``conditions``: how many equations of sizes and types of values were checked on the way."""
 
     findings: tuple[Finding, ...]
@@ -34,7 +34,7 @@ class Replay:
 def replay(plan: Plan, library: Sequence[Rule]) -> Replay:
     """Follow a plan. It stops at the first step that does not follow, for what comes after rests on
     it."""
-    by_name = {rule.name: rule for rule in library}
+    by_name = rules_of(plan, library)
     forms: dict[str, Rule] = {}
     operators = operators_of(plan)
     for applied in {step.applied.name: step.applied for step in plan.derivation}.values():

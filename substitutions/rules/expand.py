@@ -2,7 +2,8 @@
 
 An operator is *reached* if the graph has it, or if a rule makes it of operators that are reached.
 Parallel operators always are. A rule whose left side has an operator that is not reached can never
-be applied, and is left out; so is one about tensors of more axes than the graph has.
+be applied, and is left out; so is one about tensors of more axes than the graph has. Of batched
+functions no library has rules: those are made here, and proved (``substitutions.rules.batched``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pcg.memo import Answers
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS, stand_in
 from pcg.types.operator import Operator
+from substitutions.rules.batched import rules_about
 from substitutions.rules.rule import Rule, attribute_symbols, open_call
 
 Usable = Callable[[Rule], bool]
@@ -62,6 +64,9 @@ class Expander:
             for ranked in self._ranked[number, most]:
                 for rule in _with_functions(ranked, functions):
                     concrete.setdefault(_content(rule), rule)
+        for name in sorted(own):
+            for rule in rules_about(own[name]):
+                concrete.setdefault(_content(rule), rule)
         return tuple(concrete.values())
 
     def _at_ranks(self, asked: tuple[int, int]) -> tuple[Rule, ...]:
@@ -128,7 +133,7 @@ def _functions(names: frozenset[str], known: Mapping[str, Operator]) -> dict[str
     covered: dict[str, list[Operator]] = {name: [] for name in STAND_INS}
     for name in sorted(names & known.keys()):
         covering = stand_in(known[name])
-        if covering is not None:
+        if covering is not None and covering.name in covered:
             covered[covering.name].append(known[name])
     return covered
 

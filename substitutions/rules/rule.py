@@ -5,8 +5,9 @@ rule is applied. Attributes may be symbols: a size or degree (``k``) or a real (
 that only the right side has are free, and chosen when the rule is applied.
 
 A general rule holds at other ranks too: each of its ``runs`` may be any number of axes. And a
-stand-in (``pcg.ops.stand_ins``) is any element-wise operator. The concrete rules, which are those
-that are matched and applied, are made by ``Rule.at`` and ``Rule.with_operator``.
+stand-in (``pcg.ops.stand_ins``) is any element-wise operator, or any batched function of a form.
+The concrete rules, which are those that are matched and applied, are made by ``Rule.at`` and
+``Rule.with_operator``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pcg.graph.pairs import (
 )
 from pcg.language.poly import Poly
 from pcg.language.template import EquationError
-from pcg.ops.stand_ins import STAND_INS, stand_in
+from pcg.ops.stand_ins import STAND_INS, is_stand_in, stand_in
 from pcg.plan.text import parse_values, print_value
 from pcg.types.operator import Call, Operator
 from substitutions.rules.requirements import (
@@ -176,8 +177,10 @@ class Rule:
     @cached_property
     def stand_ins(self) -> tuple[str, ...]:
         """The stand-ins that it is about, by name."""
-        names = {node.name for node in both(self._sides).nodes}
-        return tuple(name for name in STAND_INS if name in names)
+        nodes = [node for node in both(self._sides).nodes if not node.is_leaf]
+        names = {n.name for n in nodes if is_stand_in(n.operator_call.operator)}
+        order = {name: number for number, name in enumerate(STAND_INS)}
+        return tuple(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
 
     def at(self, counts: Sequence[int]) -> Rule | None:
         """The rule with so many axes in the place of each run; None where operators have no such
@@ -247,7 +250,7 @@ def _moved(group: Group, widened_group: Group, count: int) -> Group:
 
 def _with_call(outputs: Outputs, replaced: Operator, call: Call) -> Outputs:
     def make(node: Node, inputs: Outputs) -> Node:
-        is_replaced = isinstance(node.call, Call) and node.call.operator is replaced
+        is_replaced = isinstance(node.call, Call) and node.call.operator == replaced
         return Node(call if is_replaced else node.call, inputs)
 
     return remade(side(outputs), make)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +26,9 @@ from search.backtracking.optimizer import Optimizer as Backtracking
 from search.backtracking.optimizer import Settings
 from search.backtracking.views import load_views
 from search.choices import Dimension, Engine, Mode
+from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
+from search.cost.kept_whole import KeptWhole, kept_whole
 from search.cost.planned import Planned
 from search.cost.progress import Progress, Status, Teller, silent
 from search.pipeline.planner import PIPELINES
@@ -87,13 +89,15 @@ def run(options: Options) -> None:
     made_for = replace(planned.plan, machine=machine_record(question.named))
     planned = replace(planned, plan=of_module(made_for, captured, library.rules))
     save_plan(planned.plan, options.out)
+    cost = CostModel(question.machine, optimizer=planned.plan.optimizer, speed=question.speed)
+    whole = kept_whole(planned.plan, cost)
     if options.trace is not None:
         simulated = simulate_plan(planned.plan, question.machine, question.speed)
         write_trace(simulated, options.trace, representatives(simulated))
     if options.as_json:
-        say_json(_record(planned, agreement))
+        say_json(_record(planned, agreement, whole))
         return
-    _print_report(planned, options.out)
+    _print_report(planned, options.out, whole)
     if agreement is not None:
         say(str(agreement))
 
@@ -212,7 +216,9 @@ def progress_line(status: Status) -> str:
     return f"{status.work}: {status.candidates:,} plans priced{best}"
 
 
-def _record(planned: Planned, agreement: ModuleAgreement | None) -> dict[str, object]:
+def _record(
+    planned: Planned, agreement: ModuleAgreement | None, whole: Sequence[KeptWhole]
+) -> dict[str, object]:
     plan, estimates, report = planned.plan, planned.plan.estimates, planned.report
     return {
         "model": plan.model_name,
@@ -237,6 +243,7 @@ def _record(planned: Planned, agreement: ModuleAgreement | None) -> dict[str, ob
         "norm_groups": plan.norm_groups,
         "agreement": None if agreement is None else asdict(agreement),
         "opaque": [node.name for node in opaque_nodes(plan.model)],
+        "kept_whole": [asdict(kept) for kept in whole],
     }
 
 
@@ -252,13 +259,13 @@ def _speedup(planned: Planned) -> float | None:
     return None if data is None else data / planned.plan.estimates.step_seconds
 
 
-def _print_report(planned: Planned, out: Path) -> None:
+def _print_report(planned: Planned, out: Path, whole: Sequence[KeptWhole]) -> None:
     plan, report = planned.plan, planned.report
     console = PlainConsole()
     console.print(_operators_table(plan))
     console.print(overall(plan), soft_wrap=True)
     console.print(_rules_table(plan))
-    for line in _remarks(planned):
+    for line in _remarks(planned, whole):
         console.print(line, soft_wrap=True)
     console.print(
         f"chose among {report.strategies:,} strategies in {planned.seconds:.1f} s,"
@@ -294,13 +301,13 @@ def _rules_table(plan: Plan) -> Table:
     return table
 
 
-def _remarks(planned: Planned) -> Generator[str]:
+def _remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
     """What has to be known of a plan, and what it promises."""
     plan, estimates = planned.plan, planned.plan.estimates
     if plan.norm_groups > 1:
         yield groups_text(plan.norm_groups, batch_of(plan.model, plan.naming))
-    if whole := [node.name for node in opaque_nodes(plan.model)]:
-        yield f"without an equation, hence kept whole: {', '.join(whole)}"
+    if whole:
+        yield f"without an equation, hence kept whole: {', '.join(map(str, whole))}"
     again = f", {len(plan.recompute)} operators recomputed" if plan.recompute else ""
     yield (
         f"predicted {estimates.step_seconds * 1e3:.3g} ms a step,"

@@ -12,8 +12,8 @@ from pcg.graph.graph import Graph, apply
 from pcg.models.mlp import mlp
 from pcg.ops import OPERATORS
 from pcg.plan.text import parse_graph
+from search.substitute.anchors import Anchors, Root
 from search.substitute.applications import Rewrites
-from substitutions.rules.anchors import Anchors, Root
 from substitutions.rules.match import anchor, matches_at
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import load_library

@@ -1,0 +1,218 @@
+"""How to say along which dimensions a torch function is the same for each slice.
+
+An entry of the table (``pcg.graph.independent``) proposes axes from the arguments of a call, by
+what torch documents of the function: which dimension of which argument goes with which of the
+results. What it proposes is taken only where all of these have one size, so that nothing is
+broadcast there, and where an operand that stands for several arguments has the axis in all of them
+alike. Tests compare blocks with the whole for each entry, values and gradients.
+
+An argument that is a number or a list stays as it is for blocks, but for those that an entry says
+to be the size of an axis. Functions that take sizes in other ways, as a ``view`` takes a shape, are
+not in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pcg.graph.slices import MOST_AXES, Axis
+from pcg.graph.torch_calls import Format
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A tensor among the arguments: an operand, by its number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """An index: where it stands in the arguments that have it, by name, one by one for a list of
+    tensors, and in the results, or in each of them alike."""
+
+    arguments: Mapping[str, int | Sequence[int | None]]
+    results: int | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Given:
+    """The arguments of a call, and the formats of its operands and results."""
+
+    values: Mapping[str, Any]
+    reads: Sequence[Format]
+    writes: Sequence[Format]
+
+    @cached_property
+    def first(self) -> str:
+        """The name of the first tensor."""
+        return next((name for name, value in self.values.items() if isinstance(value, Slot)), "")
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an argument; of what is no tensor that of a number."""
+        value = self.values.get(name)
+        return self.reads[value.number].shape if isinstance(value, Slot) else ()
+
+    def rank(self, name: str) -> int:
+        return len(self.shape(name))
+
+    def have_its_rank(self, names: Sequence[str]) -> bool:
+        """Whether all tensors among some arguments have the rank of the first."""
+        tensors = (name for name in names if isinstance(self.values.get(name), Slot))
+        return all(self.rank(name) == self.rank(self.first) for name in tensors)
+
+    def dims(self, name: str) -> frozenset[int] | None:
+        """The dimensions of the first tensor that an argument names, one or several; None where it
+        names none, which is all of them to torch."""
+        value, rank = self.values.get(name), self.rank(self.first)
+        listed = value if isinstance(value, list) else [value]
+        dims = [dim for dim in listed if isinstance(dim, int) and not isinstance(dim, bool)]
+        if not dims or len(dims) < len(listed) or not all(-rank <= dim < rank for dim in dims):
+            return None
+        return frozenset(dim % rank for dim in dims)
+
+
+class Entry:
+    """What a table says of a function."""
+
+    counts: tuple[tuple[str, str, int], ...] = ()
+    """Arguments that are the size of a dimension of another: the names of both, and which."""
+
+    def proposals(self, given: Given) -> Iterator[Proposal]:
+        """Indices that may be axes."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Along(Entry):
+    """It works along dimensions that an argument names, and is the same for all others.
+
+    ``alike``: arguments of the dimensions of the first tensor; others are shared. ``always``: the
+    dimensions where no argument says them. ``reduces``: those that are worked along are no longer
+    there in the results, unless ``keepdim`` is given. ``index``: what chooses elements along them,
+    each of its own.
+    """
+
+    dim: str = "dim"
+    alike: tuple[str, ...] = ()
+    always: tuple[int, ...] = ()
+    reduces: bool = False
+    index: str = ""
+
+    def proposals(self, given: Given) -> Iterator[Proposal]:
+        if not given.have_its_rank(self.alike):
+            return
+        rank = given.rank(given.first)
+        worked = frozenset(dim % rank for dim in self.always if -rank <= dim < rank)
+        if not self.always:
+            named = given.dims(self.dim)
+            if named is None:
+                return
+            worked = named
+        gone = worked if self.reduces and not given.values.get("keepdim") else frozenset[int]()
+        for dim in sorted(frozenset(range(rank)) - worked):
+            result = dim - sum(other < dim for other in gone)
+            yield Proposal(dict.fromkeys((given.first, *self.alike), dim), result)
+        if self.index:
+            for dim in worked:
+                yield Proposal({self.index: dim if given.have_its_rank((self.index,)) else 0}, dim)
+
+
+@dataclass(frozen=True)
+class Leading(Entry):
+    """It works on the last dimensions, and is the same for all that stand before them.
+
+    ``last``: how many these are, or the argument whose length says so, of which each takes
+    ``each``. ``alike``: arguments that have all dimensions before their last ones too.
+    """
+
+    last: int | str
+    alike: tuple[str, ...] = ()
+    each: int = 1
+
+    def proposals(self, given: Given) -> Iterator[Proposal]:
+        last = self.last
+        if isinstance(last, str):
+            listed = given.values.get(last)
+            if not isinstance(listed, list):
+                return
+            last = -(-len(listed) // self.each)
+        if not given.have_its_rank(self.alike):
+            return
+        for dim in range(given.rank(given.first) - last):
+            yield Proposal(dict.fromkeys((given.first, *self.alike), dim), dim)
+
+
+@dataclass(frozen=True)
+class Stated(Entry):
+    """Indices by where they stand; in a tensor of another rank than ``rank`` nowhere."""
+
+    indices: tuple[Proposal, ...]
+    rank: int | None = None
+    counts: tuple[tuple[str, str, int], ...] = ()
+
+    def proposals(self, given: Given) -> Iterator[Proposal]:
+        if self.rank is None or given.rank(given.first) == self.rank:
+            yield from self.indices
+
+
+@dataclass(frozen=True)
+class Made(Entry):
+    """What a function of the arguments says."""
+
+    make: Callable[[Given], Iterator[Proposal]]
+
+    def proposals(self, given: Given) -> Iterator[Proposal]:
+        yield from self.make(given)
+
+
+def proposed_axes(entry: Entry, given: Given) -> tuple[Axis, ...]:
+    """The axes among what an entry proposes."""
+    axes: list[Axis] = []
+    for proposal in entry.proposals(given):
+        axis = _axis(proposal, given)
+        if axis is not None and not any(_overlap(axis, other) for other in axes):
+            axes.append(axis)
+    return tuple(axes[:MOST_AXES])
+
+
+def _axis(proposal: Proposal, given: Given) -> Axis | None:
+    """The axis of a proposal; None where it is none here."""
+    dims: dict[int, int | None] = {}
+    for name, value in given.values.items():
+        for slot, dim in _places(value, proposal.arguments.get(name)):
+            if dims.setdefault(slot.number, dim) != dim:
+                return None
+    results = proposal.results
+    ends = [results] * len(given.writes) if isinstance(results, int) else list(results)
+    operands = tuple(dims.get(number) for number in range(len(given.reads)))
+    if len(ends) != len(given.writes) or all(dim is None for dim in operands):
+        return None
+    sizes = {
+        tensor.shape[dim] if 0 <= dim < len(tensor.shape) else None
+        for tensor, dim in zip((*given.reads, *given.writes), (*operands, *ends), strict=True)
+        if dim is not None
+    }
+    return Axis(operands, tuple(ends)) if len(sizes) == 1 and None not in sizes else None
+
+
+def _places(
+    value: Any, dims: int | Sequence[int | None] | None
+) -> Iterator[tuple[Slot, int | None]]:
+    """The operands in an argument, and where an index stands in each."""
+    if isinstance(value, Slot):
+        yield value, dims if isinstance(dims, int) else None
+    elif isinstance(value, list):
+        listed = [dims] * len(value) if dims is None or isinstance(dims, int) else dims
+        for part, dim in zip(value, listed, strict=True):
+            if isinstance(part, Slot):
+                yield part, dim
+
+
+def _overlap(one: Axis, other: Axis) -> bool:
+    """Whether two axes are the same dimension anywhere."""
+    pairs = zip((*one.operands, *one.results), (*other.operands, *other.results), strict=True)
+    return any(a == b is not None for a, b in pairs)

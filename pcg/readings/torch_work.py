@@ -1,0 +1,80 @@
+"""How many products torch functions without an equation add up, for those that are contractions.
+
+Of any other function the cost is that of what it reads and writes, which its equation tells. Of
+these it is mostly arithmetic, which counts as that of a matrix multiplication: two operations a
+product. The counts are of dense arithmetic, as for the operators that have an equation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from math import prod
+
+from pcg.graph.independence import Given, Slot
+from pcg.graph.opaque import Batched, TorchFunction
+from pcg.graph.torch_calls import parse_call
+from pcg.types.operator import Operator
+
+
+def _convolution(given: Given) -> int:
+    """Each element of the result, or of what is convolved the other way, meets all weights of its
+    channel."""
+    turned = given.values.get("transposed")
+    shape = given.shape("input") if turned else given.writes[0].shape
+    weight = given.shape("weight")
+    return prod(shape) * prod(weight[1:])
+
+
+def _transposed(given: Given) -> int:
+    return prod(given.shape("input")) * prod(given.shape("weight")[1:])
+
+
+def _attention(given: Given) -> int:
+    """Each query meets all keys, and then all values."""
+    query, key, value = (given.shape(name) for name in ("query", "key", "value"))
+    return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+def _recurrent(given: Given) -> int:
+    """Each element of each sequence meets all matrices."""
+    matrices = (given.reads[p.number].shape for p in given.values["params"] if isinstance(p, Slot))
+    return prod(given.shape("input")[:-1]) * sum(prod(m) for m in matrices if len(m) == 2)
+
+
+PRODUCTS: Mapping[str, Callable[[Given], int]] = {
+    **dict.fromkeys(("convolution", "conv1d", "conv2d", "conv3d"), _convolution),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
+    "scaled_dot_product_attention": _attention,
+    **{f"{name}.input": _recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+}
+"""By torch's name of the function, or of one of its overloads."""
+
+
+def products(operator: Operator, lengths: Mapping[str, int]) -> int:
+    """How many products one task of an operator adds up, beyond what its equation tells.
+    ``lengths``: of its axes, by the names that the equation has for them, on that task."""
+    if not isinstance(operator, TorchFunction):
+        return 0
+    found = _of_whole(operator)
+    if not found or not isinstance(operator, Batched):
+        return found
+    for number, axis in enumerate(operator.axes):
+        whole = operator.writes[0].shape[axis.results[0]]
+        found = found * lengths[f"n{number}"] // whole
+    return found
+
+
+def is_contraction(operator: Operator) -> bool:
+    """Whether a torch function without an equation adds products up."""
+    return isinstance(operator, TorchFunction) and _of_whole(operator) > 0
+
+
+@lru_cache(maxsize=4096)
+def _of_whole(operator: TorchFunction) -> int:
+    call = parse_call(operator.function)
+    count = PRODUCTS.get(call.name) or PRODUCTS.get(f"{call.name}.{call.overload}")
+    if count is None:
+        return 0
+    values = call.bound([Slot(number) for number in range(len(operator.reads))])
+    return count(Given(values, operator.reads, operator.writes))

@@ -1,0 +1,47 @@
+"""What part of a step the functions take that are never cut.
+
+The time of an opaque function is that of a task of it, forward and backward, which each of its
+devices does; its share is of the predicted step. A pipeline does it for each micro-batch. What is
+moved to it and from it is not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pcg.graph.opaque import Opaque
+from pcg.plan.plan import Plan
+from pcg.readings.work import gradient_nodes
+from search.cost.cost import CostModel
+
+
+@dataclass(frozen=True)
+class KeptWhole:
+    """A function that is kept whole, how often it is called, and its share of the step."""
+
+    function: str
+    calls: int
+    share: float
+
+    def __str__(self) -> str:
+        times = f"{self.calls} calls, " if self.calls > 1 else ""
+        return f"{self.function} ({times}{self.share:.2%} of the step)"
+
+
+def kept_whole(plan: Plan, cost: CostModel) -> tuple[KeptWhole, ...]:
+    """The functions that are kept whole in a plan, those that take longest first."""
+    graph = plan.graph
+    trained = gradient_nodes(graph)
+    seconds: dict[str, list[float]] = {}
+    for node in graph.operators:
+        operator = node.operator_call.operator
+        if isinstance(operator, Opaque):
+            needs = frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
+            each = sum(cost.compute_seconds(node, needs, plan.views.get(node)))
+            seconds.setdefault(operator.target, []).append(each)
+    step = plan.estimates.step_seconds
+    found = (
+        KeptWhole(function, len(each), sum(each) / step if step else 0.0)
+        for function, each in seconds.items()
+    )
+    return tuple(sorted(found, key=lambda kept: (-kept.share, kept.function)))
