@@ -36,11 +36,11 @@ def rows(plan: Plan) -> list[OperatorRow]:
     table: list[OperatorRow] = []
     for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
         cut = cut_text(node, view, batch.get(node))
-        table.append(OperatorRow(names[node][0], _call(node, names), cut, _span(view)))
+        table.append(OperatorRow(names[node][0], _call(node, names), cut, span(view)))
     return table
 
 
-def _span(view: MachineView) -> str:
+def span(view: MachineView) -> str:
     """Such as ``0-5``, or ``2 of 0-5`` where not all of these take part."""
     first, last, count = min(view.devices), max(view.devices), len(view.devices)
     span = str(first) if first == last else f"{first}-{last}"
