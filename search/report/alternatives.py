@@ -128,7 +128,8 @@ class Alternatives:
         if plan is None:
             return None
         run = simulate_plan(plan, self._machine, self._speed)
-        cut = cut_text(_alone(node, placed), placed.view, self._batch.get(node))
+        made, batch = _alone(node, placed), self._batch.get(node)
+        cut = cut_text(made, placed.view, batch, outermost_first=True)
         over = max(run.memory.total - memory_limit(self._machine, plan.views), 0)
         devices = span(placed.view)
         return Alternative(cut, devices, run.step_seconds, run.memory.total, over)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pcg.graph.graph import Node
-from pcg.placement.layout import grid
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
 from pcg.plan.derivation import Application
@@ -35,9 +35,16 @@ def rows(plan: Plan) -> list[OperatorRow]:
     names, batch = node_names(plan.graph), batch_axes(plan.graph)
     table: list[OperatorRow] = []
     for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
-        cut = cut_text(node, view, batch.get(node))
-        table.append(OperatorRow(names[node][0], _call(node, names), cut, span(view)))
+        table.append(operator_row(node, view, names, batch.get(node)))
     return table
+
+
+def operator_row(
+    node: Node, view: MachineView, names: Mapping[Node, tuple[str, ...]], batch: str | None
+) -> OperatorRow:
+    """An operator of a plan. ``names``: of all nodes; ``batch``: see ``cut_text``."""
+    cut = cut_text(node, view, batch)
+    return OperatorRow(names[node][0], _call(node, names), cut, span(view))
 
 
 def span(view: MachineView) -> str:
@@ -47,27 +54,29 @@ def span(view: MachineView) -> str:
     return span if count == last - first + 1 else f"{count} of {span}"
 
 
-def _call(node: Node, names: dict[Node, tuple[str, ...]]) -> str:
+def _call(node: Node, names: Mapping[Node, tuple[str, ...]]) -> str:
     sources = (trace(value)[0] for value in node.inputs)
     return f"{node.name}({', '.join(names[v.node][v.port] for v in sources)})"
 
 
-def cut_text(node: Node, view: MachineView, batch: str | None) -> str:
+def cut_text(
+    node: Node, view: MachineView, batch: str | None, *, outermost_first: bool = False
+) -> str:
     """Such as ``data 2 x model 2 x reduction 3``; ``spatial`` is a cut with halos as well.
-    ``batch``: the operator's index that runs over the samples."""
+    ``batch``: the operator's index that runs over the samples. ``outermost_first``: in the order of
+    the devices, those that are farthest apart first; else in the order of the equation."""
     if node.is_join:
         return "join"
     typing = typing_of(node.operator_call, [value.type for value in node.inputs])
     slid = {window.axis for window in typing.open_windows}
-    words: list[str] = []
-    for axis, degree in zip(typing.axes, grid(node), strict=False):
-        if degree > 1:
-            kind = Dimension.SPATIAL if axis in slid else dimension_of(node, axis, batch)
-            words.append(f"{kind} {degree}")
-    passing, copies = view.shape[-2:]
-    words += [f"partials {passing}"] if passing > 1 else []
-    words += [f"copies {copies}"] if copies > 1 else []
-    return " x ".join(words) or "whole"
+    kinds = [
+        Dimension.SPATIAL if axis in slid else dimension_of(node, axis, batch)
+        for axis in typing.axes
+    ]
+    words = list(zip(view.strides, (*kinds, "partials", "copies"), view.shape, strict=True))
+    if outermost_first:
+        words.sort(key=lambda word: -word[0])
+    return " x ".join(f"{kind} {degree}" for _, kind, degree in words if degree > 1) or "whole"
 
 
 def overall(plan: Plan) -> str:

@@ -1,0 +1,22 @@
+"""Seconds and bytes as people read them."""
+
+from __future__ import annotations
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_BYTES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def seconds_text(seconds: float) -> str:
+    """Such as ``12.3 ms``; three digits."""
+    for unit, name in _SECONDS:
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds / 1e-6:.3g} us"
+
+
+def bytes_text(count: int) -> str:
+    """Such as ``1.25 GB``."""
+    for unit, name in _BYTES:
+        if count >= unit:
+            return f"{count / unit:.2f} {name}"
+    return f"{count} bytes"
