@@ -31,9 +31,14 @@ class Options:
         ),
     ] = None
     alternatives: Annotated[
-        int,
-        typer.Option(min=0, max=64, help="So many other placements of an operator are simulated."),
-    ] = 8
+        int | None,
+        typer.Option(
+            min=0,
+            max=512,
+            help="So many other placements of an operator are simulated, the most promising ones;"
+            " by default 8 of one that is named, and fewer where all are explained.",
+        ),
+    ] = None
     machine: PlanMachine = None
     nodes: Nodes = None
     profile: Profile = None

@@ -1,4 +1,4 @@
-"""What else an operator of a plan could do: other placements of it, and what a step takes with each.
+"""What else an operator of a plan could do: other placements, and the step with each.
 
 Problem: of all placements of one operator, find those with which the step is fastest, all other
 operators staying as they are. Method: the strategies of the operator by its equation, at most two
@@ -38,7 +38,7 @@ from search.mesh.space.axes import Mesh, Strategy
 from search.mesh.space.strategies import IDLE, REPLICATE, space, starts, view
 from search.report.describe import cut_text, span
 from search.report.replaced import Placed, replaced
-from search.report.trace import SimulatedPlan, simulate_plan
+from search.report.trace import SimulatedPlan, price_plan
 
 MOST_CUT = 2
 """Indices of an operator that are cut at once, as in the search."""
@@ -71,7 +71,7 @@ class Alternatives:
     """Prices other placements of the operators of one plan."""
 
     def __init__(self, base: SimulatedPlan, speed: Speed | None = None) -> None:
-        self._base, self._speed = base, speed
+        self._base = base
         self._plan, self._machine = base.plan, base.machine
         self._cost = CostModel(base.machine, optimizer=base.plan.optimizer, speed=speed)
         self._batch = batch_axes(base.plan.graph)
@@ -127,12 +127,11 @@ class Alternatives:
         plan = replaced(self._plan, {node: placed})
         if plan is None:
             return None
-        run = simulate_plan(plan, self._machine, self._speed)
+        price = price_plan(plan, self._cost)
         made, batch = _alone(node, placed), self._batch.get(node)
         cut = cut_text(made, placed.view, batch, outermost_first=True)
-        over = max(run.memory.total - memory_limit(self._machine, plan.views), 0)
-        devices = span(placed.view)
-        return Alternative(cut, devices, run.step_seconds, run.memory.total, over)
+        over = max(price.memory - memory_limit(self._machine, plan.views), 0)
+        return Alternative(cut, span(placed.view), price.seconds, price.memory, over)
 
     def _alone(self, node: Node, placed: Placed) -> float:
         """Seconds of an operator with what goes to and from it, as if nothing were hidden."""
@@ -227,9 +226,7 @@ def lengths(node: Node) -> Mapping[str, int]:
     return found
 
 
-def _placed(
-    node: Node, axes: Sequence[Axis], strategy: Strategy, mesh: Mesh, start: int
-) -> Placed:
+def _placed(node: Node, axes: Sequence[Axis], strategy: Strategy, mesh: Mesh, start: int) -> Placed:
     """An operator by a strategy. Raises OperatorError where halos do not fit."""
     entries = list(zip(mesh.primes, strategy, strict=True))
     degrees = [prod(prime for prime, at in entries if at == place) for place in range(len(axes))]

@@ -174,7 +174,8 @@ class Explainer:
         mesh = stage_mesh(self.plan, self.simulated.machine)
         devices, common = mesh.machine.devices, gcd(length, mesh.machine.devices)
         if devices == 1:
-            return "there is one device only"
+            where = "there is" if self.plan.pipeline is None else "a stage has"
+            return f"{where} one device only"
         if common == devices:
             return None
         what = f"{length} elements in {{}} blocks of equal size"

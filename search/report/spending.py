@@ -113,15 +113,18 @@ def charged(steps: Schedule) -> tuple[Sequence[Node], Sequence[Node]]:
     reader: dict[Slot, Node] = {}
     weights: dict[Node, Node] = {}
     for step in steps.steps:
-        for slot in step.operands if isinstance(step, Compute) else ():
+        if not isinstance(step, Compute):
+            continue
+        for slot in step.operands:
             reader.setdefault(slot, step.node)
             weights.setdefault(slot.value.node, step.node)
     owners: list[Node] = []
     for step in steps.steps:
-        if isinstance(step, Compute):
-            owners.append(step.node)
-        elif isinstance(step, Reshard):
-            owners.append(reader.get(step.target) or step.target.value.node)
-        else:
-            assert isinstance(step, Load)
+        match step:
+            case Load():
+                continue
+            case Compute():
+                owners.append(step.node)
+            case Reshard():
+                owners.append(reader.get(step.target) or step.target.value.node)
     return owners, [weights[node] for node in gradients(steps).weights]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 
+from pcg.graph.graph import Node
 from pcg.plan.plan import load_plan
-from search.report.alternatives import Alternative
+from search.report.alternatives import LOOKED_AT, Alternative
 from search.report.describe import overall, pipeline_text
 from search.report.explanation import Explainer, Explanation, find
 from search.report.trace import SimulatedPlan, simulate_plan
@@ -14,13 +15,15 @@ from unity.explain import Options
 from unity.support.cli import say, say_json
 from unity.support.declarations import load_user_operators
 from unity.support.origin import machine_and_speed
-from unity.support.units import bytes_text, seconds_text
+from unity.support.units import bytes_text, on_devices, seconds_text
 
 SHOWN = 3
 """So many other placements of an operator are printed; JSON has all that were simulated."""
 SHOWN_NAMES = 6
+COSTLIEST = 12
+"""Of a whole plan, so many groups of operators have IN_OVERVIEW placements simulated by default;
+the others have one."""
 IN_OVERVIEW = 3
-"""So many placements are simulated for each group of a whole plan, unless more are asked for."""
 
 
 def run(options: Options) -> None:
@@ -29,17 +32,10 @@ def run(options: Options) -> None:
     where = str(options.plan)
     plan = load_plan(options.plan)
     chosen = None if options.operator is None else find(plan, options.operator, where)
-    machine, speed = machine_and_speed(
-        plan, where, options.machine, options.nodes, options.profile
-    )
+    machine, speed = machine_and_speed(plan, where, options.machine, options.nodes, options.profile)
     simulated = simulate_plan(plan, machine, speed)
     explainer = Explainer(simulated, speed)
-    if chosen is None:
-        few = min(options.alternatives, IN_OVERVIEW)
-        told = (explainer.explain(nodes, few) for nodes in explainer.groups())
-    else:
-        groups = (tuple(n for n in nodes if n in chosen) for nodes in explainer.groups())
-        told = (explainer.explain(nodes, options.alternatives) for nodes in groups if nodes)
+    told = _told(explainer, chosen, options.alternatives)
     if options.as_json:
         say_json(_record(simulated, list(told)))
         return
@@ -49,6 +45,21 @@ def run(options: Options) -> None:
         say("")
         for line in lines(explanation, simulated.step_seconds):
             say(line)
+
+
+def _told(
+    explainer: Explainer, chosen: Collection[Node] | None, most: int | None
+) -> Iterator[Explanation]:
+    """The explanations of operators that are alike. ``most``: other placements to simulate."""
+    groups = explainer.groups()
+    if chosen is not None:
+        named = (tuple(node for node in nodes if node in chosen) for nodes in groups)
+        tries = LOOKED_AT if most is None else most
+        yield from (explainer.explain(nodes, tries) for nodes in named if nodes)
+        return
+    for number, nodes in enumerate(groups):
+        few = IN_OVERVIEW if number < COSTLIEST else 1
+        yield explainer.explain(nodes, few if most is None else most)
 
 
 def _heading(simulated: SimulatedPlan) -> Iterator[str]:
@@ -70,7 +81,7 @@ def lines(one: Explanation, step: float) -> Iterator[str]:
     yield f"{one.row.name} = {one.row.call}" + (f"  and {like} like it: {names}" if like else "")
     if one.parameters:
         yield f"  reads {', '.join(one.parameters)}"
-    yield f"  placement: {one.row.cut}, on devices {one.row.devices}"
+    yield f"  placement: {one.row.cut}, {on_devices(one.row.devices)}"
     for name, placed in one.operands:
         yield f"    {name}: {placed}"
     for name, placed in one.results:
@@ -106,9 +117,12 @@ def _alternatives(one: Explanation, step: float) -> Iterator[str]:
         yield "  no other placement is possible"
         return
     tried = len(ranked.simulated)
+    if not tried:
+        yield f"  {ranked.placements} other placements, none of which was simulated"
+        return
     yield f"  next best of {ranked.placements} other placements, {tried} of which were simulated:"
     for other in ranked.simulated[:SHOWN]:
-        yield f"    {other.cut}, on devices {other.devices}: {_worth(other, step)}"
+        yield f"    {other.cut}, {on_devices(other.devices)}: {_worth(other, step)}"
     full = [other for other in ranked.simulated[SHOWN:] if other.over]
     if full:
         least = min(other.over for other in full)

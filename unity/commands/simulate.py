@@ -31,9 +31,7 @@ def run(options: Options) -> None:
     load_user_operators(options.operators)
     plan = load_plan(options.plan)
     where = str(options.plan)
-    machine, speed = machine_and_speed(
-        plan, where, options.machine, options.nodes, options.profile
-    )
+    machine, speed = machine_and_speed(plan, where, options.machine, options.nodes, options.profile)
     devices = None if options.devices is None else device_list(options.devices, machine.devices)
     simulated = simulate_plan(plan, machine, speed)
     if options.trace is not None:

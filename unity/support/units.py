@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_NOTHING = 1e-12
+"""Seconds; less is what rounding leaves."""
 _BYTES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -11,7 +13,7 @@ def seconds_text(seconds: float) -> str:
     for unit, name in _SECONDS:
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
-    return f"{seconds / 1e-6:.3g} us"
+    return f"{seconds / 1e-6:.3g} us" if seconds >= _NOTHING else "0 s"
 
 
 def bytes_text(count: int) -> str:
@@ -20,3 +22,8 @@ def bytes_text(count: int) -> str:
         if count >= unit:
             return f"{count / unit:.2f} {name}"
     return f"{count} bytes"
+
+
+def on_devices(span: str) -> str:
+    """Such as ``on devices 0-3``, of a span of devices."""
+    return f"on device {span}" if span.isdecimal() else f"on devices {span}"
