@@ -140,7 +140,7 @@ def write_trace(simulated: SimulatedPlan, path: Path, devices: Sequence[int]) ->
 def _events(
     simulated: SimulatedPlan, nodes: Mapping[int, int], shown: Events
 ) -> Iterator[TraceEvent]:
-    label = _Labels(simulated)
+    label = Labels(simulated)
     for device, node in nodes.items():
         for shown_event in shown(device):
             task = shown_event.task
@@ -171,7 +171,7 @@ def stage_span(stage: int, groups: StageGroups) -> str:
     return f"device {start}" if start == last else f"devices {start}-{last}"
 
 
-class _Labels:
+class Labels:
     """Names of tasks: the operator or collective, and the tensor as the plan's file calls it."""
 
     def __init__(self, simulated: SimulatedPlan) -> None:
