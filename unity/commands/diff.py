@@ -12,7 +12,7 @@ from unity.diff import Options
 from unity.support.cli import say, say_json
 from unity.support.declarations import load_user_operators
 from unity.support.origin import machine_and_speed
-from unity.support.units import bytes_text, on_devices, seconds_text
+from search.report.text import bytes_text, on_devices, seconds_text
 
 MAX_CHANGES = 40
 """More changes are cut short; JSON has all."""

@@ -15,7 +15,7 @@ from unity.explain import Options
 from unity.support.cli import say, say_json
 from unity.support.declarations import load_user_operators
 from unity.support.origin import machine_and_speed
-from unity.support.units import bytes_text, on_devices, seconds_text
+from search.report.text import bytes_text, on_devices, seconds_text
 
 SHOWN = 3
 """So many other placements of an operator are printed; JSON has all that were simulated."""
