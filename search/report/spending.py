@@ -17,7 +17,6 @@ from search.cost.events import Event, overlaps
 from search.cost.tasks import COMMUNICATE, COMPUTE, FORWARD, RECOMPUTE, SYNC, UPDATE
 from search.report.trace import SimulatedPlan
 
-
 ROUNDING = 1e-9
 """Of an event; less of it is not exposed."""
 

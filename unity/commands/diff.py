@@ -7,12 +7,12 @@ from dataclasses import asdict
 
 from pcg.plan.plan import load_plan
 from search.report.difference import Change, Difference, Side, check_comparable, difference
+from search.report.text import bytes_text, on_devices, seconds_text
 from search.report.trace import simulate_plan
 from unity.diff import Options
 from unity.support.cli import say, say_json
 from unity.support.declarations import load_user_operators
 from unity.support.origin import machine_and_speed
-from search.report.text import bytes_text, on_devices, seconds_text
 
 MAX_CHANGES = 40
 """More changes are cut short; JSON has all."""
@@ -99,8 +99,6 @@ def _record(found: Difference) -> dict[str, object]:
         "placed_alike": found.same,
         "settings": [asdict(setting) for setting in found.settings],
         "operators": [asdict(change) for change in found.changes],
-        "rules": [
-            {"rule": rule, "text": text, "a": a, "b": b} for rule, text, a, b in found.rules
-        ],
+        "rules": [{"rule": rule, "text": text, "a": a, "b": b} for rule, text, a, b in found.rules],
         "figures": {"a": asdict(found.a), "b": asdict(found.b)},
     }

@@ -10,12 +10,12 @@ from pcg.plan.plan import load_plan
 from search.report.alternatives import LOOKED_AT, Alternative
 from search.report.describe import overall, pipeline_text
 from search.report.explanation import Explainer, Explanation, find
+from search.report.text import bytes_text, on_devices, seconds_text
 from search.report.trace import SimulatedPlan, simulate_plan
 from unity.explain import Options
 from unity.support.cli import say, say_json
 from unity.support.declarations import load_user_operators
 from unity.support.origin import machine_and_speed
-from search.report.text import bytes_text, on_devices, seconds_text
 
 SHOWN = 3
 """So many other placements of an operator are printed; JSON has all that were simulated."""

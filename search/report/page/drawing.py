@@ -40,14 +40,13 @@ def drawn(
     nodes = [node for node in graph.operators if not node.is_parallel]
     names = node_names(graph)
     keys = [(_key(node), cuts.get(node), views and views[node]) for node in nodes]
-    shown = shown_for(keys)
-    numbers = {node: place for (place, _), node in zip(shown, nodes, strict=True)}
+    numbers = {node: place for (place, _), node in zip(shown_for(keys), nodes, strict=True)}
     members: dict[int, list[Node]] = {}
     for node in nodes:
         members.setdefault(numbers[node], []).append(node)
     inputs = _inputs(nodes, numbers)
     order = [*inputs, *members]
-    box = {number: i for i, number in enumerate(order)}
+    box: dict[object, int] = {shown: i for i, shown in enumerate(order)}
     boxes = [_input_box(leaf) for leaf in inputs]
     boxes += [_box(own, names, cuts) for own in members.values()]
     ends = dict.fromkeys(_ends(nodes, numbers, box))

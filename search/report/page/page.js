@@ -1,7 +1,7 @@
 // The page about a plan: graphs, the machine and the timeline. The data comes placed and measured.
 
 const HUES = [212, 168, 275, 32, 340, 95, 190, 14, 250, 60, 305, 130];
-const LANE = { height: 13, gap: 2, row: 40, label: 13, width: 1000 };
+const LANE = { height: 13, gap: 2, row: 40, label: 13 };
 const ZOOM = 1.3;
 const FOLDED = 12;
 
@@ -118,43 +118,53 @@ function showMachine(machine) {
 const tidy = (us) => (us >= 1e6 ? `${(us / 1e6).toPrecision(3)} s`
   : us >= 1e3 ? `${(us / 1e3).toPrecision(3)} ms` : `${us.toPrecision(3)} us`);
 
+let timelineGiven = null;
+
 function showTimeline(given) {
-  const unit = LANE.width / (given.step || 1);
-  const parts = [];
-  given.rows.forEach(({ device, bars }, row) => {
-    const top = row * LANE.row + LANE.label;
-    parts.push(`<text x="2" y="${top - 2}">device ${device}</text>`);
-    for (const stream of [0, 1]) {
-      const y = top + stream * (LANE.height + LANE.gap);
-      parts.push(`<rect class="lane" x="0" y="${y}" width="${LANE.width}" height="${LANE.height - 1}"/>`);
-    }
-    bars.forEach(([stream, phase, start, length, name], i) => {
-      const y = top + stream * (LANE.height + LANE.gap);
-      const width = Math.max(length * unit, 0.25).toFixed(3);
-      parts.push(`<rect class="${given.phases[phase]}" x="${(start * unit).toFixed(3)}" y="${y}"
-        width="${width}" height="${LANE.height - 1}" data-at="${row} ${i}"/>`);
-    });
-  });
-  const height = given.rows.length * LANE.row + 4;
+  timelineGiven = given;
   const pane = byId("events");
-  pane.innerHTML = `<svg viewBox="0 0 ${LANE.width} ${height}" preserveAspectRatio="none"
-    width="${Math.max(pane.clientWidth, 600)}" height="${height}" role="img" aria-label="timeline">${parts.join("")}</svg>`;
+  drawTimeline(Math.max(pane.clientWidth, 600));
   const tell = (event) => {
     const at = event.target.dataset && event.target.dataset.at;
     if (!at) return;
     const [row, i] = at.split(" ").map(Number);
-    const [, phase, start, length, name] = given.rows[row].bars[i];
+    const [, phase, begin, length, name] = given.rows[row].bars[i];
     byId("event").textContent = `device ${given.rows[row].device}, ${given.phases[phase]}: `
-      + `${given.names[name]}, ${tidy(length)} from ${tidy(start)} on`;
+      + `${given.names[name]}, ${tidy(length)} from ${tidy(begin)} on`;
   };
   pane.addEventListener("pointermove", tell);
   pane.addEventListener("click", tell);
 }
 
+function drawTimeline(width) {
+  const given = timelineGiven;
+  const unit = width / (given.step || 1);
+  const parts = [];
+  given.rows.forEach(({ device, bars }, row) => {
+    const top = row * LANE.row + LANE.label;
+    const at = (stream) => top + stream * (LANE.height + LANE.gap);
+    parts.push(`<text x="2" y="${top - 2}">device ${Number(device)}</text>`);
+    for (const stream of [0, 1]) {
+      parts.push(`<rect class="lane" x="0" y="${at(stream)}" width="${width}" height="${LANE.height - 1}"/>`);
+    }
+    bars.forEach(([stream, phase, begin, length], i) => {
+      parts.push(`<rect class="${escaped(given.phases[phase])}" x="${(begin * unit).toFixed(2)}" y="${at(stream)}"
+        width="${Math.max(length * unit - 0.15, 0.25).toFixed(2)}" height="${LANE.height - 1}" data-at="${row} ${i}"/>`);
+    });
+  });
+  const height = given.rows.length * LANE.row + 4;
+  byId("events").innerHTML = `<svg viewBox="0 0 ${width} ${height}" width="${width}" height="${height}"
+    role="img" aria-label="timeline">${parts.join("")}</svg>`;
+}
+
 /* The timeline is stretched in time alone. */
 function stretch(by) {
-  const svg = byId("events").querySelector("svg");
-  svg.setAttribute("width", Math.max(svg.getAttribute("width") * by, 200));
+  const pane = byId("events");
+  const width = Number(pane.querySelector("svg").getAttribute("width"));
+  const middle = (pane.scrollLeft + pane.clientWidth / 2) / width;
+  const wider = Math.min(Math.max(width * by, 200), 60000);
+  drawTimeline(wider);
+  pane.scrollLeft = middle * wider - pane.clientWidth / 2;
 }
 
 function showRules(rules) {

@@ -27,8 +27,8 @@ from search.report.explanation import Explainer, Explanation, parameters_of
 from search.report.page.devices import DeviceClass, Devices, devices_of
 from search.report.page.drawing import DrawnGraph, drawn
 from search.report.page.events import timeline
-from search.report.text import bytes_text, ranges_text, seconds_text
 from search.report.rivals import Rival, rivals
+from search.report.text import bytes_text, ranges_text, seconds_text
 from search.report.trace import SimulatedPlan, simulate_plan
 from substitutions.browse.page import drawing, embedded, environment, sides_of, style
 from substitutions.rules.store import RuleFile, is_library, parse_entry, rule_files
@@ -42,6 +42,8 @@ MOST_ROWS = 200
 """Of the table of operators, and of classes of devices."""
 MOST_BARS = 24
 """Classes of devices that have bars of their own."""
+SEEN = 20
+"""A memory so many times as large as what it holds is not drawn."""
 MOST_NAMES = 12
 """Operators that are named in a row."""
 
@@ -78,6 +80,9 @@ def page(
     told += [explainer.explain(nodes, 0) for nodes in groups[explained:MOST_ROWS]]
     applied = list(_rules(plan, rules))
     limit = memory_limit(machine, plan.views)
+    table = [
+        _row(one, simulated, devices, nodes[0]) for one, nodes in zip(told, groups, strict=False)
+    ]
     compared = [*rivals(plan, cost), *others]
     return (
         environment(PACKAGE)
@@ -96,7 +101,9 @@ def page(
             phases=[(name, seconds_text(s)) for name, s in simulated.phases.items()],
             memories=_memory_bars(devices, limit),
             classes=len(devices.classes),
-            operators=[_row(one, simulated, devices, nodes[0]) for one, nodes in _zip(told, groups)],
+            operators=[
+                _row(one, simulated, devices, nodes[0]) for one, nodes in _zip(told, groups)
+            ],
             groups=len(groups),
             rules=applied,
             style=style() + _resource("page.css"),
@@ -104,12 +111,6 @@ def page(
             data=embedded(_data(simulated, devices, applied)),
         )
     )
-
-
-def _zip(
-    told: Sequence[Explanation], groups: Sequence[tuple[Node, ...]]
-) -> Iterator[tuple[Explanation, tuple[Node, ...]]]:
-    return zip(told, groups, strict=False)
 
 
 def _resource(name: str) -> str:
@@ -166,7 +167,10 @@ def _label(own: DeviceClass) -> str:
 
 def _memory_bars(devices: Devices, limit: int) -> list[Bar]:
     """What the devices of each class hold when they hold most."""
-    longest = max([limit, *(own.memory.total for own in devices.classes)]) or 1
+    most = max(own.memory.total for own in devices.classes) or 1
+    # Where there is much room, the line of the limit would leave nothing to be seen.
+    longest = max(limit, most) if SEEN * most > limit else most
+    mark = 100 * limit / longest if SEEN * most > limit else None
     bars: list[Bar] = []
     for own in devices.classes[:MOST_BARS]:
         held = own.memory
@@ -179,7 +183,7 @@ def _memory_bars(devices: Devices, limit: int) -> list[Bar]:
         parts = tuple((k, 100 * n / longest, f"{k}: {bytes_text(n)}") for k, n in kinds.items())
         words = ", ".join(f"{kind} {bytes_text(n)}" for kind, n in kinds.items())
         text = f"{bytes_text(held.total)}: {words}"
-        bars.append(Bar(_label(own), parts, text, 100 * limit / longest))
+        bars.append(Bar(_label(own), parts, text, mark))
     return bars
 
 
