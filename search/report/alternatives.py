@@ -3,10 +3,11 @@
 Problem: of all placements of one operator, find those with which the step is fastest, all other
 operators staying as they are. Method: the strategies of the operator by its equation, at most two
 of its indices cut at a time, on the devices of its stage. Each is priced by itself: its own tasks,
-what is resharded to and from its neighbours, the exchange and update of its weights. Those that are
-cheapest are put into the plan and simulated, with memory. Complexity: strategies times neighbours,
-and one simulation for each that is looked at. Exact are the steps of those that are simulated; that
-no other is faster is exact only where all are.
+what is resharded to and from its neighbours, the exchange and update of its weights; where its
+computation alone takes longer than that of others, the rest is left out. The cheapest are put into
+the plan and simulated, with memory. Complexity: strategies times neighbours, and a simulation for
+each that is looked at. Exact are the steps of those that are simulated; that no other is faster is
+exact only where all are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Leaf, Node, Value
@@ -61,10 +62,10 @@ class Alternative:
 @dataclass(frozen=True)
 class Ranked:
     """The placements of an operator that were simulated, the fastest that fit first, and how many
-    there are."""
+    there are; None where nobody has looked."""
 
     simulated: tuple[Alternative, ...]
-    placements: int
+    placements: int | None
 
 
 class Alternatives:
@@ -78,10 +79,10 @@ class Alternatives:
 
     def of(self, node: Node, most: int = LOOKED_AT) -> Ranked:
         """The placements of an operator, of which the ``most`` promising ones are simulated."""
-        if node.is_join:
-            return Ranked((), 0)
+        if node.is_join or not most:
+            return Ranked((), 0 if node.is_join else None)
         found = self._different(node)
-        promising = sorted(found, key=lambda placed: self._alone(node, placed))[:most]
+        promising = self._promising(node, found, most)
         simulated = [made for p in promising if (made := self._simulated(node, p)) is not None]
         simulated.sort(key=lambda one: (one.over > 0, one.step_seconds))
         return Ranked(tuple(simulated), len(found))
@@ -89,17 +90,22 @@ class Alternatives:
     def _different(self, node: Node) -> list[Placed]:
         """All placements but the plan's own, each once."""
         now = Placed(tuple(value.type for value in node.inputs), self._plan.views[node])
-        layouts = self._layouts(node, now)
-        found = {self._layouts(node, placed): placed for placed in self._placements(node)}
-        found.pop(layouts, None)
+        found = {_where(placed): placed for placed in self._placements(node)}
+        found.pop(_where(now), None)
         return list(found.values())
 
-    def _layouts(self, node: Node, placed: Placed) -> tuple[object, ...]:
-        """Where a placement has operands and outputs: equal for placements that are the same."""
-        alone = _alone(node, placed)
-        operands = (operand_layout(alone, i, placed.view) for i in range(len(alone.inputs)))
-        outputs = (output_layout(alone, v.port, placed.view) for v in alone.outputs)
-        return (*operands, *outputs)
+    def _promising(self, node: Node, found: Sequence[Placed], most: int) -> list[Placed]:
+        """The placements that by themselves take least, in order. What does not even compute as
+        fast as ``most`` others take in all is not priced further."""
+        pairs = ((self._computing(node, placed), placed) for placed in found)
+        best: list[tuple[float, Placed]] = []
+        for computing, placed in sorted(pairs, key=lambda pair: pair[0]):
+            bound = best[-1][0] if len(best) == most else inf
+            if computing >= bound:
+                break
+            total = computing + self._around(node, placed, bound - computing)
+            best = sorted([*best, (total, placed)], key=lambda pair: pair[0])[:most]
+        return [placed for _, placed in best]
 
     def _placements(self, node: Node) -> Iterator[Placed]:
         """The placements that the equation of an operator allows on the devices of its stage."""
@@ -133,29 +139,45 @@ class Alternatives:
         over = max(price.memory - memory_limit(self._machine, plan.views), 0)
         return Alternative(cut, span(placed.view), price.seconds, price.memory, over)
 
-    def _alone(self, node: Node, placed: Placed) -> float:
-        """Seconds of an operator with what goes to and from it, as if nothing were hidden."""
-        made, cost = _alone(node, placed), self._cost
-        needs, back = self._needs.get(node, frozenset[int]()), node in self._needs
-        each = cost.computation(made, needs, placed.view)
-        total = sum(duration.longest for duration in (each if back else each[:1]))
+    def _computing(self, node: Node, placed: Placed) -> float:
+        """Seconds in which an operator computes, forward and backward."""
+        needs = self._needs.get(node)
+        each = self._cost.computation(_alone(node, placed), needs or frozenset(), placed.view)
+        return sum(duration.longest for duration in (each if needs is not None else each[:1]))
+
+    def _around(self, node: Node, placed: Placed, bound: float) -> float:
+        """Seconds of what goes to and from an operator, as if nothing were hidden; infinitely many
+        where they are more than the bound."""
+        total = 0.0
+        for seconds in self._moved(node, placed):
+            total += seconds
+            if total > bound:
+                return inf
+        return total
+
+    def _moved(self, node: Node, placed: Placed) -> Iterator[float]:
+        """Seconds of each thing that goes to and from an operator: gradients of its weights, what
+        it reads, what it makes."""
+        made, cost, back = _alone(node, placed), self._cost, self._needs.get(node)
+        moved: list[tuple[Value, int]] = []
         for position, value in enumerate(node.inputs):
-            wanted = operand_layout(made, position, placed.view)
             source, chain = trace(value)
-            if source.node.is_leaf and all(op.name in PLACING for op in chain):
-                if source.node.is_weight and back:
-                    total += sum(d.longest for d in cost.weight(wanted.without_halos))
-                continue
+            if not source.node.is_leaf or any(op.name not in PLACING for op in chain):
+                moved.append((source, position))
+            elif source.node.is_weight and back is not None:
+                home = operand_layout(made, position, placed.view).without_halos
+                yield sum(duration.longest for duration in cost.weight(home))
+        for source, position in moved:
+            wanted = operand_layout(made, position, placed.view)
             there = self._source(source)
             if there is not None:
-                times = 2 if position in needs else 1
-                total += times * cost.movement(transfer(there.layout, wanted)).longest
+                times = 2 if back is not None and position in back else 1
+                yield times * cost.movement(transfer(there.layout, wanted)).longest
         for value in made.outputs:
             layout = output_layout(made, value.port, placed.view)
             for target in self._read.get(Value(node, value.port), ()):
-                moved = cost.movement(transfer(layout, target.layout)).longest
-                total += (2 if back else 1) * moved
-        return total
+                seconds = cost.movement(transfer(layout, target.layout)).longest
+                yield (2 if back is not None else 1) * seconds
 
     def _source(self, source: Value) -> Slot | None:
         if source.node.is_leaf:
@@ -187,6 +209,13 @@ def stage_mesh(plan: Plan, machine: Machine) -> Mesh:
     """The mesh of the devices of a stage, of all without a pipeline."""
     stages = 1 if plan.pipeline is None else plan.pipeline.stages
     return Mesh(machine.with_devices(machine.devices // stages))
+
+
+def _where(placed: Placed) -> object:
+    """Equal for placements that are the same."""
+    at = placed.view
+    steps = (stride if n > 1 else 0 for n, stride in zip(at.shape, at.strides, strict=True))
+    return placed.operands, at.start, at.shape, tuple(steps)
 
 
 def uncut(node: Node) -> Node:

@@ -113,13 +113,12 @@ def _cost(one: Explanation) -> str:
 
 def _alternatives(one: Explanation, step: float) -> Iterator[str]:
     ranked = one.ranked
+    if ranked.placements is None:
+        return
     if not ranked.placements:
         yield "  no other placement is possible"
         return
     tried = len(ranked.simulated)
-    if not tried:
-        yield f"  {ranked.placements} other placements, none of which was simulated"
-        return
     yield f"  next best of {ranked.placements} other placements, {tried} of which were simulated:"
     for other in ranked.simulated[:SHOWN]:
         yield f"    {other.cut}, {on_devices(other.devices)}: {_worth(other, step)}"

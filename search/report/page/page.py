@@ -101,9 +101,7 @@ def page(
             phases=[(name, seconds_text(s)) for name, s in simulated.phases.items()],
             memories=_memory_bars(devices, limit),
             classes=len(devices.classes),
-            operators=[
-                _row(one, simulated, devices, nodes[0]) for one, nodes in _zip(told, groups)
-            ],
+            operators=table,
             groups=len(groups),
             rules=applied,
             style=style() + _resource("page.css"),
