@@ -42,6 +42,8 @@ MOST_ROWS = 200
 """Of the table of operators, and of classes of devices."""
 MOST_BARS = 24
 """Classes of devices that have bars of their own."""
+LONG = 6
+"""A bar is so many times as long as that of the plan at most."""
 SEEN = 20
 """A memory so many times as large as what it holds is not drawn."""
 MOST_NAMES = 12
@@ -126,7 +128,8 @@ def _speedup(simulated: SimulatedPlan, compared: Sequence[Rival]) -> str | None:
 def _rival_bars(simulated: SimulatedPlan, compared: Sequence[Rival]) -> Iterator[Bar]:
     own = Rival("this plan", simulated.step_seconds, simulated.memory.total)
     every = [own, *sorted(compared, key=lambda rival: rival.seconds)]
-    longest = max(rival.seconds for rival in every) or 1.0
+    # One that takes far longer than all others leaves room for their bars.
+    longest = min(max(rival.seconds for rival in every), LONG * own.seconds) or 1.0
     for rival in every:
         kind = "own" if rival is own else "over" if rival.over else "other"
         text = seconds_text(rival.seconds)
@@ -134,7 +137,7 @@ def _rival_bars(simulated: SimulatedPlan, compared: Sequence[Rival]) -> Iterator
             text += f", {rival.seconds / own.seconds:.2f} times as long"
         if rival.over:
             text += f"; does not fit, {bytes_text(rival.over)} too many on a device"
-        part = (kind, 100 * rival.seconds / longest, text)
+        part = (kind, min(100 * rival.seconds / longest, 100.0), text)
         yield Bar(rival.name, (part,), f"{text}; {bytes_text(rival.memory)} on a device")
 
 
