@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pcg.graph.graph import Node
-from pcg.placement.schedule import trace
+from pcg.graph.graph import Node, Value
+from pcg.placement.schedule import Schedule, trace
 from pcg.placement.view import MachineView
 from pcg.plan.derivation import Application
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from pcg.types.halo import typing_of
+from pcg.types.parallel_operators import PLACING
+from pcg.types.tensor import ParallelTensor
 from search.choices import Dimension
 from search.mesh.space.allow import batch_axes, dimension_of, is_weight
 
@@ -77,6 +79,26 @@ def cut_text(
     if outermost_first:
         words.sort(key=lambda word: -word[0])
     return " x ".join(f"{kind} {degree}" for _, kind, degree in words if degree > 1) or "whole"
+
+
+def placement(tensor: ParallelTensor) -> str:
+    """The placement of a tensor, such as ``Shard(0) over 2, Replicate over 4``."""
+    degrees = tensor.degrees
+    words = [f"Shard({dim}) over {n}" for dim, n in enumerate(degrees.dims) if n > 1]
+    words += [f"Replicate over {degrees.copies}"] if degrees.copies > 1 else []
+    words += [f"Partial over {degrees.partials}"] if degrees.partials > 1 else []
+    return ", ".join(words) or "whole"
+
+
+def stored(steps: Schedule, value: Value) -> str | None:
+    """The placement in which a weight is stored, where an operator reads it in another one: fully
+    sharded weights are gathered where they are used."""
+    source, chain = trace(value)
+    home = steps.homes.get(source.node)
+    if home is None or all(node.name in PLACING for node in chain):
+        return None
+    kept = placement(home.type)
+    return None if kept == placement(value.type) else kept
 
 
 def overall(plan: Plan) -> str:

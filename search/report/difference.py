@@ -22,7 +22,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from search.cost.cost import communication_elements
 from search.mesh.space.allow import batch_axes
-from search.report.describe import cut_text, pipeline_text, rules_used, span
+from search.report.describe import cut_text, pipeline_text, rules_used, span, stored
 from search.report.spending import Spent, spent
 from search.report.trace import SimulatedPlan
 
@@ -148,7 +148,7 @@ class _Sides:
     """The operators of a plan as a difference tells them."""
 
     def __init__(self, simulated: SimulatedPlan) -> None:
-        self._plan = simulated.plan
+        self._plan, self._steps = simulated.plan, simulated.steps
         self._names = node_names(simulated.plan.graph)
         self._batch = batch_axes(simulated.plan.graph)
         self._spent: Mapping[Node, Spent] = spent(simulated)
@@ -159,6 +159,10 @@ class _Sides:
             return None
         view = self._plan.views[node]
         cut = cut_text(node, view, self._batch.get(node), outermost_first=True)
+        kept = dict.fromkeys(stored(self._steps, value) for value in node.inputs)
+        where = ", ".join(text for text in kept if text is not None)
+        if where:
+            cut += f" (weights stored: {where})"
         return cut, span(view), view, tuple(value.type for value in node.inputs)
 
     def side(self, nodes: Sequence[Node]) -> Side:

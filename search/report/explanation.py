@@ -23,7 +23,6 @@ from pcg.plan.text import node_names
 from pcg.types.halo import typing_of
 from pcg.types.infer import bind_sizes
 from pcg.types.local import Axis
-from pcg.types.tensor import ParallelTensor
 from search.choices import Dimension
 from search.cost.efficiency import Speed
 from search.mesh.space.allow import batch_axes, dimension_of, is_weight
@@ -36,7 +35,7 @@ from search.report.alternatives import (
     stage_mesh,
     uncut,
 )
-from search.report.describe import OperatorRow, operator_row
+from search.report.describe import OperatorRow, operator_row, placement, stored
 from search.report.spending import Spent, representative, spent
 from search.report.trace import SimulatedPlan
 
@@ -135,7 +134,7 @@ class Explainer:
         return Explanation(
             operator_row(node, self.plan.views[node], self.names, self._batch.get(node)),
             parameters_of(self.plan, node),
-            tuple((self._shown(value, name), placement(value.type)) for name, value in values),
+            tuple((self._shown(value, name), self._placed(value)) for name, value in values),
             tuple((self.names[node][v.port], placement(v.type)) for v in named),
             tuple(self._indices(node)),
             representative(self.simulated, node),
@@ -147,6 +146,10 @@ class Explainer:
     def _shown(self, value: Value, name: str) -> str:
         source = trace(value)[0]
         return f"{name} = {self.names[source.node][source.port]}"
+
+    def _placed(self, value: Value) -> str:
+        kept = stored(self.simulated.steps, value)
+        return placement(value.type) + (f" (stored: {kept})" if kept is not None else "")
 
     def _indices(self, node: Node) -> Iterator[IndexText]:
         if node.is_join:
@@ -201,15 +204,6 @@ def _sizes(node: Node) -> Mapping[str, int]:
     ranks = tuple(tensor.rank for tensor in types)
     found = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
     return {key[1:-1]: size for key, size in found.items() if key.startswith("|")}
-
-
-def placement(tensor: ParallelTensor) -> str:
-    """The placement of a tensor, such as ``Shard(0) over 2, Replicate over 4``."""
-    degrees = tensor.degrees
-    words = [f"Shard({dim}) over {n}" for dim, n in enumerate(degrees.dims) if n > 1]
-    words += [f"Replicate over {degrees.copies}"] if degrees.copies > 1 else []
-    words += [f"Partial over {degrees.partials}"] if degrees.partials > 1 else []
-    return ", ".join(words) or "whole"
 
 
 def parameters_of(plan: Plan, node: Node) -> tuple[str, ...]:

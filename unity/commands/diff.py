@@ -17,6 +17,10 @@ from unity.support.origin import machine_and_speed
 MAX_CHANGES = 40
 """More changes are cut short; JSON has all."""
 MAX_NAMES = 4
+NOTHING = 1e-9
+"""Seconds; less is what rounding leaves."""
+LEAST = 5e-4
+"""A difference that is a smaller part is not told in parts."""
 
 
 def run(options: Options) -> None:
@@ -90,7 +94,8 @@ def _figures(found: Difference) -> Iterator[str]:
 
 
 def _by(a: float, b: float) -> str:
-    return f" ({b / a - 1:+.1%})" if a and a != b else ""
+    more = b / a - 1 if a and max(a, b) > NOTHING else 0.0
+    return f" ({more:+.1%})" if abs(more) >= LEAST else ""
 
 
 def _record(found: Difference) -> dict[str, object]:
