@@ -81,16 +81,16 @@ class Alternatives:
         """The placements of an operator, of which the ``most`` promising ones are simulated."""
         if node.is_join or not most:
             return Ranked((), 0 if node.is_join else None)
-        found = self._different(node)
+        found = self.placements(node)
         promising = self._promising(node, found, most)
         simulated = [made for p in promising if (made := self._simulated(node, p)) is not None]
         simulated.sort(key=lambda one: (one.over > 0, one.step_seconds))
         return Ranked(tuple(simulated), len(found))
 
-    def _different(self, node: Node) -> list[Placed]:
+    def placements(self, node: Node) -> list[Placed]:
         """All placements but the plan's own, each once."""
         now = Placed(tuple(value.type for value in node.inputs), self._plan.views[node])
-        found = {_where(placed): placed for placed in self._placements(node)}
+        found = {_where(placed): placed for placed in self._strategies(node)}
         found.pop(_where(now), None)
         return list(found.values())
 
@@ -107,7 +107,7 @@ class Alternatives:
             best = sorted([*best, (total, placed)], key=lambda pair: pair[0])[:most]
         return [placed for _, placed in best]
 
-    def _placements(self, node: Node) -> Iterator[Placed]:
+    def _strategies(self, node: Node) -> Iterator[Placed]:
         """The placements that the equation of an operator allows on the devices of its stage."""
         now, mesh = self._plan.views[node], self.mesh
         first = min(now.devices) // mesh.machine.devices * mesh.machine.devices
