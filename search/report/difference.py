@@ -224,4 +224,5 @@ def _settings(a: Plan, b: Plan) -> Iterator[Setting]:
 
 
 def _recomputed(plan: Plan) -> str:
-    return f"{len(plan.recompute)} operators" if plan.recompute else "none"
+    count = len(plan.recompute)
+    return f"{count} operator{'s' * (count > 1)}" if count else "none"

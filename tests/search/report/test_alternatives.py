@@ -71,7 +71,8 @@ def test_they_cost_what_the_search_says():
 def test_what_does_not_fit_says_by_how_much():
     plan = plan_of(DATA)
     base = simulated(plan)
-    small = replace(base.machine, device=replace(base.machine.device, memory_bytes=2000))
+    device = base.machine.device.model_copy(update={"memory_bytes": 2000})
+    small = base.machine.model_copy(update={"device": device})
     node = next(iter(plan.views))
     (other, *_) = Alternatives(replace(base, machine=small)).of(node).simulated
     assert other.over == other.memory - small.memory_limit() > 0

@@ -89,9 +89,7 @@ def test_partial_sums_that_no_longer_come_are_done_without():
     plan = PLANS["passing"]
     first, second, _ = operators(plan)
     whole = next(
-        placed
-        for placed in ALTERNATIVES["passing"].placements(first)
-        if placed.view.size == 1
+        placed for placed in ALTERNATIVES["passing"].placements(first) if placed.view.size == 1
     )
     made = replaced(plan, {first: whole})
     assert made is not None
