@@ -18,6 +18,7 @@ from pcg.plan.plan import Plan, save_plan
 from search.report.page.page import page
 from unity.diff import app as diff
 from unity.explain import app as explain
+from unity.report import app as report
 
 EVIL = (
     "</script><script>document.title='owned'</script>",
@@ -90,17 +91,17 @@ def test_a_browser_shows_names_as_text(tmp_path):
 
 def test_terminals_get_no_control_characters(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rule = AppliedRule("r", "r", (), (), reversed=False, text="x\u202e [red] == x")
     plan = plan_of(DATA)
-    save_plan(plan, "plain.json")
-    save_plan(replace(plan, derivation=(Application(rule, ("t0",), ("x",)),)), "plan.json")
-    found = command(diff, "diff", "plain.json", "plan.json")
-    assert found.status == 0
-    assert all(line.isprintable() for line in found.out.splitlines())
-    assert "\\u202e [red]" in found.out
+    for name, text in (("good", "x [red] == x"), ("bad", "x\u202e == x")):
+        rule = AppliedRule("r", "r", (), (), reversed=False, text=text)
+        save_plan(replace(plan, derivation=(Application(rule, ("t0",), ("x",)),)), name)
+    save_plan(plan, "plain")
+    assert "x [red] == x" in command(diff, "diff", "plain", "good").out
+    for app, name in ((diff, "diff"), (explain, "explain"), (report, "report")):
+        files = ("bad", "good") if app is diff else ("bad",)
+        assert "has the control character U+202E" in refused(app, name, *files)
     for wanted in ("w1\u202e\n\x1b[31m", "", "[red]"):
-        line = refused(explain, "explain", "plan.json", "--operator", wanted)
-        assert "no such operator" in line
+        assert "no such operator" in refused(explain, "explain", "good", "--operator", wanted)
 
 
 def test_plans_that_are_none(tmp_path, monkeypatch):

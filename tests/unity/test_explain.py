@@ -1,4 +1,4 @@
-"""`unity explain`, `unity diff` and `unity report`: what they print and write, and how they refuse."""
+"""`unity explain`, `unity diff` and `unity report`: what they print, write and refuse."""
 
 from __future__ import annotations
 
@@ -111,6 +111,7 @@ def test_a_page_is_written_whole_or_not_at_all(folder):
     assert files(folder) == before
 
 
+@pytest.mark.soak
 def test_optimize_writes_the_page(folder):
     options = ["--planner", "data-parallel", "-o", "plan.json", "--report", "own.html", "--json"]
     found = command(optimize, "optimize", "mlp-mnist", *options)

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -108,7 +109,7 @@ def test_the_timeline_has_all_that_a_device_does(name):
             own = [bar for bar in row["bars"] if bar[0] == stream]
             wanted = sum(e.seconds for e in events if e.task.stream == stream)
             assert sum(bar[3] for bar in own) == pytest.approx(wanted * 1e6, rel=0.02, abs=0.01)
-            assert all(a[2] + a[3] <= b[2] + 0.01 for a, b in zip(own, own[1:], strict=False))
+            assert all(a[2] + a[3] <= b[2] + 0.01 for a, b in pairwise(own))
 
 
 def deep(layers: int) -> str:
