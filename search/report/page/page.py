@@ -261,7 +261,12 @@ def _data(
     plan = simulated.plan
     batch = batch_axes(plan.graph)
     cuts = {node: cut_text(node, view, batch.get(node)) for node, view in plan.views.items()}
-    before, after = drawn(plan.model, {}), drawn(plan.graph, cuts, plan.views)
+    every = simulated.machine.devices
+    shown = {
+        node: cuts[node] if view.size == every else f"{cuts[node]} on {span(view)}"
+        for node, view in plan.views.items()
+    }
+    before, after = drawn(plan.model, {}), drawn(plan.graph, shown, plan.views)
     return {
         "before": _graph(plan, before, {}, devices, node_names(plan.model)),
         "after": _graph(plan, after, cuts, devices, node_names(plan.graph)),
