@@ -176,6 +176,8 @@ class Alternatives:
         for value in made.outputs:
             layout = output_layout(made, value.port, placed.view)
             for target in self._read.get(Value(node, value.port), ()):
+                if target.layout.type.degrees.partials not in (1, layout.type.degrees.partials):
+                    continue  # partial sums that it would no longer get: it does without them
                 seconds = cost.movement(transfer(layout, target.layout)).longest
                 yield (2 if back is not None else 1) * seconds
 

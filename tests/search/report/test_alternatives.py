@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from support.plans.cut_by_hand import DATA, MODEL, TENSOR, machine, plan_of, simulated
+from support.plans.cut_by_hand import (
+    DATA,
+    LINEAR,
+    LINEAR_MODEL,
+    MODEL,
+    TENSOR,
+    machine,
+    plan_of,
+    simulated,
+)
 
 from pcg.placement.schedule import schedule
 from pcg.plan.text import parse_graph
@@ -66,6 +76,15 @@ def test_they_cost_what_the_search_says():
         assert not missing, (whole.name, missing)
         compared += len(wanted)
     assert compared > 40
+
+
+def test_readers_of_partial_sums_do_without_them():
+    """No transfer is priced to partial sums that are not there."""
+    plan = plan_of(LINEAR, LINEAR_MODEL)
+    alternatives = Alternatives(simulated(plan))
+    with np.errstate(all="raise"):
+        found = [alternatives.of(node, 512) for node in plan.views]
+    assert all(len(one.simulated) == one.placements for one in found)
 
 
 def test_what_does_not_fit_says_by_how_much():
