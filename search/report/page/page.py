@@ -70,47 +70,51 @@ def page(
     explained: int = EXPLAINED,
 ) -> str:
     """The page about a plan, as HTML. ``machine``: of the plan; ``speed``: of its devices, by
-    default as the curves that come with Unity say; ``others``: further plans to compare with;
-    ``rules``: the library of the plan, by default the one that comes with Unity; ``explained``:
-    how many groups of operators have their next best placements simulated."""
+    default by the curves of Unity; ``others``: further plans to compare with; ``rules``: the
+    library of the plan, by default that of Unity; ``explained``: how many groups of operators have
+    their next best placements simulated. Raises InputError for ``rules`` that are no library."""
     simulated = simulate_plan(plan, machine, speed)
     cost = CostModel(machine, optimizer=plan.optimizer, speed=speed)
     devices = devices_of(simulated, cost)
     explainer = Explainer(simulated, speed)
-    groups = list(explainer.groups())
-    told = [explainer.explain(nodes, TRIED) for nodes in groups[:explained]]
-    told += [explainer.explain(nodes, 0) for nodes in groups[explained:MOST_ROWS]]
     applied = list(_rules(plan, rules))
     limit = memory_limit(machine, plan.views)
-    table = [
-        _row(one, simulated, devices, nodes[0]) for one, nodes in zip(told, groups, strict=False)
-    ]
     compared = [*rivals(plan, cost), *others]
     return (
         environment(PACKAGE)
         .get_template("page.html.jinja")
         .render(
             plan=plan,
-            batch=batch_of(plan.model, plan.naming),
-            pipeline=pipeline_text(plan),
-            overall=overall(plan),
-            step=seconds_text(simulated.step_seconds),
-            speedup=_speedup(simulated, compared),
-            memory=bytes_text(simulated.memory.total),
-            limit=bytes_text(limit),
+            **_heading(simulated, limit, compared),
             rivals=list(_rival_bars(simulated, compared)),
             time=_time_bars(simulated, devices),
-            phases=[(name, seconds_text(s)) for name, s in simulated.phases.items()],
+            phases={name: seconds_text(s) for name, s in simulated.phases.items()},
             memories=_memory_bars(devices, limit),
             classes=len(devices.classes),
-            operators=table,
-            groups=len(groups),
+            operators=_table(explainer, devices, explained),
+            groups=len(list(explainer.groups())),
             rules=applied,
             style=style() + _resource("page.css"),
             script=drawing() + _resource("page.js"),
             data=embedded(_data(simulated, devices, applied)),
         )
     )
+
+
+def _heading(
+    simulated: SimulatedPlan, limit: int, compared: Sequence[Rival]
+) -> Mapping[str, object]:
+    """The figures at the head of the page."""
+    plan = simulated.plan
+    return {
+        "batch": batch_of(plan.model, plan.naming),
+        "pipeline": pipeline_text(plan),
+        "overall": overall(plan),
+        "step": seconds_text(simulated.step_seconds),
+        "speedup": _speedup(simulated, compared),
+        "memory": bytes_text(simulated.memory.total),
+        "limit": bytes_text(limit),
+    }
 
 
 def _resource(name: str) -> str:
@@ -186,6 +190,16 @@ def _memory_bars(devices: Devices, limit: int) -> list[Bar]:
         text = f"{bytes_text(held.total)}: {words}"
         bars.append(Bar(_label(own), parts, text, mark))
     return bars
+
+
+def _table(explainer: Explainer, devices: Devices, explained: int) -> list[Mapping[str, object]]:
+    """The rows of operators that are alike; other placements are simulated of the first ones."""
+    rows: list[Mapping[str, object]] = []
+    for number, nodes in enumerate(explainer.groups()):
+        if number < MOST_ROWS:
+            one = explainer.explain(nodes, TRIED if number < explained else 0)
+            rows.append(_row(one, explainer.simulated, devices, nodes[0]))
+    return rows
 
 
 def _row(
