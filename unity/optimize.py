@@ -113,6 +113,9 @@ class Options:
         typer.Option(help="Run the module of a FILE.py:FUNCTION, and compare its graph with it."),
     ] = True
     trace: Timeline = None
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page about the plan, for a browser.")
+    ] = None
     as_json: AsJson = False
     example: Annotated[
         bool,

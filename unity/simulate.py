@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from unity.support.cli import app_of, run_app
-from unity.support.options import AsJson, Operators, Profile, Timeline
+from unity.support.options import AsJson, Nodes, Operators, PlanMachine, Profile, Timeline
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,8 @@ class Options:
     """Simulate a training step by PLAN."""
 
     plan: Annotated[Path, typer.Argument(help="A plan that `unity optimize` wrote.")]
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            help="Machine of the plan, a preset or a file; by default the preset that it names."
-        ),
-    ] = None
-    nodes: Annotated[
-        int | None,
-        typer.Option(help="Number of nodes; by default as many as the plan's devices take."),
-    ] = None
+    machine: PlanMachine = None
+    nodes: Nodes = None
     trace: Timeline = None
     devices: Annotated[
         str | None, typer.Option(help="Devices in the timeline, such as 0-7,12; by default a few.")

@@ -53,6 +53,19 @@ def peak_memory(
 ) -> Memory:
     """What training by a schedule takes, with the results of ``remade`` recomputed in the backward
     pass. ``itemsize``: bytes an element."""
+    kinds = memory_by_device(schedule, itemsize, optimizer, remade)
+    device = int(np.stack(kinds).sum(axis=0).argmax())
+    return Memory(device, *(int(kind[device]) for kind in kinds))
+
+
+def memory_by_device(
+    schedule: Schedule,
+    itemsize: int,
+    optimizer: Optimizer = "sgd",
+    remade: Collection[Node] = (),
+) -> tuple[Bytes, Bytes, Bytes, Bytes]:
+    """Bytes on each device when it holds most: the kinds that ``Memory`` has, in its order. The
+    arguments are those of ``peak_memory``."""
     living = liveness(schedule, remade)
     layouts = [*schedule.homes.values(), *(life.layout for life in living.lifetimes)]
     devices = 1 + max((layout.devices[-1] for layout in layouts), default=0)
@@ -68,9 +81,7 @@ def peak_memory(
     growing = _held(living.gradients, living.end, devices, itemsize)
     at = (activations + growing).argmax(axis=0)
     every = np.arange(devices)
-    kinds = (parameters, grads + growing[at, every], states, activations[at, every])
-    device = int(np.stack(kinds).sum(axis=0).argmax())
-    return Memory(device, *(int(kind[device]) for kind in kinds))
+    return parameters, grads + growing[at, every], states, activations[at, every]
 
 
 def _held(lifetimes: Iterable[Life], end: int, devices: int, itemsize: int) -> Bytes:

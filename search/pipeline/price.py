@@ -121,18 +121,18 @@ def stage_bytes(
     steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
 ) -> tuple[int, ...]:
     """Bytes on the fullest device of each stage, at its fullest time."""
-    held = np.sum(_held(steps, cost, groups, kind), axis=0)
+    held = np.sum(held_by_device(steps, cost, groups, kind), axis=0)
     return tuple(int(n) for n in held.reshape(groups.stages, groups.size).max(axis=1))
 
 
 def fullest(steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind) -> Memory:
     """What is on the fullest device of all."""
-    kinds = _held(steps, cost, groups, kind)
+    kinds = held_by_device(steps, cost, groups, kind)
     device = int(np.sum(kinds, axis=0).argmax())
     return Memory(device, *(int(held[device]) for held in kinds))
 
 
-def _held(
+def held_by_device(
     steps: Schedule, cost: CostModel, groups: StageGroups, kind: ScheduleKind
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Bytes on each device of what ``Memory`` has: versions of its weights, their gradients and the

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pcg.graph.graph import Node
-from pcg.placement.layout import grid
-from pcg.placement.schedule import trace
+from pcg.graph.graph import Node, Value
+from pcg.placement.schedule import Schedule, trace
 from pcg.placement.view import MachineView
 from pcg.plan.derivation import Application
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names
 from pcg.types.halo import typing_of
+from pcg.types.parallel_operators import PLACING
+from pcg.types.tensor import ParallelTensor
 from search.choices import Dimension
 from search.mesh.space.allow import batch_axes, dimension_of, is_weight
 
@@ -35,39 +37,68 @@ def rows(plan: Plan) -> list[OperatorRow]:
     names, batch = node_names(plan.graph), batch_axes(plan.graph)
     table: list[OperatorRow] = []
     for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
-        cut = cut_text(node, view, batch.get(node))
-        table.append(OperatorRow(names[node][0], _call(node, names), cut, _span(view)))
+        table.append(operator_row(node, view, names, batch.get(node)))
     return table
 
 
-def _span(view: MachineView) -> str:
+def operator_row(
+    node: Node, view: MachineView, names: Mapping[Node, tuple[str, ...]], batch: str | None
+) -> OperatorRow:
+    """An operator of a plan. ``names``: of all nodes; ``batch``: see ``cut_text``."""
+    cut = cut_text(node, view, batch)
+    return OperatorRow(names[node][0], _call(node, names), cut, span(view))
+
+
+def span(view: MachineView) -> str:
     """Such as ``0-5``, or ``2 of 0-5`` where not all of these take part."""
     first, last, count = min(view.devices), max(view.devices), len(view.devices)
     span = str(first) if first == last else f"{first}-{last}"
     return span if count == last - first + 1 else f"{count} of {span}"
 
 
-def _call(node: Node, names: dict[Node, tuple[str, ...]]) -> str:
+def _call(node: Node, names: Mapping[Node, tuple[str, ...]]) -> str:
     sources = (trace(value)[0] for value in node.inputs)
     return f"{node.name}({', '.join(names[v.node][v.port] for v in sources)})"
 
 
-def cut_text(node: Node, view: MachineView, batch: str | None) -> str:
+def cut_text(
+    node: Node, view: MachineView, batch: str | None, *, outermost_first: bool = False
+) -> str:
     """Such as ``data 2 x model 2 x reduction 3``; ``spatial`` is a cut with halos as well.
-    ``batch``: the operator's index that runs over the samples."""
+    ``batch``: the operator's index that runs over the samples. ``outermost_first``: in the order of
+    the devices, those that are farthest apart first; else in the order of the equation."""
     if node.is_join:
         return "join"
     typing = typing_of(node.operator_call, [value.type for value in node.inputs])
     slid = {window.axis for window in typing.open_windows}
-    words: list[str] = []
-    for axis, degree in zip(typing.axes, grid(node), strict=False):
-        if degree > 1:
-            kind = Dimension.SPATIAL if axis in slid else dimension_of(node, axis, batch)
-            words.append(f"{kind} {degree}")
-    passing, copies = view.shape[-2:]
-    words += [f"partials {passing}"] if passing > 1 else []
-    words += [f"copies {copies}"] if copies > 1 else []
-    return " x ".join(words) or "whole"
+    kinds = [
+        Dimension.SPATIAL if axis in slid else dimension_of(node, axis, batch)
+        for axis in typing.axes
+    ]
+    words = list(zip(view.strides, (*kinds, "partials", "copies"), view.shape, strict=True))
+    if outermost_first:
+        words.sort(key=lambda word: -word[0])
+    return " x ".join(f"{kind} {degree}" for _, kind, degree in words if degree > 1) or "whole"
+
+
+def placement(tensor: ParallelTensor) -> str:
+    """The placement of a tensor, such as ``Shard(0) over 2, Replicate over 4``."""
+    degrees = tensor.degrees
+    words = [f"Shard({dim}) over {n}" for dim, n in enumerate(degrees.dims) if n > 1]
+    words += [f"Replicate over {degrees.copies}"] if degrees.copies > 1 else []
+    words += [f"Partial over {degrees.partials}"] if degrees.partials > 1 else []
+    return ", ".join(words) or "whole"
+
+
+def stored(steps: Schedule, value: Value) -> str | None:
+    """The placement in which a weight is stored, where an operator reads it in another one: fully
+    sharded weights are gathered where they are used."""
+    source, chain = trace(value)
+    home = steps.homes.get(source.node)
+    if home is None or all(node.name in PLACING for node in chain):
+        return None
+    kept = placement(home.type)
+    return None if kept == placement(value.type) else kept
 
 
 def overall(plan: Plan) -> str:

@@ -74,6 +74,27 @@ def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> S
     )
 
 
+@dataclass(frozen=True)
+class StepPrice:
+    """What a step of a plan takes: seconds, and bytes on the fullest device."""
+
+    seconds: float
+    memory: int
+
+
+def price_plan(plan: Plan, cost: CostModel) -> StepPrice:
+    """The step and the memory of a plan as ``simulate_plan`` has them, without a timeline. ``cost``
+    is of the whole machine, and remembers prices from plan to plan."""
+    steps = schedule(plan.graph, plan.views)
+    if (pipeline := plan.pipeline) is not None:
+        run = pipeline_run(steps, cost, pipeline)
+        held = fullest(steps, cost, run.groups, pipeline.schedule)
+        return StepPrice(run.step_seconds, held.total)
+    step = recomputing(steps, cost, plan.recompute).simulation
+    held = peak_memory(steps, cost.itemsize, plan.optimizer, plan.recompute)
+    return StepPrice(step.step_seconds, held.total)
+
+
 def _simulated_pipeline(
     plan: Plan, steps: Schedule, cost: CostModel, pipeline: PipelineFile
 ) -> SimulatedPlan:
@@ -119,7 +140,7 @@ def write_trace(simulated: SimulatedPlan, path: Path, devices: Sequence[int]) ->
 def _events(
     simulated: SimulatedPlan, nodes: Mapping[int, int], shown: Events
 ) -> Iterator[TraceEvent]:
-    label = _Labels(simulated)
+    label = Labels(simulated)
     for device, node in nodes.items():
         for shown_event in shown(device):
             task = shown_event.task
@@ -150,7 +171,7 @@ def stage_span(stage: int, groups: StageGroups) -> str:
     return f"device {start}" if start == last else f"devices {start}-{last}"
 
 
-class _Labels:
+class Labels:
     """Names of tasks: the operator or collective, and the tensor as the plan's file calls it."""
 
     def __init__(self, simulated: SimulatedPlan) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 GAP = 14
 """Between boxes side by side."""
 SWEEPS = 8
@@ -151,15 +153,16 @@ class _Drawing:
         """How many pairs of links cross."""
         ranks = self._ranks()
         row_of = {point: number for number, row in enumerate(self._rows) for point in row}
-        ends = [
-            (row_of[i.above], ranks[i.above] + i.leaves, ranks[i.below] + i.enters)
-            for i in self._links
-        ]
-        return sum(
-            a[0] == b[0] and (a[1] - b[1]) * (a[2] - b[2]) < 0
-            for number, a in enumerate(ends)
-            for b in ends[:number]
-        )
+        ends: dict[int, list[tuple[float, float]]] = {}
+        for i in self._links:
+            pair = ranks[i.above] + i.leaves, ranks[i.below] + i.enters
+            ends.setdefault(row_of[i.above], []).append(pair)
+        total = 0
+        for pairs in ends.values():
+            above, below = np.array(pairs).T
+            apart = (above[:, None] - above) * (below[:, None] - below)
+            total += int(np.count_nonzero(apart < 0)) // 2
+        return total
 
     def places(self) -> list[float]:
         """The middle of every point."""

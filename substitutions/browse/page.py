@@ -12,6 +12,7 @@ from pcg.graph.graph import Graph
 from substitutions.browse.labels import any_number, labels
 from substitutions.browse.listing import FAMILIES, RuleEntry
 from substitutions.browse.picture import picture
+from substitutions.rules.rule import Rule
 from substitutions.rules.store import DirectionFile
 
 PACKAGE = "substitutions.browse"
@@ -27,17 +28,17 @@ def page(found: Sequence[RuleEntry], hash: str) -> str:
             rules=len(found),
             operators=len(data["operators"]) - len(data["parallel"]),
             hash=hash,
-            style=_resource("page.css"),
-            script=_resource("page.js"),
-            data=_embedded(data),
+            style=style(),
+            script=drawing() + _resource("page.js"),
+            data=embedded(data),
         )
     )
 
 
-def environment() -> Environment:
-    """Templates that escape what they are given, and refuse names that nobody gave."""
+def environment(package: str = PACKAGE) -> Environment:
+    """Templates of a package that escape what they are given, and refuse names that nobody gave."""
     return Environment(
-        loader=PackageLoader(PACKAGE, "."),
+        loader=PackageLoader(package, "."),
         autoescape=lambda name: name is not None and ".html" in name,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
@@ -46,11 +47,21 @@ def environment() -> Environment:
     )
 
 
+def style() -> str:
+    """The style sheet, of other pages with pictures too."""
+    return _resource("page.css")
+
+
+def drawing() -> str:
+    """The script that draws pictures of graphs and rules, for other pages too."""
+    return _resource("draw.js")
+
+
 def _resource(name: str) -> str:
     return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
 
 
-def _embedded(data: object) -> str:
+def embedded(data: object) -> str:
     """JSON that can stand in a script of HTML: nothing in it ends that."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     return text.replace("<", "\\u003c")
@@ -73,17 +84,21 @@ def _parallel(found: Sequence[RuleEntry]) -> list[str]:
     return sorted({node.name for node in nodes if node.is_parallel})
 
 
+def sides_of(rule: Rule) -> list[list[object]]:
+    """The pictures of both sides of a rule."""
+    words, inputs = labels(rule), [name for name, _ in rule.inputs]
+    return [picture(side, words, inputs).record() for side in (rule.left, rule.right)]
+
+
 def _row(entry: RuleEntry, operators: dict[str, int]) -> list[object]:
     """A rule: its name, family, statement, inputs, operators, free axes, equations of sizes
     that it is for, conditions, steps from others, proof, directions, pictures of both sides."""
     rule, proof = entry.rule, entry.file.proof
-    words = labels(rule)
-    inputs = [name for name, _ in rule.inputs]
     return [
         rule.name,
         FAMILIES.index(rule.family),
         rule.statement,
-        inputs,
+        [name for name, _ in rule.inputs],
         [operators[name] for name in entry.operators],
         [f"{name}..." for name in any_number(rule)],
         list(rule.requires),
@@ -91,7 +106,7 @@ def _row(entry: RuleEntry, operators: dict[str, int]) -> list[object]:
         rule.derived,
         [proof.side_conditions, proof.digest],
         [_direction(direction) for direction in entry.file.directions],
-        [picture(side, words, inputs).record() for side in (rule.left, rule.right)],
+        sides_of(rule),
     ]
 
 

@@ -168,6 +168,14 @@ def load_rules(names: Collection[str], path: str | Path | None = None) -> Librar
     return Library(_rules(where, content, names), library_hash(content))
 
 
+def rule_files(names: Collection[str], path: str | Path | None = None) -> dict[str, RuleFile]:
+    """The entries of some rules of a library with their proofs, by name, as far as it has them.
+    Raises InputError as ``load_library`` does."""
+    where = Path(path) if path is not None else default_path()
+    content = _content(where, read_text(where, "a rule library"), operators_hash())
+    return {entry.name: entry for entry in content.rules if entry.name in names}
+
+
 @lru_cache(maxsize=2)
 def _library(where: Path, text: str, operators: str) -> Library:
     """The library in a file with that text. What its rules come to for the graphs of a process is

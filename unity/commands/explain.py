@@ -1,166 +1,170 @@
-"""Prints how rules of a file follow from a library: ``--explain FILE[:NAME]``.
-
-The file is ours, or of TASO or FlexFlow. Each of its rules is decided first; one that is proved is
-then explained, case by case of its sizes where there are several.
-"""
+"""Says why the operators of a plan are placed as they are, and what else would cost."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from time import perf_counter
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
 
-from pcg.errors import InputError, NegativeAnswer
-from pcg.graph.graph import Graph
-from substitutions.explain.explain import Explained, Explainer, RuleDerivation, named
-from substitutions.rules.rule import Rule, side_text
-from substitutions.rules.sources import Statement, read_source
-from substitutions.rules.workers import parallel_map
+from pcg.graph.graph import Node
+from pcg.plan.plan import load_plan
+from search.report.alternatives import LOOKED_AT, Alternative
+from search.report.describe import overall, pipeline_text
+from search.report.explanation import Explainer, Explanation, find
+from search.report.text import bytes_text, on_devices, seconds_text
+from search.report.trace import SimulatedPlan, simulate_plan
+from unity.explain import Options
 from unity.support.cli import say, say_json
-from verifier.decide import Decision, Verdict
+from unity.support.declarations import load_user_operators
+from unity.support.origin import machine_and_speed
 
-RulesFor = Callable[[Graph], Sequence[Rule]]
-"""The concrete rules of a library for the ranks and operators of a graph."""
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What is said of a rule.
-
-    ``steps``: of the longest derivation among its cases; None where a case has none. ``lines``:
-    the derivations, or why there is none, for readers. ``seconds``: of the search, without proofs.
-    """
-
-    name: str
-    verdict: Verdict
-    steps: int | None
-    lines: tuple[str, ...]
-    seconds: float
+SHOWN = 3
+"""So many other placements of an operator are printed; JSON has all that were simulated."""
+SHOWN_NAMES = 6
+COSTLIEST = 12
+"""Of a whole plan, so many groups of operators have IN_OVERVIEW placements simulated by default;
+the others have one."""
+IN_OVERVIEW = 3
 
 
-def explain_file(given: str, rules_for: RulesFor, jobs: int = 1, *, as_json: bool = False) -> None:
-    """Print how each rule of FILE, or the one called NAME, follows from a library.
-
-    Rules that are not proved are no part of the answer. Raises InputError where there is no such
-    rule, and NegativeAnswer where one that is proved is not explained, or none is proved.
-    """
-    file, statements = _chosen(given)
-    explained = parallel_map(partial(explain_statement, Prepared(rules_for)), statements, jobs)
-    tally = Counter[int | None]()
-    for explanation in explained:
-        tally.update([explanation.steps] if explanation.verdict is Verdict.PROVED else [])
-        if as_json:
-            say_json(_record(file, explanation), indent=None)
-        else:
-            say("\n".join((_heading(explanation), *explanation.lines)))
-    if not as_json and len(statements) > 1:
-        counts = sorted((steps, n) for steps, n in tally.items() if steps is not None)
-        say("; ".join(f"{n:,} in {_counted(steps)}" for steps, n in counts))
-    if not tally:
-        raise NegativeAnswer(f"{file}: none of {len(statements)} rules is proved")
-    if missing := tally[None]:
-        raise NegativeAnswer(f"{file}: {missing} of {tally.total()} proved rules are not explained")
-
-
-class Prepared:
-    """Explainers of libraries, each made once for the graphs that ask for the same rules."""
-
-    def __init__(self, rules_for: RulesFor) -> None:
-        self._rules_for = rules_for
-        self._made: dict[int, tuple[Sequence[Rule], Explainer]] = {}
-
-    def explainer(self, graph: Graph) -> Explainer:
-        rules = self._rules_for(graph)
-        # Kept with its rules, so that no other sequence can get the same identity.
-        known = self._made.get(id(rules))
-        if known is None:
-            known = self._made[id(rules)] = (rules, Explainer(rules))
-        return known[1]
-
-
-def explain_statement(prepared: Prepared, statement: Statement) -> Explanation:
-    """Decide a rule and, where it is proved, derive every case of it."""
-    outcome = statement.decide()
-    if outcome.verdict is not Verdict.PROVED:
-        lines = (f"  {outcome.reason}",) if outcome.reason else ()
-        return Explanation(statement.name, outcome.verdict, None, lines, 0.0)
-    lines, steps = list[str](), list[int | None]()
-    start = perf_counter()
-    for proof in outcome.proofs:
-        attempt = _attempt(prepared, proof)
-        if len(outcome.proofs) > 1:
-            assert proof.evidence is not None
-            lines.append("  where " + ", ".join(f"{a} = {b}" for a, b in proof.evidence.equal))
-        lines += _text(attempt, proof)
-        steps.append(None if attempt.derivation is None else len(attempt.derivation.steps))
-    longest = None if None in steps else max((s for s in steps if s is not None), default=None)
-    seconds = perf_counter() - start
-    return Explanation(statement.name, outcome.verdict, longest, tuple(lines), seconds)
-
-
-def _attempt(prepared: Prepared, proof: Decision) -> Explained:
-    assert proof.evidence is not None
-    left, right = proof.evidence.witness.pair
-    explainer = prepared.explainer(Graph((*left, *right)))
-    return explainer.attempt(left, right, proof.evidence.equal)
-
-
-def _text(attempt: Explained, proof: Decision) -> Iterator[str]:
-    if attempt.derivation is not None:
-        yield from derivation_lines(attempt.derivation)
+def run(options: Options) -> None:
+    """Explain a plan, or some of its operators. Raises InputError."""
+    load_user_operators(options.operators)
+    where = str(options.plan)
+    plan = load_plan(options.plan)
+    chosen = None if options.operator is None else find(plan, options.operator, where)
+    machine, speed = machine_and_speed(plan, where, options.machine, options.nodes, options.profile)
+    simulated = simulate_plan(plan, machine, speed)
+    explainer = Explainer(simulated, speed)
+    told = _told(explainer, chosen, options.alternatives)
+    if options.as_json:
+        say_json(_record(simulated, list(told)))
         return
-    assert proof.evidence is not None
-    left, right = (side_text(side) for side in proof.evidence.witness.pair)
-    yield f"  {left}"
-    yield f"  == {right}"
-    graphs = "{:,} graphs from the left, {:,} from the right".format(*attempt.reached)
-    yield f"  {attempt.problem}" + (f": {graphs} were looked at" if any(attempt.reached) else "")
+    for line in _heading(simulated):
+        say(line)
+    for explanation in told:
+        say("")
+        for line in lines(explanation, simulated.step_seconds):
+            say(line)
 
 
-def derivation_lines(derivation: RuleDerivation) -> Iterator[str]:
-    """The graph at the start, then a line for each step: the graph after it, and the rule."""
-    yield f"  {side_text(named(derivation.start, derivation.names))}"
-    for step in derivation.steps:
-        after = side_text(named(step.graph, derivation.names))
-        read = "" if step.forward else ", from right to left"
-        yield f"  == {after}  by {step.rule.name}{read}: {step.rule.text}"
+def _told(
+    explainer: Explainer, chosen: Collection[Node] | None, most: int | None
+) -> Iterator[Explanation]:
+    """The explanations of operators that are alike. ``most``: other placements to simulate."""
+    groups = explainer.groups()
+    if chosen is not None:
+        named = (tuple(node for node in nodes if node in chosen) for nodes in groups)
+        tries = LOOKED_AT if most is None else most
+        yield from (explainer.explain(nodes, tries) for nodes in named if nodes)
+        return
+    for number, nodes in enumerate(groups):
+        few = IN_OVERVIEW if number < COSTLIEST else 1
+        yield explainer.explain(nodes, few if most is None else most)
 
 
-def _chosen(given: str) -> tuple[str, tuple[Statement, ...]]:
-    """The file and its rules, or the one that is named. Raises InputError."""
-    file, colon, name = (given, "", "") if Path(given).exists() else given.rpartition(":")
-    source = read_source(file if colon else given)
-    if not colon:
-        return source.file, source.statements
-    chosen = tuple(s for s in source.statements if s.name == name)
-    if not chosen:
-        raise InputError(source.file, f"no rule has the name {name}")
-    return source.file, chosen
+def _heading(simulated: SimulatedPlan) -> Iterator[str]:
+    plan = simulated.plan
+    pipeline = pipeline_text(plan)
+    title = f"{plan.model_name} on {plan.machine.devices} x {plan.machine.name}"
+    yield f"{title}, {pipeline}" if pipeline else title
+    yield f"{seconds_text(simulated.step_seconds)} a step; {overall(plan)}"
+    yield (
+        "Other placements are simulated one operator at a time, all other operators staying where"
+        " they are."
+    )
 
 
-def _counted(steps: int) -> str:
-    return f"{steps} step" if steps == 1 else f"{steps} steps"
+def lines(one: Explanation, step: float) -> Iterator[str]:
+    """What is said of operators that are alike. ``step``: seconds of the plan's step."""
+    like = len(one.alike) - 1
+    names = ", ".join(one.alike[1 : SHOWN_NAMES + 1]) + (", ..." if like > SHOWN_NAMES else "")
+    yield f"{one.row.name} = {one.row.call}" + (f"  and {like} like it: {names}" if like else "")
+    if one.parameters:
+        yield f"  reads {', '.join(one.parameters)}"
+    yield f"  placement: {one.row.cut}, {on_devices(one.row.devices)}"
+    for name, placed in one.operands:
+        yield f"    {name}: {placed}"
+    for name, placed in one.results:
+        yield f"    {name}, its result: {placed}"
+    yield f"  cost on device {one.device}: {_cost(one)}"
+    yield from _alternatives(one, step)
+    for index in one.indices:
+        if index.refused is not None:
+            kind = f"{index.kind}, " if index.kind else ""
+            what = "not cut" if index.degree == 1 else f"cut in {index.degree}"
+            yield f"  index {index.name} ({kind}{index.length} long, {what}): {index.refused}"
 
 
-def _heading(explanation: Explanation) -> str:
-    if explanation.verdict is not Verdict.PROVED:
-        return f"{explanation.name}: {explanation.verdict}, so there is nothing to explain"
-    if explanation.steps is None:
-        return f"{explanation.name}: proved, but not explained"
-    if explanation.steps == 0:
-        return f"{explanation.name}: both sides are the same graph"
-    return f"{explanation.name}: {_counted(explanation.steps)}"
+def _cost(one: Explanation) -> str:
+    cost = one.spent
+    words = [f"{seconds_text(cost.forward)} forward, {seconds_text(cost.backward)} backward"]
+    if cost.recomputation:
+        words.append(f"{seconds_text(cost.recomputation)} recomputation")
+    for seconds, exposed, what in (
+        (cost.resharding, cost.resharding_exposed, "resharding"),
+        (cost.exchange, cost.exchange_exposed, "exchange of gradients"),
+    ):
+        if seconds:
+            words.append(f"{seconds_text(seconds)} {what} ({seconds_text(exposed)} exposed)")
+    if cost.update:
+        words.append(f"{seconds_text(cost.update)} update")
+    return ", ".join(words)
 
 
-def _record(file: str, explanation: Explanation) -> dict[str, object]:
+def _alternatives(one: Explanation, step: float) -> Iterator[str]:
+    ranked = one.ranked
+    if ranked.placements is None:
+        return
+    if not ranked.placements:
+        yield "  no other placement is possible"
+        return
+    tried = len(ranked.simulated)
+    yield f"  next best of {ranked.placements} other placements, {tried} of which were simulated:"
+    for other in ranked.simulated[:SHOWN]:
+        yield f"    {other.cut}, {on_devices(other.devices)}: {_worth(other, step)}"
+    full = [other for other in ranked.simulated[SHOWN:] if other.over]
+    if full:
+        least = min(other.over for other in full)
+        yield f"    {len(full)} more do not fit, the least of them by {bytes_text(least)} a device"
+
+
+def _worth(other: Alternative, step: float) -> str:
+    more = other.step_seconds - step
+    part = f"{more / step:+.2%}" if step else "+0%"
+    sign = "-" if more < 0 else "+"
+    text = f"{sign}{seconds_text(abs(more))} a step ({part})"
+    if other.over:
+        return f"{text}, but does not fit: {bytes_text(other.over)} too many on a device"
+    return text
+
+
+def _record(simulated: SimulatedPlan, told: list[Explanation]) -> dict[str, object]:
+    plan = simulated.plan
     return {
-        "file": file,
-        "rule": explanation.name,
-        "verdict": str(explanation.verdict),
-        "steps": explanation.steps,
-        "derivation": list(explanation.lines),
-        "seconds": round(explanation.seconds, 6),
+        "model": plan.model_name,
+        "machine": plan.machine.name,
+        "devices": plan.machine.devices,
+        "step_seconds": simulated.step_seconds,
+        "alternatives_are_priced": "one operator at a time, all others as they are",
+        "operators": [_explained(one, simulated.step_seconds) for one in told],
+    }
+
+
+def _explained(one: Explanation, step: float) -> dict[str, object]:
+    return {
+        "operator": one.row.name,
+        "call": one.row.call,
+        "cut": one.row.cut,
+        "devices": one.row.devices,
+        "parameters": list(one.parameters),
+        "alike": list(one.alike),
+        "operands": [{"operand": name, "placement": placed} for name, placed in one.operands],
+        "results": [{"tensor": name, "placement": placed} for name, placed in one.results],
+        "seconds": {"device": one.device} | one.spent.record(),
+        "placements": one.ranked.placements,
+        "alternatives": [
+            asdict(other) | {"more_seconds": other.step_seconds - step}
+            for other in one.ranked.simulated
+        ],
+        "indices": [asdict(index) for index in one.indices],
     }

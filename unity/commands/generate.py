@@ -21,7 +21,7 @@ from substitutions.generate.library import Generated, generate
 from substitutions.generate.limits import MAX_OPS
 from substitutions.rules.certificates import write_certificates
 from substitutions.rules.store import CERTIFICATES, RULES, default_path, load_library, save_library
-from unity.commands.explain import explain_file
+from unity.commands.rule_derivations import explain_file
 from unity.generate import Options
 from unity.support.cli import say_json
 from unity.support.console import PlainConsole

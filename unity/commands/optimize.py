@@ -13,7 +13,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from pcg.errors import InputError
-from pcg.files import check_writable
+from pcg.files import check_writable, write_text_atomic
 from pcg.graph.graph import Graph
 from pcg.graph.opaque import opaque_nodes
 from pcg.machine import Machine, load_machine
@@ -94,12 +94,24 @@ def run(options: Options) -> None:
     if options.trace is not None:
         simulated = simulate_plan(planned.plan, question.machine, question.speed)
         write_trace(simulated, options.trace, representatives(simulated))
+    if options.report is not None:
+        _write_page(planned, question, options)
     if options.as_json:
         say_json(_record(planned, agreement, whole))
         return
     _print_report(planned, options.out, whole)
     if agreement is not None:
         say(str(agreement))
+
+
+def _write_page(planned: Planned, question: Question, options: Options) -> None:
+    """Write the page about a plan, whole or not at all."""
+    # Here because most searches are asked for none.
+    from search.report.page.page import page
+
+    assert options.report is not None
+    text = page(planned.plan, question.machine, question.speed, rules=options.rules)
+    write_text_atomic(options.report, text)
 
 
 def _check(options: Options) -> None:
@@ -136,7 +148,7 @@ def _load(options: Options) -> None:
     load_user_operators(options.operators)
     if options.views is not None:
         load_views(options.views)
-    for path in (options.out, options.trace):
+    for path in (options.out, options.trace, options.report):
         if path is not None:
             check_writable(path)
 

@@ -9,9 +9,7 @@ from rich.table import Table
 
 from pcg.errors import InputError
 from pcg.files import check_writable
-from pcg.machine import Machine, load_machine
-from pcg.plan.plan import Plan, load_plan
-from search.cost.efficiency import Speed
+from pcg.plan.plan import load_plan
 from search.pipeline.stage_timeline import PipelineRun
 from search.report.describe import pipeline_text
 from search.report.trace import (
@@ -25,15 +23,15 @@ from unity.simulate import Options
 from unity.support.cli import say_json
 from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
-from unity.support.origin import machine_of
-from unity.support.speed import measured
+from unity.support.origin import machine_and_speed
 
 
 def run(options: Options) -> None:
     """Simulate a step. Raises InputError for a plan of another machine."""
     load_user_operators(options.operators)
     plan = load_plan(options.plan)
-    machine, speed = _machine(options, plan)
+    where = str(options.plan)
+    machine, speed = machine_and_speed(plan, where, options.machine, options.nodes, options.profile)
     devices = None if options.devices is None else device_list(options.devices, machine.devices)
     simulated = simulate_plan(plan, machine, speed)
     if options.trace is not None:
@@ -43,14 +41,6 @@ def run(options: Options) -> None:
         say_json(report(simulated))
     else:
         _print(simulated, options.trace)
-
-
-def _machine(options: Options, plan: Plan) -> tuple[Machine, Speed | None]:
-    """The machine of a plan, and how fast its devices are; InputError where it is another than the
-    plan was made for."""
-    name = plan.machine.name if options.machine is None else options.machine
-    machine = machine_of(plan.machine, str(options.plan), load_machine(name), options.nodes)
-    return measured(machine, options.profile)
 
 
 def device_list(text: str, devices: int) -> tuple[int, ...]:

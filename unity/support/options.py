@@ -12,6 +12,16 @@ Operators = Annotated[
 ]
 Rules = Annotated[Path | None, typer.Option(help="Rule library; by default the generated one.")]
 Machine = Annotated[str, typer.Option(help="A preset, or a machine file.")]
+PlanMachine = Annotated[
+    str | None,
+    typer.Option(
+        help="Machine of the plan, a preset or a file; by default the preset that it names."
+    ),
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(help="Number of nodes; by default as many as the plan's devices take."),
+]
 Profile = Annotated[
     Path | None,
     typer.Option(help="Measurements by unity profile; they replace the efficiency curves."),

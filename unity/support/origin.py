@@ -9,9 +9,11 @@ from pcg.machine import Machine, load_machine, preset_names
 from pcg.plan.naming import batch_of
 from pcg.plan.plan import Plan
 from pcg.plan.schema import MachineFile
+from search.cost.efficiency import Speed
 from substitutions.audit.captured import captured
 from substitutions.audit.sources import check_model
 from substitutions.rules.store import is_library
+from unity.support.speed import measured
 
 
 def check_origin(
@@ -57,3 +59,17 @@ def machine_of(
         problem = f"was made for {wanted.devices} devices of {wanted.name}, not for {here}"
         raise InputError(where, problem)
     return machine
+
+
+def machine_and_speed(
+    plan: Plan,
+    where: str,
+    machine: str | None = None,
+    nodes: int | None = None,
+    profile: Path | None = None,
+) -> tuple[Machine, Speed | None]:
+    """The machine of a plan, and how fast its devices are by a profile, if there is one.
+    ``machine``: a preset or file, by default the preset that the plan names. Raises InputError
+    where it is another than the plan was made for."""
+    name = plan.machine.name if machine is None else machine
+    return measured(machine_of(plan.machine, where, load_machine(name), nodes), profile)

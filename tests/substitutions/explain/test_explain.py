@@ -22,7 +22,7 @@ from substitutions.importers.schema import read_foreign
 from substitutions.importers.verdict import decide_foreign
 from substitutions.rules import match
 from substitutions.rules.rule import Rule, parse_rule, side_text
-from unity.commands.explain import explain_file
+from unity.commands.rule_derivations import explain_file
 from verifier.decide import Verdict, decide
 from verifier.trusted.sizes.sizes import SizeEquation
 

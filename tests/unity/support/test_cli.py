@@ -134,7 +134,7 @@ def test_console_unknown_command(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().err == (
         "unity: error: optimise: no such command "
         "(expected one of optimize, compare, generate, verify, recheck, audit, simulate, "
-        "profile, run, export)\n"
+        "explain, diff, report, profile, run, export)\n"
     )
 
 

@@ -1,0 +1,312 @@
+"""What else an operator of a plan could do: other placements, and the step with each.
+
+Problem: of all placements of one operator, find those with which the step is fastest, all other
+operators staying as they are. Method: the strategies of the operator by its equation, at most two
+of its indices cut at a time, on the devices of its stage. Each is priced by itself: its own tasks,
+what is resharded to and from its neighbours, the exchange and update of its weights; where its
+computation alone takes longer than that of others, the rest is left out. The cheapest are put into
+the plan and simulated, with memory. Complexity: strategies times neighbours, and a simulation for
+each that is looked at. Exact are the steps of those that are simulated; that no other is faster is
+exact only where all are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf, prod
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Leaf, Node, Value
+from pcg.language.poly import Poly
+from pcg.machine import Machine
+from pcg.placement.backward import gradients
+from pcg.placement.layout import operand_layout, output_layout
+from pcg.placement.schedule import Compute, Slot, trace
+from pcg.placement.transfer import transfer
+from pcg.plan.plan import Plan
+from pcg.types.halo import least_halo, typing_of
+from pcg.types.infer import bind_sizes
+from pcg.types.local import Axis
+from pcg.types.parallel_operators import PLACING
+from pcg.types.tensor import Degrees, Halo, ParallelTensor
+from search.cost.cost import CostModel
+from search.cost.efficiency import Speed
+from search.mesh.plan.finish import memory_limit
+from search.mesh.space.allow import batch_axes
+from search.mesh.space.axes import Mesh, Strategy
+from search.mesh.space.strategies import IDLE, REPLICATE, space, starts, view
+from search.report.describe import cut_text, span
+from search.report.replaced import Placed, replaced
+from search.report.trace import SimulatedPlan, price_plan
+
+MOST_CUT = 2
+"""Indices of an operator that are cut at once, as in the search."""
+LOOKED_AT = 8
+"""So many placements of an operator are simulated."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another placement of an operator, and the step with it, in seconds; ``over``: bytes that the
+    fullest device has too many for its memory, else 0."""
+
+    cut: str
+    devices: str
+    step_seconds: float
+    memory: int
+    over: int
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The placements of an operator that were simulated, the fastest that fit first, and how many
+    there are; None where nobody has looked."""
+
+    simulated: tuple[Alternative, ...]
+    placements: int | None
+
+
+class Alternatives:
+    """Prices other placements of the operators of one plan."""
+
+    def __init__(self, base: SimulatedPlan, speed: Speed | None = None) -> None:
+        self._base = base
+        self._plan, self._machine = base.plan, base.machine
+        self._cost = CostModel(base.machine, optimizer=base.plan.optimizer, speed=speed)
+        self._batch = batch_axes(base.plan.graph)
+
+    def of(self, node: Node, most: int = LOOKED_AT) -> Ranked:
+        """The placements of an operator, of which the ``most`` promising ones are simulated."""
+        if node.is_join or not most:
+            return Ranked((), 0 if node.is_join else None)
+        found = self.placements(node)
+        promising = self._promising(node, found, most)
+        simulated = [made for p in promising if (made := self._simulated(node, p)) is not None]
+        simulated.sort(key=lambda one: (one.over > 0, one.step_seconds))
+        return Ranked(tuple(simulated), len(found))
+
+    def placements(self, node: Node) -> list[Placed]:
+        """All placements but the plan's own, each once."""
+        now = Placed(tuple(value.type for value in node.inputs), self._plan.views[node])
+        found = {_where(placed): placed for placed in self._strategies(node)}
+        found.pop(_where(now), None)
+        return list(found.values())
+
+    def _promising(self, node: Node, found: Sequence[Placed], most: int) -> list[Placed]:
+        """The placements that by themselves take least, in order. What does not even compute as
+        fast as ``most`` others take in all is not priced further."""
+        pairs = ((self._computing(node, placed), placed) for placed in found)
+        best: list[tuple[float, Placed]] = []
+        for computing, placed in sorted(pairs, key=lambda pair: pair[0]):
+            bound = best[-1][0] if len(best) == most else inf
+            if computing >= bound:
+                break
+            total = computing + self._around(node, placed, bound - computing)
+            best = sorted([*best, (total, placed)], key=lambda pair: pair[0])[:most]
+        return [placed for _, placed in best]
+
+    def _strategies(self, node: Node) -> Iterator[Placed]:
+        """The placements that the equation of an operator allows on the devices of its stage."""
+        now, mesh = self._plan.views[node], self.mesh
+        first = min(now.devices) // mesh.machine.devices * mesh.machine.devices
+        whole = uncut(node)
+        own = space(whole, lengths(node), mesh, MOST_CUT)
+        for strategy in map(own.strategy, range(len(own))):
+            places = starts(strategy, mesh)
+            begin = now.start - first if now.start - first in places else 0
+            try:
+                placed = _placed(node, own.axes, strategy, mesh, begin)
+                placed = replace(placed, view=replace(placed.view, start=first + begin))
+                _ = _alone(node, placed).types
+            except OperatorError:
+                continue  # windows that do not fit their blocks
+            yield placed
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The mesh of the devices of a stage."""
+        return stage_mesh(self._plan, self._machine)
+
+    def _simulated(self, node: Node, placed: Placed) -> Alternative | None:
+        plan = replaced(self._plan, {node: placed})
+        if plan is None:
+            return None
+        price = price_plan(plan, self._cost)
+        made, batch = _alone(node, placed), self._batch.get(node)
+        cut = cut_text(made, placed.view, batch, outermost_first=True)
+        over = max(price.memory - memory_limit(self._machine, plan.views), 0)
+        return Alternative(cut, span(placed.view), price.seconds, price.memory, over)
+
+    def _computing(self, node: Node, placed: Placed) -> float:
+        """Seconds in which an operator computes, forward and backward."""
+        needs = self._needs.get(node)
+        each = self._cost.computation(_alone(node, placed), needs or frozenset(), placed.view)
+        return sum(duration.longest for duration in (each if needs is not None else each[:1]))
+
+    def _around(self, node: Node, placed: Placed, bound: float) -> float:
+        """Seconds of what goes to and from an operator, as if nothing were hidden; infinitely many
+        where they are more than the bound."""
+        total = 0.0
+        for seconds in self._moved(node, placed):
+            total += seconds
+            if total > bound:
+                return inf
+        return total
+
+    def _moved(self, node: Node, placed: Placed) -> Iterator[float]:
+        """Seconds of each thing that goes to and from an operator: gradients of its weights, what
+        it reads, what it makes."""
+        made, cost, back = _alone(node, placed), self._cost, self._needs.get(node)
+        moved: list[tuple[Value, int]] = []
+        for position, value in enumerate(node.inputs):
+            source, chain = trace(value)
+            if not source.node.is_leaf or any(op.name not in PLACING for op in chain):
+                moved.append((source, position))
+            elif source.node.is_weight and back is not None:
+                home = operand_layout(made, position, placed.view).without_halos
+                yield sum(duration.longest for duration in cost.weight(home))
+        for source, position in moved:
+            wanted = operand_layout(made, position, placed.view)
+            there = self._source(source)
+            if there is not None:
+                times = 2 if back is not None and position in back else 1
+                yield times * cost.movement(transfer(there.layout, wanted)).longest
+        for value in made.outputs:
+            layout = output_layout(made, value.port, placed.view)
+            for target in self._read.get(Value(node, value.port), ()):
+                if target.layout.type.degrees.partials not in (1, layout.type.degrees.partials):
+                    continue  # partial sums that it would no longer get: it does without them
+                seconds = cost.movement(transfer(layout, target.layout)).longest
+                yield (2 if back is not None else 1) * seconds
+
+    def _source(self, source: Value) -> Slot | None:
+        if source.node.is_leaf:
+            home = self._base.steps.homes.get(source.node)
+            return None if home is None else Slot(source, home)
+        views = self._plan.views
+        return Slot(source, output_layout(source.node, source.port, views[source.node]))
+
+    @cached_property
+    def _needs(self) -> Mapping[Node, frozenset[int]]:
+        """By operator through which gradients pass, its operands that need one."""
+        steps = self._base.steps
+        pairs = zip(steps.steps, gradients(steps).steps, strict=True)
+        return {s.node: n for s, n in pairs if isinstance(s, Compute) and n is not None}
+
+    @cached_property
+    def _read(self) -> Mapping[Value, Sequence[Slot]]:
+        """By what operators make, where each of its readers wants it."""
+        read: dict[Value, dict[Slot, None]] = {}
+        for step in self._base.steps.steps:
+            for slot in step.operands if isinstance(step, Compute) else ():
+                read.setdefault(slot.value, {})[slot] = None
+        for slot in self._base.steps.outputs:
+            read.setdefault(slot.value, {})[slot] = None
+        return {value: tuple(slots) for value, slots in read.items()}
+
+
+def stage_mesh(plan: Plan, machine: Machine) -> Mesh:
+    """The mesh of the devices of a stage, of all without a pipeline."""
+    stages = 1 if plan.pipeline is None else plan.pipeline.stages
+    return Mesh(machine.with_devices(machine.devices // stages))
+
+
+def _where(placed: Placed) -> object:
+    """Equal for placements that are the same."""
+    at = placed.view
+    steps = (stride if n > 1 else 0 for n, stride in zip(at.shape, at.strides, strict=True))
+    return placed.operands, at.start, at.shape, tuple(steps)
+
+
+def uncut(node: Node) -> Node:
+    """An operator of a plan on whole operands."""
+    return _on(node, tuple(ParallelTensor.whole(value.type.shape) for value in node.inputs))
+
+
+def _alone(node: Node, placed: Placed) -> Node:
+    return _on(node, placed.operands)
+
+
+def _on(node: Node, types: Sequence[ParallelTensor]) -> Node:
+    """An operator on operands of some types, that nothing makes."""
+    kinds = (trace(value)[0].node.is_weight for value in node.inputs)
+    leaves = (
+        Leaf("weight" if is_weight else "input", f"x{i}", tensor.rank, tensor)
+        for i, (tensor, is_weight) in enumerate(zip(types, kinds, strict=True))
+    )
+    return Node(node.call, tuple(Node(leaf).value() for leaf in leaves))
+
+
+def all_axes(node: Node) -> tuple[Axis, ...]:
+    """The indices of an operator that may be cut, those of windows last."""
+    typing = node.operator_call.typing(tuple(value.rank for value in node.inputs))
+    return (*typing.axes, *(window.axis for window in typing.windows))
+
+
+def lengths(node: Node) -> Mapping[str, int]:
+    """The lengths of the indices of an operator that may be cut, on one slice of the batch."""
+    call, types = node.operator_call, [value.type for value in node.inputs]
+    ranks = tuple(tensor.rank for tensor in types)
+    sizes = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
+    found: dict[str, int] = {}
+    for axis in all_axes(node):
+        operand, dim = axis.first_place
+        found[axis.name] = sizes[f"|{axis.name}|"] // types[operand].degrees.slices[dim]
+    return found
+
+
+def _placed(node: Node, axes: Sequence[Axis], strategy: Strategy, mesh: Mesh, start: int) -> Placed:
+    """An operator by a strategy. Raises OperatorError where halos do not fit."""
+    entries = list(zip(mesh.primes, strategy, strict=True))
+    degrees = [prod(prime for prime, at in entries if at == place) for place in range(len(axes))]
+    cut = {axis.name: degree for axis, degree in zip(axes, degrees, strict=True) if degree > 1}
+    operands = tuple(_operand(node, i, axes, cut) for i in range(len(node.inputs)))
+    names = [axis.name for axis in axes]
+    typing = typing_of(node.operator_call, operands)
+    places = [names.index(a.name) if a.name in names else IDLE for a in typing.axes]
+    return Placed(operands, view(strategy, [*places, IDLE, REPLICATE], mesh, start))
+
+
+def _operand(
+    node: Node, position: int, axes: Sequence[Axis], cut: Mapping[str, int]
+) -> ParallelTensor:
+    """The type of an operand where indices are cut in so many blocks."""
+    tensor = node.inputs[position].type
+    dims, copies, halos = [1] * tensor.rank, 1, list[Halo]()
+    for axis in axes:
+        degree, dim = cut.get(axis.name, 1), axis.operands[position]
+        if dim is None:
+            copies *= degree
+            continue
+        dims[dim] *= degree
+        if degree > 1 and (halo := _halo(node, axis, position, dim)) is not None:
+            halos.append(halo)
+    ordered = tuple(sorted(halos, key=lambda halo: halo.dim))
+    degrees = Degrees(tuple(dims), tensor.degrees.slices, copies, 1, ordered)
+    return ParallelTensor(tensor.shape, degrees)
+
+
+def _halo(node: Node, axis: Axis, operand: int, dim: int) -> Halo | None:
+    """What blocks of an operand hold of their neighbours, where an index slides windows there."""
+    call, types = node.operator_call, [value.type for value in node.inputs]
+    ranks = tuple(tensor.rank for tensor in types)
+    windows = (w for w in call.typing(ranks).windows if w.axis == axis)
+    if not any((operand, dim) in window.places for window in windows):
+        return None
+    sizes = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
+    before, after = least_halo(call, ranks, sizes, operand, dim)
+    return Halo(dim, Poly.of(before), Poly.of(after))
+
+
+__all__ = [
+    "LOOKED_AT",
+    "Alternative",
+    "Alternatives",
+    "Ranked",
+    "all_axes",
+    "lengths",
+    "stage_mesh",
+    "uncut",
+]

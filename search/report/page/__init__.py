@@ -1,0 +1,1 @@
+"""A page about a plan for a browser: one file that needs nothing else."""

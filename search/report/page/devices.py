@@ -1,0 +1,102 @@
+"""The devices of a plan by what they do: those that do the same are one class.
+
+Devices are of one class that take part in the same operators, and hold as much. How they spend the
+step is that of the first of a class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pcg.graph.graph import Node
+from search.cost.cost import CostModel
+from search.cost.events import Usage
+from search.cost.memory import Memory, memory_by_device
+from search.cost.tasks import COMPUTE
+from search.pipeline.price import held_by_device
+from search.report.spending import timed
+from search.report.trace import SimulatedPlan
+
+
+@dataclass(frozen=True)
+class DeviceClass:
+    """Devices that do the same: how the first spends the step, and what it holds."""
+
+    devices: tuple[int, ...]
+    usage: Usage
+    memory: Memory
+    stage: int | None
+
+    @property
+    def first(self) -> int:
+        return self.devices[0]
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The classes of all devices, in the order of their first, and which one each device is in;
+    ``of``: the classes that operators run on."""
+
+    classes: tuple[DeviceClass, ...]
+    numbers: tuple[int, ...]
+    of: Mapping[Node, tuple[int, ...]]
+
+
+def devices_of(simulated: SimulatedPlan, cost: CostModel) -> Devices:
+    """The devices of a simulated plan. ``cost``: of the whole machine."""
+    plan, count = simulated.plan, simulated.machine.devices
+    operators = [node for node in plan.graph.nodes if node in plan.views]
+    parts = np.zeros((count, len(operators)), bool)
+    for number, node in enumerate(operators):
+        parts[list(plan.views[node].devices), number] = True
+    held = _held(simulated, cost)
+    found: dict[tuple[bytes, bytes], list[int]] = {}
+    for device in range(count):
+        key = np.packbits(parts[device]).tobytes(), held[:, device].tobytes()
+        found.setdefault(key, []).append(device)
+    classes = tuple(_class(simulated, members, held) for members in found.values())
+    number = {device: i for i, own in enumerate(classes) for device in own.devices}
+    firsts = [own.first for own in classes]
+    of = {
+        node: tuple(np.flatnonzero(parts[firsts, at]).tolist()) for at, node in enumerate(operators)
+    }
+    return Devices(classes, tuple(number[device] for device in range(count)), of)
+
+
+def _class(simulated: SimulatedPlan, members: Sequence[int], held: np.ndarray) -> DeviceClass:
+    first = members[0]
+    size = None if simulated.pipeline is None else simulated.pipeline.groups.size
+    kinds = (int(number) for number in held[:, first])
+    return DeviceClass(
+        tuple(members),
+        usage_of(simulated, first),
+        Memory(first, *kinds),
+        None if size is None else first // size,
+    )
+
+
+def usage_of(simulated: SimulatedPlan, device: int) -> Usage:
+    """How a device spends the step."""
+    computing = communicating = exposed = 0.0
+    for event, open_seconds in timed(simulated.events(device)):
+        if event.task.stream == COMPUTE:
+            computing += event.seconds
+        else:
+            communicating += event.seconds
+            exposed += open_seconds
+    return Usage(device, computing, communicating, communicating - exposed)
+
+
+def _held(simulated: SimulatedPlan, cost: CostModel) -> np.ndarray:
+    """[kinds of memory, devices]: bytes; devices that hold nothing have none."""
+    plan, steps, run = simulated.plan, simulated.steps, simulated.pipeline
+    if run is not None:
+        kinds = held_by_device(steps, cost, run.groups, run.pipeline.schedule)
+    else:
+        kinds = memory_by_device(steps, cost.itemsize, plan.optimizer, plan.recompute)
+    held = np.zeros((len(kinds), simulated.machine.devices), np.int64)
+    held[:, : len(kinds[0])] = np.stack(kinds)
+    return held

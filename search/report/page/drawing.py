@@ -1,0 +1,109 @@
+"""Pictures of the graph of a model and of its plan, with repeated blocks folded.
+
+Operators are drawn, and the inputs that they read; parallel operators are what a placement says,
+and weights are told with the operators that read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pcg.graph.graph import Graph, Node, Value
+from pcg.placement.schedule import trace
+from pcg.placement.view import MachineView
+from pcg.plan.text import node_names
+from search.report.page.folding import shown_for
+from substitutions.browse.layout import Wire, layout
+from substitutions.browse.picture import COMPUTES, FIRST_INPUT, STANDS_IN, Picture, PictureBox
+
+LONGEST = 26
+"""Letters of a line of a box; longer ones are cut."""
+MOST_WIRES = 3000
+"""A graph with more is drawn as a list: to place its boxes would take too long."""
+
+
+@dataclass(frozen=True)
+class DrawnGraph:
+    """A picture, and for each of its boxes the operators that it stands for, none for inputs."""
+
+    picture: Picture
+    members: tuple[tuple[Node, ...], ...]
+
+
+def drawn(
+    graph: Graph, cuts: Mapping[Node, str], views: Mapping[Node, MachineView] | None = None
+) -> DrawnGraph:
+    """A graph. ``cuts``: how operators are cut, in words; ``views``: operators on other devices are
+    other operators. Without views all that is no parallel operator is drawn."""
+    nodes = [node for node in graph.operators if not node.is_parallel]
+    names = node_names(graph)
+    keys = [(_key(node), cuts.get(node), views and views[node]) for node in nodes]
+    numbers = {node: place for (place, _), node in zip(shown_for(keys), nodes, strict=True)}
+    members: dict[int, list[Node]] = {}
+    for node in nodes:
+        members.setdefault(numbers[node], []).append(node)
+    inputs = _inputs(nodes, numbers)
+    order = [*inputs, *members]
+    box: dict[object, int] = {shown: i for i, shown in enumerate(order)}
+    boxes = [_input_box(leaf) for leaf in inputs]
+    boxes += [_box(own, names, cuts) for own in members.values()]
+    ends = dict.fromkeys(_ends(nodes, numbers, box))
+    wires = [Wire(source, target) for source, target in ends if source < target]
+    if len(wires) > MOST_WIRES:
+        wires = [Wire(a, b) for a, b in pairwise(range(len(boxes)))]
+    placed = layout([one.width for one in boxes], wires, ())
+    stands = (*(() for _ in inputs), *(tuple(own) for own in members.values()))
+    return DrawnGraph(Picture(tuple(boxes), tuple(wires), placed), stands)
+
+
+def _key(node: Node) -> object:
+    """Equal for operators that do the same to tensors of the same sizes."""
+    return node.operator_call.identity, tuple(value.type for value in node.inputs)
+
+
+def _inputs(nodes: Sequence[Node], numbers: Mapping[Node, int]) -> list[Node]:
+    """The inputs of the model that operators read which are shown, in order."""
+    shown = {numbers[node]: node for node in reversed(nodes)}
+    read = (trace(value)[0].node for node in shown.values() for value in node.inputs)
+    wanted = {leaf for leaf in read if leaf.is_leaf and not leaf.is_weight}
+    every = (trace(value)[0].node for node in nodes for value in node.inputs)
+    return [leaf for leaf in dict.fromkeys(every) if leaf in wanted]
+
+
+def _ends(
+    nodes: Sequence[Node], numbers: Mapping[Node, int], box: Mapping[object, int]
+) -> list[tuple[int, int]]:
+    """From which boxes to which tensors go."""
+    pairs: list[tuple[int, int]] = []
+    for node in nodes:
+        for value in node.inputs:
+            source = trace(value)[0].node
+            place = numbers.get(source, source)
+            if place in box:
+                pairs.append((box[place], box[numbers[node]]))
+    return pairs
+
+
+def _input_box(leaf: Node) -> PictureBox:
+    return PictureBox(FIRST_INPUT, (_short(leaf.leaf.name), _short(_sizes(leaf.value()))))
+
+
+def _box(
+    members: Sequence[Node], names: Mapping[Node, tuple[str, ...]], cuts: Mapping[Node, str]
+) -> PictureBox:
+    node = members[0]
+    times = f" \u00d7{len(members)}" if len(members) > 1 else ""
+    title = _short(node.name, LONGEST - len(times)) + times
+    cut = (_short(cuts[node]),) if node in cuts else ()
+    kind = COMPUTES if len(members) == 1 else STANDS_IN
+    return PictureBox(kind, (title, _short(f"{names[node][0]} {_sizes(node.value())}"), *cut))
+
+
+def _sizes(value: Value) -> str:
+    return "[" + ", ".join(map(str, value.type.shape)) + "]"
+
+
+def _short(text: str, most: int = LONGEST) -> str:
+    return text if len(text) <= most else text[: most - 1] + "\u2026"

@@ -1,0 +1,86 @@
+"""Repeated blocks of a sequence, such as the layers of a transformer.
+
+Problem: find where a sequence repeats a block several times in a row, so that one can be shown for
+all. Method: for each length of a block, the longest run of places that equal the place so far
+ahead; the repetition that leaves most out is taken, and what is before and after it is looked at in
+the same way. Complexity: quadratic in the length, in numpy. Greedy: other choices may leave out
+more in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_SAVED = 4
+"""A repetition that leaves out fewer is none that a reader would fold."""
+MOST = 6000
+"""Longer sequences are not folded: that would take too long."""
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """From ``start`` on, a block of ``length`` stands ``times`` times in a row."""
+
+    start: int
+    length: int
+    times: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.length * self.times
+
+    @property
+    def saved(self) -> int:
+        """How many places need not be shown."""
+        return self.length * (self.times - 1)
+
+
+def repetitions(keys: Sequence[Hashable]) -> list[Repetition]:
+    """The blocks of a sequence that are repeated, in order, none of which overlap."""
+    numbers: dict[Hashable, int] = {}
+    sequence = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    found: list[Repetition] = []
+    pending = [(0, len(sequence))] if len(sequence) <= MOST else []
+    while pending:
+        first, last = pending.pop()
+        best = _best(sequence[first:last])
+        if best is None:
+            continue
+        one = Repetition(first + best.start, best.length, best.times)
+        found.append(one)
+        pending += [(first, one.start), (one.stop, last)]
+    return sorted(found, key=lambda one: one.start)
+
+
+def _best(sequence: NDArray[np.int64]) -> Repetition | None:
+    best: Repetition | None = None
+    for length in range(1, len(sequence) // 2 + 1):
+        start, run = _longest_run(sequence[:-length] == sequence[length:])
+        one = Repetition(start, length, run // length + 1)
+        if one.saved >= LEAST_SAVED and (best is None or one.saved > best.saved):
+            best = one
+    return best
+
+
+def _longest_run(equal: NDArray[np.bool_]) -> tuple[int, int]:
+    """Where the longest run of True begins, and how long it is."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], equal.view(np.int8), [0]])))
+    if not len(edges):
+        return 0, 0
+    starts, lengths = edges[::2], edges[1::2] - edges[::2]
+    at = int(lengths.argmax())
+    return int(starts[at]), int(lengths[at])
+
+
+def shown_for(keys: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """For each place of a sequence, the place that is shown in its stead, itself or one of the
+    first block, and how many that one stands for."""
+    places = [(place, 1) for place in range(len(keys))]
+    for one in repetitions(keys):
+        for place in range(one.start, one.stop):
+            places[place] = one.start + (place - one.start) % one.length, one.times
+    return places

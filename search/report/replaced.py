@@ -1,0 +1,167 @@
+"""A plan in which some operators are placed otherwise, and all others stay where they are.
+
+Problem: the same computation, with other types of the operands of some operators and other devices,
+such that a schedule of it says what it costs. Method: the plan's graph is made anew, operands
+first. What an operator reads is brought to the type that it wants by combining and reducing what
+is there, and then cutting and copying it; how parallel operators are chained does not count, for a
+schedule sees its two ends only (``pcg.placement.schedule``). Where partial sums no longer reach an
+operator that passed them on, it computes the same without. Complexity: the number of operators.
+
+The graph means the same, for parallel operators never change what a tensor means; but no rules of
+a library have led to it, so it is there to be priced, not to be run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pcg.errors import OperatorError
+from pcg.graph.graph import Graph, Node, Value
+from pcg.ops.parallel import batch, combine, partition, pipeline, reduce, replicate
+from pcg.placement.schedule import trace
+from pcg.placement.view import MachineView
+from pcg.plan.plan import Plan
+from pcg.types.infer import carriers_of
+from pcg.types.operator import Attribute, Operator
+from pcg.types.parallel_operators import PLACING
+from pcg.types.tensor import ParallelTensor
+
+
+@dataclass(frozen=True)
+class Placed:
+    """How an operator may run: the types of its operands, and its tasks' devices."""
+
+    operands: tuple[ParallelTensor, ...]
+    view: MachineView
+
+
+def replaced(plan: Plan, changes: Mapping[Node, Placed]) -> Plan | None:
+    """The plan with operators of its graph placed otherwise; its estimates and derivation are those
+    of the plan that is given. None where tensors cannot be brought there."""
+    try:
+        return _Rebuilt(plan, changes).plan()
+    except (_NoWay, OperatorError):
+        return None
+
+
+class _NoWay(Exception):
+    """A tensor cannot be brought to a type."""
+
+
+class _Rebuilt:
+    """The graph of a plan as it is made anew."""
+
+    def __init__(self, plan: Plan, changes: Mapping[Node, Placed]) -> None:
+        self._plan, self._changes = plan, changes
+        self._image: dict[Node, Node] = {}
+        self._views: dict[Node, MachineView] = {}
+
+    def plan(self) -> Plan:
+        graph = self._plan.graph
+        for node in graph.operators:
+            if not node.is_parallel:
+                self._place(node)
+        made = Graph(tuple(self._fed(value, value.type) for value in graph.outputs))
+        made.check()
+        again = frozenset(self._image[node] for node in self._plan.recompute)
+        kept = set(made.nodes)
+        views = {node: view for node, view in self._views.items() if node in kept}
+        return replace(self._plan, graph=made, views=views, recompute=again)
+
+    def _place(self, node: Node) -> None:
+        view = self._plan.views[node]
+        wanted = Placed(tuple(value.type for value in node.inputs), view)
+        change = self._changes.get(node)
+        try:
+            made = self._made(node, change or wanted)
+        except _NoWay:
+            if change is not None:
+                raise
+            wanted = without_partials(node, view)
+            made = self._made(node, wanted)
+        self._image[node] = made
+        self._views[made] = (change or wanted).view
+
+    def _made(self, node: Node, placed: Placed) -> Node:
+        pairs = zip(node.inputs, placed.operands, strict=True)
+        inputs = tuple(self._fed(value, wanted) for value, wanted in pairs)
+        same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        return node if same else Node(node.call, inputs)
+
+    def _fed(self, value: Value, wanted: ParallelTensor) -> Value:
+        """What is read in the place of a value of the plan, with another type."""
+        source, chain = trace(value)
+        now = source
+        if not source.node.is_leaf and (image := self._image[source.node]) is not source.node:
+            now = Value(image, source.port)
+        if now is source and wanted == value.type:
+            return value
+        if now.type == source.type and wanted == value.type:
+            return _chained(now, chain)
+        if source.node.is_leaf:
+            stored = next((i for i, node in enumerate(chain) if node.name not in PLACING), None)
+            # A leaf that is moved in every step stays stored as it is; another is stored anew.
+            now = source if stored is None else _chained(source, chain[:stored])
+        return converted(now, wanted)
+
+
+def _chained(value: Value, chain: tuple[Node, ...]) -> Value:
+    for node in chain:
+        value = Node(node.call, (value,)).value()
+    return value
+
+
+def without_partials(node: Node, view: MachineView) -> Placed:
+    """How an operator of a plan runs where nothing that it reads is in partial sums any more: the
+    devices that had one each compute the same, if the view has room for copies."""
+    types = [value.type for value in node.inputs]
+    carriers = carriers_of([tensor.degrees for tensor in types])
+    passing, copies = view.shape[-2:]
+    operands = tuple(
+        replace(t, degrees=replace(t.degrees, partials=1))
+        if i in carriers
+        else replace(t, degrees=replace(t.degrees, copies=t.degrees.copies // passing))
+        for i, t in enumerate(types)
+    )
+    shape, strides = (*view.shape[:-2], 1, copies), (*view.strides[:-2], 0, view.strides[-1])
+    if copies == 1:
+        shape = (*view.shape[:-2], 1, passing)
+        strides = (*view.strides[:-2], 0, view.strides[-2])
+    return Placed(operands, MachineView(view.start, shape, strides))
+
+
+def converted(value: Value, wanted: ParallelTensor) -> Value:
+    """A tensor brought to another type of the same shape by parallel operators. Raises _NoWay."""
+    has, wants = value.type.degrees, wanted.degrees
+    if has.partials not in (1, wants.partials):
+        value = _applied(value, reduce, degree=has.partials)
+    for dim, (old, new) in enumerate(zip(has.dims, wants.dims, strict=True)):
+        if old > 1 and (old != new or has.halo(dim) != wants.halo(dim)):
+            value = _applied(value, combine, dim=dim, degree=old)
+    for dim, (old, new) in enumerate(zip(has.slices, wants.slices, strict=True)):
+        if old != new and old > 1:
+            value = _applied(value, batch, dim=dim, degree=old)
+        if old != new and new > 1:
+            value = _applied(value, pipeline, dim=dim, degree=new)
+    for dim, new in enumerate(wants.dims):
+        if new > 1 and value.type.degrees.dims[dim] != new:
+            value = _partitioned(value, wanted, dim)
+    times, rest = divmod(wants.copies, has.copies)
+    if times > 1 and not rest:
+        value = _applied(value, replicate, degree=times)
+    if value.type != wanted:
+        raise _NoWay
+    return value
+
+
+def _partitioned(value: Value, wanted: ParallelTensor, dim: int) -> Value:
+    degree, halo = wanted.degrees.dims[dim], wanted.degrees.halo(dim)
+    if halo is None:
+        return _applied(value, partition, dim=dim, degree=degree)
+    before, after = halo.widths
+    return _applied(value, partition, dim=dim, degree=degree, before=before, after=after)
+
+
+def _applied(value: Value, operator: Operator, **attributes: Attribute) -> Value:
+    return Node(operator(**attributes), (value,)).value()

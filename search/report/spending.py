@@ -1,0 +1,129 @@
+"""What each operator of a plan costs: on one of its devices, what it computes and communicates.
+
+A resharding is charged to the first operator that reads what it brings, the exchange and update of
+a weight to the first that reads the weight; what brings an output of the graph to its place, to the
+operator that makes it. So each task of a step is charged to one operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from pcg.graph.graph import Node
+from pcg.placement.backward import gradients
+from pcg.placement.schedule import Compute, Load, Reshard, Schedule, Slot
+from search.cost.events import Event, overlaps
+from search.cost.tasks import COMMUNICATE, COMPUTE, FORWARD, RECOMPUTE, SYNC, UPDATE
+from search.report.trace import SimulatedPlan
+
+ROUNDING = 1e-9
+"""Of an event; less of it is not exposed."""
+
+
+@dataclass
+class Spent:
+    """Seconds of a step that a device spends on an operator. Of communication, ``exposed`` is the
+    part in which the device computes nothing."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    recomputation: float = 0.0
+    resharding: float = 0.0
+    resharding_exposed: float = 0.0
+    exchange: float = 0.0
+    """Of the gradients of its weights."""
+    exchange_exposed: float = 0.0
+    update: float = 0.0
+
+    @property
+    def computing(self) -> float:
+        """All that its device computes for it."""
+        return self.forward + self.backward + self.recomputation + self.update
+
+    @property
+    def total(self) -> float:
+        """Seconds in which its device is busy with it, without what is hidden."""
+        return self.computing + self.resharding_exposed + self.exchange_exposed
+
+    def record(self) -> dict[str, float]:
+        """By name, in seconds."""
+        return {field.name: float(getattr(self, field.name)) for field in fields(self)}
+
+
+def representative(simulated: SimulatedPlan, node: Node) -> int:
+    """The device that stands for an operator: the busiest of all if it takes part, else the first
+    that does."""
+    devices = simulated.plan.views[node].devices
+    busiest = simulated.busiest.device
+    return busiest if busiest in devices else min(devices)
+
+
+def spent(simulated: SimulatedPlan) -> Mapping[Node, Spent]:
+    """What each operator of a plan costs, on the device that stands for it."""
+    plan = simulated.plan
+    costs = {node: Spent() for node in plan.graph.nodes if node in plan.views}
+    own: dict[int, list[Node]] = {}
+    for node in costs:
+        own.setdefault(representative(simulated, node), []).append(node)
+    steps, weights = charged(simulated.steps)
+    for device, nodes in own.items():
+        here = set(nodes)
+        for event, exposed in timed(simulated.events(device)):
+            of = weights if event.task.phase in (SYNC, UPDATE) else steps
+            node = of[event.task.what]
+            if node in here:
+                _charge(costs[node], event, exposed)
+    return costs
+
+
+def timed(events: Iterator[Event]) -> Iterator[tuple[Event, float]]:
+    """The events of a device, each with the seconds of it in which the device computes nothing."""
+    listed = sorted(events, key=lambda event: event.start)
+    computing = [event for event in listed if event.task.stream == COMPUTE]
+    sent = [event for event in listed if event.task.stream == COMMUNICATE]
+    yield from ((event, 0.0) for event in computing)
+    for event, hidden in zip(sent, overlaps(sent, computing), strict=True):
+        exposed = event.seconds - hidden
+        yield event, exposed if exposed > ROUNDING * event.seconds else 0.0
+
+
+def _charge(cost: Spent, event: Event, exposed: float) -> None:
+    task = event.task
+    if task.phase == SYNC:
+        cost.exchange += event.seconds
+        cost.exchange_exposed += exposed
+    elif task.phase == UPDATE:
+        cost.update += event.seconds
+    elif task.phase == RECOMPUTE:
+        cost.recomputation += event.seconds
+    elif task.stream == COMMUNICATE or task.passes:
+        cost.resharding += event.seconds
+        cost.resharding_exposed += exposed if task.stream == COMMUNICATE else event.seconds
+    elif task.phase == FORWARD:
+        cost.forward += event.seconds
+    else:
+        cost.backward += event.seconds
+
+
+def charged(steps: Schedule) -> tuple[Sequence[Node], Sequence[Node]]:
+    """The operators to which the steps of a schedule, loads left out, and the weights that it
+    trains are charged, by number."""
+    reader: dict[Slot, Node] = {}
+    weights: dict[Node, Node] = {}
+    for step in steps.steps:
+        if not isinstance(step, Compute):
+            continue
+        for slot in step.operands:
+            reader.setdefault(slot, step.node)
+            weights.setdefault(slot.value.node, step.node)
+    owners: list[Node] = []
+    for step in steps.steps:
+        match step:
+            case Load():
+                continue
+            case Compute():
+                owners.append(step.node)
+            case Reshard():
+                owners.append(reader.get(step.target) or step.target.value.node)
+    return owners, [weights[node] for node in gradients(steps).weights]

@@ -1,0 +1,97 @@
+"""Other placements of an operator cost what the search's own builder and simulation say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.plans.cut_by_hand import (
+    DATA,
+    LINEAR,
+    LINEAR_MODEL,
+    MODEL,
+    TENSOR,
+    machine,
+    plan_of,
+    simulated,
+)
+
+from pcg.placement.schedule import schedule
+from pcg.plan.text import parse_graph
+from search.cost.cost import CostModel
+from search.cost.simulate import simulate
+from search.mesh.choose.choosing import Chooser
+from search.mesh.plan.building import Builder
+from search.mesh.rules.cuts import Cuts
+from search.mesh.space.allow import data_parallel
+from search.report.alternatives import Alternatives
+from search.report.rivals import rivals
+from substitutions.rules.store import load_library
+
+
+@pytest.mark.parametrize("text", [DATA, TENSOR])
+def test_the_promising_ones_are_the_best(text):
+    """The next best of few that are simulated is that of all."""
+    plan = plan_of(text)
+    alternatives = Alternatives(simulated(plan))
+    for node in plan.views:
+        every, few = alternatives.of(node, 512), alternatives.of(node)
+        assert len(every.simulated) == every.placements == few.placements
+        assert len(few.simulated) == min(8, len(every.simulated))
+        assert few.simulated[0].step_seconds == every.simulated[0].step_seconds
+        seconds = [other.step_seconds for other in every.simulated]
+        assert seconds == sorted(seconds)
+
+
+def test_they_cost_what_the_search_says():
+    """Of a plan by data parallelism, with any one operator by any other strategy."""
+    graph, cost = parse_graph(MODEL), CostModel(machine())
+    chooser = Chooser.on(cost, Cuts(load_library().concrete(graph)))
+    # Alternatives do not let partial sums pass: the strategies are compared that do not either.
+    chooser = replace(
+        chooser,
+        pricing=replace(chooser.pricing, spaces=replace(chooser.spaces, partials_pass=False)),
+    )
+    builder, choice = Builder(chooser.spaces), chooser.choose(graph, 0.0, data_parallel(graph))
+    cut = builder.cut(choice)
+    plan = replace(plan_of(DATA), graph=cut.graph, views=cut.views)
+    (data, _) = rivals(plan, cost)
+    base = simulated(plan)
+    assert data.seconds == pytest.approx(base.step_seconds, rel=1e-12)
+    assert data.memory == base.memory.total
+    alternatives, compared = Alternatives(base), 0
+    nodes = [node for node in cut.graph.nodes if node in cut.views]
+    for whole, node in zip(graph.operators, nodes, strict=True):
+        assert whole.call == node.call
+        space = chooser.spaces.of(whole)
+        wanted = set[float]()
+        for place in range(len(space)):
+            other = {**choice.strategies, whole: space.strategy(place)}
+            made = builder.cut(replace(choice, strategies=other))
+            wanted.add(simulate(schedule(made.graph, made.views), cost).step_seconds)
+        found = {one.step_seconds for one in alternatives.of(node, 512).simulated}
+        rounded = {f"{seconds:.12g}" for seconds in found | {base.step_seconds}}
+        missing = {f"{seconds:.12g}" for seconds in wanted} - rounded
+        assert not missing, (whole.name, missing)
+        compared += len(wanted)
+    assert compared > 40
+
+
+def test_readers_of_partial_sums_do_without_them():
+    """No transfer is priced to partial sums that are not there."""
+    plan = plan_of(LINEAR, LINEAR_MODEL)
+    alternatives = Alternatives(simulated(plan))
+    with np.errstate(all="raise"):
+        found = [alternatives.of(node, 512) for node in plan.views]
+    assert all(len(one.simulated) == one.placements for one in found)
+
+
+def test_what_does_not_fit_says_by_how_much():
+    plan = plan_of(DATA)
+    base = simulated(plan)
+    device = base.machine.device.model_copy(update={"memory_bytes": 2000})
+    small = base.machine.model_copy(update={"device": device})
+    node = next(iter(plan.views))
+    (other, *_) = Alternatives(replace(base, machine=small)).of(node).simulated
+    assert other.over == other.memory - small.memory_limit() > 0

@@ -1,0 +1,109 @@
+"""Says how two plans of a model differ, and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from pcg.plan.plan import load_plan
+from search.report.difference import Change, Difference, Side, check_comparable, difference
+from search.report.text import bytes_text, on_devices, seconds_text
+from search.report.trace import simulate_plan
+from unity.diff import Options
+from unity.support.cli import say, say_json
+from unity.support.declarations import load_user_operators
+from unity.support.origin import machine_and_speed
+
+MAX_CHANGES = 40
+"""More changes are cut short; JSON has all."""
+MAX_NAMES = 4
+NOTHING = 1e-9
+"""Seconds; less is what rounding leaves."""
+LEAST = 5e-4
+"""A difference that is a smaller part is not told in parts."""
+
+
+def run(options: Options) -> None:
+    """Compare two plans. Raises InputError for plans of different models or machines."""
+    load_user_operators(options.operators)
+    where = str(options.a), str(options.b)
+    plans = load_plan(options.a), load_plan(options.b)
+    check_comparable(*plans, *where)
+    machine, speed = machine_and_speed(
+        plans[0], where[0], options.machine, options.nodes, options.profile
+    )
+    found = difference(*(simulate_plan(plan, machine, speed) for plan in plans))
+    if options.as_json:
+        say_json({"model": plans[0].model_name, "a": where[0], "b": where[1]} | _record(found))
+        return
+    say(f"A: {where[0]}")
+    say(f"B: {where[1]}")
+    for line in lines(found):
+        say(line)
+
+
+def lines(found: Difference) -> Iterator[str]:
+    """What is said of a difference."""
+    if found.is_none:
+        yield "both plans decide the same"
+    for setting in found.settings:
+        yield f"{setting.what}: {setting.a} in A, {setting.b} in B"
+    if found.changes:
+        yield f"{found.same} operators are placed alike; others, those that cost most first:"
+    for change in found.changes[:MAX_CHANGES]:
+        yield from _change_lines(change)
+    if len(found.changes) > MAX_CHANGES:
+        yield f"  ... and {len(found.changes) - MAX_CHANGES} more, which --json has"
+    for rule, text, a, b in found.rules:
+        yield f"rule {rule}: {a} times in A, {b} in B: {text}"
+    yield from _figures(found)
+
+
+def _change_lines(change: Change) -> Iterator[str]:
+    name = change.operator if change.count == 1 else f"{change.count} x {change.operator}"
+    if change.a is None or change.b is None:
+        side, other = ("B", change.b) if change.a is None else ("A", change.a)
+        yield f"  {name}, in {side} only: {_side(other)}"
+        return
+    yield f"  {name}: {seconds_text(change.a.seconds)} in A, {seconds_text(change.b.seconds)} in B"
+    yield f"    A: {_side(change.a)}"
+    yield f"    B: {_side(change.b)}"
+
+
+def _side(side: Side | None) -> str:
+    assert side is not None
+    names = ", ".join(side.names[:MAX_NAMES]) + (", ..." if len(side.names) > MAX_NAMES else "")
+    return f"{side.cut}, {on_devices(side.devices)} ({names})"
+
+
+def _figures(found: Difference) -> Iterator[str]:
+    """Both plans' figures, and by how much they differ."""
+    for name, what in (
+        ("step_seconds", "a step"),
+        ("computing", "  computing, the busiest device"),
+        ("communication_hidden", "  its hidden communication"),
+        ("communication_exposed", "  its exposed communication"),
+        ("idle", "  idle"),
+    ):
+        a, b = getattr(found.a, name), getattr(found.b, name)
+        yield f"{what}: {seconds_text(a)} in A, {seconds_text(b)} in B{_by(a, b)}"
+    a, b = found.a.memory_bytes, found.b.memory_bytes
+    yield f"memory of the fullest device: {bytes_text(a)} in A, {bytes_text(b)} in B{_by(a, b)}"
+    a, b = found.a.communication_elements, found.b.communication_elements
+    yield f"elements communicated: {a:,} in A, {b:,} in B{_by(a, b)}"
+
+
+def _by(a: float, b: float) -> str:
+    more = b / a - 1 if a and max(a, b) > NOTHING else 0.0
+    return f" ({more:+.1%})" if abs(more) >= LEAST else ""
+
+
+def _record(found: Difference) -> dict[str, object]:
+    return {
+        "same": found.is_none,
+        "placed_alike": found.same,
+        "settings": [asdict(setting) for setting in found.settings],
+        "operators": [asdict(change) for change in found.changes],
+        "rules": [{"rule": rule, "text": text, "a": a, "b": b} for rule, text, a, b in found.rules],
+        "figures": {"a": asdict(found.a), "b": asdict(found.b)},
+    }
