@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.call import AtenCall, Unsupported
 from pcg.capture.constants import constants
 from pcg.capture.export import examples, export, returned
-from pcg.capture.fallback import by_its_function
+from pcg.capture.fallback import by_its_function, draws
 from pcg.capture.frozen import check_changed, frozen_parameters
 from pcg.capture.groups import check_samples, in_groups
 from pcg.capture.leaves import Leaves, Weight, named_tensors
-from pcg.capture.random import DROPOUT, dropped
-from pcg.capture.regions import STOPS, ancestors, with_history
+from pcg.capture.random import Drawing, normal_input, read_by
+from pcg.capture.regions import STOPS, ancestors, place_of, with_history
 from pcg.capture.statistics import NORMS, check_momentum, running_statistics
-from pcg.capture.table import TABLE
+from pcg.capture.table import DRAWING, TABLE
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Graph, Value
 from pcg.graph.opaque import Opaque, opaque_nodes
@@ -52,6 +52,9 @@ class Captured:
     norm_groups: int = 1
     """In how many groups of samples batch norms take their statistics (``pcg.capture.groups``); 1
     for a module without any."""
+    draws: tuple[str, ...] = ()
+    """The inputs of the graph that are random numbers of the module (``pcg.capture.random``), in
+    the order in which it draws them. Those that no output needs are left out."""
 
     @property
     def naming(self) -> NamingFile:
@@ -88,7 +91,7 @@ def capture(
     signature = program.graph_signature
     outputs = _outputs(program, where)
     fixed = constants(program, named_tensors(module))
-    live = ancestors(outputs, lambda node: node not in fixed)
+    live = ancestors(outputs, lambda node: node not in fixed, read_by)
     frozen = frozen_parameters(module, program, outputs[0])
     leaves = Leaves(module, signature, live, frozen, examples(program), where)
     trained = signature.inputs_to_parameters.keys() - {node.name for node in frozen}
@@ -112,7 +115,8 @@ def capture(
 
     normed = (node for node in program.graph.nodes if node in live)
     statistics = running_statistics(module, signature, normed, _given, name)
-    return Captured(graph, leaves.weights, inputs_read, buffers, statistics, groups)
+    drawn = tuple(name for name in walk.draws if name in read)
+    return Captured(graph, leaves.weights, inputs_read, buffers, statistics, groups, drawn)
 
 
 def _outputs(program: ExportedProgram, where: str) -> list[fx.Node]:
@@ -151,6 +155,7 @@ class _Walk:
     trains: set[fx.Node]
     """What gradients go through, on the way to a trained parameter."""
     norm_groups: int = 1
+    draws: list[str] = field(default_factory=list[str])
 
     def value(self, node: fx.Node) -> Value:
         known = self.known[node]
@@ -171,18 +176,30 @@ class _Walk:
             raise InputError(self.where, f"{node.op} {node.target}: cannot be captured")
         if str(node.target) == STOPS and self.trains.isdisjoint(node.all_input_nodes):
             return self.value(node.all_input_nodes[0])
-        if str(node.target) == DROPOUT:
+        drawing = DRAWING.get(str(node.target)) if draws(node) else None
+        if drawing is not None:
             try:
-                return _checked(node, dropped(self._call(node), node.name))
+                return self._drawn(node, drawing)
             except Unsupported:
-                return by_its_function(node, self.value, self.where)
+                return by_its_function(node, self.value, place_of(node, self.where))
         entry = TABLE.get(str(node.target))
         if entry is not None:
             try:
                 return _checked(node, self._in_groups(entry(self._call(node))))
             except (Unsupported, OperatorError):
                 pass
-        return by_its_function(node, self.value, self.where)
+        return by_its_function(node, self.value, place_of(node, self.where))
+
+    def _drawn(self, node: fx.Node, drawing: Drawing) -> Known:
+        """What a call makes of the normal numbers that it draws."""
+        normal = normal_input(node.name)
+
+        def noted(shape: Sequence[int]) -> Value:
+            made = normal(shape)
+            self.draws.append(made.node.leaf.name)
+            return made
+
+        return _checked(node, drawing(self._call(node), noted))
 
     def _in_groups(self, made: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
         """Batch norms with the statistics that the capture is to give them."""
@@ -201,7 +218,10 @@ class _Walk:
         return values[at]
 
     def _call(self, node: fx.Node) -> AtenCall:
-        given = _given(node)
+        given, read = _given(node), set(read_by(node))
+        for name, value in given.items():
+            if isinstance(value, torch.fx.Node) and value not in read:
+                given[name] = None
         arguments = {name: self._argument(value) for name, value in given.items()}
         choices = frozenset(name for name, value in given.items() if _is_choice(value))
         return AtenCall(str(node.target), arguments, _shapes(node), choices, _formats(node))

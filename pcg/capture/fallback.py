@@ -71,7 +71,7 @@ def draws(node: fx.Node) -> bool:
     if str(target) == ATTENTION:
         dropped = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p")
         return bool(dropped)
-    return torch.Tag.nondeterministic_seeded in target.tags
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def _results(node: fx.Node) -> list[Any]:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod, sqrt
+from math import prod
 
+from pcg.capture.attention import attended
 from pcg.capture.call import AtenCall, Entry, Unsupported
-from pcg.capture.constants import is_causal
 from pcg.capture.pointwise import scaled
 from pcg.capture.shapes import broadcast, narrowed, of_torch, reshaped, shape_of, spread, swapped
 from pcg.graph.graph import Value, apply
-from pcg.ops import algebra, attention, layers, norms, reductions
+from pcg.ops import algebra, layers, norms, reductions
 from pcg.ops.constants import ones1, position_ids
 from pcg.ops.elementwise import divide, rsqrt, shift
-from pcg.ops.layout import expand, expand_vector, permute
+from pcg.ops.layout import expand_vector, permute
 from pcg.readings.whole import may_be
 from pcg.types.operator import Call
 
 EVERY = {0: "none", 1: "mean", 2: "sum"}
 """Torch's numbers for what a loss does with its elements."""
-LEFT_OUT = 1e30
-"""How far below others the score of a key is that a query may not see. Its weight is 0 in every
-number format, unless no key may be seen: then torch gives no number, and this an average."""
 IGNORED = -100
 """The label that torch leaves out of a loss unless told otherwise; labels are never negative."""
 
@@ -141,37 +138,6 @@ def _count(call: AtenCall) -> Value:
     return apply(position_ids(size=call.shape[0]))
 
 
-def _attention(call: AtenCall) -> Value:
-    q, k, v = (call.value(name) for name in ("query", "key", "value"))
-    call.expect(dropout_p=0.0)
-    if call.arguments["enable_gqa"]:
-        k, v = (_for_groups(x, shape_of(q)) for x in (k, v))
-    if not shape_of(q)[:-2] == shape_of(k)[:-2] == shape_of(v)[:-2]:
-        raise Unsupported("ranks")
-    if call.arguments["scale"] is not None:
-        q = scaled(q, call.number("scale") * sqrt(shape_of(q)[-1]))  # the operator divides by it
-    mask = call.maybe("attn_mask")
-    if mask is not None and "attn_mask" in call.choices:
-        if is_causal(mask, shape_of(q)[-2], shape_of(k)[-2]):
-            return apply(attention.causal_attention(), q, k, v)
-        # A choice of scores: what is left out gets a score that no other can make up for.
-        mask = scaled(apply(shift(offset=-1.0), mask), LEFT_OUT)
-    if call.arguments["is_causal"]:
-        return apply(attention.causal_attention(), q, k, v)
-    if mask is None:
-        return apply(attention.attention(), q, k, v)
-    scores = (*shape_of(q)[:-1], shape_of(k)[-2])
-    return apply(attention.masked_attention(), q, k, v, spread(mask, scores))
-
-
-def _for_groups(x: Value, queries: tuple[int, ...]) -> Value:
-    """Keys or values repeated for all heads of queries that share them."""
-    *batch, heads, length, size = shape_of(x)
-    times = queries[-3] // heads
-    wide = apply(expand(axis=len(batch) + 1, size=times), x)
-    return reshaped(wide, (*batch, heads * times, length, size))
-
-
 def _every(call: AtenCall, elements: Value) -> Value:
     """What a loss does with its elements: their mean, their sum, or nothing."""
     match EVERY[call.integer("reduction")]:
@@ -242,7 +208,7 @@ ENTRIES: Mapping[str, Entry] = {
     "aten._native_batch_norm_legit_no_training.default": _normed_by_statistics,
     "aten.arange.start_step": _count,
     "aten.embedding.default": _embedding,
-    "aten.scaled_dot_product_attention.default": _attention,
+    "aten.scaled_dot_product_attention.default": attended,
     "aten.mse_loss.default": _squared_error,
     "aten.cross_entropy_loss.default": _cross_entropy,
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pcg.capture import layers, moves, pointwise, windows
+from pcg.capture import layers, moves, pointwise, random, windows
+from pcg.capture.attention import attended_in_parts
 from pcg.capture.call import Entry
+from pcg.graph.torch_calls import ATTENTION
 
 TABLE: Mapping[str, Entry] = {
     **pointwise.ENTRIES,
@@ -15,3 +17,6 @@ TABLE: Mapping[str, Entry] = {
 }
 """By torch's name of the operator. What is not here is taken apart by torch's own decompositions,
 and what is left then, and what an entry does not support, is opaque."""
+
+DRAWING: Mapping[str, random.Drawing] = {**random.DRAWS, ATTENTION: attended_in_parts}
+"""Those that draw random numbers, where their arguments let them."""
