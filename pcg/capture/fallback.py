@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.shapes import of_torch, spread
-from pcg.errors import InputError
+from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Node, Value
 from pcg.graph.opaque import MOST_OPERANDS, TensorType, opaque
 from pcg.graph.torch_calls import ATTENTION, NAMESPACE, is_pointwise, parse_call
@@ -43,11 +43,11 @@ def by_its_function(
             [_type(operand.meta["val"]) for operand in operands],
             [_type(result) for result in _results(node)],
         )
-    except ValueError as error:
+        made = Node(call(), tuple(value(operand) for operand in operands))
+    except (ValueError, OperatorError) as error:
         raise InputError(
             where, f"{target} has no equation and cannot be kept whole: {error}"
         ) from None
-    made = Node(call(), tuple(value(operand) for operand in operands))
     if not isinstance(node.meta["val"], (tuple, list)):
         return made.value()
     return tuple(made.value(port) for port in range(len(call.outputs)))

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 
 from pcg.capture.attention import attended
 from pcg.capture.call import AtenCall, Entry, Unsupported
 from pcg.capture.pointwise import scaled
 from pcg.capture.shapes import broadcast, narrowed, of_torch, reshaped, shape_of, spread, swapped
 from pcg.graph.graph import Value, apply
-from pcg.ops import algebra, layers, norms, reductions
+from pcg.ops import algebra, layers, lookup, norms, reductions
 from pcg.ops.constants import ones1, position_ids
-from pcg.ops.elementwise import divide, rsqrt, shift
-from pcg.ops.layout import expand_vector, permute
-from pcg.readings.whole import may_be
+from pcg.ops.elementwise import rsqrt, shift
+from pcg.ops.layout import expand_vector
 from pcg.types.operator import Call
-
-EVERY = {0: "none", 1: "mean", 2: "sum"}
-"""Torch's numbers for what a loss does with its elements."""
-IGNORED = -100
-"""The label that torch leaves out of a loss unless told otherwise; labels are never negative."""
 
 
 def _product(x: Value, y: Value) -> Value:
@@ -29,7 +22,18 @@ def _product(x: Value, y: Value) -> Value:
         return apply(algebra.matmul(), x, y)
     if x.rank == y.rank > 2 and shape_of(x)[:-2] == shape_of(y)[:-2]:
         return apply(algebra.batch_matmul(), x, y)
+    if 1 in (x.rank, y.rank):
+        return _with_vector(x, y)
     raise Unsupported("ranks")
+
+
+def _with_vector(x: Value, y: Value) -> Value:
+    """x @ y where the latter is a vector, or the former and the latter a matrix."""
+    if y.rank > 1:
+        raise Unsupported("ranks")
+    column = reshaped(y, (*shape_of(y), 1))
+    rows = x if x.rank > 1 else reshaped(x, (1, *shape_of(x)))
+    return reshaped(apply(algebra.matmul(), rows, column), shape_of(x)[:-1])
 
 
 def _matmul(call: AtenCall) -> Value:
@@ -65,14 +69,6 @@ def _log_softmax(call: AtenCall) -> Value:
     return apply(reductions.log_softmax(axis=call.axis("dim", x.rank)), x)
 
 
-def _layer_norm(call: AtenCall) -> Value:
-    """Over the last axis only."""
-    if len(call.integers("normalized_shape")) != 1:
-        raise Unsupported("normalized_shape")
-    operator = layers.layer_norm(eps=call.number("eps"))
-    return apply(operator, call.value("input"), call.value("weight"), call.value("bias"))
-
-
 def _batch_norm(call: AtenCall) -> Value:
     """By the statistics of the batch. Those that torch keeps of earlier ones have no part in it."""
     if not call.arguments["training"]:
@@ -95,6 +91,29 @@ def _normed_by_statistics(call: AtenCall) -> Value:
     offset = apply(algebra.add(), bias, moved)
     spread_factor, spread_offset = (apply(expand_vector(axis=1), x, v) for v in (factor, offset))
     return apply(algebra.add(), apply(algebra.multiply(), x, spread_factor), spread_offset)
+
+
+def _embedding_bag(call: AtenCall) -> tuple[Value, ...]:
+    """Of as many ids in each bag, which is how torch writes bags that are rows of a matrix."""
+    call.expect(per_sample_weights=None, include_last_offset=False, padding_idx=-1)
+    call.expect(scale_grad_by_freq=False, sparse=False)
+    ids, table, offsets = (call.value(name) for name in ("indices", "weight", "offsets"))
+    bags, size = shape_of(offsets)[0], shape_of(ids)[0]
+    if size % bags or _step(offsets) != size // bags or call.integer("mode") > 1:
+        raise Unsupported("offsets")
+    of_bags = reshaped(ids, (bags, size // bags))
+    out = apply(lookup.embedding_bag(), of_bags, table)
+    return (scaled(out, bags / size) if call.integer("mode") == 1 else out,)
+
+
+def _step(offsets: Value) -> float | None:
+    """By what numbers that begin at 0 grow; None where that is not known."""
+    node, step = offsets.node, 1.0
+    if not node.is_leaf and node.name == "scale":
+        step, node = float(node.operator_call.values["factor"]), node.inputs[0].node
+    if not node.is_leaf and (node.name == "position_ids" or shape_of(offsets) == (1,)):
+        return step
+    return None
 
 
 def _embedding(call: AtenCall) -> Value:
@@ -133,64 +152,10 @@ def _first_rows(ids: Value, table: Value) -> Value | None:
 
 
 def _count(call: AtenCall) -> Value:
-    """0, 1, 2, ..."""
-    call.expect(start=0, step=1)
-    return apply(position_ids(size=call.shape[0]))
-
-
-def _every(call: AtenCall, elements: Value) -> Value:
-    """What a loss does with its elements: their mean, their sum, or nothing."""
-    match EVERY[call.integer("reduction")]:
-        case "mean":
-            return apply(layers.mean_loss(), elements)
-        case "sum":
-            return apply(layers.sum_loss(), elements)
-        case _:
-            return elements
-
-
-def _squared_error(call: AtenCall) -> Value:
-    x, y = call.value("self"), call.value("target")
-    x, y = broadcast(x, y, _common(shape_of(x), shape_of(y)))
-    error = apply(algebra.add(), x, scaled(y, -1.0))
-    return _every(call, apply(algebra.multiply(), error, error))
-
-
-def _common(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that both fill when broadcast."""
-    rank = max(len(a), len(b))
-    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
-    return tuple(max(pair) for pair in pairs)
-
-
-def _cross_entropy(call: AtenCall) -> Value:
-    """Of classes given by number, over any further axes."""
-    logits, target = call.value("self"), call.value("target")
-    call.expect(weight=None, label_smoothing=0.0)
-    if target.rank != logits.rank - 1 or logits.rank < 2:
-        raise Unsupported("target")
-    if logits.rank > 2:
-        logits = permute(logits, (0, *range(2, logits.rank), 1))
-    rows, classes = prod(shape_of(target)), shape_of(logits)[-1]
-    logits, target = reshaped(logits, (rows, classes)), reshaped(target, (rows,))
-    ignored = call.integer("ignore_index")
-    counted = None
-    if may_be(target, ignored):
-        counted = of_torch(f"aten.ne.Scalar(x0, {ignored})", "bool", (target, "int64"))
-        if ignored != IGNORED:  # the operator takes what is no class for what is left out
-            left_out = of_torch(f"aten.eq.Scalar(x0, {ignored})", "bool", (target, "int64"))
-            fill = f"aten.masked_fill.Scalar(x0, x1, {IGNORED})"
-            target = of_torch(fill, "int64", (target, "int64"), (left_out, "bool"))
-    mean = apply(reductions.cross_entropy(), logits, target)
-    match EVERY[call.integer("reduction")]:
-        case "mean":
-            if counted is None:
-                return mean
-            return apply(divide(), scaled(mean, float(rows)), apply(layers.sum_loss(), counted))
-        case "sum":
-            return scaled(mean, float(rows))
-        case _:
-            raise Unsupported("reduction")
+    """Numbers that grow by a step."""
+    count = apply(position_ids(size=call.shape[0]))
+    start, step = call.number("start"), call.number("step")
+    return apply(shift(offset=start), scaled(count, step)) if start else scaled(count, step)
 
 
 ENTRIES: Mapping[str, Entry] = {
@@ -201,14 +166,12 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.addmm.default": _addmm,
     "aten.softmax.int": _softmax,
     "aten.log_softmax.int": _log_softmax,
-    "aten.layer_norm.default": _layer_norm,
     "aten.batch_norm.default": _batch_norm,
     "aten._native_batch_norm_legit_functional.default": _batch_norm,
     "aten._native_batch_norm_legit.no_stats": _batch_norm,
     "aten._native_batch_norm_legit_no_training.default": _normed_by_statistics,
     "aten.arange.start_step": _count,
     "aten.embedding.default": _embedding,
+    "aten._embedding_bag.default": _embedding_bag,
     "aten.scaled_dot_product_attention.default": attended,
-    "aten.mse_loss.default": _squared_error,
-    "aten.cross_entropy_loss.default": _cross_entropy,
 }

@@ -26,6 +26,7 @@ INDEXED: Mapping[str, tuple[int, int, int]] = {
 other argument they number."""
 SAME_ELEMENTS = MOVES.keys() | {
     *("aten.clone.default", "aten.copy.default", "aten.constant_pad_nd.default"),
+    "aten.pad.default",
     *("aten.masked_fill.Scalar", "aten.where.self"),
     *("aten.slice_scatter.default", "aten.select_scatter.default"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pcg.capture import layers, moves, pointwise, random, windows
+from pcg.capture import layers, losses, moves, norms, pointwise, random, windows
 from pcg.capture.attention import attended_in_parts
 from pcg.capture.call import Entry
 from pcg.graph.torch_calls import ATTENTION
@@ -13,6 +13,8 @@ TABLE: Mapping[str, Entry] = {
     **pointwise.ENTRIES,
     **moves.ENTRIES,
     **layers.ENTRIES,
+    **norms.ENTRIES,
+    **losses.ENTRIES,
     **windows.ENTRIES,
 }
 """By torch's name of the operator. What is not here is taken apart by torch's own decompositions,

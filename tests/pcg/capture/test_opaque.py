@@ -144,9 +144,7 @@ class Random(nn.Module):
 
 
 def test_random_numbers_are_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"py: line \d+: aten.randint_like.default draws"
-    ):
+    with pytest.raises(InputError, match=r"py: line \d+: aten.randint_like.default draws"):
         capture(Random(), (torch.ones(4),))
 
 
