@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.call import AtenCall, Unsupported
+from pcg.capture.complexes import ENTRIES as COMPLEX
+from pcg.capture.complexes import Complex
 from pcg.capture.constants import constants
 from pcg.capture.export import examples, export, returned
 from pcg.capture.fallback import by_its_function, draws
@@ -72,7 +74,7 @@ class Captured:
         return tuple(o.target for o in operators if isinstance(o, Opaque))
 
 
-Known = Value | tuple[Value, ...]
+Known = Value | Complex | tuple[Value | Complex, ...]
 """Empty for statistics that one batch norm hands on to the next, which does not read them."""
 
 
@@ -175,7 +177,9 @@ class _Walk:
         if node.op != "call_function" or not hasattr(node.target, "overloadpacket"):
             raise InputError(self.where, f"{node.op} {node.target}: cannot be captured")
         if str(node.target) == STOPS and self.trains.isdisjoint(node.all_input_nodes):
-            return self.value(node.all_input_nodes[0])
+            return self.known[node.all_input_nodes[0]]
+        if self._is_complex(node):
+            return self._of_complex(node)
         drawing = DRAWING.get(str(node.target)) if draws(node) else None
         if drawing is not None:
             try:
@@ -189,6 +193,23 @@ class _Walk:
             except (Unsupported, OperatorError):
                 pass
         return by_its_function(node, self.value, place_of(node, self.where))
+
+    def _is_complex(self, node: fx.Node) -> bool:
+        if any(isinstance(self.known.get(source), Complex) for source in node.all_input_nodes):
+            return True
+        value = node.meta.get("val")
+        return isinstance(value, torch.Tensor) and value.is_complex()
+
+    def _of_complex(self, node: fx.Node) -> Known:
+        """What a function of complex numbers makes of their parts."""
+        entry = COMPLEX.get(str(node.target))
+        try:
+            if entry is not None:
+                return entry(self._call(node))
+        except (Unsupported, OperatorError):
+            pass
+        problem = f"{node.target} of complex numbers cannot be captured, expected real ones"
+        raise InputError(place_of(node, self.where), problem)
 
     def _drawn(self, node: fx.Node, drawing: Drawing) -> Known:
         """What a call makes of the normal numbers that it draws."""
@@ -209,7 +230,7 @@ class _Walk:
 
     def _picked(self, source: Any, at: Any) -> Known:
         values = self.known[source]
-        if isinstance(values, Value):
+        if isinstance(values, (Value, Complex)):
             values = (values,)
         if at >= len(values) and str(source.target) in NORMS:
             return ()
@@ -231,7 +252,10 @@ class _Walk:
             return [self._argument(part) for part in value]
         if not isinstance(value, torch.fx.Node):
             return value
-        return self.value(value) if self.known[value] else None
+        known = self.known[value]
+        if isinstance(known, Complex):
+            return known
+        return self.value(value) if known else None
 
 
 def _given(node: fx.Node) -> dict[str, Any]:
@@ -264,7 +288,7 @@ def _shapes(node: fx.Node) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(part.shape) for part in parts if part is not None)
 
 
-def _checked(node: fx.Node, made: Known) -> Known:
+def _checked(node: fx.Node, made: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
     """Values of the shapes that torch gives them."""
     values = (made,) if isinstance(made, Value) else made
     for value, shape in zip(values, _shapes(node), strict=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from pcg.capture.attention import attended
 from pcg.capture.call import AtenCall, Entry, Unsupported
@@ -13,6 +14,7 @@ from pcg.ops import algebra, layers, lookup, norms, reductions
 from pcg.ops.constants import ones1, position_ids
 from pcg.ops.elementwise import rsqrt, shift
 from pcg.ops.layout import expand_vector
+from pcg.readings.whole import is_natural
 from pcg.types.operator import Call
 
 
@@ -59,13 +61,13 @@ def _addmm(call: AtenCall) -> Value:
 
 def _softmax(call: AtenCall) -> Value:
     x = call.value("self")
-    call.expect(dtype=None)
+    call.expect_room("self")
     return apply(layers.softmax(axis=call.axis("dim", x.rank)), x)
 
 
 def _log_softmax(call: AtenCall) -> Value:
     x = call.value("self")
-    call.expect(dtype=None)
+    call.expect_room("self")
     return apply(reductions.log_softmax(axis=call.axis("dim", x.rank)), x)
 
 
@@ -110,7 +112,8 @@ def _step(offsets: Value) -> float | None:
     """By what numbers that begin at 0 grow; None where that is not known."""
     node, step = offsets.node, 1.0
     if not node.is_leaf and node.name == "scale":
-        step, node = float(node.operator_call.values["factor"]), node.inputs[0].node
+        factor, node = node.operator_call.values["factor"], node.inputs[0].node
+        step = factor if isinstance(factor, float) else step
     if not node.is_leaf and (node.name == "position_ids" or shape_of(offsets) == (1,)):
         return step
     return None
@@ -134,6 +137,50 @@ def _padded_rows(ids: Value, table: Value, padding: int) -> Value:
     stopped = of_torch("aten.detach.default(x0)", real, (rows, real))
     choice = "aten.where.self(x0, x1, x2)"
     return of_torch(choice, real, (kept, "bool"), (rows, real), (stopped, real))
+
+
+def _rows_at(call: AtenCall) -> Value:
+    """The rows of a tensor at whole numbers, which torch counts from the end where negative."""
+    x, indices = call.value("self"), call.arguments["indices"]
+    if len(indices) != 1 or not isinstance(ids := indices[0], Value) or "indices" in call.choices:
+        raise Unsupported("indices")
+    return _taken(x, ids)
+
+
+def _rows_selected(call: AtenCall) -> Value:
+    x, ids = call.value("self"), call.value("index")
+    if call.axis("dim", x.rank):
+        raise Unsupported("dim")
+    return _taken(x, ids)
+
+
+def _taken(x: Value, ids: Value) -> Value:
+    if not x.rank or not is_natural(ids):
+        raise Unsupported("index")
+    table = reshaped(x, (shape_of(x)[0], prod(shape_of(x)[1:])))
+    return reshaped(apply(layers.embedding(), ids, table), (*shape_of(ids), *shape_of(x)[1:]))
+
+
+def _gather(call: AtenCall) -> Value:
+    """Along one axis; of the others, as much as there are indices for."""
+    x, ids = call.value("self"), call.value("index")
+    if not x.rank:
+        raise Unsupported("self")
+    axis = call.axis("dim", x.rank)
+    for other, size in enumerate(shape_of(ids)):
+        x = x if other == axis else narrowed(x, other, 0, size)
+    last = x.rank - 1
+    found = apply(lookup.gather(), swapped(x, axis, last), swapped(ids, axis, last))
+    return swapped(found, axis, last)
+
+
+def _running_sum(call: AtenCall) -> Value:
+    x = call.value("self")
+    call.expect_room("self")
+    if not x.rank:
+        return x
+    axis, last = call.axis("dim", x.rank), x.rank - 1
+    return swapped(apply(lookup.cumulative_sum(), swapped(x, axis, last)), axis, last)
 
 
 def _first_rows(ids: Value, table: Value) -> Value | None:
@@ -173,5 +220,9 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.arange.start_step": _count,
     "aten.embedding.default": _embedding,
     "aten._embedding_bag.default": _embedding_bag,
+    "aten.index.Tensor": _rows_at,
+    "aten.index_select.default": _rows_selected,
+    "aten.gather.default": _gather,
+    "aten.cumsum.default": _running_sum,
     "aten.scaled_dot_product_attention.default": attended,
 }

@@ -244,8 +244,7 @@ def _reduce(made: Callable[..., Call], everything: Callable[[], Call] | None) ->
 
     def entry(call: AtenCall) -> Value:
         x = call.value("self")
-        if call.arguments.get("dtype") is not None:
-            raise Unsupported("dtype")
+        call.expect_room("self")
         dims = call.arguments.get("dim")
         axes = sorted({dim % x.rank for dim in dims} if dims else range(x.rank))
         if len(axes) == x.rank and everything is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import pi, sqrt
 
-from pcg.capture.call import AtenCall, Entry, Unsupported
+from pcg.capture.call import AtenCall, Entry, Unsupported, holds
 from pcg.capture.shapes import broadcast, of_torch, spread
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, elementwise
@@ -99,21 +99,16 @@ def _same(call: AtenCall) -> Value:
 def _cast(call: AtenCall) -> Value:
     """To a format that holds all numbers of the operand's."""
     old, new = call.formats["self"], call.formats[""]
-    if _holds(old, new):
+    if holds(old, new):
         return call.value("self")
     raise Unsupported(new)
-
-
-def _holds(old: str, new: str) -> bool:
-    """Whether a format holds all numbers of another."""
-    return old == new or old == "bool" or ("float" in new and "float" not in old)
 
 
 def _copied(call: AtenCall) -> Value:
     """The elements of another tensor in the shape and format of the operand."""
     old, new = call.formats["src"], call.formats["self"]
     source = spread(call.value("src"), call.shape)
-    if _holds(old, new):
+    if holds(old, new):
         return source
     return of_torch(f"aten._to_copy.default(x0, dtype={new})", new, (source, old))
 

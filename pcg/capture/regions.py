@@ -184,10 +184,10 @@ def ancestors(
 
 
 def is_real(value: Any) -> bool:
-    """Whether any of a node's results is of real numbers."""
+    """Whether any of a node's results is of numbers that have gradients."""
     if isinstance(value, (list, tuple)):
         return any(is_real(part) for part in value)
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _stop(graph: fx.Graph, node: fx.Node) -> None:

@@ -109,7 +109,7 @@ def _of_module(
     """The outputs of a module with these random numbers, and the gradients of its loss."""
 
     def run(drawn: Sequence[Tensor | None]) -> tuple[list[Tensor], Sequence[Tensor]]:
-        with Replay(drawn) as draws:
+        with in_float64(), Replay(drawn) as draws:
             outputs = _flat(module(*inputs))
             draws.check()
             # Drawn again on the way back, as a checkpoint does, numbers would be others.
@@ -119,7 +119,7 @@ def _of_module(
         return run(normals)
     except OtherDraws:
         # Some are drawn that no output needs, and the program of the module has forgotten them.
-        with Replay(None) as draws:
+        with in_float64(), Replay(None) as draws:
             module(*inputs)
         drawn = aligned(normals, draws.shapes)
         if drawn is None:

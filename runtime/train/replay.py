@@ -1,4 +1,4 @@
-"""Run a module with given random numbers in the place of those that torch would draw.
+"""Run a module in double precision, with given random numbers in the place of torch's.
 
 Problem: a module is to be compared with its graph, whose random numbers are inputs
 (``pcg.capture.random``). Method: as the module runs, each of torch's functions that draws is met
@@ -52,6 +52,12 @@ KNOWN: Mapping[str, Callable[[Tensor, Given], Tensor]] = {
 RECTIFIED = "rrelu_with_noise"
 
 
+def _wide(arg: Any) -> Any:
+    """Double precision where a module asks for float32 by name, as for its angles: a graph has one
+    format for all real numbers."""
+    return torch.float64 if arg is torch.float32 else arg
+
+
 class OtherDraws(ValueError):
     """A module draws other random numbers than its graph."""
 
@@ -70,14 +76,16 @@ class Replay(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        args = tuple(_wide(arg) for arg in args)
+        kwargs = {key: _wide(arg) for key, arg in (kwargs or {}).items()}
         if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         schema = func._schema
         given = {argument.name: argument.default_value for argument in schema.arguments}
-        given |= dict(zip(given, args, strict=False)) | dict(kwargs or {})
+        given |= dict(zip(given, args, strict=False)) | kwargs
         name = schema.name.partition("::")[2]
         if given.get("dropout_p") == 0.0:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         if name.rstrip("_") == RECTIFIED and given["training"]:
             return self._rectified(given)
         make = KNOWN.get(name.rstrip("_"))
@@ -87,7 +95,7 @@ class Replay(TorchDispatchMode):
             changed: Tensor = given["self"]
             return changed.copy_(make(self._next(changed.shape), given))
         # The generator goes on, which nobody asks for; what counts is the shape of the result.
-        drawn: Tensor = func(*args, **(kwargs or {}))
+        drawn: Tensor = func(*args, **kwargs)
         return make(self._next(drawn.shape), given).double()
 
     def _rectified(self, given: Given) -> Tensor:
