@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcg.capture import functions, watch
 from pcg.capture.functions import check_use
+from pcg.capture.recurrent import layers_apart
 from pcg.capture.regions import STOPS, ancestors, changed_by, open_regions
 from pcg.capture.watch import refuse_hooks, watched
 from pcg.errors import InputError, UnityError
@@ -69,7 +70,7 @@ def _exported(
                 for operator, function in torch.export.default_decompositions().items()
                 if str(operator) not in kept and str(operator) != STOPS
             }
-            return program.run_decompositions(apart)
+            return program.run_decompositions({**apart, **layers_apart()})
         except UnityError:
             raise
         except Exception as error:

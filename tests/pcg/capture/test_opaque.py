@@ -34,7 +34,7 @@ class Ranked(nn.Module):
     def forward(self, x: Tensor, ids: Tensor) -> Tensor:
         values, order = torch.topk(x @ self.weight, 2)
         late = torch.where(order > 2, values, values.detach())
-        picked = x.index_select(0, ids).sum() * self.scales.cumsum(0)[1]
+        picked = x.index_select(0, ids).sum() * self.scales.cumprod(0)[1]
         return (
             (late * self.scales).sum()
             + picked
@@ -61,9 +61,9 @@ def sorted_rows() -> Opaque:
 def test_what_has_no_equation_is_kept_and_listed() -> None:
     captured = assert_agrees(*ranked())
     assert set(captured.opaque) == {
-        *("aten.topk.default", "aten.index_select.default", "aten.cumsum.default"),
+        *("aten.topk.default", "aten.cumprod.default"),
     }
-    assert len(opaque_nodes(captured.graph)) == 3
+    assert len(opaque_nodes(captured.graph)) == 2
     declared = {function.target for function in torch_functions(captured.graph)}
     element_by_element = {"aten.gt.Scalar", "aten.where.self", "aten.detach.default"}
     assert declared - set(captured.opaque) == element_by_element
@@ -173,7 +173,7 @@ class Unset(nn.Module):
 @pytest.mark.parametrize(
     ("module", "problem"),
     [
-        (Complex, "polar.* unknown number format"),
+        (Complex, "of complex numbers cannot be captured"),
         (Unset, "happens to be in memory"),
     ],
 )
@@ -203,13 +203,9 @@ BEYOND: dict[str, tuple[Callable[..., Tensor], tuple[int, ...]]] = {
         (2, 4, 5, 5),
     ),
     "adaptive_avg_pool2d.default": (lambda x, y: f.adaptive_avg_pool2d(x, 2), (2, 4, 5, 5)),
-    "cross_entropy_loss.default": (
-        lambda x, y: f.cross_entropy(x, y, label_smoothing=0.1),
-        (3, 5),
-    ),
-    "layer_norm.default": (lambda x, y: f.layer_norm(x, (3, 4)), (2, 3, 4)),
     "max_pool2d.default": (lambda x, y: f.max_pool2d(x, 2, dilation=2), (2, 4, 5, 5)),
-    "matmul.default": (lambda x, y: x @ x, (5,)),
+    "flip.default": (lambda x, y: x.flip(0), (50, 2)),
+    "index.Tensor": (lambda x, y: x[y - 1], (5, 3)),
 }
 """What the equations of an operator do not cover, by its name."""
 

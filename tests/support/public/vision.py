@@ -126,7 +126,7 @@ VISION: Mapping[str, Maker] = {
         image_size=32,
         width_coefficient=0.25,
         depth_coefficient=0.3,
-        hidden_dim=32,
+        hidden_dim=320,
     ),
     "clip": clip,
     "whisper": whisper,
