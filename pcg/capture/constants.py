@@ -15,9 +15,9 @@ import operator
 from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pcg.capture.aten.pointwise import full, scaled
+from pcg.capture.aten.shapes import joined, narrowed, reshaped
 from pcg.capture.fallback import draws
-from pcg.capture.pointwise import full, scaled
-from pcg.capture.shapes import joined, narrowed, reshaped
 from pcg.graph.graph import Value, apply
 from pcg.graph.torch_calls import returns_memory
 from pcg.lazy import torch

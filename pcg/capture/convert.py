@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture.call import AtenCall, Unsupported
-from pcg.capture.complexes import ENTRIES as COMPLEX
-from pcg.capture.complexes import Complex
+from pcg.capture.aten.call import AtenCall, Unsupported
+from pcg.capture.aten.complexes import ENTRIES as COMPLEX
+from pcg.capture.aten.complexes import Complex
+from pcg.capture.aten.random import Drawing, normal_input, read_by
+from pcg.capture.aten.table import DRAWING, TABLE
 from pcg.capture.constants import constants
 from pcg.capture.export import examples, export, returned
 from pcg.capture.fallback import by_its_function, draws
 from pcg.capture.frozen import check_changed, frozen_parameters
 from pcg.capture.groups import check_samples, in_groups
 from pcg.capture.leaves import Leaves, Weight, named_tensors
-from pcg.capture.random import Drawing, normal_input, read_by
 from pcg.capture.regions import STOPS, ancestors, place_of, with_history
 from pcg.capture.statistics import NORMS, check_momentum, running_statistics
-from pcg.capture.table import DRAWING, TABLE
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Graph, Value
 from pcg.graph.opaque import Opaque, opaque_nodes
@@ -55,8 +55,8 @@ class Captured:
     """In how many groups of samples batch norms take their statistics (``pcg.capture.groups``); 1
     for a module without any."""
     draws: tuple[str, ...] = ()
-    """The inputs of the graph that are random numbers of the module (``pcg.capture.random``), in
-    the order in which it draws them. Those that no output needs are left out."""
+    """The inputs of the graph that are random numbers of the module, in the order in which it draws
+    them (``pcg.capture.aten.random``). Those that no output needs are left out."""
 
     @property
     def naming(self) -> NamingFile:

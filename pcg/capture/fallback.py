@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture.shapes import of_torch, spread
+from pcg.capture.aten.shapes import of_torch, spread
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Node, Value
 from pcg.graph.opaque import MOST_OPERANDS, TensorType, opaque

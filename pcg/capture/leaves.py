@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture.moves import MOVES
-from pcg.capture.shapes import swapped
+from pcg.capture.aten.moves import MOVES
+from pcg.capture.aten.shapes import swapped
 from pcg.errors import InputError
 from pcg.graph.graph import Value, leaf
 from pcg.lazy import torch

@@ -1,8 +1,8 @@
 """Run a module in double precision, with given random numbers in the place of torch's.
 
 Problem: a module is to be compared with its graph, whose random numbers are inputs
-(``pcg.capture.random``). Method: as the module runs, each of torch's functions that draws is met
-below autograd, where a few are left of all that modules call, and gives what the normal numbers of
+(``pcg.capture.aten.random``). Method: as the module runs, each of torch's functions that draws is
+met below autograd, where a few are left of all that modules call, and gives what the normal numbers of
 the next input make of it, by the same formulas in torch. A function that is not known, or a call
 where the graph has none, ends the comparison: nothing is said then.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pcg.capture.random import BELOW_ONE
+from pcg.capture.aten.random import BELOW_ONE
 
 Given = Mapping[str, Any]
 """The arguments of a call by their names, defaults included."""

@@ -18,8 +18,8 @@ from torch.export import ExportedProgram
 from torch.nn import functional as f
 
 from pcg.capture import capture
+from pcg.capture.aten.table import TABLE
 from pcg.capture.export import ancestors, export, returned
-from pcg.capture.table import TABLE
 from runtime.train.check import evaluate
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import pi, sqrt
 
-from pcg.capture.call import AtenCall, Entry, Unsupported, holds
-from pcg.capture.shapes import broadcast, of_torch, spread
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported, holds
+from pcg.capture.aten.shapes import broadcast, of_torch, spread
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, elementwise
 from pcg.ops.constants import ones1

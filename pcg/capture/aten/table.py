@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pcg.capture import layers, losses, moves, norms, pointwise, random, windows
-from pcg.capture.attention import attended_in_parts
-from pcg.capture.call import Entry
+from pcg.capture.aten import layers, losses, moves, norms, pointwise, random, windows
+from pcg.capture.aten.attention import attended_in_parts
+from pcg.capture.aten.call import Entry
 from pcg.graph.torch_calls import ATTENTION
 
 TABLE: Mapping[str, Entry] = {

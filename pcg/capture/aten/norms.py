@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from pcg.capture.call import AtenCall, Entry, Unsupported
-from pcg.capture.pointwise import scaled
-from pcg.capture.shapes import reshaped, shape_of, spread
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported
+from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.shapes import reshaped, shape_of, spread
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, layers
 from pcg.ops.constants import ones1

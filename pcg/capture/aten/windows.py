@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pcg.capture.call import AtenCall, Entry, Unsupported
-from pcg.capture.shapes import reshaped, shape_of
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported
+from pcg.capture.aten.shapes import reshaped, shape_of
 from pcg.graph.graph import Value, apply
 from pcg.ops import windows
 from pcg.ops.algebra import add

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import sqrt
 
-from pcg.capture.call import AtenCall, Unsupported
+from pcg.capture.aten.call import AtenCall, Unsupported
+from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.random import Normal, dropped
+from pcg.capture.aten.shapes import reshaped, shape_of, spread, swapped
 from pcg.capture.constants import is_causal
-from pcg.capture.pointwise import scaled
-from pcg.capture.random import Normal, dropped
-from pcg.capture.shapes import reshaped, shape_of, spread, swapped
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, attention, layers
 from pcg.ops.constants import lower_triangle

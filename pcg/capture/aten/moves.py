@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import accumulate
 from math import prod
 
-from pcg.capture.call import AtenCall, Entry, Unsupported
-from pcg.capture.pointwise import full
-from pcg.capture.shapes import joined, narrowed, reshaped, shape_of, spread, swapped
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported
+from pcg.capture.aten.pointwise import full
+from pcg.capture.aten.shapes import joined, narrowed, reshaped, shape_of, spread, swapped
 from pcg.graph.graph import Value, apply
 from pcg.ops.layers import mean_loss, sum_loss
 from pcg.ops.layout import expand, permute

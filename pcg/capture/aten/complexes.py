@@ -10,10 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pcg.capture.call import AtenCall, Entry, Unsupported
-from pcg.capture.moves import MOVES
-from pcg.capture.pointwise import scaled
-from pcg.capture.shapes import broadcast, joined, narrowed, of_torch, reshaped, shape_of, spread
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported
+from pcg.capture.aten.moves import MOVES
+from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.shapes import (
+    broadcast,
+    joined,
+    narrowed,
+    of_torch,
+    reshaped,
+    shape_of,
+    spread,
+)
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra
 

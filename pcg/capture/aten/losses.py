@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from pcg.capture.call import AtenCall, Entry, Unsupported
-from pcg.capture.pointwise import scaled
-from pcg.capture.shapes import broadcast, of_torch, reshaped, shape_of
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported
+from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.shapes import broadcast, of_torch, reshaped, shape_of
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, layers, reductions
 from pcg.ops.constants import ones1

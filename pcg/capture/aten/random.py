@@ -15,9 +15,9 @@ from math import sqrt
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from pcg.capture.call import AtenCall, Unsupported
-from pcg.capture.pointwise import scaled
-from pcg.capture.shapes import of_torch, shape_of
+from pcg.capture.aten.call import AtenCall, Unsupported
+from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.shapes import of_torch, shape_of
 from pcg.graph.graph import Value, apply, leaf
 from pcg.ops.algebra import add, multiply, relu, scale
 from pcg.ops.elementwise import clamp, dropout, negate, shift

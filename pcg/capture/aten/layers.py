@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from pcg.capture.attention import attended
-from pcg.capture.call import AtenCall, Entry, Unsupported
-from pcg.capture.pointwise import scaled
-from pcg.capture.shapes import broadcast, narrowed, of_torch, reshaped, shape_of, spread, swapped
+from pcg.capture.aten.attention import attended
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported
+from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.shapes import (
+    broadcast,
+    narrowed,
+    of_torch,
+    reshaped,
+    shape_of,
+    spread,
+    swapped,
+)
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, layers, lookup, norms, reductions
 from pcg.ops.constants import ones1, position_ids
