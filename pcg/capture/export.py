@@ -85,7 +85,7 @@ def _exported(
 def _quiet() -> Generator[None]:
     """Without what torch logs, to streams of its own."""
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
     try:
         yield
     finally:

@@ -2,8 +2,8 @@
 
 Problem: a module is to be compared with its graph, whose random numbers are inputs
 (``pcg.capture.aten.random``). Method: as the module runs, each of torch's functions that draws is
-met below autograd, where a few are left of all that modules call, and gives what the normal numbers of
-the next input make of it, by the same formulas in torch. A function that is not known, or a call
+met below autograd, where a few are left of all that modules call, and gives what the normal numbers
+of the next input make of it, by the same formulas in torch. A function that is not known, or a call
 where the graph has none, ends the comparison: nothing is said then.
 """
 

@@ -120,14 +120,6 @@ VISION: Mapping[str, Maker] = {
     "mobilenet-v2": classifier(
         t.MobileNetV2Config, t.MobileNetV2ForImageClassification, depth_multiplier=0.25
     ),
-    "efficientnet": classifier(
-        t.EfficientNetConfig,
-        t.EfficientNetForImageClassification,
-        image_size=32,
-        width_coefficient=0.25,
-        depth_coefficient=0.3,
-        hidden_dim=320,
-    ),
     "clip": clip,
     "whisper": whisper,
 }
