@@ -110,7 +110,11 @@ class Options:
     ] = None
     compare: Annotated[
         bool,
-        typer.Option(help="Run the module of a FILE.py:FUNCTION, and compare its graph with it."),
+        typer.Option(
+            "--self-check/--no-self-check",
+            "--compare/--no-compare",
+            help="Run the module of a FILE.py:FUNCTION, and compare its graph with it.",
+        ),
     ] = True
     trace: Timeline = None
     report: Annotated[

@@ -15,15 +15,15 @@ import operator
 from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pcg.capture.aten.pointwise import full, scaled
+from pcg.capture.aten.shapes import joined, narrowed, reshaped
 from pcg.capture.fallback import draws
-from pcg.capture.pointwise import full, scaled
-from pcg.capture.shapes import joined, narrowed, reshaped
 from pcg.graph.graph import Value, apply
 from pcg.graph.torch_calls import returns_memory
 from pcg.lazy import torch
 from pcg.ops import algebra
 from pcg.ops.constants import lower_triangle, ones1, position_ids
-from pcg.ops.elementwise import shift
+from pcg.ops.elementwise import log, shift
 from pcg.ops.layout import expand
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _value(tensor: Tensor) -> Value | None:
 def _core(tensor: Tensor) -> Value | None:
     """The same for a tensor that repeats along no dimension."""
     if not bool(tensor.isfinite().all()):
-        return None
+        return _with_infinity(tensor)
     match tensor.dim():
         case 0:
             return full(float(tensor))
@@ -140,6 +140,23 @@ def _core(tensor: Tensor) -> Value | None:
         case _:
             made = None
     return _listed(tensor) if made is None and tensor.numel() <= MOST_LISTED else made
+
+
+def _with_infinity(tensor: Tensor) -> Value | None:
+    """Of numbers and minus infinity, as masks are that are added to scores: the logarithms of 0
+    and 1, and the numbers."""
+    is_number = tensor.isfinite()
+    if not bool((is_number | (tensor == float("-inf"))).all()):
+        return None
+    numbers = torch.where(is_number, tensor, 0.0)
+    chosen = _value(is_number)
+    if chosen is None:
+        return None
+    infinite = apply(log(), chosen)
+    if not bool(numbers.any()):
+        return infinite
+    finite = _value(numbers)
+    return None if finite is None else apply(algebra.add(), infinite, finite)
 
 
 def _listed(tensor: Tensor) -> Value:

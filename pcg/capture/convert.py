@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture.call import AtenCall, Unsupported
+from pcg.capture.aten.call import AtenCall, Unsupported
+from pcg.capture.aten.complexes import ENTRIES as COMPLEX
+from pcg.capture.aten.complexes import Complex
+from pcg.capture.aten.random import Drawing, normal_input, read_by
+from pcg.capture.aten.table import DRAWING, TABLE
 from pcg.capture.constants import constants
 from pcg.capture.export import examples, export, returned
-from pcg.capture.fallback import by_its_function
+from pcg.capture.fallback import by_its_function, draws
 from pcg.capture.frozen import check_changed, frozen_parameters
 from pcg.capture.groups import check_samples, in_groups
 from pcg.capture.leaves import Leaves, Weight, named_tensors
-from pcg.capture.random import DROPOUT, dropped
-from pcg.capture.regions import STOPS, ancestors, with_history
+from pcg.capture.regions import STOPS, ancestors, place_of, with_history
 from pcg.capture.statistics import NORMS, check_momentum, running_statistics
-from pcg.capture.table import TABLE
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Graph, Value
 from pcg.graph.opaque import Opaque, opaque_nodes
@@ -52,6 +54,9 @@ class Captured:
     norm_groups: int = 1
     """In how many groups of samples batch norms take their statistics (``pcg.capture.groups``); 1
     for a module without any."""
+    draws: tuple[str, ...] = ()
+    """The inputs of the graph that are random numbers of the module, in the order in which it draws
+    them (``pcg.capture.aten.random``). Those that no output needs are left out."""
 
     @property
     def naming(self) -> NamingFile:
@@ -69,7 +74,7 @@ class Captured:
         return tuple(o.target for o in operators if isinstance(o, Opaque))
 
 
-Known = Value | tuple[Value, ...]
+Known = Value | Complex | tuple[Value | Complex, ...]
 """Empty for statistics that one batch norm hands on to the next, which does not read them."""
 
 
@@ -88,7 +93,7 @@ def capture(
     signature = program.graph_signature
     outputs = _outputs(program, where)
     fixed = constants(program, named_tensors(module))
-    live = ancestors(outputs, lambda node: node not in fixed)
+    live = ancestors(outputs, lambda node: node not in fixed, read_by)
     frozen = frozen_parameters(module, program, outputs[0])
     leaves = Leaves(module, signature, live, frozen, examples(program), where)
     trained = signature.inputs_to_parameters.keys() - {node.name for node in frozen}
@@ -112,7 +117,8 @@ def capture(
 
     normed = (node for node in program.graph.nodes if node in live)
     statistics = running_statistics(module, signature, normed, _given, name)
-    return Captured(graph, leaves.weights, inputs_read, buffers, statistics, groups)
+    drawn = tuple(name for name in walk.draws if name in read)
+    return Captured(graph, leaves.weights, inputs_read, buffers, statistics, groups, drawn)
 
 
 def _outputs(program: ExportedProgram, where: str) -> list[fx.Node]:
@@ -151,6 +157,7 @@ class _Walk:
     trains: set[fx.Node]
     """What gradients go through, on the way to a trained parameter."""
     norm_groups: int = 1
+    draws: list[str] = field(default_factory=list[str])
 
     def value(self, node: fx.Node) -> Value:
         known = self.known[node]
@@ -170,19 +177,50 @@ class _Walk:
         if node.op != "call_function" or not hasattr(node.target, "overloadpacket"):
             raise InputError(self.where, f"{node.op} {node.target}: cannot be captured")
         if str(node.target) == STOPS and self.trains.isdisjoint(node.all_input_nodes):
-            return self.value(node.all_input_nodes[0])
-        if str(node.target) == DROPOUT:
+            return self.known[node.all_input_nodes[0]]
+        if self._is_complex(node):
+            return self._of_complex(node)
+        drawing = DRAWING.get(str(node.target)) if draws(node) else None
+        if drawing is not None:
             try:
-                return _checked(node, dropped(self._call(node), node.name))
+                return self._drawn(node, drawing)
             except Unsupported:
-                return by_its_function(node, self.value, self.where)
+                return by_its_function(node, self.value, place_of(node, self.where))
         entry = TABLE.get(str(node.target))
         if entry is not None:
             try:
                 return _checked(node, self._in_groups(entry(self._call(node))))
             except (Unsupported, OperatorError):
                 pass
-        return by_its_function(node, self.value, self.where)
+        return by_its_function(node, self.value, place_of(node, self.where))
+
+    def _is_complex(self, node: fx.Node) -> bool:
+        if any(isinstance(self.known.get(source), Complex) for source in node.all_input_nodes):
+            return True
+        value = node.meta.get("val")
+        return isinstance(value, torch.Tensor) and value.is_complex()
+
+    def _of_complex(self, node: fx.Node) -> Known:
+        """What a function of complex numbers makes of their parts."""
+        entry = COMPLEX.get(str(node.target))
+        try:
+            if entry is not None:
+                return entry(self._call(node))
+        except (Unsupported, OperatorError):
+            pass
+        problem = f"{node.target} of complex numbers cannot be captured, expected real ones"
+        raise InputError(place_of(node, self.where), problem)
+
+    def _drawn(self, node: fx.Node, drawing: Drawing) -> Known:
+        """What a call makes of the normal numbers that it draws."""
+        normal = normal_input(node.name)
+
+        def noted(shape: Sequence[int]) -> Value:
+            made = normal(shape)
+            self.draws.append(made.node.leaf.name)
+            return made
+
+        return _checked(node, drawing(self._call(node), noted))
 
     def _in_groups(self, made: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
         """Batch norms with the statistics that the capture is to give them."""
@@ -192,7 +230,7 @@ class _Walk:
 
     def _picked(self, source: Any, at: Any) -> Known:
         values = self.known[source]
-        if isinstance(values, Value):
+        if isinstance(values, (Value, Complex)):
             values = (values,)
         if at >= len(values) and str(source.target) in NORMS:
             return ()
@@ -201,7 +239,10 @@ class _Walk:
         return values[at]
 
     def _call(self, node: fx.Node) -> AtenCall:
-        given = _given(node)
+        given, read = _given(node), set(read_by(node))
+        for name, value in given.items():
+            if isinstance(value, torch.fx.Node) and value not in read:
+                given[name] = None
         arguments = {name: self._argument(value) for name, value in given.items()}
         choices = frozenset(name for name, value in given.items() if _is_choice(value))
         return AtenCall(str(node.target), arguments, _shapes(node), choices, _formats(node))
@@ -211,7 +252,10 @@ class _Walk:
             return [self._argument(part) for part in value]
         if not isinstance(value, torch.fx.Node):
             return value
-        return self.value(value) if self.known[value] else None
+        known = self.known[value]
+        if isinstance(known, Complex):
+            return known
+        return self.value(value) if known else None
 
 
 def _given(node: fx.Node) -> dict[str, Any]:
@@ -244,7 +288,7 @@ def _shapes(node: fx.Node) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(part.shape) for part in parts if part is not None)
 
 
-def _checked(node: fx.Node, made: Known) -> Known:
+def _checked(node: fx.Node, made: Value | tuple[Value, ...]) -> Value | tuple[Value, ...]:
     """Values of the shapes that torch gives them."""
     values = (made,) if isinstance(made, Value) else made
     for value, shape in zip(values, _shapes(node), strict=False):

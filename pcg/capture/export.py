@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import operator
+import traceback
 import warnings
-from collections.abc import Collection
-from contextlib import redirect_stderr
+from collections.abc import Collection, Generator
+from contextlib import contextmanager, redirect_stderr
 from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from pcg.capture import functions, watch
 from pcg.capture.functions import check_use
+from pcg.capture.recurrent import layers_apart
 from pcg.capture.regions import STOPS, ancestors, changed_by, open_regions
 from pcg.capture.watch import refuse_hooks, watched
 from pcg.errors import InputError, UnityError
@@ -20,6 +24,11 @@ if TYPE_CHECKING:
     from torch import Tensor, fx
     from torch.export import ExportedProgram
     from torch.nn import Module
+
+
+CHOOSES = "GuardOnDataDependentSymNode"
+"""What torch raises where a program would depend on the values of a tensor."""
+_OWN = frozenset({__file__, watch.__file__, functions.__file__})
 
 
 def export(
@@ -36,9 +45,9 @@ def export(
     and functions whose backward is not their forward's derivative.
     """
     refuse_hooks(module, where)
-    with watched(module, where) as watch:
+    with watched(module, where) as watching:
         program = _exported(module, inputs, kept, where)
-    for place, use in watch.uses:
+    for place, use in watching.uses:
         check_use(use, place)
     for name in program.graph_signature.parameters_to_mutate.values():
         raise InputError(where, f"forward changes parameter {name}, which is the optimizer's to do")
@@ -49,10 +58,10 @@ def _exported(
     module: Module, inputs: tuple[Any, ...], kept: Collection[str], where: str
 ) -> ExportedProgram:
     # What torch logs on the way to an error is in the error too.
-    with warnings.catch_warnings(), redirect_stderr(StringIO()):
+    with warnings.catch_warnings(), redirect_stderr(StringIO()), _quiet():
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(module, inputs)
+            program = torch.export.export(module, _apart(inputs, set()))
             open_regions(program, where)
             if _needs_nothing(program, kept):
                 return program
@@ -61,12 +70,48 @@ def _exported(
                 for operator, function in torch.export.default_decompositions().items()
                 if str(operator) not in kept and str(operator) != STOPS
             }
-            return program.run_decompositions(apart)
+            return program.run_decompositions({**apart, **layers_apart()})
         except UnityError:
             raise
         except Exception as error:
-            problem = f"torch.export: {type(error).__name__}: {_first_line(error)}"
-            raise InputError(where, problem) from error
+            kind = type(error).__name__
+            problem = f"torch.export: {kind}: {_first_line(error)}"
+            if kind == CHOOSES:
+                problem = f"chooses by the values of a tensor, which no graph can follow ({kind})"
+            raise InputError(_line_at_fault(error, where), problem) from error
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Without what torch logs, to streams of its own."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _line_at_fault(error: Exception, where: str) -> str:
+    """The user's line that led to an error of torch's; else ``where``."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "/torch/" not in f.filename and f.filename not in _OWN]
+    return f"{own[-1].filename}: line {own[-1].lineno}" if own else where
+
+
+def _apart(value: Any, seen: set[int]) -> Any:
+    """Inputs of which none is another one, too: torch takes an input that is given twice, as ids
+    that are labels as well, for one."""
+    if isinstance(value, dict):
+        return {key: _apart(part, seen) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_apart(part, seen) for part in value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    if id(value) in seen:
+        return value.detach().clone()
+    seen.add(id(value))
+    return value
 
 
 def _needs_nothing(program: ExportedProgram, kept: Collection[str]) -> bool:

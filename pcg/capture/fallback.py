@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture.shapes import of_torch, spread
-from pcg.errors import InputError
+from pcg.capture.aten.shapes import of_torch, spread
+from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Node, Value
 from pcg.graph.opaque import MOST_OPERANDS, TensorType, whole_or_batched
 from pcg.graph.torch_calls import NAMESPACE, RATES, dropout_of, is_pointwise, parse_call
@@ -41,11 +41,11 @@ def by_its_function(
             return _element_by_element(function, node, [(o, value(o)) for o in operands])
         reads = [_type(operand.meta["val"]) for operand in operands]
         call = whole_or_batched(function, reads, [_type(result) for result in _results(node)])
-    except ValueError as error:
+        made = Node(call(), tuple(value(operand) for operand in operands))
+    except (ValueError, OperatorError) as error:
         raise InputError(
             where, f"{target} has no equation and cannot be kept whole: {error}"
         ) from None
-    made = Node(call(), tuple(value(operand) for operand in operands))
     if not isinstance(node.meta["val"], (tuple, list)):
         return made.value()
     return tuple(made.value(port) for port in range(len(call.outputs)))
@@ -68,7 +68,7 @@ def draws(node: fx.Node) -> bool:
     target: Any = node.target
     if str(target) in RATES:
         return bool(dropout_of(str(target), node.args, node.kwargs))
-    return torch.Tag.nondeterministic_seeded in target.tags
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def _results(node: fx.Node) -> list[Any]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pcg.capture.moves import MOVES
-from pcg.capture.shapes import swapped
+from pcg.capture.aten.moves import MOVES
+from pcg.capture.aten.shapes import swapped
 from pcg.errors import InputError
 from pcg.graph.graph import Value, leaf
 from pcg.lazy import torch
@@ -26,6 +26,7 @@ INDEXED: Mapping[str, tuple[int, int, int]] = {
 other argument they number."""
 SAME_ELEMENTS = MOVES.keys() | {
     *("aten.clone.default", "aten.copy.default", "aten.constant_pad_nd.default"),
+    "aten.pad.default",
     *("aten.masked_fill.Scalar", "aten.where.self"),
     *("aten.slice_scatter.default", "aten.select_scatter.default"),
 }
@@ -94,7 +95,7 @@ class Leaves:
 
     def value(self, node: fx.Node) -> Value:
         """The value of a placeholder."""
-        if node.name in self._parameter_of:
+        if node.name in self._parameter_of and not node.meta["val"].is_complex():
             return self._parameter(node, self._parameters[self._parameter_of[node.name]])
         tensor = node.meta["val"]
         if not isinstance(tensor, torch.Tensor):
@@ -102,6 +103,11 @@ class Leaves:
         if self._constants.get(node.name, "") not in self._named:
             problem = f"a constant of {tensor.numel():,} numbers, which is no buffer of the module"
             raise InputError(self._where, f"{problem}: register_buffer would make it one")
+        if tensor.is_complex():
+            problem = (
+                "holds complex numbers, expected their parts, as torch.view_as_real gives them"
+            )
+            raise InputError(self._where, f"{self._buffer_of.get(node.name, node.name)} {problem}")
         origin = self._buffer_of.get(node.name)
         name = self._fresh(origin or node.name)
         if origin is not None:

@@ -168,7 +168,9 @@ def with_history(graph: fx.Graph, parameters: Collection[str]) -> set[fx.Node]:
 
 
 def ancestors(
-    of: Iterable[fx.Node], passes: Callable[[fx.Node], bool] = lambda node: True
+    of: Iterable[fx.Node],
+    passes: Callable[[fx.Node], bool] = lambda node: True,
+    reads: Callable[[fx.Node], Iterable[fx.Node]] = lambda node: node.all_input_nodes,
 ) -> set[fx.Node]:
     """These nodes and all that they depend on, through nodes that pass."""
     reached: set[fx.Node] = set()
@@ -177,15 +179,15 @@ def ancestors(
         node = pending.pop()
         if node not in reached and passes(node):
             reached.add(node)
-            pending += node.all_input_nodes
+            pending += reads(node)
     return reached
 
 
 def is_real(value: Any) -> bool:
-    """Whether any of a node's results is of real numbers."""
+    """Whether any of a node's results is of numbers that have gradients."""
     if isinstance(value, (list, tuple)):
         return any(is_real(part) for part in value)
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _stop(graph: fx.Graph, node: fx.Node) -> None:

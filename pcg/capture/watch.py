@@ -68,7 +68,7 @@ def watched(module: Module, where: str) -> Generator[Watch]:
             (torch.autograd.graph, "register_multi_grad_hook"),
         ):
             stack.enter_context(patch.object(owner, name, _refusing(name, where)))
-        for owner, name, watching in _modes():
+        for owner, name, watching in (*_modes(), *_uniform_numbers()):
             stack.enter_context(patch.object(owner, name, watching))
         stack.callback(module.register_forward_hook(check_trained).remove)
         yield watch
@@ -82,6 +82,29 @@ def _modes() -> Iterator[tuple[Any, str, Any]]:
     yield torch.autocast, "__init__", _autocast_of(torch.autocast)
     # The module itself: what is called torch here only stands for it until it is imported.
     yield import_module("torch"), "tensor", _number_of(torch.tensor)
+
+
+def _uniform_numbers() -> Iterator[tuple[Any, str, Any]]:
+    """A number of ``torch.rand`` is at least 0 and below 1. So a choice by it whether to leave out
+    a layer is none where the probability is 0, as that of many models is; other choices have no
+    program."""
+    make, less = torch.rand, torch.Tensor.__lt__
+    drawn: list[Any] = []
+
+    def rand(*args: Any, **kwargs: Any) -> Any:
+        made = make(*args, **kwargs)
+        if not made.dim():
+            drawn.append(made)
+        return made
+
+    def __lt__(self: Any, other: Any) -> Any:
+        is_known = isinstance(other, (int, float)) and not 0.0 < other < 1.0
+        if is_known and any(self is one for one in drawn):
+            return other >= 1.0
+        return less(self, other)
+
+    yield import_module("torch"), "rand", rand
+    yield torch.Tensor, "__lt__", __lt__
 
 
 def refuse_hooks(module: Module, where: str) -> None:

@@ -27,8 +27,8 @@ FORMATS = frozenset(
     }
 )
 """Number formats of operands and results, by torch's names."""
-IDENTITIES = frozenset({"aten.detach.default"})
-"""Pointwise functions that torch does not mark so, as they return the memory of their operand."""
+IDENTITIES = frozenset({"aten.detach.default", "aten._to_copy.default"})
+"""Pointwise functions that torch does not mark so, as they may return what their operand holds."""
 ATTENTION = "aten.scaled_dot_product_attention.default"
 RATES = {
     ATTENTION: ("dropout_p", 4, 0.0),

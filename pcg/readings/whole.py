@@ -83,10 +83,44 @@ def may_be(value: Value, number: int) -> bool:
     node = value.node
     if node.is_leaf:
         return node.leaf.below is None or node.leaf.least <= number < node.leaf.below
-    ranks = tuple(operand.type.rank for operand in node.inputs)
-    if not node.inputs or not moves(node.operator_call, ranks):
+    if not node.inputs or not moves(node.operator_call, _ranks(value)):
         return True
     return any(may_be(operand, number) for operand in node.inputs)
+
+
+def is_natural(value: Value) -> bool:
+    """Whether a value is known to be of whole numbers from 0 on: of counts and inputs that are,
+    moved, added, multiplied, or scaled by a whole number."""
+    node = value.node
+    if node.is_leaf:
+        return node.leaf.below is not None and node.leaf.least >= 0
+    call = node.operator_call
+    if isinstance(call.operator, TorchFunction):
+        return False
+    numbers = [call.values[name] for name in call.operator.reals]
+    if not all(isinstance(n, (int, float)) and _is_integer(n) and n >= 0 for n in numbers):
+        return False
+    bodies = [output.body for output in call.instance(_ranks(value)).outputs]
+    return all(map(is_natural, node.inputs)) and all(map(_keeps_natural, bodies))
+
+
+def _ranks(value: Value) -> tuple[int, ...]:
+    return tuple(operand.type.rank for operand in value.node.inputs)
+
+
+def _keeps_natural(body: Expr) -> bool:
+    """Whether an equation makes natural numbers of natural ones."""
+    match body:
+        case Access() | Real() | IndexValue() | Guard():
+            return True
+        case Const():
+            return body.value.denominator == 1 and body.value >= 0
+        case Add(parts) | Mul(parts):
+            return all(map(_keeps_natural, parts))
+        case Sum() | Max():
+            return _keeps_natural(body.body)
+        case Apply():
+            return body.function == "eq"
 
 
 @lru_cache(maxsize=4096)

@@ -82,6 +82,8 @@ class Machinery:
 
     def _compute(self, instruction: Local) -> BlockFunction:
         match instruction:
+            case Run(starts=()):
+                return partial(_constant, self, prepare(instruction.call, instruction.task, ()))
             case Run():
                 return prepare(instruction.call, instruction.task, instruction.starts)
             case Alias():
@@ -89,6 +91,14 @@ class Machinery:
             case Exchange(target=target):
                 shape = self.program.shapes[target] if target else None
                 return partial(_slice, self.world, instruction, shape, self.precision.dtype)
+
+
+def _constant(
+    machinery: Machinery, make: BlockFunction, blocks: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """What no operand gives a number format and a device, in those of the run."""
+    device, dtype = machinery.world.device, machinery.precision.dtype
+    return tuple(tensor.to(device, dtype) for tensor in make(blocks))
 
 
 def _slice(

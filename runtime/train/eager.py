@@ -10,31 +10,31 @@ CPU: nothing is compared beyond ``MOST_PARAMETERS`` and ``MOST_OPERATIONS``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.overrides import TorchFunctionMode
 
 from pcg.capture import Captured
 from pcg.errors import InputError, one_line
 from pcg.graph.graph import Graph
 from pcg.models import capture_model
 from pcg.models.file import made_for_real
-from pcg.plan.naming import DRAWN
 from pcg.readings.work import work
 from runtime.execute.precision import in_float64
 from runtime.train.check import evaluate, gradients
 from runtime.train.initial import seeded, tensors_of
+from runtime.train.replay import OtherDraws, Replay, aligned
 
 MOST_PARAMETERS = 20_000_000
 MOST_OPERATIONS = 20_000_000_000
 """Floating-point operations of a step forward: some seconds of one core."""
 NEAR = 1e-6
 """Relative to the largest element of a tensor, or of the gradients of all."""
+AGAINST = "so that the graph is not what the module computes; --no-self-check plans it all the same"
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,70 @@ def compare_with_module(name: str) -> ModuleAgreement:
         return ModuleAgreement(reason=reason)
     with seeded(0) as begin:
         module, inputs = made_for_real(name, begin)
-        given = _Inputs(captured, module)
-        try:
-            with _Masks(given.masks) as masks:
-                expected = _flat(module(*given.of(inputs)))
-            masks.check()
-        except Exception as error:
-            problem = f"on random inputs it raises {type(error).__name__}: {error}"
-            return ModuleAgreement(reason=one_line(problem))
+        return _compared(module, inputs, captured, name)
+
+
+def compare_captured(
+    module: Module, inputs: tuple[Any, ...], captured: Captured, where: str
+) -> ModuleAgreement:
+    """Compare a module, which has its values and is changed to double precision, with a graph that
+    was captured from it at these inputs. Raises InputError, naming ``where``, where they differ."""
+    reason = _too_much(captured.graph)
+    if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
+        reason = "its parameters have no values"
+    if reason is not None:
+        return ModuleAgreement(reason=reason)
+    with seeded(0) as begin:
+        begin()
+        return _compared(module, inputs, captured, where)
+
+
+def _compared(
+    module: Module, inputs: tuple[Any, ...], captured: Captured, where: str
+) -> ModuleAgreement:
+    given = _Inputs(captured, module)
+    others = {
+        name: parameter
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and not any(parameter is p for p in given.parameters.values())
+    }
+    parameters, fed = [*given.parameters.values(), *others.values()], given.of(inputs)
+    try:
+        expected, of_module = _of_module(module, fed, parameters, given.drawn)
+    except Exception as error:
+        problem = f"on random inputs it raises {type(error).__name__}: {error}"
+        return ModuleAgreement(reason=one_line(problem))
     with in_float64():
         outputs = evaluate(captured.graph, given.leaves)
-    return _agreement(name, captured, given, expected, outputs)
+    for name, own in zip(others, of_module[len(given.parameters) :], strict=True):
+        if bool(own.any()):
+            problem = f"the gradient of {name} is 0 in the graph, and not that of the module itself"
+            raise InputError(where, f"{problem}, {AGAINST}")
+    return _agreement(where, captured, given, expected, outputs, of_module)
+
+
+def _of_module(
+    module: Module, inputs: Any, parameters: Sequence[Tensor], normals: Sequence[Tensor]
+) -> tuple[list[Tensor], Sequence[Tensor]]:
+    """The outputs of a module with these random numbers, and the gradients of its loss."""
+
+    def run(drawn: Sequence[Tensor | None]) -> tuple[list[Tensor], Sequence[Tensor]]:
+        with in_float64(), Replay(drawn) as draws:
+            outputs = _flat(module(*inputs))
+            draws.check()
+            # Drawn again on the way back, as a checkpoint does, numbers would be others.
+            return outputs, gradients(outputs[0], parameters)
+
+    try:
+        return run(normals)
+    except OtherDraws:
+        # Some are drawn that no output needs, and the program of the module has forgotten them.
+        with in_float64(), Replay(None) as draws:
+            module(*inputs)
+        drawn = aligned(normals, draws.shapes)
+        if drawn is None:
+            raise
+        return run(drawn)
 
 
 def _too_much(graph: Graph) -> str | None:
@@ -100,14 +153,9 @@ class _Inputs:
         self.leaves |= {
             leaf: state[name].detach().double() for leaf, name in captured.buffers.items()
         }
-        self.masks: list[Tensor] = []
-        drawn = {
-            n.leaf.name: n.leaf for n in captured.graph.leaves if n.leaf.name.startswith(DRAWN)
-        }
-        for name in sorted(drawn, key=_number):
-            mask = torch.rand(drawn[name].shape) < 0.5
-            self.masks.append(mask)
-            self.leaves[name] = torch.where(mask, -30.0, 30.0).double()
+        shapes = {n.leaf.name: n.leaf.shape for n in captured.graph.leaves}
+        self.drawn = [torch.randn(shapes[n], dtype=torch.float64) for n in captured.draws]
+        self.leaves |= dict(zip(captured.draws, self.drawn, strict=True))
 
     def of(self, inputs: Any) -> Any:
         """What the module is given in the place of its examples."""
@@ -135,39 +183,13 @@ class _Inputs:
         return drawn(inputs)
 
 
-class _Masks(TorchFunctionMode):
-    """Dropout that takes its masks, in order, from a list."""
-
-    def __init__(self, masks: Sequence[Tensor]) -> None:
-        super().__init__()
-        self._masks: Iterator[Tensor] = iter(masks)
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if func is not torch.nn.functional.dropout:
-            return func(*args, **(kwargs or {}))
-        names = ("input", "p", "training", "inplace")
-        given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-        share = 1.0 - given.get("p", 0.5)
-        if not given.get("training", True) or not 0.0 < share < 1.0:
-            return func(*args, **(kwargs or {}))
-        mask = next(self._masks, None)
-        if mask is None or mask.shape != given["input"].shape:
-            raise ValueError("dropout where the graph has none")
-        return given["input"] * mask / share
-
-    def check(self) -> None:
-        if next(self._masks, None) is not None:
-            raise ValueError("no dropout where the graph has one")
-
-
 def _agreement(
     name: str,
     captured: Captured,
     given: _Inputs,
     expected: Sequence[Tensor],
     outputs_of_graph: Sequence[Tensor],
+    of_module: Sequence[Tensor],
 ) -> ModuleAgreement:
     outputs = [f"output {number}" for number in range(len(expected))]
     if (what := _not_finite(["loss", *outputs[1:]], expected)) is not None:
@@ -177,7 +199,7 @@ def _agreement(
         size = max(own.detach().double().abs().max().item(), 1e-30) if own.numel() else 1.0
         worst = max(worst, _checked(name, what, own, graph, size))
     trained = list(given.parameters)
-    of_module = gradients(expected[0], [given.parameters[leaf] for leaf in trained])
+    of_module = of_module[: len(trained)]
     of_graph = gradients(outputs_of_graph[0], [given.leaves[leaf] for leaf in trained])
     size = max((g.abs().max().item() for g in of_module if g.numel()), default=0.0) or 1e-30
     weights = {weight.leaf: weight for weight in captured.weights}
@@ -199,18 +221,15 @@ def _not_finite(names: Sequence[str], tensors: Sequence[Tensor]) -> str | None:
 
 
 def _checked(name: str, what: str, own: Tensor, graph: Tensor, size: float) -> float:
-    against = (
-        "so that the graph is not what the module computes; --no-compare plans it all the same"
-    )
     if own.shape != graph.shape:
         problem = f"{what} has shape {list(graph.shape)}, that of the module itself"
-        raise InputError(name, f"{problem} {list(own.shape)}, {against}")
+        raise InputError(name, f"{problem} {list(own.shape)}, {AGAINST}")
     error = (own.detach().double() - graph.detach().double()).abs()
     worst = error.max().item() / size if error.numel() else 0.0
     # Not "worst > NEAR": a NaN has to fail.
     if not worst <= NEAR:
         problem = f"{what} differs by {worst:.1e} from that of the module itself"
-        raise InputError(name, f"{problem} (relative, on random inputs), {against}")
+        raise InputError(name, f"{problem} (relative, on random inputs), {AGAINST}")
     return worst
 
 
@@ -228,9 +247,3 @@ def _flat(result: Any) -> list[Tensor]:
         return [result]
     parts = result.values() if isinstance(result, dict) else result
     return [tensor for part in parts for tensor in _flat(part)]
-
-
-def _number(name: str) -> int:
-    """Which call of dropout a drawn leaf is of."""
-    last = name.rpartition("_")[2]
-    return int(last) if last.isdigit() else 0

@@ -58,12 +58,12 @@ def test_a_graph_that_is_not_the_module_is_refused_in_a_line(tmp_path: Path, cap
     assert (status, shown.out) == (2, "")
     assert shown.err.count("\n") == 1
     assert "output 0 differs by " in shown.err
-    assert "--no-compare" in shown.err
+    assert "--no-self-check" in shown.err
     assert not out.exists()
 
 
 def test_it_is_planned_without_the_comparison(tmp_path: Path, capsys):
-    status, out = optimize(tmp_path, LYING, "--no-compare", "--json")
+    status, out = optimize(tmp_path, LYING, "--no-self-check", "--json")
     assert status == 0
     assert json.loads(capsys.readouterr().out)["agreement"] is None
     assert out.exists()

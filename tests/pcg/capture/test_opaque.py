@@ -42,7 +42,7 @@ class Ranked(nn.Module):
     def forward(self, x: Tensor, ids: Tensor) -> Tensor:
         values, order = torch.topk(x @ self.weight, 2)
         late = torch.where(order > 2, values, values.detach())
-        picked = x.index_select(0, ids).sum() * self.scales.cumsum(0)[1]
+        picked = x.index_select(0, ids).sum() * self.scales.cumprod(0)[1]
         return (
             (late * self.scales).sum()
             + picked
@@ -68,11 +68,11 @@ def sorted_rows() -> Opaque:
 
 def test_what_has_no_equation_is_kept_and_listed() -> None:
     captured = assert_agrees(*ranked())
-    assert captured.opaque == ("aten.cumsum.default",)
+    assert captured.opaque == ("aten.cumprod.default",)
     assert len(opaque_nodes(captured.graph)) == 1
     declared = {function.target: function for function in torch_functions(captured.graph)}
     by_slices = {name for name, made in declared.items() if isinstance(made, Batched)}
-    assert by_slices == {"aten.topk.default", "aten.index_select.default"}
+    assert by_slices == {"aten.topk.default"}
     element_by_element = {"aten.gt.Scalar", "aten.where.self", "aten.detach.default"}
     assert declared.keys() - by_slices - set(captured.opaque) == element_by_element
 
@@ -150,11 +150,11 @@ class Random(nn.Module):
         self.weight = nn.Parameter(torch.randn(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (torch.rand_like(x) * self.weight).sum()
+        return (torch.randint_like(x, 5) * self.weight).sum()
 
 
 def test_random_numbers_are_refused() -> None:
-    with pytest.raises(InputError, match=r"^model: aten.rand_like.default draws random"):
+    with pytest.raises(InputError, match=r"py: line \d+: aten.randint_like.default draws"):
         capture(Random(), (torch.ones(4),))
 
 
@@ -183,12 +183,12 @@ class Unset(nn.Module):
 @pytest.mark.parametrize(
     ("module", "problem"),
     [
-        (Complex, "polar.* unknown number format"),
+        (Complex, "of complex numbers cannot be captured"),
         (Unset, "happens to be in memory"),
     ],
 )
 def test_what_no_operator_can_hold_is_one_line(module: type[nn.Module], problem: str) -> None:
-    with pytest.raises(InputError, match=f"^model: aten.*{problem}"):
+    with pytest.raises(InputError, match=rf"test_opaque\.py: line \d+: aten.*{problem}"):
         capture(module(), (torch.ones(4),))
 
 
@@ -213,13 +213,9 @@ BEYOND: dict[str, tuple[Callable[..., Tensor], tuple[int, ...]]] = {
         (2, 4, 5, 5),
     ),
     "adaptive_avg_pool2d.default": (lambda x, y: f.adaptive_avg_pool2d(x, 2), (2, 4, 5, 5)),
-    "cross_entropy_loss.default": (
-        lambda x, y: f.cross_entropy(x, y, label_smoothing=0.1),
-        (3, 5),
-    ),
-    "layer_norm.default": (lambda x, y: f.layer_norm(x, (3, 4)), (2, 3, 4)),
     "max_pool2d.default": (lambda x, y: f.max_pool2d(x, 2, dilation=2), (2, 4, 5, 5)),
-    "matmul.default": (lambda x, y: x @ x, (5,)),
+    "flip.default": (lambda x, y: x.flip(0), (50, 2)),
+    "index.Tensor": (lambda x, y: x[y - 1], (5, 3)),
 }
 """What the equations of an operator do not cover, by its name."""
 

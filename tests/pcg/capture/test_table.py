@@ -18,8 +18,8 @@ from torch.export import ExportedProgram
 from torch.nn import functional as f
 
 from pcg.capture import capture
+from pcg.capture.aten.table import TABLE
 from pcg.capture.export import ancestors, export, returned
-from pcg.capture.table import TABLE
 from runtime.train.check import evaluate
 
 
@@ -193,6 +193,45 @@ CASES = {
     ),
     "adaptive_avg_pool2d": case(partial(f.adaptive_avg_pool2d, output_size=(2, 3)), (2, 4, 6, 9)),
     "adaptive to one": case(partial(f.adaptive_avg_pool2d, output_size=1), IMAGE),
+    "conv1d": case(partial(f.conv1d, padding=1, stride=2), (2, 4, 9), (3, 4, 3), (3,)),
+    "conv1d by channel": case(partial(f.conv1d, groups=4), (2, 4, 9), (4, 1, 3)),
+    "pad by constant": case(lambda x: torch.constant_pad_nd(x, (1, 2), 0.5), X),
+    "pad around": case(partial(f.pad, pad=(2, 1), mode="circular"), (2, 4, 6)),
+    "pad by reflection": case(partial(f.pad, pad=(2, 1), mode="reflect"), (2, 4, 6)),
+    "pad by the last": case(partial(f.pad, pad=(2, -1), mode="replicate"), (2, 4, 6)),
+    "repeat": case(lambda x: x.repeat(2, 1, 3), X),
+    "roll": case(lambda x: x.roll((1, -2), (0, 1)), X),
+    "roll all": case(lambda x: x.roll(5), X),
+    "flip": case(lambda x: x.flip(0, -1), X),
+    "every second": case(lambda x: x[:, 1::2] * x[::3, :1].sum(), (4, 7)),
+    "a slice of another": case(lambda x, y: torch.slice_scatter(x, y, 1, 2, 4), X, (4, 2)),
+    "a row of another": case(lambda x, y: torch.select_scatter(x, y, 0, -1), X, (6,)),
+    "copied": case(lambda x, y: torch.zeros_like(x).copy_(y) * x, X, (6,)),
+    "filled": case(lambda x: x * torch.full_like(x, 3.0), X),
+    "layer_norm over two axes": case(lambda x, w: f.layer_norm(x, (3, 4), w), (2, 3, 4), (3, 4)),
+    "layer_norm without weights": case(lambda x: f.layer_norm(x, (6,)), X),
+    "group_norm": case(lambda x, w, b: f.group_norm(x, 2, w, b), IMAGE, (4,), (4,)),
+    "variance": case(lambda x: x.var((0, 2), correction=0, keepdim=True), (2, 3, 4)),
+    "variance and mean": case(lambda x: torch.mul(*torch.var_mean(x, 1)), X),
+    "running sum": case(lambda x: x.cumsum(0), X),
+    "rows": case(lambda x, ids: x[ids], (5, 2, 3), buffers=("ids",)),
+    "rows selected": case(lambda x, y: x.index_select(0, y), (5, 3), buffers=("labels",)),
+    "gather": case(lambda x, ids: x.gather(0, ids), (5, 4), buffers=("ids",)),
+    "embedding_bag": case(lambda t, ids: f.embedding_bag(ids, t), (5, 4), buffers=("ids",)),
+    "nll_loss": case(f.nll_loss, (3, 5), buffers=("labels",)),
+    "cross_entropy with weights": case(
+        lambda x, w, y: f.cross_entropy(x, y, w.detach(), label_smoothing=0.1) * w.sum(),
+        *((3, 5), (5,)),
+        buffers=("labels",),
+        positive=True,
+    ),
+    "cross_entropy of rows": case(
+        partial(f.cross_entropy, reduction="none"), (2, 5, 3), buffers=("ids",)
+    ),
+    "cross_entropy of probabilities": case(
+        lambda x, y: f.cross_entropy(x, y.softmax(1), label_smoothing=0.2), (3, 5), (3, 5)
+    ),
+    "matrix and vector": case(torch.matmul, (2, 3, 4), (4,)),
     # Taken apart by torch's own decompositions.
     "root of squares": case(lambda x: x.square().sum().sqrt(), X),
     "einsum": case(partial(torch.einsum, "bij,bjk->bik"), (2, 3, 4), (2, 4, 5)),

@@ -98,7 +98,7 @@ def refused(name: str) -> str:
     message = str(caught.value)
     assert "\n" not in message
     assert name in message
-    assert "--no-compare" in message
+    assert "--no-self-check" in message
     return message
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from pcg.capture.call import Shape
+from pcg.capture.aten.call import Shape
 from pcg.graph.graph import Value, apply
 from pcg.graph.opaque import elementwise
 from pcg.ops.algebra import scale

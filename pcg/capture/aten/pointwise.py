@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import pi, sqrt
 
-from pcg.capture.call import AtenCall, Entry, Unsupported
-from pcg.capture.shapes import broadcast
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported, holds
+from pcg.capture.aten.shapes import broadcast, of_torch, spread
 from pcg.graph.graph import Value, apply
 from pcg.ops import algebra, elementwise
 from pcg.ops.constants import ones1
@@ -99,9 +99,18 @@ def _same(call: AtenCall) -> Value:
 def _cast(call: AtenCall) -> Value:
     """To a format that holds all numbers of the operand's."""
     old, new = call.formats["self"], call.formats[""]
-    if old == new or old == "bool" or ("float" in new and "float" not in old):
+    if holds(old, new):
         return call.value("self")
     raise Unsupported(new)
+
+
+def _copied(call: AtenCall) -> Value:
+    """The elements of another tensor in the shape and format of the operand."""
+    old, new = call.formats["src"], call.formats["self"]
+    source = spread(call.value("src"), call.shape)
+    if holds(old, new):
+        return source
+    return of_torch(f"aten._to_copy.default(x0, dtype={new})", new, (source, old))
 
 
 ENTRIES: Mapping[str, Entry] = {
@@ -127,5 +136,6 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.clamp.default": _clamp,
     "aten.clone.default": _same,
     "aten.alias.default": _same,
+    "aten.copy.default": _copied,
     "aten._to_copy.default": _cast,
 }

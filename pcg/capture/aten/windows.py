@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from pcg.capture.call import AtenCall, Entry, Unsupported
-from pcg.capture.shapes import shape_of
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported
+from pcg.capture.aten.shapes import reshaped, shape_of
 from pcg.graph.graph import Value, apply
 from pcg.ops import windows
 from pcg.ops.algebra import add
 from pcg.ops.layout import expand_vector
 from pcg.types.operator import Call, Operator
+
+
+def _convolved(call: AtenCall) -> Value:
+    """In one dimension too: of images with one row."""
+    x, kernel, bias = call.value("input"), call.value("weight"), call.maybe("bias")
+    if x.rank != 3:
+        return _conv2d(call)
+    arguments = {**call.arguments, "input": _as_image(x), "weight": _as_image(kernel)}
+    for name, other in (("stride", 1), ("padding", 0), ("dilation", 1)):
+        arguments[name] = [other, *call.integers(name)]
+    samples, channels, length = call.shape
+    image = replace(
+        call, arguments={**arguments, "bias": bias}, shapes=((samples, channels, 1, length),)
+    )
+    return reshaped(_conv2d(image), call.shape)
+
+
+def _as_image(x: Value) -> Value:
+    return reshaped(x, (*shape_of(x)[:2], 1, shape_of(x)[2]))
 
 
 def _conv2d(call: AtenCall) -> Value:
@@ -97,7 +117,8 @@ def _adaptive_avg_pool2d(call: AtenCall) -> Value:
 
 ENTRIES: Mapping[str, Entry] = {
     "aten.conv2d.default": _conv2d,
-    "aten.convolution.default": _conv2d,
+    "aten.convolution.default": _convolved,
+    "aten.conv1d.default": _convolved,
     "aten.max_pool2d.default": _max_pool2d,
     "aten.avg_pool2d.default": _avg_pool2d,
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,

@@ -15,6 +15,25 @@ class Unsupported(Exception):
     """No equation fits a call with these arguments: it stays opaque."""
 
 
+WIDER: Mapping[str, Sequence[str]] = {
+    "float16": ("float32", "float64"),
+    "bfloat16": ("float32", "float64"),
+    "float32": ("float64",),
+    "uint8": ("int16", "int32", "int64"),
+    "int8": ("int16", "int32", "int64"),
+    "int16": ("int32", "int64"),
+    "int32": ("int64",),
+}
+"""Formats that hold all numbers of another of their kind."""
+
+
+def holds(old: str, new: str) -> bool:
+    """Whether a number format holds all numbers of another."""
+    if old == new or old == "bool" or ("float" in new and "float" not in old):
+        return True
+    return new in WIDER.get(old, ())
+
+
 @dataclass(frozen=True)
 class AtenCall:
     """A call. ``arguments`` are by their names in the operator's schema, defaults included."""
@@ -87,6 +106,11 @@ class AtenCall:
         for name, wanted in given.items():
             if self.arguments[name] != wanted:
                 raise Unsupported(name)
+
+    def expect_room(self, name: str) -> None:
+        """Raise Unsupported where the result's format does not hold the numbers of an operand."""
+        if not holds(self.formats[name], self.formats[""]):
+            raise Unsupported("dtype")
 
     @property
     def shape(self) -> Shape:

@@ -1,0 +1,1 @@
+"""What the functions of ATen are as operators of ours: one entry a function."""

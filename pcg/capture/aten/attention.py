@@ -1,0 +1,91 @@
+"""Translate torch's attention of scaled dot products into graph operators."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from pcg.capture.aten.call import AtenCall, Unsupported
+from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.random import Normal, dropped
+from pcg.capture.aten.shapes import reshaped, shape_of, spread, swapped
+from pcg.capture.constants import is_causal
+from pcg.graph.graph import Value, apply
+from pcg.ops import algebra, attention, layers
+from pcg.ops.constants import lower_triangle
+from pcg.ops.elementwise import shift
+from pcg.ops.layout import expand
+
+LEFT_OUT = 1e30
+"""How far below others the score of a key is that a query may not see. Its weight is 0 in every
+number format, unless no key may be seen: then torch gives no number, and this an average."""
+
+
+def attended(call: AtenCall) -> Value:
+    """Without dropout: one operator."""
+    call.expect(dropout_p=0.0)
+    q, k, v = _operands(call)
+    if _sees_only_before(call, q, k):
+        return apply(attention.causal_attention(), q, k, v)
+    mask = _added(call, q, k)
+    if mask is None:
+        return apply(attention.attention(), q, k, v)
+    return apply(attention.masked_attention(), q, k, v, mask)
+
+
+def attended_in_parts(call: AtenCall, normal: Normal) -> Value:
+    """With dropout, of the shares that values have in a result."""
+    rate = call.number("dropout_p")
+    if rate == 0.0:
+        return attended(call)
+    q, k, v = _operands(call)
+    product = algebra.matmul() if q.rank == 2 else algebra.batch_matmul()
+    turned = swapped(k, k.rank - 2, k.rank - 1)
+    scores = scaled(apply(product, q, turned), 1.0 / sqrt(shape_of(q)[-1]))
+    mask = _added(call, q, k)
+    if mask is not None:
+        scores = apply(algebra.add(), scores, mask)
+    shares = apply(layers.softmax(axis=scores.rank - 1), scores)
+    left = scaled(shares, 0.0) if rate == 1.0 else dropped(shares, 1.0 - rate, normal)[0]
+    return apply(product, left, v)
+
+
+def _operands(call: AtenCall) -> tuple[Value, Value, Value]:
+    """Queries, keys and values of the same batch and heads; scores are scaled as usual."""
+    q, k, v = (call.value(name) for name in ("query", "key", "value"))
+    if call.arguments["enable_gqa"]:
+        k, v = (_for_groups(x, shape_of(q)) for x in (k, v))
+    if not shape_of(q)[:-2] == shape_of(k)[:-2] == shape_of(v)[:-2]:
+        raise Unsupported("ranks")
+    if call.arguments["scale"] is not None:
+        q = scaled(q, call.number("scale") * sqrt(shape_of(q)[-1]))  # operators divide by it
+    return q, k, v
+
+
+def _sees_only_before(call: AtenCall, q: Value, k: Value) -> bool:
+    """Whether a query sees the keys up to its own place, and no others."""
+    mask = call.maybe("attn_mask")
+    if mask is None or "attn_mask" not in call.choices:
+        return bool(call.arguments["is_causal"])
+    return is_causal(mask, shape_of(q)[-2], shape_of(k)[-2])
+
+
+def _added(call: AtenCall, q: Value, k: Value) -> Value | None:
+    """What is added to the scores, with all of their dimensions."""
+    mask, scores = call.maybe("attn_mask"), (*shape_of(q)[:-1], shape_of(k)[-2])
+    is_choice = "attn_mask" in call.choices
+    if call.arguments["is_causal"]:
+        mask, is_choice = apply(lower_triangle(rows=scores[-2], columns=scores[-1])), True
+    if mask is None:
+        return None
+    if is_choice:
+        # What is left out gets a score that no other can make up for.
+        mask = scaled(apply(shift(offset=-1.0), mask), LEFT_OUT)
+    return spread(mask, scores)
+
+
+def _for_groups(x: Value, queries: tuple[int, ...]) -> Value:
+    """Keys or values repeated for all heads of queries that share them."""
+    *batch, heads, length, size = shape_of(x)
+    times = queries[-3] // heads
+    wide = apply(expand(axis=len(batch) + 1, size=times), x)
+    return reshaped(wide, (*batch, heads * times, length, size))

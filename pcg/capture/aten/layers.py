@@ -1,0 +1,236 @@
+"""Translate ATen layers and losses into graph operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from pcg.capture.aten.attention import attended
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported
+from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.shapes import (
+    broadcast,
+    narrowed,
+    of_torch,
+    reshaped,
+    shape_of,
+    spread,
+    swapped,
+)
+from pcg.graph.graph import Value, apply
+from pcg.ops import algebra, layers, lookup, norms, reductions
+from pcg.ops.constants import ones1, position_ids
+from pcg.ops.elementwise import rsqrt, shift
+from pcg.ops.layout import expand_vector
+from pcg.readings.whole import is_natural
+from pcg.types.operator import Call
+
+
+def _product(x: Value, y: Value) -> Value:
+    """x @ y."""
+    if x.rank >= 1 and y.rank == 2:
+        return apply(algebra.matmul(), x, y)
+    if x.rank == y.rank > 2 and shape_of(x)[:-2] == shape_of(y)[:-2]:
+        return apply(algebra.batch_matmul(), x, y)
+    if 1 in (x.rank, y.rank):
+        return _with_vector(x, y)
+    raise Unsupported("ranks")
+
+
+def _with_vector(x: Value, y: Value) -> Value:
+    """x @ y where the latter is a vector, or the former and the latter a matrix."""
+    if y.rank > 1:
+        raise Unsupported("ranks")
+    column = reshaped(y, (*shape_of(y), 1))
+    rows = x if x.rank > 1 else reshaped(x, (1, *shape_of(x)))
+    return reshaped(apply(algebra.matmul(), rows, column), shape_of(x)[:-1])
+
+
+def _matmul(call: AtenCall) -> Value:
+    names = ("self", "mat2" if "mat2" in call.arguments else "other")
+    return _product(*(call.value(name) for name in names))
+
+
+def _biased(x: Value, bias: Value | None) -> Value:
+    if bias is None:
+        return x
+    return apply(algebra.add(), *broadcast(x, bias, shape_of(x)))
+
+
+def _linear(call: AtenCall) -> Value:
+    product = _product(call.value("input"), swapped(call.value("weight"), 0, 1))
+    return _biased(product, call.maybe("bias"))
+
+
+def _addmm(call: AtenCall) -> Value:
+    product = scaled(_product(call.value("mat1"), call.value("mat2")), call.number("alpha"))
+    return _biased(product, scaled(call.value("self"), call.number("beta")))
+
+
+def _softmax(call: AtenCall) -> Value:
+    x = call.value("self")
+    call.expect_room("self")
+    return apply(layers.softmax(axis=call.axis("dim", x.rank)), x)
+
+
+def _log_softmax(call: AtenCall) -> Value:
+    x = call.value("self")
+    call.expect_room("self")
+    return apply(reductions.log_softmax(axis=call.axis("dim", x.rank)), x)
+
+
+def _batch_norm(call: AtenCall) -> Value:
+    """By the statistics of the batch. Those that torch keeps of earlier ones have no part in it."""
+    if not call.arguments["training"]:
+        return _normed_by_statistics(call)
+    x, weight, bias = (call.maybe(name) for name in ("input", "weight", "bias"))
+    assert x is not None, "torch always gives it"
+    ones = apply(ones1(size0=shape_of(x)[1]))
+    weight = ones if weight is None else weight
+    bias = scaled(ones, 0.0) if bias is None else bias
+    return apply(norms.batch_norm(eps=call.number("eps")), x, weight, bias)
+
+
+def _normed_by_statistics(call: AtenCall) -> Value:
+    """A batch norm outside of training: each channel times a number, plus another."""
+    x, weight, bias = (call.value(name) for name in ("input", "weight", "bias"))
+    mean, variance = call.value("running_mean"), call.value("running_var")
+    inverse = apply(rsqrt(), apply(shift(offset=call.number("eps")), variance))
+    factor = apply(algebra.multiply(), weight, inverse)
+    moved = scaled(apply(algebra.multiply(), mean, factor), -1.0)
+    offset = apply(algebra.add(), bias, moved)
+    spread_factor, spread_offset = (apply(expand_vector(axis=1), x, v) for v in (factor, offset))
+    return apply(algebra.add(), apply(algebra.multiply(), x, spread_factor), spread_offset)
+
+
+def _embedding_bag(call: AtenCall) -> tuple[Value, ...]:
+    """Of as many ids in each bag, which is how torch writes bags that are rows of a matrix."""
+    call.expect(per_sample_weights=None, include_last_offset=False, padding_idx=-1)
+    call.expect(scale_grad_by_freq=False, sparse=False)
+    ids, table, offsets = (call.value(name) for name in ("indices", "weight", "offsets"))
+    bags, size = shape_of(offsets)[0], shape_of(ids)[0]
+    if size % bags or _step(offsets) != size // bags or call.integer("mode") > 1:
+        raise Unsupported("offsets")
+    of_bags = reshaped(ids, (bags, size // bags))
+    out = apply(lookup.embedding_bag(), of_bags, table)
+    return (scaled(out, bags / size) if call.integer("mode") == 1 else out,)
+
+
+def _step(offsets: Value) -> float | None:
+    """By what numbers that begin at 0 grow; None where that is not known."""
+    node, step = offsets.node, 1.0
+    if not node.is_leaf and node.name == "scale":
+        factor, node = node.operator_call.values["factor"], node.inputs[0].node
+        step = factor if isinstance(factor, float) else step
+    if not node.is_leaf and (node.name == "position_ids" or shape_of(offsets) == (1,)):
+        return step
+    return None
+
+
+def _embedding(call: AtenCall) -> Value:
+    call.expect(scale_grad_by_freq=False, sparse=False)
+    ids, table = call.value("indices"), call.value("weight")
+    padding = call.integer("padding_idx")
+    if padding != -1:
+        return _padded_rows(ids, table, padding)
+    rows = _first_rows(ids, table)
+    return apply(layers.embedding(), ids, table) if rows is None else rows
+
+
+def _padded_rows(ids: Value, table: Value, padding: int) -> Value:
+    """The rows of a table, of which one gets no gradient."""
+    rows = apply(layers.embedding(), ids, table)
+    kept = of_torch(f"aten.ne.Scalar(x0, {padding})", "bool", (ids, "int64"))
+    kept, real = spread(reshaped(kept, (*shape_of(ids), 1)), shape_of(rows), rows), "float32"
+    stopped = of_torch("aten.detach.default(x0)", real, (rows, real))
+    choice = "aten.where.self(x0, x1, x2)"
+    return of_torch(choice, real, (kept, "bool"), (rows, real), (stopped, real))
+
+
+def _rows_at(call: AtenCall) -> Value:
+    """The rows of a tensor at whole numbers, which torch counts from the end where negative."""
+    x, indices = call.value("self"), call.arguments["indices"]
+    if len(indices) != 1 or not isinstance(ids := indices[0], Value) or "indices" in call.choices:
+        raise Unsupported("indices")
+    return _taken(x, ids)
+
+
+def _rows_selected(call: AtenCall) -> Value:
+    x, ids = call.value("self"), call.value("index")
+    if call.axis("dim", x.rank):
+        raise Unsupported("dim")
+    return _taken(x, ids)
+
+
+def _taken(x: Value, ids: Value) -> Value:
+    if not x.rank or not is_natural(ids):
+        raise Unsupported("index")
+    table = reshaped(x, (shape_of(x)[0], prod(shape_of(x)[1:])))
+    return reshaped(apply(layers.embedding(), ids, table), (*shape_of(ids), *shape_of(x)[1:]))
+
+
+def _gather(call: AtenCall) -> Value:
+    """Along one axis; of the others, as much as there are indices for."""
+    x, ids = call.value("self"), call.value("index")
+    if not x.rank:
+        raise Unsupported("self")
+    axis = call.axis("dim", x.rank)
+    for other, size in enumerate(shape_of(ids)):
+        x = x if other == axis else narrowed(x, other, 0, size)
+    last = x.rank - 1
+    found = apply(lookup.gather(), swapped(x, axis, last), swapped(ids, axis, last))
+    return swapped(found, axis, last)
+
+
+def _running_sum(call: AtenCall) -> Value:
+    x = call.value("self")
+    call.expect_room("self")
+    if not x.rank:
+        return x
+    axis, last = call.axis("dim", x.rank), x.rank - 1
+    return swapped(apply(lookup.cumulative_sum(), swapped(x, axis, last)), axis, last)
+
+
+def _first_rows(ids: Value, table: Value) -> Value | None:
+    """What a look-up finds whose ids are 0, 1, 2, ..., as the places in a sequence are, perhaps
+    with dimensions before: the table's first rows. None if the ids are others."""
+    repeats: list[Call] = []
+    while ids.node.name == "expand" and ids.node.operator_call.integer("axis") < ids.rank - 1:
+        repeats.append(ids.node.operator_call)
+        ids = ids.node.inputs[0]
+    if ids.node.name != "position_ids":
+        return None
+    rows = narrowed(table, 0, 0, shape_of(ids)[0])
+    for call in reversed(repeats):
+        rows = apply(call, rows)
+    return rows
+
+
+def _count(call: AtenCall) -> Value:
+    """Numbers that grow by a step."""
+    count = apply(position_ids(size=call.shape[0]))
+    start, step = call.number("start"), call.number("step")
+    return apply(shift(offset=start), scaled(count, step)) if start else scaled(count, step)
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "aten.mm.default": _matmul,
+    "aten.bmm.default": _matmul,
+    "aten.matmul.default": _matmul,
+    "aten.linear.default": _linear,
+    "aten.addmm.default": _addmm,
+    "aten.softmax.int": _softmax,
+    "aten.log_softmax.int": _log_softmax,
+    "aten.batch_norm.default": _batch_norm,
+    "aten._native_batch_norm_legit_functional.default": _batch_norm,
+    "aten._native_batch_norm_legit.no_stats": _batch_norm,
+    "aten._native_batch_norm_legit_no_training.default": _normed_by_statistics,
+    "aten.arange.start_step": _count,
+    "aten.embedding.default": _embedding,
+    "aten._embedding_bag.default": _embedding_bag,
+    "aten.index.Tensor": _rows_at,
+    "aten.index_select.default": _rows_selected,
+    "aten.gather.default": _gather,
+    "aten.cumsum.default": _running_sum,
+    "aten.scaled_dot_product_attention.default": attended,
+}

@@ -1,0 +1,167 @@
+"""Translate ATen losses into graph operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported
+from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.shapes import broadcast, of_torch, reshaped, shape_of
+from pcg.graph.graph import Value, apply
+from pcg.ops import algebra, layers, reductions
+from pcg.ops.constants import ones1
+from pcg.ops.elementwise import divide, shift
+from pcg.ops.layout import expand_vector, permute
+from pcg.ops.lookup import one_hot
+from pcg.readings.whole import may_be
+
+EVERY = {0: "none", 1: "mean", 2: "sum"}
+"""Torch's numbers for what a loss does with its elements."""
+IGNORED = -100
+"""The label that torch leaves out of a loss unless told otherwise; labels are never negative."""
+
+
+def _every(call: AtenCall, elements: Value) -> Value:
+    """What a loss does with its elements: their mean, their sum, or nothing."""
+    match EVERY[call.integer("reduction")]:
+        case "mean":
+            return apply(layers.mean_loss(), elements)
+        case "sum":
+            return apply(layers.sum_loss(), elements)
+        case _:
+            return elements
+
+
+def _squared_error(call: AtenCall) -> Value:
+    x, y = call.value("self"), call.value("target")
+    x, y = broadcast(x, y, _common(shape_of(x), shape_of(y)))
+    error = apply(algebra.add(), x, scaled(y, -1.0))
+    return _every(call, apply(algebra.multiply(), error, error))
+
+
+def _common(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that both fill when broadcast."""
+    rank = max(len(a), len(b))
+    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
+    return tuple(max(pair) for pair in pairs)
+
+
+def _rows(x: Value) -> Value:
+    """Scores with one row for each label; their second axis numbers the classes."""
+    if x.rank > 2:
+        x = permute(x, (0, *range(2, x.rank), 1))
+    return reshaped(x, (prod(shape_of(x)[:-1]), shape_of(x)[-1]))
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """The classes of rows. ``counted``: 1 for each row, 0 for one that is left out; None where
+    none is."""
+
+    rows: Value
+    counted: Value | None
+
+    @classmethod
+    def of(cls, target: Value, ignored: int) -> _Labels:
+        target = reshaped(target, (prod(shape_of(target)),))
+        if not may_be(target, ignored):
+            return cls(target, None)
+        counted = of_torch(f"aten.ne.Scalar(x0, {ignored})", "bool", (target, "int64"))
+        if ignored != IGNORED:  # operators take what is no class for what is left out
+            left_out = of_torch(f"aten.eq.Scalar(x0, {ignored})", "bool", (target, "int64"))
+            fill = f"aten.masked_fill.Scalar(x0, x1, {IGNORED})"
+            target = of_torch(fill, "int64", (target, "int64"), (left_out, "bool"))
+        return cls(target, counted)
+
+
+def _cross_entropy(call: AtenCall) -> Value:
+    """Of classes given by number or by probabilities, over any further axes."""
+    scores, target = call.value("self"), call.value("target")
+    if scores.rank < 2:
+        raise Unsupported("self")
+    if shape_of(target) == shape_of(scores) and "float" in call.formats["target"]:
+        return _of_probabilities(call, scores, target)
+    if target.rank != scores.rank - 1:
+        raise Unsupported("target")
+    labels, rows = _Labels.of(target, call.integer("ignore_index")), _rows(scores)
+    plain = call.arguments["weight"] is None and call.number("label_smoothing") == 0.0
+    if plain and EVERY[call.integer("reduction")] != "none":
+        return _averaged(call, apply(reductions.cross_entropy(), rows, labels.rows), labels)
+    return _by_rows(call, apply(reductions.log_softmax(axis=1), rows), labels, shape_of(target))
+
+
+def _averaged(call: AtenCall, mean: Value, labels: _Labels) -> Value:
+    """From the sum over what is counted, divided by the number of all rows."""
+    (count,) = shape_of(labels.rows)
+    if EVERY[call.integer("reduction")] == "sum":
+        return scaled(mean, float(count))
+    if labels.counted is None:
+        return mean
+    total = apply(layers.sum_loss(), labels.counted)
+    return apply(divide(), scaled(mean, float(count)), total)
+
+
+def _by_rows(call: AtenCall, logarithms: Value, labels: _Labels, shape: tuple[int, ...]) -> Value:
+    """With a weight for each class, with smoothed labels, or without a sum over rows."""
+    classes = shape_of(logarithms)[1]
+    smoothing = call.number("label_smoothing") if "label_smoothing" in call.arguments else 0.0
+    chosen = apply(one_hot(classes=classes), labels.rows)
+    weight = call.maybe("weight")
+    weight = apply(ones1(size0=classes)) if weight is None else weight
+    weighed = apply(algebra.multiply(), logarithms, _for_classes(weight, logarithms))
+    weights = _summed(apply(algebra.multiply(), chosen, _for_classes(weight, chosen)))
+    loss = scaled(_summed(apply(algebra.multiply(), chosen, weighed)), smoothing - 1.0)
+    if smoothing:
+        evenly = scaled(_summed(weighed), -smoothing / classes)
+        if labels.counted is not None:
+            evenly = apply(algebra.multiply(), evenly, labels.counted)
+        loss = apply(algebra.add(), loss, evenly)
+    match EVERY[call.integer("reduction")]:
+        case "none":
+            return reshaped(loss, shape)
+        case "sum":
+            return apply(layers.sum_loss(), loss)
+        case _:
+            total = apply(layers.sum_loss(), weights)
+            return apply(divide(), apply(layers.sum_loss(), loss), total)
+
+
+def _of_probabilities(call: AtenCall, scores: Value, target: Value) -> Value:
+    classes, smoothing = shape_of(scores)[1], call.number("label_smoothing")
+    logarithms, shares = apply(reductions.log_softmax(axis=1), _rows(scores)), _rows(target)
+    if smoothing:
+        shares = apply(shift(offset=smoothing / classes), scaled(shares, 1.0 - smoothing))
+    weight = call.maybe("weight")
+    if weight is not None:
+        weighed = _for_classes(weight, logarithms)
+        logarithms = apply(algebra.multiply(), logarithms, weighed)
+    loss = scaled(_summed(apply(algebra.multiply(), logarithms, shares)), -1.0)
+    every = _every(call, loss)
+    return reshaped(every, call.shape)
+
+
+def _for_classes(weight: Value, rows: Value) -> Value:
+    """A weight for each class, repeated for all rows."""
+    return apply(expand_vector(axis=1), rows, weight)
+
+
+def _summed(rows: Value) -> Value:
+    return apply(reductions.sum_axis(axis=1), rows)
+
+
+def _nll_loss(call: AtenCall) -> Value:
+    """Of logarithms of probabilities."""
+    logarithms, target = call.value("self"), call.value("target")
+    if logarithms.rank < 2:
+        raise Unsupported("self")
+    labels = _Labels.of(target, call.integer("ignore_index"))
+    return _by_rows(call, _rows(logarithms), labels, shape_of(target))
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "aten.mse_loss.default": _squared_error,
+    "aten.cross_entropy_loss.default": _cross_entropy,
+    "aten.nll_loss_nd.default": _nll_loss,
+}

@@ -1,0 +1,94 @@
+"""Translate norms of layers and groups, and variances, into graph operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from pcg.capture.aten.call import AtenCall, Entry, Unsupported
+from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.shapes import reshaped, shape_of, spread
+from pcg.graph.graph import Value, apply
+from pcg.ops import algebra, layers
+from pcg.ops.constants import ones1
+from pcg.ops.layout import expand_vector
+from pcg.ops.reductions import mean_axis, sum_axis
+
+
+def _normed(x: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:
+    """A layer norm over the last axis."""
+    ones = apply(ones1(size0=shape_of(x)[-1]))
+    weight = ones if weight is None else weight
+    bias = scaled(ones, 0.0) if bias is None else bias
+    return apply(layers.layer_norm(eps=eps), x, weight, bias)
+
+
+def _layer_norm(call: AtenCall) -> Value:
+    """Over the last axes, which are merged to one."""
+    x, last = call.value("input"), call.integers("normalized_shape")
+    size = prod(last)
+    weight, bias = (
+        None if (given := call.maybe(name)) is None else reshaped(given, (size,))
+        for name in ("weight", "bias")
+    )
+    rows = reshaped(x, (*shape_of(x)[: x.rank - len(last)], size))
+    return reshaped(_normed(rows, weight, bias, call.number("eps")), shape_of(x))
+
+
+def _group_norm(call: AtenCall) -> tuple[Value, ...]:
+    """Over the channels of a group and all places; then each channel has a weight and a bias."""
+    x, weight, bias = (call.maybe(name) for name in ("input", "weight", "bias"))
+    assert x is not None, "torch always gives it"
+    groups, samples = call.integer("group"), shape_of(x)[0]
+    size = prod(shape_of(x)[1:]) // groups
+    apart = reshaped(x, (samples, groups, size))
+    out = reshaped(_normed(apart, None, None, call.number("eps")), shape_of(x))
+    if weight is not None:
+        out = apply(algebra.multiply(), out, apply(expand_vector(axis=1), out, weight))
+    if bias is not None:
+        out = apply(algebra.add(), out, apply(expand_vector(axis=1), out, bias))
+    return (out,)
+
+
+def _axes(call: AtenCall, rank: int) -> list[int]:
+    dims = call.arguments["dim"]
+    return sorted({dim % rank for dim in dims} if dims else range(rank))
+
+
+def _moments(call: AtenCall) -> tuple[Value, Value]:
+    """Variance and mean of the same rank as the operand."""
+    x = call.value("self")
+    axes = _axes(call, x.rank)
+    size = prod(shape_of(x)[axis] for axis in axes)
+    # What torch takes for one where none is given.
+    correction = 1.0 if call.arguments["correction"] is None else call.number("correction")
+    if size <= correction:
+        raise Unsupported("correction")
+    kept = [1 if axis in axes else length for axis, length in enumerate(shape_of(x))]
+    mean = reshaped(_along(x, axes, is_mean=True), kept)
+    centred = apply(algebra.add(), x, scaled(spread(mean, shape_of(x), x), -1.0))
+    square = apply(algebra.multiply(), centred, centred)
+    total = reshaped(_along(square, axes, is_mean=False), kept)
+    return scaled(total, 1.0 / (size - correction)), mean
+
+
+def _along(x: Value, axes: Sequence[int], *, is_mean: bool) -> Value:
+    for axis in reversed(axes):
+        x = apply(mean_axis(axis=axis) if is_mean else sum_axis(axis=axis), x)
+    return x
+
+
+def _variance(call: AtenCall) -> Value:
+    return reshaped(_moments(call)[0], call.shape)
+
+
+def _variance_and_mean(call: AtenCall) -> tuple[Value, ...]:
+    return tuple(reshaped(value, call.shape) for value in _moments(call))
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "aten.layer_norm.default": _layer_norm,
+    "aten.native_group_norm.default": _group_norm,
+    "aten.var.correction": _variance,
+    "aten.var_mean.correction": _variance_and_mean,
+}

@@ -1,0 +1,138 @@
+"""Turn the random numbers that a module draws into inputs of the graph.
+
+Problem: copies of a tensor have to be equal, and plans have to be comparable, so what an element
+draws may not depend on how a plan cuts. Method: each call that draws is an input of normal numbers,
+which depend on the run's seed, the step and the element's global index, as for all data that is
+drawn; what the call makes of them is a graph: uniform numbers by their distribution function,
+choices by a quantile, others from uniform ones. Exact in distribution, up to the rounding of the
+number format; the numbers themselves are others than torch's generator gives, as on each device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import sqrt
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+from pcg.capture.aten.call import AtenCall, Unsupported
+from pcg.capture.aten.pointwise import scaled
+from pcg.capture.aten.shapes import of_torch, shape_of
+from pcg.graph.graph import Value, apply, leaf
+from pcg.ops.algebra import add, multiply, relu, scale
+from pcg.ops.elementwise import clamp, dropout, negate, shift
+from pcg.plan.naming import DRAWN
+
+if TYPE_CHECKING:
+    from torch import fx
+
+FILLED = frozenset(
+    {
+        *("aten.rand_like.default", "aten.randn_like.default", "aten.normal_functional.default"),
+        *("aten.bernoulli.p", "aten.uniform.default", "aten.exponential.default"),
+        *("aten.geometric.default", "aten.cauchy.default", "aten.log_normal.default"),
+    }
+)
+"""Functions that draw, and read nothing of their operand but its shape."""
+NOISE = "aten.rrelu_with_noise_functional.default"
+"""It fills its second operand."""
+
+STEEP = 1e30
+"""What makes any difference between two numbers of a float format 1 or more."""
+BELOW_ONE = 1.0 - 2.0**-24
+"""The largest number of ``torch.rand`` in float32."""
+
+Normal = Callable[[Sequence[int]], Value]
+"""Makes the input of normal numbers of a shape that a call draws."""
+Drawing = Callable[[AtenCall, Normal], Value | tuple[Value, ...]]
+
+
+def read_by(call: fx.Node) -> list[fx.Node]:
+    """The operands of a call that its result depends on by more than their shape."""
+    name, operands = str(call.target), call.all_input_nodes
+    if name in FILLED:
+        return []
+    return operands[:1] if name == NOISE else operands
+
+
+def normal_input(site: str) -> Normal:
+    """What gives the normal numbers of a call, which ``site`` names."""
+    return lambda shape: leaf("input", f"{DRAWN}{site}", tuple(shape))
+
+
+def masked(shape: Sequence[int], share: float, normal: Normal) -> Value:
+    """Ones, and zeros for a share of the elements on average: normal numbers below a quantile
+    give 1. Raises Unsupported for a share that is none."""
+    if not 0.0 < share < 1.0:
+        raise Unsupported("p")
+    below = apply(shift(offset=NormalDist().inv_cdf(share)), apply(negate(), normal(shape)))
+    return apply(clamp(low=0.0, high=1.0), apply(scale(factor=STEEP), below))
+
+
+def dropped(x: Value, share: float, normal: Normal) -> tuple[Value, Value]:
+    """What is left of a tensor where a share of its elements is, and the mask."""
+    mask = masked(shape_of(x), share, normal)
+    return apply(dropout(scale=1.0 / share), x, mask), mask
+
+
+def _native_dropout(call: AtenCall, normal: Normal) -> tuple[Value, ...]:
+    x, share = call.value("input"), 1.0 - call.number("p")
+    if share == 1.0 or not call.arguments["train"]:
+        return (x,)
+    if share == 0.0:
+        return (scaled(x, 0.0),)
+    return dropped(x, share, normal)
+
+
+def _uniform(shape: Sequence[int], normal: Normal) -> Value:
+    """Of [0, 1)."""
+    z, real = normal(shape), "float32"
+    tail = of_torch("aten.erfc.default(x0)", real, (scaled(z, -sqrt(0.5)), real))
+    return apply(clamp(low=0.0, high=BELOW_ONE), scaled(tail, 0.5))
+
+
+def _between(call: AtenCall, normal: Normal, low: float, high: float) -> Value:
+    wide = scaled(_uniform(call.shape, normal), high - low)
+    return apply(shift(offset=low), wide) if low else wide
+
+
+def _normal(call: AtenCall, normal: Normal) -> Value:
+    mean, wide = call.number("mean"), scaled(normal(call.shape), call.number("std"))
+    return apply(shift(offset=mean), wide) if mean else wide
+
+
+def _choices(call: AtenCall, normal: Normal) -> Value:
+    return masked(call.shape, call.number("p"), normal)
+
+
+def _exponential(call: AtenCall, normal: Normal) -> Value:
+    """Small ones are exact in every number format, which those from ``log`` are not."""
+    u, real = scaled(_uniform(call.shape, normal), -1.0), "float32"
+    return scaled(of_torch("aten.log1p.default(x0)", real, (u, real)), -1.0 / call.number("lambd"))
+
+
+def _rectified(call: AtenCall, normal: Normal) -> tuple[Value, ...]:
+    """A random slope for each negative element."""
+    call.expect(training=True)
+    x = call.value("self")
+    slopes = _between(call, normal, call.number("lower"), call.number("upper"))
+    negative = apply(multiply(), slopes, apply(relu(), apply(negate(), x)))
+    return (apply(add(), apply(relu(), x), scaled(negative, -1.0)),)
+
+
+DRAWS: Mapping[str, Drawing] = {
+    "aten.native_dropout.default": _native_dropout,
+    "aten.rand.default": lambda call, normal: _uniform(call.shape, normal),
+    "aten.rand_like.default": lambda call, normal: _uniform(call.shape, normal),
+    "aten.randn.default": lambda call, normal: normal(call.shape),
+    "aten.randn_like.default": lambda call, normal: normal(call.shape),
+    "aten.normal.float_float": _normal,
+    "aten.normal_functional.default": _normal,
+    "aten.bernoulli.p": _choices,
+    "aten.uniform.default": lambda call, normal: _between(
+        call, normal, call.number("from"), call.number("to")
+    ),
+    "aten.exponential.default": _exponential,
+    NOISE: _rectified,
+}
+"""Functions of torch's that draw random numbers, and what the graph has for them."""

@@ -1,0 +1,21 @@
+"""Public models at tiny size, with their own losses: their graphs agree with them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.public.compared import compared
+from support.public.others import OTHERS
+
+WITHOUT_EQUATION = {
+    "u-net": {"aten.upsample_nearest2d.vec"},
+    "graph network": {"aten.index_put.default", "aten.scatter_add.default"},
+    "recommender": {"aten.index.Tensor"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_models_of_other_kinds(name: str) -> None:
+    torch.manual_seed(0)
+    captured, _ = compared(*OTHERS[name]())
+    assert set(captured.opaque) <= WITHOUT_EQUATION.get(name, set[str]())

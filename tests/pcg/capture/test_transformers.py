@@ -1,0 +1,40 @@
+"""Models of ``transformers`` at tiny size, with their own losses and dropout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+from support.public.compared import Loss, compared
+from support.public.language import LANGUAGE
+from support.public.vision import VISION
+
+from pcg.errors import InputError
+
+CHOOSE = ("mixtral", "deepseek-v2")
+"""Which ask for the numbers that a router has made."""
+NOT_EXPORTED = {("bart", "eager")}
+"""Torch cannot export it; the message names the line."""
+QUICK = ("gpt2-sdpa", "llama-eager")
+CASES = [
+    pytest.param(n, a, id=f"{n}-{a}", marks=() if f"{n}-{a}" in QUICK else pytest.mark.soak)
+    for n in (*LANGUAGE, *VISION)
+    for a in ("sdpa", "eager")
+    if n not in CHOOSE and (n, a) not in NOT_EXPORTED
+]
+
+
+@pytest.mark.parametrize(("name", "attention"), CASES)
+def test_graphs_agree_with_public_models(name: str, attention: str) -> None:
+    torch.manual_seed(0)
+    model, given = {**LANGUAGE, **VISION}[name](attention)
+    captured, _ = compared(Loss(model, given), tuple(given.values()))
+    assert set(captured.opaque) <= {"aten.argmax.default", "aten.index.Tensor"}
+
+
+@pytest.mark.parametrize("name", CHOOSE)
+def test_a_loop_over_experts_is_refused_by_its_line(name: str) -> None:
+    model, given = LANGUAGE[name]("sdpa")
+    with pytest.raises(InputError, match=r"modeling_\w+\.py: line \d+: chooses by the values"):
+        compared(Loss(model, given), tuple(given.values()))

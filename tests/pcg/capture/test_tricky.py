@@ -1,0 +1,63 @@
+"""What models do with torch: equal in the captured graph in values and gradients, or refused in a
+line."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.graphs.torch_functions import default_dtype
+from support.graphs.tricky import EXACT, REFUSED, ROWS, WIDTH, Parts
+
+from pcg.capture import capture
+from pcg.errors import InputError
+from pcg.plan.text import parse_graph, print_graph
+from runtime.train.eager import compare_captured
+
+NEAR = 1e-9
+EVERY = 3
+"""Each so many are tried in every run, and all of them in long ones."""
+EXAMPLE = (torch.zeros(ROWS, WIDTH),)
+
+
+def cases() -> list[object]:
+    names = enumerate(EXACT)
+    long = pytest.mark.soak
+    return [pytest.param(n, marks=long if i % EVERY else ()) for i, n in names]
+
+
+@pytest.mark.parametrize("name", cases())
+def test_gradients_are_those_of_torch(name: str) -> None:
+    torch.manual_seed(0)
+    with default_dtype(torch.float64):
+        module = Parts(EXACT[name]).double()
+        captured = capture(module, (EXAMPLE[0].double(),))
+        found = compare_captured(module, EXAMPLE, captured, "model")
+    assert found.error is not None, found.reason
+    assert found.error < NEAR
+    assert parse_graph(print_graph(captured.graph)) == captured.graph
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_graph_holds_is_one_line(name: str) -> None:
+    with pytest.raises(InputError, match=r"py: line \d+: |^model: torch\.export: ") as raised:
+        capture(Parts(REFUSED[name]), EXAMPLE)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_input_that_is_given_twice_is_two() -> None:
+    """As ids that are labels too: torch takes them for one."""
+    ids = torch.randint(0, 7, (ROWS,))
+
+    class Language(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(7, WIDTH)
+            self.head = torch.nn.Linear(WIDTH, 7)
+
+        def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(self.head(self.table(ids)), labels)
+
+    captured = capture(module := Language(), (ids, ids))
+    assert captured.inputs == ("ids", "labels")
+    assert (found := compare_captured(module, (ids, ids), captured, "model")).error is not None
+    assert found.error < NEAR

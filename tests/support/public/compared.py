@@ -1,0 +1,45 @@
+"""A model against its graph, in double precision."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from pcg.capture import Captured, capture
+from runtime.train.eager import compare_captured
+
+NEAR = 1e-8
+"""Constants that a module makes are those of its own format, float32."""
+
+
+class Loss(nn.Module):
+    """The loss of a model that takes its inputs by name."""
+
+    def __init__(self, model: nn.Module, names: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model, self.names = model, tuple(names)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.model(**dict(zip(self.names, inputs, strict=True))).loss
+
+
+def compared(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Captured, float]:
+    """The capture of a module, which agrees with it, and the seconds that it took."""
+    begin = time.perf_counter()
+    captured = capture(module, inputs)
+    seconds = time.perf_counter() - begin
+    found = compare_captured(module, inputs, captured, "model")
+    assert found.error is not None, found.reason
+    assert found.error < NEAR, found.error
+    return captured, seconds
+
+
+def row(name: str, captured: Captured, seconds: float) -> str:
+    """A line of the table in the docs."""
+    without = Counter(target.split(".")[1] for target in captured.opaque)
+    named = ", ".join(f"{count} {target}" for target, count in without.items()) or "none"
+    return f"| {name} | {len(captured.graph.operators)} | {named} | {seconds:.1f} |"
