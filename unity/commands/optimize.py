@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 
+from pcg.capture import Captured
 from pcg.errors import InputError
 from pcg.files import check_writable
 from pcg.graph.graph import Graph
@@ -68,24 +69,33 @@ class Question:
     dimensions: frozenset[Dimension] | None
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What is planned. ``capture``: its graph, for so many devices and groups of samples of batch
+    norms; ``compare``: the graph beside the module itself, where that is to be done."""
+
+    capture: Callable[[int, int], Captured]
+    compare: Callable[[], ModuleAgreement | None]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a question. ``question`` holds the machine that was planned for."""
+
+    question: Question
+    planned: Planned
+    agreement: ModuleAgreement | None
+
+
 def run(options: Options) -> None:
     """Find a plan and write it. Raises InputError and NegativeAnswer."""
-    _check(options)
-    _load(options)
-    question = _question(options)
-    groups = norm_groups(options.batch_norm, options.planner, question.machine.devices)
-    captured = capture_model(options.model, options.batch, question.machine.devices, groups)
-    agreement = None
-    if options.compare and ".py" in options.model:
-        # Here because models of the zoo can do without the runtime.
-        from runtime.train.eager import compare_with_module
-
-        agreement = compare_with_module(options.model)
-    library = load_library(options.rules)
-    planned = _searched(options, question, library, captured.graph)
-    # A profile is about the figures: it makes no other machine.
-    made_for = replace(planned.plan, machine=machine_record(question.named))
-    planned = replace(planned, plan=of_module(made_for, captured, library.rules))
+    check(options)
+    load(options)
+    for path in (options.out, options.trace):
+        if path is not None:
+            check_writable(path)
+    answer = answered(options, _subject(options))
+    planned, question, agreement = answer.planned, answer.question, answer.agreement
     save_plan(planned.plan, options.out)
     if options.trace is not None:
         simulated = simulate_plan(planned.plan, question.machine, question.speed)
@@ -98,7 +108,39 @@ def run(options: Options) -> None:
         say(str(agreement))
 
 
-def _check(options: Options) -> None:
+def answered(options: Options, subject: Subject) -> Answer:
+    """Capture, compare and plan. The options have been checked. Raises InputError and
+    NegativeAnswer."""
+    question = _question(options)
+    groups = norm_groups(options.batch_norm, options.planner, question.machine.devices)
+    captured = subject.capture(question.machine.devices, groups)
+    agreement = subject.compare()
+    library = load_library(options.rules)
+    planned = _searched(options, question, library, captured.graph)
+    # A profile is about the figures: it makes no other machine.
+    made_for = replace(planned.plan, machine=machine_record(question.named))
+    planned = replace(planned, plan=of_module(made_for, captured, library.rules))
+    return Answer(question, planned, agreement)
+
+
+def _subject(options: Options) -> Subject:
+    """The model of the command line."""
+
+    def capture(devices: int, groups: int) -> Captured:
+        return capture_model(options.model, options.batch, devices, groups)
+
+    def compare() -> ModuleAgreement | None:
+        if not (options.compare and ".py" in options.model):
+            return None
+        # Here because models of the zoo can do without the runtime.
+        from runtime.train.eager import compare_with_module
+
+        return compare_with_module(options.model)
+
+    return Subject(capture, compare)
+
+
+def check(options: Options) -> None:
     """Refuse a planner that there is not, and options that what plans does not take: of all
     planners, only the joint one has modes."""
     planner, engine = options.planner, options.engine
@@ -127,14 +169,11 @@ def _given(options: Options) -> Collection[str]:
     return [option for option, given in is_given.items() if given]
 
 
-def _load(options: Options) -> None:
-    """Load what the user has written, and see that what is asked for can be."""
+def load(options: Options) -> None:
+    """Load what the user has written."""
     load_user_operators(options.operators)
     if options.views is not None:
         load_views(options.views)
-    for path in (options.out, options.trace):
-        if path is not None:
-            check_writable(path)
 
 
 def _question(options: Options) -> Question:
@@ -221,7 +260,7 @@ def _record(planned: Planned, agreement: ModuleAgreement | None) -> dict[str, ob
         "predicted_seconds": estimates.step_seconds,
         "one_device_seconds": estimates.one_device_seconds,
         "data_parallel_seconds": planned.data_parallel_seconds,
-        "speedup": _speedup(planned),
+        "speedup": speedup_of(planned),
         "optimizer": plan.optimizer,
         "recomputed_operators": len(plan.recompute),
         "peak_memory_bytes": estimates.peak_memory_bytes,
@@ -246,20 +285,16 @@ def phases_text(phases: Mapping[str, float]) -> str:
     return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in ranked)
 
 
-def _speedup(planned: Planned) -> float | None:
+def speedup_of(planned: Planned) -> float | None:
     """Over data parallelism, where that was priced."""
     data = planned.data_parallel_seconds
     return None if data is None else data / planned.plan.estimates.step_seconds
 
 
 def _print_report(planned: Planned, out: Path) -> None:
-    plan, report = planned.plan, planned.report
+    report = planned.report
     console = PlainConsole()
-    console.print(_operators_table(plan))
-    console.print(overall(plan), soft_wrap=True)
-    console.print(_rules_table(plan))
-    for line in _remarks(planned):
-        console.print(line, soft_wrap=True)
+    print_plan(console, planned)
     console.print(
         f"chose among {report.strategies:,} strategies in {planned.seconds:.1f} s,"
         f" simulated {report.simulated} plans, knew {report.known:,} prices from others"
@@ -268,6 +303,16 @@ def _print_report(planned: Planned, out: Path) -> None:
     )
     if report.phases:
         console.print(f"seconds: {phases_text(report.phases)}", soft_wrap=True)
+
+
+def print_plan(console: PlainConsole, planned: Planned) -> None:
+    """A plan as tables, and what it promises."""
+    plan = planned.plan
+    console.print(_operators_table(plan))
+    console.print(overall(plan), soft_wrap=True)
+    console.print(_rules_table(plan))
+    for line in remarks(planned):
+        console.print(line, soft_wrap=True)
 
 
 def _operators_table(plan: Plan) -> Table:
@@ -294,7 +339,7 @@ def _rules_table(plan: Plan) -> Table:
     return table
 
 
-def _remarks(planned: Planned) -> Generator[str]:
+def remarks(planned: Planned) -> Generator[str]:
     """What has to be known of a plan, and what it promises."""
     plan, estimates = planned.plan, planned.plan.estimates
     if plan.norm_groups > 1:
@@ -310,5 +355,5 @@ def _remarks(planned: Planned) -> Generator[str]:
         f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device with {plan.optimizer}"
         + again
     )
-    if (speedup := _speedup(planned)) is not None:
+    if (speedup := speedup_of(planned)) is not None:
         yield f"{speedup:.2f} times as fast as data parallelism"

@@ -1,0 +1,8 @@
+"""The Python API: plans of modules that are at hand, and modules that train by a plan."""
+
+from __future__ import annotations
+
+from unity.api.optimizing import optimize
+from unity.api.planned import PlannedModel, load_plan
+
+__all__ = ["PlannedModel", "load_plan", "optimize"]

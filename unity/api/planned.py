@@ -1,0 +1,90 @@
+"""A plan with what is known of it, for people and for ``parallelize``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from io import StringIO
+from pathlib import Path
+
+from pcg.plan import plan as plans
+from pcg.plan.plan import Plan, save_plan
+from runtime.train.eager import ModuleAgreement
+from search.cost.planned import Planned
+from search.report.describe import overall, rows
+from unity.commands.optimize import MAX_ROWS, print_plan, speedup_of
+from unity.support.console import PlainConsole
+
+
+@dataclass(frozen=True, repr=False)
+class PlannedModel:
+    """A module's plan. ``planned``: the plan with the search for it; ``agreement``: what came of
+    the comparison of graph and module, where there was one."""
+
+    planned: Planned
+    agreement: ModuleAgreement | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """What is written to a plan file."""
+        return self.planned.plan
+
+    @property
+    def step_seconds(self) -> float:
+        """Predicted seconds of a training step."""
+        return self.plan.estimates.step_seconds
+
+    @property
+    def data_parallel_seconds(self) -> float | None:
+        """The same of the fastest data-parallel plan, where that was priced."""
+        return self.planned.data_parallel_seconds
+
+    @property
+    def one_device_seconds(self) -> float:
+        """The same of one device."""
+        return self.plan.estimates.one_device_seconds
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast as data parallelism, where that was priced."""
+        return speedup_of(self.planned)
+
+    @property
+    def memory_bytes(self) -> int:
+        """At most so many bytes on a device."""
+        return self.plan.estimates.peak_memory_bytes
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan file, whole or not at all."""
+        save_plan(self.plan, path)
+
+    def __repr__(self) -> str:
+        machine = self.plan.machine
+        where = f"{machine.devices} x {machine.name}"
+        step = f"{self.step_seconds * 1e3:.3g} ms a step"
+        return f"<PlannedModel {self.plan.model_name} on {where}: {overall(self.plan)}; {step}>"
+
+    def __str__(self) -> str:
+        text = StringIO()
+        print_plan(PlainConsole(file=text), self.planned)
+        if self.agreement is not None:
+            text.write(f"{self.agreement}\n")
+        return text.getvalue()
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        described = rows(self.plan)
+        cells = [(row.name, row.call, row.cut, row.devices) for row in described[:MAX_ROWS]]
+        if len(described) > MAX_ROWS:
+            cells.append(("...", f"{len(described) - MAX_ROWS} more", "", ""))
+        head = "".join(f"<th>{name}</th>" for name in ("tensor", "operator", "cut", "devices"))
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells
+        )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<p>{escape(repr(self).strip('<>'))}</p>{table}"
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read and check a plan file. Raises InputError naming the file and the place in it."""
+    return plans.load_plan(path)
