@@ -36,6 +36,8 @@ class GradientSync:
     buckets: tuple[Bucket, ...]
     world: World
     take: Callable[[str], Tensor]
+    reuses: bool = True
+    """Whether buffers are used again in the next step; else the gradients of a step stay valid."""
     _buffers: dict[int, Tensor] = field(default_factory=dict[int, "Tensor"])
     _views: dict[str, Tensor] = field(default_factory=dict[str, "Tensor"])
     _filled: set[str] = field(default_factory=set[str])
@@ -75,6 +77,9 @@ class GradientSync:
             gradients.update(sent.gradients)
         self._sent.clear()
         self._filled.clear()
+        if not self.reuses:
+            self._buffers.clear()
+            self._views.clear()
         return gradients
 
     def _fill(self, register: str) -> None:

@@ -44,24 +44,38 @@ class Call:
         return _bound(self.signature, arguments), targets
 
 
+@dataclass(frozen=True)
+class Face:
+    """What is known of a module that is called: what it is called itself, and what it takes."""
+
+    name: str
+    signature: inspect.Signature
+
+    @classmethod
+    def of(cls, module: Module) -> Face:
+        return cls(type(module).__name__, inspect.signature(module.forward))
+
+    def takes(self, name: str) -> bool:
+        """Whether ``forward`` takes what is given under a name."""
+        known = self.signature.parameters
+        return name in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
+
+
 def call_of(
-    module: Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, has_target: bool = False
+    face: Face, args: Sequence[Any], kwargs: Mapping[str, Any], *, has_target: bool = False
 ) -> Call:
-    """A call of ``module``. ``has_target``: whether the last of ``args``, and what of ``kwargs``
+    """A call of a module. ``has_target``: whether the last of ``args``, and what of ``kwargs``
     ``forward`` does not take, is for the loss. Raises InputError for arguments that do not fit."""
-    signature = inspect.signature(module.forward)
+    signature = face.signature
     given, named, targets = list(args), dict(kwargs), dict[str, Any]()
     if has_target:
-        known = signature.parameters
-        if any(p.kind is p.VAR_KEYWORD for p in known.values()):
-            known = {**known, **{name: None for name in named if name != TARGET}}
-        targets = {name: named.pop(name) for name in list(named) if name not in known}
+        targets = {name: named.pop(name) for name in list(named) if not face.takes(name)}
         if given and not targets:
             targets[TARGET] = given.pop()
     try:
         bound = signature.bind(*given, **named)
     except TypeError as error:
-        raise InputError("inputs", f"do not fit forward of {_kind(module)}: {error}") from error
+        raise InputError("inputs", f"do not fit forward of {face.name}: {error}") from error
     arguments = dict(bound.arguments)
     return Call(signature, arguments, targets, _tensors(signature, arguments, targets))
 
@@ -106,10 +120,6 @@ def _identifier(name: str) -> str:
     return plain if plain.isidentifier() and not iskeyword(plain) else f"_{plain}"
 
 
-def _kind(module: Module) -> str:
-    return type(module).__name__
-
-
 def matched(leaves: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """By a leaf of a graph, which of the names of a call's tensors it is: the same, or with a
     number where a weight of the graph has the same name. Names without a leaf are left out, and so
@@ -120,9 +130,3 @@ def matched(leaves: Sequence[str], names: Sequence[str]) -> dict[str, str]:
         if leaf not in found and stem in names and stem not in found.values():
             found[leaf] = stem
     return found
-
-
-def device_of(module: Module) -> torch.device | None:
-    """Where all tensors of a module lie; None where they lie on several devices."""
-    devices = {t.device for t in (*module.parameters(), *module.buffers())}
-    return next(iter(devices)) if len(devices) == 1 else None

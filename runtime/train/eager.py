@@ -54,8 +54,8 @@ class ModuleAgreement:
 
 
 Make = Callable[[Callable[[], object]], tuple[Module, tuple[Any, ...]]]
-"""Makes a module that may be changed, and its example inputs. It calls what it is given right before
-it draws numbers."""
+"""Makes a module that may be changed, and its example inputs. It calls what it is given right
+before it draws numbers."""
 
 
 def compare_with_module(name: str) -> ModuleAgreement:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from runtime.module.module import ParallelModule
 from unity.api.optimizing import optimize
+from unity.api.parallelizing import parallelize
 from unity.api.planned import PlannedModel, load_plan
 
-__all__ = ["PlannedModel", "load_plan", "optimize"]
+__all__ = ["ParallelModule", "PlannedModel", "load_plan", "optimize", "parallelize"]

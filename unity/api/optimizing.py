@@ -21,7 +21,7 @@ from pcg.capture import Captured, capture
 from pcg.capture.watch import refuse_hooks
 from pcg.errors import InputError
 from pcg.models import MAX_BATCH
-from runtime.module.calls import Call, call_of
+from runtime.module.calls import Call, Face, call_of
 from runtime.train.eager import MOST_PARAMETERS, ModuleAgreement, compare_captured
 from runtime.train.initial import tensors_of
 from search.choices import Mode
@@ -131,7 +131,7 @@ def _example(
     else:
         expected = "expected a tuple of arguments, a dictionary of keyword arguments, or a tensor"
         raise InputError("inputs", f"{expected}, got {type(inputs).__name__}")
-    call = call_of(model, args, kwargs, has_target=losses.has_target)
+    call = call_of(Face.of(model), args, kwargs, has_target=losses.has_target)
     losses.check(call)
     first = next(iter(call.tensors.values()), None)
     if first is None or not first.dim() or not first.shape[0]:
