@@ -41,6 +41,8 @@ class Begun:
     which takes slices back meanwhile, has the gradients of a loss that counts once already."""
 
     loss: Tensor | None
+    form: Precision
+    """In what it was computed."""
     frame: Frame | None = None
     gradients: Mapping[str, Tensor] | None = None
 
@@ -152,13 +154,13 @@ class Executor:
             self._updates = True
             parts: list[Tensor | None] = []
             self._passes.run(number, shared, Told(_nothing, parts.append, self._done))
-            begun = Begun(parts[0], gradients=self._sync.finish())
+            begun = Begun(parts[0], form, gradients=self._sync.finish())
         else:
             if not trains:
                 # Nothing is kept for a way back.
                 shared = replace(shared, program=replace(self.program, active=frozenset()))
             frame, loss = self._passes.forward(number, shared)
-            begun = Begun(loss, frame if trains else None)
+            begun = Begun(loss, form, frame if trains else None)
         self._world.settle()
         return begun
 

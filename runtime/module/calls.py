@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.utils import _pytree as trees

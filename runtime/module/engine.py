@@ -99,8 +99,18 @@ class Engine:
     def backward(self, begun: Begun, scale: Tensor, *, exchanges: bool) -> dict[str, Tensor]:
         """The gradients of this rank's pieces, by leaf."""
         by_register = self.executor.backward(begun, scale, exchanges=exchanges)
+        if begun.form.needs_scale and exchanges:
+            self._agree_on_overflow(by_register)
         names = {w.register: w.leaf.name for w in self.program.trained}
         return {names[register]: gradient for register, gradient in by_register.items()}
+
+    def _agree_on_overflow(self, gradients: Mapping[str, Tensor]) -> None:
+        """Let all ranks see that one of them has a gradient that is not finite, so that a scaler of
+        the loss leaves the update out on all or on none."""
+        bad = sum(float((~torch.isfinite(g)).any()) for g in gradients.values())
+        if self.world.total(bad) > 0 and not bad:
+            for gradient in gradients.values():
+                gradient.fill_(torch.inf)
 
     def piece(self, leaf: str) -> Tensor | None:
         """This rank's piece of a weight, if it holds one."""

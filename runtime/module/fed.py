@@ -35,9 +35,9 @@ class Fed:
     _given: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     _first: dict[str, int] = field(default_factory=dict[str, int])
     """Of each input, the first sample that is here."""
-    _parts: frozenset[str] | None = None
-    """The inputs of which each rank gives its part, as all ranks agreed at the first step."""
-    _gathers: bool = False
+    _agreed: dict[frozenset[str], bool] = field(default_factory=dict[frozenset[str], bool])
+    """By the inputs of which each rank gives its part, as all ranks agreed when they first did:
+    whether parts are brought together."""
 
     @property
     def counts(self) -> bool:
@@ -75,32 +75,28 @@ class Fed:
                 problem = f"expected shape {list(whole)} of the batch{mine}"
                 raise InputError(f"input {name}", f"{problem}, got {list(given.shape)}")
             fit[name] = fitting(leaf, given.detach(), tuple(given.shape), f"input {name}")
-        self._agree(frozenset(parts))
+        gathers = self._gathers(frozenset(parts))
         for name, given in fit.items():
             is_part = name in parts
-            if is_part and self._gathers:
+            if is_part and gathers:
                 given = self._together(given)
             self._given[name] = given
-            rows = self.leaves[name].shape[0] // ranks if is_part and not self._gathers else 0
+            rows = self.leaves[name].shape[0] // ranks if is_part and not gathers else 0
             self._first[name] = rows * self.world.rank
 
     def forget(self) -> None:
         """Let go of the inputs of a step."""
         self._given.clear()
 
-    def _agree(self, parts: frozenset[str]) -> None:
-        if self._parts is None:
+    def _gathers(self, parts: frozenset[str]) -> bool:
+        """Whether some rank reads samples of another, where these inputs are given in parts."""
+        if parts not in self._agreed:
             every = self.world.gather((parts, self._is_apart(parts)))
             if any(other != parts for other, _ in every):
                 problem = "some ranks give the whole batch, and others their samples"
                 raise AgreedError("inputs", f"{problem}, expected the same of all")
-            self._parts, self._gathers = parts, not all(apart for _, apart in every)
-            if self._gathers:
-                self.world.prepare((tuple(range(self.world.size)),))
-        if parts != self._parts:
-            name = min(parts ^ self._parts)
-            first = "a part" if name in self._parts else "the whole batch"
-            raise InputError(f"input {name}", f"expected {first} as in the first step")
+            self._agreed[parts] = not all(apart for _, apart in every)
+        return self._agreed[parts]
 
     def _is_apart(self, parts: Iterable[str]) -> bool:
         """Whether all that this rank reads of some inputs is of its own samples."""
