@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from pcg.errors import InputError, UnityError
-from pcg.graph.graph import Node
 from pcg.placement.region import as_slices
 from pcg.plan.naming import DRAWN, NamingFile
 from runtime.execute.executor import Begun, Executor
@@ -48,7 +47,7 @@ class Engine:
         self.program = lowering.program(world.rank)
         self.weights = {w.leaf.name: w for w in self.program.weights}
         """The pieces that are here, by leaf."""
-        self.trained = {w.leaf.name for w in self.program.trained}
+        self._homes = {node.leaf.name: node for node in lowering.schedule.homes}
         initial = Initial(self.plan, None, seed, world, self.form.dtype, given=tensors)
         self.is_filled = not any(world.gather(self._is_unknown(tensors)))
         """Whether weights have values."""
@@ -63,6 +62,16 @@ class Engine:
         world.prepare((self._everyone,))
         self.number = 0
         """Batches that went forward."""
+
+    @property
+    def leaves(self) -> Iterable[str]:
+        """The weights that some rank holds. Others of the module the plan does not read."""
+        return self._homes
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of these weights, whole, as the graph has them."""
+        return {name: node.leaf.shape for name, node in self._homes.items()}
 
     @property
     def naming(self) -> NamingFile:
@@ -163,10 +172,6 @@ class Engine:
             world.exchange(dict.fromkeys(below, flat), {}, dtype)
             world.settle()
         return flat.view(tuple(shape))
-
-    @property
-    def _homes(self) -> Mapping[str, Node]:
-        return {node.leaf.name: node for node in self.lowering.schedule.homes}
 
     def _form(self) -> Precision:
         """In what to compute: as autocast says, where that is on."""

@@ -72,13 +72,12 @@ class ParallelModule(Module):
         super().__init__()
         tensors, names = tensors_of(model), tuple(model.state_dict(keep_vars=True))
         engine = Engine(lowering, tensors, world, seed)
-        trained = {n for p in engine.naming.parameters.values() for n in p.names}
+        trained = {n for leaf in engine.leaves for n in engine.naming.parameter(leaf).names}
         running = {n for group in engine.executor.running.names.values() for n in group}
         kept = {n: tensors[n].detach() for n in names if n not in trained | running}
         self._own = _Own(engine, Face.of(model), names, kept)
         order = {name: number for number, name in enumerate(names)}
-        leaves = engine.naming.parameters
-        for leaf in sorted(leaves, key=lambda leaf: order[leaves[leaf].names[0]]):
+        for leaf in sorted(engine.leaves, key=lambda n: order[engine.naming.parameter(n).names[0]]):
             self._register(leaf)
         self.train(model.training)
 

@@ -16,7 +16,7 @@ def whole_tensors(engine: Engine) -> dict[str, Tensor]:
     """All trained weights and running statistics on the CPU, under all of their names. All ranks
     call together."""
     found: dict[str, Tensor] = {}
-    for leaf in sorted(engine.naming.parameters):
+    for leaf in sorted(engine.leaves):
         parameter, value = engine.naming.parameter(leaf), engine.whole(leaf)
         turned = value.mT if parameter.transposed else value
         found.update(dict.fromkeys(parameter.names, turned.detach().contiguous().cpu()))
@@ -49,7 +49,8 @@ def load_whole(
         problems += [f"{name} is unexpected" for name in state if name not in names]
     if problems:
         raise RuntimeError(f"load_state_dict of {engine.plan.model_name}: {problems[0]}")
-    for leaf, parameter in engine.naming.parameters.items():
+    for leaf in engine.leaves:
+        parameter = engine.naming.parameter(leaf)
         name = next((name for name in parameter.names if name in state), None)
         if name is not None:
             engine.load(leaf, state[name].mT if parameter.transposed else state[name])
@@ -65,11 +66,9 @@ def load_whole(
 def _shapes(engine: Engine, kept: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     """Of all tensors of the module."""
     shapes = {name: tensor.shape for name, tensor in kept.items()}
-    for node in engine.plan.model.leaves:
-        if node.leaf.kind != "weight":
-            continue
-        parameter = engine.naming.parameter(node.leaf.name)
-        whole = node.leaf.shape[::-1] if parameter.transposed else node.leaf.shape
+    for leaf, whole in engine.shapes.items():
+        parameter = engine.naming.parameter(leaf)
+        whole = whole[::-1] if parameter.transposed else whole
         shapes.update(dict.fromkeys(parameter.names, torch.Size(whole)))
     running = engine.executor.running
     for first, names in running.names.items():
