@@ -1,5 +1,4 @@
-"""The public face: a Python API, and the command line. Each module here declares the options of one
-command.
+"""The public face: a Python API, and the command line, of which each module declares one command.
 
     plan = unity.optimize(model, inputs, machine="dgx-h100", nodes=2)
     model = unity.parallelize(model, plan)

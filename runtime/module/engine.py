@@ -230,8 +230,10 @@ class Engine:
 
 def _format(name: str, tensors: Sequence[Tensor | None]) -> PrecisionName:
     found = {tensor.dtype for tensor in tensors if tensor is not None}
+    if not found:
+        return "float32"  # What it lacks is told where values are taken.
     if len(found) == 1 and (known := FORMATS.get(next(iter(found)))) is not None:
         return known
-    words = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in found)) or "none"
+    words = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in found))
     expected = "expected all in float32 or all in float64, and autocast for shorter formats"
     raise InputError(f"model {name}", f"its parameters are {words}, {expected}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,9 +76,7 @@ class ParallelModule(Module):
         running = {n for group in engine.executor.running.names.values() for n in group}
         kept = {n: tensors[n].detach() for n in names if n not in trained | running}
         self._own = _Own(engine, Face.of(model), names, kept)
-        order = {name: number for number, name in enumerate(names)}
-        for leaf in sorted(engine.leaves, key=lambda n: order[engine.naming.parameter(n).names[0]]):
-            self._register(leaf)
+        self._register(names)
         self.train(model.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Loss:
@@ -165,29 +163,42 @@ class ParallelModule(Module):
             raise InputError("inputs", f"have {further[0]}, {expected}")
         return {leaf: call.tensors[name] for leaf, name in found.items()}
 
-    def _register(self, leaf: str) -> None:
-        """Make the shard of a weight a parameter, under all names that it has in the module."""
+    def _register(self, names: Iterable[str]) -> None:
+        """Make shards parameters, under all names that they have in the module, in its order."""
         engine = self._own.engine
-        record, piece = engine.naming.parameter(leaf), engine.piece(leaf)
-        if piece is None:
-            shard = torch.empty(0, dtype=engine.form.dtype, device=engine.world.device)
-        else:
-            shard = piece.data.mT if record.transposed else piece.data
-        parameter = Parameter(shard)
-        for name in reversed(record.names):
-            *path, last = name.split(".")
-            owner: Module = self
-            for step in path:
-                if step not in owner._modules:
-                    owner.add_module(step, Module())
-                owner = owner.get_submodule(step)
+        leaf_of = {n: leaf for leaf in engine.leaves for n in engine.naming.parameter(leaf).names}
+        made: dict[str, Parameter] = {}
+        for name in names:
+            if (leaf := leaf_of.get(name)) is None:
+                continue
+            is_first = leaf not in made
+            shard = made[leaf].data if leaf in made else self._shard(leaf)
+            parameter = made.setdefault(leaf, Parameter(shard))
+            owner, last = self._owner(name), name.rpartition(".")[2]
             try:
                 owner.register_parameter(last, parameter)
             except KeyError as error:
                 problem = "has a name that torch modules have for something else"
                 raise InputError(f"parameter {name}", problem) from error
-            place = _Place(leaf, name, owner, last, shard)
-        self._own.places.append(place)
+            if is_first:
+                self._own.places.append(_Place(leaf, name, owner, last, shard))
+
+    def _owner(self, name: str) -> Module:
+        """The part that a parameter belongs to."""
+        owner: Module = self
+        for step in name.split(".")[:-1]:
+            if step not in owner._modules:
+                owner.add_module(step, Module())
+            owner = owner.get_submodule(step)
+        return owner
+
+    def _shard(self, leaf: str) -> Tensor:
+        """The memory of this rank's piece, as the module has it; empty where it holds none."""
+        engine = self._own.engine
+        piece = engine.piece(leaf)
+        if piece is None:
+            return torch.empty(0, dtype=engine.form.dtype, device=engine.world.device)
+        return piece.data.mT if engine.naming.parameter(leaf).transposed else piece.data
 
     @torch.no_grad()
     def _follow(self) -> None:

@@ -11,12 +11,16 @@ from torch.nn import functional
 
 from pcg.capture import Captured, capture
 from pcg.graph.graph import Graph, Node, Value
+from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from runtime.module.calls import Face, call_of
 from runtime.module.module import ParallelModule
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
+from substitutions.audit.locate import of_module
+from substitutions.rules.store import load_library
 from unity.api.losses import Losses, with_loss
+from unity.support.planners import planner_of
 
 RANKS = 4
 BATCH, WORDS, LENGTH = 8, 12, 4
@@ -72,6 +76,13 @@ def named(plan: Plan, made: Captured) -> Plan:
     """A plan of a captured graph, with the module's names."""
     assert plan.model.digest == made.graph.digest
     return replace(plan, naming=made.naming)
+
+
+def planned(made: Captured, planner: str, ranks: int = RANKS) -> Plan:
+    """A planner's plan on the local machine, whose links are so slow that it may use one rank."""
+    machine, library = load_machine("local").with_devices(ranks), load_library()
+    found = planner_of(planner, machine, library, 10.0, "adam", None).plan("words", made.graph)
+    return of_module(found.plan, made, library.rules)
 
 
 def cut_at_random(draw, model: Graph) -> Graph:
