@@ -11,6 +11,8 @@ from torch import Tensor
 from pcg.errors import InputError, UnityError
 from pcg.placement.region import as_slices
 from pcg.plan.naming import DRAWN, NamingFile
+from pcg.plan.plan import Plan
+from pcg.plan.text import print_graph
 from runtime.execute.executor import Begun, Executor
 from runtime.execute.precision import Precision, PrecisionName, precision
 from runtime.inputs.seeded import LeafRegion, Synthetic
@@ -60,6 +62,7 @@ class Engine:
             self.executor.running.fill(initial.statistics())
         self._everyone = tuple(range(world.size))
         world.prepare((self._everyone,))
+        self.seed = seed
         self.number = 0
         """Batches that went forward."""
 
@@ -212,9 +215,9 @@ class Engine:
             raise InputError(where, f"{problem}, which no loop of one's own can follow")
         if not plan.naming.parameters:
             raise InputError(where, "names no parameters of a module, expected a module's plan")
-        digests = self.world.gather(plan.model.digest)
-        if len(set(digests)) > 1:
-            raise AgreedError(where, "ranks have plans of different graphs")
+        printed = print_graph(plan.graph)
+        if len(set(self.world.gather((plan.model.digest, printed, _views(plan))))) > 1:
+            raise AgreedError(where, "ranks have different plans, expected the same")
 
     def _validate(self, itemsize: int) -> None:
         """Rank 0 sees to it that programs do what the plan says."""
@@ -226,6 +229,11 @@ class Engine:
                 problem = str(error)
         if agreed := self.world.gather(problem)[0]:
             raise AgreedError(self.lowering.where, agreed)
+
+
+def _views(plan: Plan) -> str:
+    """Where a plan's operators run."""
+    return repr([plan.views.get(node) for node in plan.graph.nodes])
 
 
 def _format(name: str, tensors: Sequence[Tensor | None]) -> PrecisionName:

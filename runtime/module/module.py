@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import Module, Parameter
 from torch.nn.modules.module import _IncompatibleKeys  # pyright: ignore[reportPrivateUsage]
+from torch.optim import Optimizer
 
 from pcg.errors import InputError
 from runtime.execute.executor import Begun
@@ -20,6 +22,7 @@ from runtime.module.calls import TARGET, Face, call_of, matched
 from runtime.module.clip import clip
 from runtime.module.engine import Engine
 from runtime.module.loss import Loss
+from runtime.module.resuming import Resuming
 from runtime.module.whole import load_whole, whole_tensors
 from runtime.program.lower import Lowering
 from runtime.train.initial import tensors_of
@@ -39,9 +42,7 @@ class _Place:
 
     @property
     def parameter(self) -> Parameter:
-        found = self.owner._parameters[self.last]
-        assert found is not None, "parameters are replaced, not taken away"
-        return found
+        return self.owner.get_parameter(self.last)
 
 
 @dataclass
@@ -138,15 +139,33 @@ class ParallelModule(Module):
         missing = load_whole(own.engine, own.names, own.kept, state_dict, strict)
         return _IncompatibleKeys(missing, [name for name in state_dict if name not in own.names])
 
-    @property
-    def steps(self) -> int:
-        """Batches that went forward; dropout is drawn from the seed and this. To be set where
-        training is resumed."""
-        return self._own.engine.number
+    def save_checkpoint(
+        self,
+        folder: str | Path,
+        optimizer: Optimizer | None = None,
+        *,
+        step: int,
+        keep: int = 3,
+    ) -> None:
+        """Write a checkpoint after ``step`` steps: all shards, what the optimizer keeps for them,
+        and how many batches went forward, of which dropout is drawn. The last ``keep`` stay. All
+        ranks have to call together. Raises CheckpointError on all where it cannot be written."""
+        self._follow()
+        self._resuming().save(Path(folder), optimizer, step, keep)
 
-    @steps.setter
-    def steps(self, number: int) -> None:
-        self._own.engine.number = number
+    def load_checkpoint(self, folder: str | Path, optimizer: Optimizer | None = None) -> int:
+        """Go on from the newest checkpoint of a folder that is whole, whatever plan wrote it. How
+        many steps it was written after; 0, and nothing is changed, where there is none. All ranks
+        have to call together. Raises InputError for one of another module."""
+        self._follow()
+        step = self._resuming().load(Path(folder), optimizer)
+        self._own.engine.is_filled |= step > 0
+        return step
+
+    def _resuming(self) -> Resuming:
+        own = self._own
+        shards = {place.leaf: place.parameter for place in own.places}
+        return Resuming(own.engine, shards, own.kept)
 
     def _inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
         """By leaf of the graph, what a call gives."""

@@ -26,7 +26,7 @@ from runtime.train.eager import MOST_PARAMETERS, ModuleAgreement, compare_captur
 from runtime.train.initial import tensors_of
 from search.choices import Mode
 from unity.api.losses import Loss, Losses, with_loss
-from unity.api.planned import PlannedModel
+from unity.api.planned import PlannedModel, check_module
 from unity.commands.optimize import Subject, answered, check, load
 from unity.optimize import Options
 
@@ -73,8 +73,7 @@ def optimize(
 
     Raises InputError for what cannot be captured or planned, and NegativeAnswer where no plan fits.
     """
-    if not isinstance(model, Module):
-        raise InputError("model", f"expected a torch module, got {type(model).__name__}")
+    check_module(model)
     called = name or type(model).__name__
     if mode not in list(Mode):
         raise InputError("mode", f"{mode}: expected one of {', '.join(Mode)}")

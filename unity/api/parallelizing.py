@@ -10,13 +10,12 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.nn import Module
 
-from pcg.errors import InputError
 from pcg.machine import DeviceKind
 from pcg.plan.plan import Plan, load_plan
 from runtime.module.module import ParallelModule
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World, open_world, own_device
-from unity.api.planned import PlannedModel
+from unity.api.planned import PlannedModel, check_module
 from unity.support.declarations import load_user_operators
 
 _WORLDS: dict[DeviceKind, World] = {}
@@ -43,8 +42,7 @@ def parallelize(
     Raises InputError where plan, module and processes do not fit, and for pipelines with delayed
     weights, whose gradients are of weights one update old.
     """
-    if not isinstance(model, Module):
-        raise InputError("model", f"expected a torch module, got {type(model).__name__}")
+    check_module(model)
     load_user_operators(operators)
     where = "plan"
     if isinstance(plan, PlannedModel):

@@ -7,6 +7,9 @@ from html import escape
 from io import StringIO
 from pathlib import Path
 
+from torch.nn import Module
+
+from pcg.errors import InputError
 from pcg.plan import plan as plans
 from pcg.plan.plan import Plan, save_plan
 from runtime.train.eager import ModuleAgreement
@@ -83,6 +86,12 @@ class PlannedModel:
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         return f"<p>{escape(repr(self).strip('<>'))}</p>{table}"
+
+
+def check_module(model: object) -> None:
+    """Raise InputError for what is no module, such as the name of one."""
+    if not isinstance(model, Module):
+        raise InputError("model", f"expected a torch module, got {type(model).__name__}")
 
 
 def load_plan(path: str | Path) -> Plan:

@@ -159,8 +159,8 @@ def test_clipping_counts_every_piece_once(kind: float):
 def test_clipping_shows_what_is_no_number():
     model = parallel(words(), ALONE, World())
     model(**batch_of(0)).loss.backward()
-    first = next(p for p in model.parameters() if p.grad is not None)
-    first.grad.fill_(torch.nan)
+    first = next(p.grad for p in model.parameters() if p.grad is not None)
+    first.fill_(torch.nan)
     with pytest.raises(RuntimeError, match="nan"):
         model.clip_grad_norm_(1.0, error_if_nonfinite=True)
     for kind in (2.0, float("inf")):
@@ -320,3 +320,38 @@ def test_what_no_loop_can_follow_is_refused():
     modules = [dense(nn.ReLU()) for _ in range(RANKS)]
     with pytest.raises(AssertionError, match="one update old"):
         on_ranks(RANKS, lambda world: parallel(modules[world.rank], delayed, world))
+
+
+def test_checkpoints_go_from_one_plan_to_another(tmp_path):
+    """One process stops after three steps; four go on, and have what three more steps make."""
+
+    def loop(model, last: int, folder, *, saves: bool = False):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        for step in range(model.load_checkpoint(folder, optimizer), last):
+            model(**batch_of(step)).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if saves:
+                model.save_checkpoint(folder, optimizer, step=step + 1, keep=2)
+        return model.state_dict()
+
+    expected = loop(parallel(words(), ALONE, World()), 6, tmp_path / "none")
+    loop(parallel(words(), ALONE, World()), 3, tmp_path, saves=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
+    modules = [words(5).to("meta") for _ in range(RANKS)]
+
+    def on_four(world):
+        return loop(parallel(modules[world.rank], ZERO, world), 6, tmp_path)
+
+    for found in on_ranks(RANKS, on_four):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_checkpoint_of_another_module_is_refused(tmp_path):
+    model = parallel(words(), ALONE, World())
+    assert model.load_checkpoint(tmp_path / "none") == 0
+    model.save_checkpoint(tmp_path, step=1)
+    other = dense(nn.ReLU())
+    plan = planned(captured(other, numbers_of(0)), "joint", 1)
+    with pytest.raises(InputError, match="another graph"):
+        parallel(other, plan, World()).load_checkpoint(tmp_path)
