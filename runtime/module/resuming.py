@@ -96,7 +96,8 @@ class Resuming:
                 yield Shard(MODEL + name, shape, (0,) * len(shape), tensor, first)
 
     def _states(self, optimizer: Optimizer | None) -> Iterator[Shard]:
-        """What the optimizer keeps for pieces: tensors of their shape, and single numbers."""
+        """What the optimizer keeps for pieces: tensors of their shape, and single numbers, which
+        are the same for all pieces of a weight; who has the first one writes them."""
         if optimizer is None:
             return
         for leaf, parameter in self._held():
@@ -107,7 +108,8 @@ class Resuming:
                 if value.shape == parameter.shape and parameter.dim():
                     yield self._shard(leaf, name, value)
                 elif not value.dim():
-                    yield Shard(name, (), (), value, self.engine.counts(leaf))
+                    starts = [start for start, _ in self.engine.weights[leaf].region]
+                    yield Shard(name, (), (), value, self.engine.counts(leaf) and not any(starts))
 
     def _make_states(self, contents: Mapping[str, TensorFile], optimizer: Optimizer | None) -> None:
         """Make what the optimizer will keep, for a checkpoint to fill."""

@@ -54,7 +54,7 @@ def ran(command: list[str], folder: Path) -> str:
     done = subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stderr[:4000]
     return done.stdout
 
 

@@ -15,6 +15,7 @@ from pcg.plan.plan import Plan, save_plan
 from runtime.train.eager import ModuleAgreement
 from search.cost.planned import Planned
 from search.report.describe import overall, rows
+from unity.api.placements import DTensorPlan, to_dtensor
 from unity.commands.optimize import MAX_ROWS, print_plan, speedup_of
 from unity.support.console import PlainConsole
 
@@ -60,6 +61,10 @@ class PlannedModel:
     def save(self, path: str | Path) -> None:
         """Write the plan file, whole or not at all."""
         save_plan(self.plan, path)
+
+    def to_dtensor(self) -> DTensorPlan:
+        """Placements of parameters and inputs on a device mesh, and what these leave unsaid."""
+        return to_dtensor(self.plan)
 
     def __repr__(self) -> str:
         machine = self.plan.machine
