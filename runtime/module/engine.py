@@ -46,6 +46,7 @@ class Engine:
         dtype = _format(self.plan.model_name, [tensors.get(w.names[0]) for w in weights])
         self._validate(8 if dtype == "float64" else 4)
         self.form = precision(dtype, world.device)
+        _check_ties(self.plan, tensors)
         self.program = lowering.program(world.rank)
         self.weights = {w.leaf.name: w for w in self.program.weights}
         """The pieces that are here, by leaf."""
@@ -229,6 +230,22 @@ class Engine:
                 problem = str(error)
         if agreed := self.world.gather(problem)[0]:
             raise AgreedError(self.lowering.where, agreed)
+
+
+def _check_ties(plan: Plan, tensors: Mapping[str, Tensor]) -> None:
+    """Raise InputError where parameters are one tensor in the module and several in the plan, or
+    the other way round: as after ``.to("meta")``, which takes shared parameters apart."""
+    first: dict[int, tuple[str, str]] = {}
+    for leaf, parameter in plan.naming.parameters.items():
+        known = [name for name in parameter.names if name in tensors]
+        for name in known:
+            own, other = first.setdefault(id(tensors[name]), (leaf, name))
+            if own != leaf:
+                problem = f"{other} and {name} are one tensor, expected two as in the plan"
+                raise InputError(f"model {plan.model_name}", problem)
+        if len({id(tensors[name]) for name in known}) > 1:
+            problem = f"{' and '.join(known)} are several tensors, expected one as in the plan"
+            raise InputError(f"model {plan.model_name}", problem)
 
 
 def _views(plan: Plan) -> str:

@@ -110,7 +110,7 @@ def _cuts(layout: Layout, devices: int, factors: Sequence[int]) -> Cuts | None:
         return None
     cuts: list[int | None] = []
     for axis in range(len(factors)):
-        ours, other = regions[0], regions[prod(factors[axis + 1 :])]
+        ours, other = regions[0], regions[prod(factors[axis + 1 :]) % devices]
         moved = [dim for dim, (a, b) in enumerate(zip(ours, other, strict=True)) if a != b]
         if len(moved) > 1:
             return None

@@ -27,6 +27,7 @@ from pcg.plan.plan import Plan
 from runtime.module.module import ParallelModule
 from runtime.program.lower import Lowering
 from runtime.world.collectives import World
+from unity.api.optimizing import twin
 
 MADE = captured(words(), batch_of(0))
 ZERO = planned(MADE, "zero")
@@ -105,6 +106,11 @@ def test_dropout_does_not_depend_on_the_plan():
         seen += on_ranks(plan.machine.devices, loop)
     for other in seen[1:]:
         assert_same(other, seen[0])
+
+
+def on_meta(module: nn.Module) -> nn.Module:
+    """The module without values. (``to`` would take its shared parameters apart.)"""
+    return twin(module, lambda tensor: torch.empty_like(tensor, device="meta"))
 
 
 def gradients(model: ParallelModule) -> list[Tensor]:
@@ -224,8 +230,7 @@ def test_state_goes_from_one_plan_to_another():
         return first.state, trained(model, model.clip_grad_norm_).state
 
     (before, after), *_ = on_ranks(RANKS, states)
-    meta = words().to("meta")
-    model = parallel(meta, ALONE, World())
+    model = parallel(on_meta(words()), ALONE, World())
     with pytest.raises(InputError, match="load_state_dict"):
         model(**batch_of(0))
     missing, unexpected = model.load_state_dict(before)
@@ -312,6 +317,13 @@ def test_what_no_loop_can_follow_is_refused():
         parallel(words(), ZERO, World())
     with pytest.raises(InputError, match=r"has no table\.weight"):
         parallel(dense(nn.ReLU()), ALONE, World())
+    apart = words()
+    apart.head.weight = nn.Parameter(apart.table.weight.detach().clone())
+    with pytest.raises(InputError, match=r"head\.weight are several tensors"):
+        parallel(apart, ALONE, World())
+    untied = planned(captured(apart, batch_of(0)), "joint", 1)
+    with pytest.raises(InputError, match=r"head\.weight are one tensor"):
+        parallel(words(), untied, World())
     with pytest.raises(InputError, match="bfloat16, expected all in float32"):
         parallel(words().bfloat16(), ALONE, World())
     with pytest.raises(InputError, match="names no parameters"):
@@ -338,7 +350,7 @@ def test_checkpoints_go_from_one_plan_to_another(tmp_path):
     expected = loop(parallel(words(), ALONE, World()), 6, tmp_path / "none")
     loop(parallel(words(), ALONE, World()), 3, tmp_path, saves=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
-    modules = [words(5).to("meta") for _ in range(RANKS)]
+    modules = [on_meta(words(5)) for _ in range(RANKS)]
 
     def on_four(world):
         return loop(parallel(modules[world.rank], ZERO, world), 6, tmp_path)

@@ -78,9 +78,9 @@ def named(plan: Plan, made: Captured) -> Plan:
     return replace(plan, naming=made.naming)
 
 
-def planned(made: Captured, planner: str, ranks: int = RANKS) -> Plan:
-    """A planner's plan on the local machine, whose links are so slow that it may use one rank."""
-    machine, library = load_machine("local").with_devices(ranks), load_library()
+def planned(made: Captured, planner: str, ranks: int = RANKS, name: str = "local") -> Plan:
+    """A planner's plan; links of the local machine are so slow that it may use one rank."""
+    machine, library = load_machine(name).with_devices(ranks), load_library()
     found = planner_of(planner, machine, library, 10.0, "adam", None).plan("words", made.graph)
     return of_module(found.plan, made, library.rules)
 
