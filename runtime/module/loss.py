@@ -14,7 +14,7 @@ class Loss(Tensor):
     ``["loss"]`` or ``[0]``, so that it need not know what the module itself would return. Whatever
     is computed of it is a plain tensor."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType, reportPrivateUsage]
 
     @property
     def loss(self) -> Tensor:
