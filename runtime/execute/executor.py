@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -69,15 +69,18 @@ class Executor:
         compiles: bool = False,
         drawn: bool = True,
         reuses: bool = True,
+        turned: Collection[str] = (),
     ) -> None:
         """``source`` of the inputs: synthetic ones by default. ``compiles``: whether segments
         between communications go through torch.compile. ``drawn``: whether weights begin with
         values from the seed; else with zeros, for others to fill. ``reuses``: whether the memory of
-        gradients is that of the next step's too."""
+        gradients is that of the next step's too. ``turned``: the weights, by leaf and on all ranks
+        alike, whose memory is that of their transpose, as torch's linear layers have it."""
         self.program, self._world = program, world
         self._precision = precision(number_format, world.device)
         world.prepare(program.groups)
         self.running = RunningStatistics(program.running, world, self._precision.dtype)
+        self._turned = frozenset(w.register for w in program.weights if w.leaf.name in turned)
         self.weights = {w.register: self._initial(w, seed, drawn) for w in program.weights}
         shared = Machinery(program, world, self._precision, compiles)
         self.loss_scale = LossScale() if self._precision.needs_scale else None
@@ -103,8 +106,10 @@ class Executor:
         """A weight's piece from the seed, or else zeros."""
         dtype, device = self._precision.dtype, self._world.device
         if drawn:
-            return initial_weight(weight.leaf, seed, weight.region, dtype).to(device)
-        return torch.zeros(extent(weight.region), dtype=dtype, device=device)
+            made = initial_weight(weight.leaf, seed, weight.region, dtype).to(device)
+        else:
+            made = torch.zeros(extent(weight.region), dtype=dtype, device=device)
+        return made.mT.contiguous().mT if weight.register in self._turned else made
 
     @torch.no_grad()
     def step(self, number: int, update: Update | None, *, more: bool = False) -> StepResult:
@@ -238,7 +243,9 @@ class Executor:
     def _make_sync(self, *, reuses: bool) -> GradientSync:
         trained = self.program.trained
         sizes = {w.register: self.weights[w.register].nbytes for w in trained}
-        return GradientSync(buckets(trained, sizes), self._world, self._take_gradient, reuses)
+        return GradientSync(
+            buckets(trained, sizes), self._world, self._take_gradient, reuses, self._turned
+        )
 
     def _next_version(self) -> Machinery | None:
         """What the next batch reads, where it may begin before this one has ended. With a scale of

@@ -19,7 +19,7 @@ from runtime.inputs.seeded import LeafRegion, Synthetic
 from runtime.job.job import AgreedError
 from runtime.module.fed import Fed
 from runtime.program.lower import Lowering
-from runtime.program.program import Weight
+from runtime.program.program import Load, Run, Weight, sources
 from runtime.program.validate import validate_lowered
 from runtime.train.initial import Initial, loaded
 from runtime.train.training import is_delayed
@@ -56,7 +56,13 @@ class Engine:
         """Whether weights have values."""
         self.fed = self._fed(initial, seed)
         self.executor = Executor(
-            self.program, world, dtype, source=self.fed, drawn=False, reuses=False
+            self.program,
+            world,
+            dtype,
+            source=self.fed,
+            drawn=False,
+            reuses=False,
+            turned=self._turned(),
         )
         if self.is_filled:
             initial.fill(self.executor.weights, self.program.weights)
@@ -192,6 +198,19 @@ class Engine:
         kept = initial.constants(own) if self.is_filled else self._empty(own)
         apart = tuple(piece for piece in read if piece.leaf in leaves)
         return Fed(self.world, leaves, apart, kept, Synthetic(seed))
+
+    def _turned(self) -> set[str]:
+        """The weights whose memory is better laid out as the module has it: those that it holds
+        transposed, and that operators alone read. Their gradients then need no copy."""
+        pipeline = self.program.pipeline
+        later = () if pipeline is None else (*pipeline.slices, pipeline.tail)
+        every = (i for part in (self.program.instructions, *later) for i in part)
+        sent = {name for i in every if not isinstance(i, Run | Load) for name in sources(i)}
+        moved = {leaf for leaf, weight in self.weights.items() if weight.register in sent}
+        # Sums of gradients go over memory as it lies, so all ranks have to do the same.
+        anywhere = set[str]().union(*self.world.gather(moved))
+        turned = {leaf for leaf in self._homes if self.naming.parameter(leaf).transposed}
+        return turned - anywhere
 
     def _empty(self, pieces: Sequence[LeafRegion]) -> dict[LeafRegion, Tensor]:
         sizes = {p: [stop - start for start, stop in p.region] for p in pieces}
