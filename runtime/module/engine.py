@@ -101,9 +101,10 @@ class Engine:
         if not self.is_filled:
             problem = "has no values, as the module had none: expected load_state_dict first"
             raise InputError(self.plan.model_name, problem)
-        number, self.number = self.number, self.number + 1
+        number = self.number
         self.world.step, self.world.doing = number + 1, "computing"
         self.fed.give(inputs)
+        self.number += 1
         begun = self.executor.forward(number, self._form(), trains=trains)
         self.fed.forget()
         if keeps:
