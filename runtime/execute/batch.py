@@ -76,6 +76,10 @@ class SlicedBatch:
         frame.forward()
         self.started += 1
 
+    def forget(self, part: int) -> None:
+        """Drop a slice that will not be taken back."""
+        del self._frames[part]
+
     def backward(self, part: int, done: Done | None = None) -> None:
         """Take a slice back; ``done``: of the last one."""
         self._enter(part)
@@ -83,14 +87,22 @@ class SlicedBatch:
 
     def finish(self, done: Done) -> Tensor | None:
         """Join the slices; this rank's part of the loss."""
-        tail = Frame(self._shared, self._parts.tail, self._before, values=self._sums)
-        tail.forward()
-        self.outputs, loss = results(tail)
+        tail, loss = self._joined()
         if self._pipeline.tail_trains:
             begin_back(tail, self._scale)
             tail.values.clear()
             self._go_back(tail, done, len(self._parts.before))
         return loss
+
+    def loss(self) -> Tensor | None:
+        """Join the slices, of which none is taken back; this rank's part of the loss."""
+        return self._joined()[1]
+
+    def _joined(self) -> tuple[Frame, Tensor | None]:
+        tail = Frame(self._shared, self._parts.tail, self._before, values=self._sums)
+        tail.forward()
+        self.outputs, loss = results(tail)
+        return tail, loss
 
     def go_back(self, done: Done) -> None:
         """Take back what was done before the slices."""
@@ -136,12 +148,13 @@ class SlicedBatch:
         }
 
 
-def begin_back(frame: Frame, scale: float) -> None:
-    """The gradient of the loss is 1 where it counts, or the scale of the loss."""
+def begin_back(frame: Frame, scale: float | Tensor) -> None:
+    """The gradient of the loss is 1 where it counts, or the scale of the loss, one number."""
     program, precision = frame.shared.program, frame.shared.precision
     if program.loss is not None and program.loss in program.active:
         shape, device = program.shapes[program.loss], frame.shared.world.device
-        frame.add(program.loss, torch.full(shape, scale, dtype=precision.dtype, device=device))
+        ones = torch.ones(shape, dtype=precision.dtype, device=device)
+        frame.add(program.loss, ones.mul_(scale))
 
 
 def results(frame: Frame) -> tuple[dict[str, Tensor], Tensor | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from pcg.errors import InputError
 from pcg.placement.region import extent
-from runtime.execute.frame import Machinery
+from runtime.execute.frame import Frame, Machinery
 from runtime.execute.passes import Passes, Told
-from runtime.execute.precision import LossScale, PrecisionName, precision
+from runtime.execute.precision import LossScale, Precision, PrecisionName, precision
 from runtime.execute.running_statistics import RunningStatistics
 from runtime.execute.segment import Block, Meeting
 from runtime.execute.sync import GradientSync
@@ -33,6 +33,18 @@ class StepResult:
 
     loss: float
     seconds: float
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A batch that went forward, to be taken back once: ``loss`` is this rank's part. A pipeline,
+    which takes slices back meanwhile, has the gradients of a loss that counts once already."""
+
+    loss: Tensor | None
+    form: Precision
+    """In what it was computed."""
+    frame: Frame | None = None
+    gradients: Mapping[str, Tensor] | None = None
 
 
 Update = Callable[[Mapping[str, Tensor]], None]
@@ -56,14 +68,19 @@ class Executor:
         *,
         compiles: bool = False,
         drawn: bool = True,
+        reuses: bool = True,
+        turned: Collection[str] = (),
     ) -> None:
         """``source`` of the inputs: synthetic ones by default. ``compiles``: whether segments
         between communications go through torch.compile. ``drawn``: whether weights begin with
-        values from the seed; else with zeros, for others to fill."""
+        values from the seed; else with zeros, for others to fill. ``reuses``: whether the memory of
+        gradients is that of the next step's too. ``turned``: the weights, by leaf and on all ranks
+        alike, whose memory is that of their transpose, as torch's linear layers have it."""
         self.program, self._world = program, world
         self._precision = precision(number_format, world.device)
         world.prepare(program.groups)
         self.running = RunningStatistics(program.running, world, self._precision.dtype)
+        self._turned = frozenset(w.register for w in program.weights if w.leaf.name in turned)
         self.weights = {w.register: self._initial(w, seed, drawn) for w in program.weights}
         shared = Machinery(program, world, self._precision, compiles)
         self.loss_scale = LossScale() if self._precision.needs_scale else None
@@ -73,7 +90,7 @@ class Executor:
         self._passes = Passes(program, self._ahead or given)
         self._blocks = self._passes.backward_blocks
         self._closing = _first_readers(self._blocks)
-        self._sync = self._make_sync()
+        self._sync = self._make_sync(reuses=reuses)
         self.older = {r: w.clone() for r, w in self.weights.items()} if self._is_delayed else {}
         """The weights of one update before, where gradients are of those."""
         # Two versions are read in turns, so that a batch may begin before the last update.
@@ -89,8 +106,10 @@ class Executor:
         """A weight's piece from the seed, or else zeros."""
         dtype, device = self._precision.dtype, self._world.device
         if drawn:
-            return initial_weight(weight.leaf, seed, weight.region, dtype).to(device)
-        return torch.zeros(extent(weight.region), dtype=dtype, device=device)
+            made = initial_weight(weight.leaf, seed, weight.region, dtype).to(device)
+        else:
+            made = torch.zeros(extent(weight.region), dtype=dtype, device=device)
+        return made.mT.contiguous().mT if weight.register in self._turned else made
 
     @torch.no_grad()
     def step(self, number: int, update: Update | None, *, more: bool = False) -> StepResult:
@@ -128,6 +147,52 @@ class Executor:
         (total,) = (wait() for wait in totals)
         self._world.synchronize()
         return StepResult(total, perf_counter() - begins[0])
+
+    @torch.no_grad()
+    def forward(self, number: int, form: Precision, *, trains: bool) -> Begun:
+        """The first half of a step that others control: batch ``number``, in the precision
+        ``form``. ``trains``: whether ``backward`` may follow. Not for delayed weights."""
+        (own,) = self._versions
+        shared = replace(own, precision=form)
+        self._number, self._block, self._passes.scale = number, 0, 1.0
+        if trains and self.program.pipeline is not None:
+            self._updates = True
+            parts: list[Tensor | None] = []
+            self._passes.run(number, shared, Told(_nothing, parts.append, self._done))
+            begun = Begun(parts[0], form, gradients=self._sync.finish())
+        else:
+            if not trains:
+                # Nothing is kept for a way back.
+                shared = replace(shared, program=replace(self.program, active=frozenset()))
+            frame, loss = self._passes.forward(number, shared)
+            begun = Begun(loss, form, frame if trains else None)
+        self._world.settle()
+        return begun
+
+    @torch.no_grad()
+    def backward(
+        self, begun: Begun, scale: Tensor, *, exchanges: bool = True
+    ) -> Mapping[str, Tensor]:
+        """The second half: the complete gradients of the loss times ``scale``, by register. Without
+        ``exchanges`` they stay here, to be added to those of a later batch; but those of a pipeline
+        do not."""
+        if begun.gradients is not None:
+            return {register: g.mul_(scale) for register, g in begun.gradients.items()}
+        assert begun.frame is not None, "went forward to be taken back"
+        self._block, self._updates = 0, exchanges
+        self._passes.backward(begun.frame, scale, self._done)
+        gradients = self._sync.finish() if exchanges else {}
+        self._world.settle()
+        return gradients
+
+    def keep_statistics(self) -> None:
+        """Take the last batch into the running statistics."""
+        self.running.update(self._passes.outputs)
+
+    @property
+    def form(self) -> Precision:
+        """The number formats that it was made with."""
+        return self._precision
 
     def _update(self, update: Update, gradients: Mapping[str, Tensor]) -> None:
         if self.loss_scale and not self.loss_scale.accepts(gradients, self._world.total):
@@ -175,10 +240,12 @@ class Executor:
     def _is_delayed(self) -> bool:
         return self.program.pipeline is not None and self.program.pipeline.is_delayed
 
-    def _make_sync(self) -> GradientSync:
+    def _make_sync(self, *, reuses: bool) -> GradientSync:
         trained = self.program.trained
         sizes = {w.register: self.weights[w.register].nbytes for w in trained}
-        return GradientSync(buckets(trained, sizes), self._world, self._take_gradient)
+        return GradientSync(
+            buckets(trained, sizes), self._world, self._take_gradient, reuses, self._turned
+        )
 
     def _next_version(self) -> Machinery | None:
         """What the next batch reads, where it may begin before this one has ended. With a scale of
@@ -229,6 +296,10 @@ class Executor:
         for name, value in outputs.items():
             if value.untyped_storage().data_ptr() in kept:
                 outputs[name] = value.clone()
+
+
+def _nothing() -> None:
+    """Nobody takes the time."""
 
 
 def _first_readers(blocks: tuple[Block, ...]) -> dict[str, int]:

@@ -71,17 +71,46 @@ class Passes:
         if (pipeline := self.program.pipeline) is not None:
             self._run_slices(number, pipeline, shared, told, following)
             return
-        frame = Frame(shared, self.blocks)
-        frame.values.update(self._loaded(shared, self.program.instructions, number))
+        frame = self._loaded_frame(shared, number)
         if not self.source.counts:
             told.start()
+        told.loss(self._forward(frame))
+        self.backward(frame, self.scale, told.done)
+
+    def forward(self, number: int, shared: Machinery) -> tuple[Frame | None, Tensor | None]:
+        """Take batch ``number`` forward alone. What ``backward`` goes back on, without a pipeline,
+        and this rank's part of the loss."""
+        self.outputs = {}
+        if (pipeline := self.program.pipeline) is not None:
+            return None, self._slices_forward(number, pipeline, shared)
+        frame = self._loaded_frame(shared, number)
+        return frame, self._forward(frame)
+
+    def backward(self, frame: Frame, scale: float | Tensor, done: Done) -> None:
+        """Take back what went forward. ``scale``: the gradient of the loss."""
+        begin_back(frame, scale)
+        frame.values.clear()
+        done(len(self.backward_blocks))
+        frame.backward(done)
+
+    def _loaded_frame(self, shared: Machinery, number: int) -> Frame:
+        frame = Frame(shared, self.blocks)
+        frame.values.update(self._loaded(shared, self.program.instructions, number))
+        return frame
+
+    def _forward(self, frame: Frame) -> Tensor | None:
         frame.forward()
         self.outputs, loss = results(frame)
-        told.loss(loss)
-        begin_back(frame, self.scale)
-        frame.values.clear()
-        told.done(len(self.backward_blocks))
-        frame.backward(told.done)
+        return loss
+
+    def _slices_forward(self, number: int, pipeline: Pipelined, shared: Machinery) -> Tensor | None:
+        batch = self._batch(number, pipeline, shared)
+        for part in range(len(pipeline.slices)):
+            batch.forward()
+            batch.forget(part)
+        loss = batch.loss()
+        self.outputs = dict(batch.outputs)
+        return loss
 
     def _run_slices(
         self,

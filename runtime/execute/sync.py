@@ -36,6 +36,11 @@ class GradientSync:
     buckets: tuple[Bucket, ...]
     world: World
     take: Callable[[str], Tensor]
+    reuses: bool = True
+    """Whether buffers are used again in the next step; else the gradients of a step stay valid."""
+    turned: frozenset[str] = frozenset()
+    """The weights, on all ranks alike, whose memory is that of their transpose; so is that of their
+    gradients."""
     _buffers: dict[int, Tensor] = field(default_factory=dict[int, "Tensor"])
     _views: dict[str, Tensor] = field(default_factory=dict[str, "Tensor"])
     _filled: set[str] = field(default_factory=set[str])
@@ -75,6 +80,9 @@ class GradientSync:
             gradients.update(sent.gradients)
         self._sent.clear()
         self._filled.clear()
+        if not self.reuses:
+            self._buffers.clear()
+            self._views.clear()
         return gradients
 
     def _fill(self, register: str) -> None:
@@ -84,7 +92,8 @@ class GradientSync:
         gradient = self.take(register)
         number = self._bucket_of[register]
         if self._is_alone(self.buckets[number]):
-            self._views[register] = gradient.contiguous()
+            turned = register in self.turned
+            self._views[register] = gradient.mT.contiguous().mT if turned else gradient.contiguous()
             return
         if number not in self._buffers:
             self._make_buffer(number, gradient)
@@ -102,7 +111,8 @@ class GradientSync:
         for weight, size, part in zip(
             weights, sizes, self._buffers[number].split(lengths), strict=True
         ):
-            self._views[weight.register] = part.view(size)
+            turned = weight.register in self.turned
+            self._views[weight.register] = part.view(size[::-1]).mT if turned else part.view(size)
 
     def _send(self, bucket: Bucket) -> None:
         number = len(self._sent)
@@ -113,7 +123,8 @@ class GradientSync:
             return
         flat = self._buffers.get(number)
         if flat is None:
-            (flat,) = gradients.values()
+            ((register, own),) = gradients.items()
+            flat = own.mT if register in self.turned else own
             self._drop(bucket)
         self._sent.append(_Sum(gradients, self.world.start_all_reduce(flat, bucket.group)))
 

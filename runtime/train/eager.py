@@ -10,7 +10,7 @@ CPU: nothing is compared beyond ``MOST_PARAMETERS`` and ``MOST_OPERATIONS``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,18 +53,32 @@ class ModuleAgreement:
         return f"compared with the module itself: {what}"
 
 
+Make = Callable[[Callable[[], object]], tuple[Module, tuple[Any, ...]]]
+"""Makes a module that may be changed, and its example inputs. It calls what it is given right
+before it draws numbers."""
+
+
 def compare_with_module(name: str) -> ModuleAgreement:
     """Compare a user's model, FILE.py:FUNCTION, with its captured graph. Raises InputError where
     they differ."""
-    captured = capture_model(name, None, 1)
+
+    def make(begin: Callable[[], object]) -> tuple[Module, tuple[Any, ...]]:
+        return made_for_real(name, begin)
+
+    return compare_captured(name, capture_model(name, None, 1), make)
+
+
+def compare_captured(name: str, captured: Captured, make: Make) -> ModuleAgreement:
+    """Compare a module with the graph that was captured from it with its example inputs. Raises
+    InputError where they differ."""
     if (reason := _too_much(captured.graph)) is not None:
         return ModuleAgreement(reason=reason)
     with seeded(0) as begin:
-        module, inputs = made_for_real(name, begin)
+        module, inputs = make(begin)
         return _compared(module, inputs, captured, name)
 
 
-def compare_captured(
+def compare_module(
     module: Module, inputs: tuple[Any, ...], captured: Captured, where: str
 ) -> ModuleAgreement:
     """Compare a module, which has its values and is changed to double precision, with a graph that

@@ -68,16 +68,21 @@ class Initial:
     """What pieces are kept in."""
     file: str | None = None
     """A state dict, whose values go before those of the module."""
+    given: Mapping[str, Tensor] | None = None
+    """The tensors of a module that is at hand, by name, in the place of ``model``."""
     _state: dict[str, Tensor] | None = field(init=False, default=None)
 
     @property
     def state(self) -> Mapping[str, Tensor]:
         """On rank 0 all tensors of the module, by name; nothing on others."""
         if self._state is None:
-            make = partial(_state_of, self.model, self.seed)
-            state = _on_first(self.world, self.model or "", make if self.model else dict)
+            if self.given is not None:
+                state = None if self.world.rank else dict(self.given)
+            else:
+                make = partial(_state_of, self.model, self.seed)
+                state = _on_first(self.world, self.model or "", make if self.model else dict)
             self._state = state or {}
-            self._agree(self._misfit() if self.model else "")
+            self._agree(self._misfit() if self.model or self.given is not None else "")
         return self._state
 
     def forget(self) -> None:

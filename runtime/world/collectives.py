@@ -322,7 +322,7 @@ def open_world(kind: DeviceKind, timeout: float) -> Generator[World]:
     ``timeout`` in seconds holds for each communication. Raises InputError for a missing GPU.
     """
     rank, size = environment() or (0, 1)
-    device = _device(kind)
+    device = own_device(kind)
     if size == 1:
         yield World(rank, size, device)
         return
@@ -367,7 +367,9 @@ def _blaming(world: World, store: Any) -> Generator[None]:
     pulse.leave()
 
 
-def _device(kind: DeviceKind) -> torch.device:
+def own_device(kind: DeviceKind) -> torch.device:
+    """The device of this process among those of its computer. Raises InputError for a GPU that is
+    missing."""
     if kind == "cpu":
         return torch.device("cpu")
     local, present = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()

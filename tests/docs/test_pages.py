@@ -14,6 +14,7 @@ import pytest
 import typer
 from support.pages import PAGES, ROOT, blocks, prose, steps, title
 
+import unity
 from unity.__main__ import COMMANDS
 
 PACKAGES = ("pcg", "substitutions", "verifier", "search", "runtime", "unity")
@@ -21,6 +22,8 @@ FOLDERS = (*PACKAGES, "tests", "docs", "generated_rules", ".ci")
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 COMMAND = re.compile(r"(?:^|\s)(?:python -m unity\.|-m unity\.|unity[ .])([a-z]\w*)")
+API = re.compile(rf"(?<!-m )\bunity\.(?:{'|'.join(unity.__all__)})\b(?! --)")
+"""A function of the Python API, of which some are called as commands are."""
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "-m", "--help"}
 """Options of torchrun and of Python, and the one that every command has."""
@@ -52,6 +55,8 @@ def test_options_exist(page: Path):
     known = set().union(*options().values()) | FOREIGN
     for line in lines_of_code(page):
         named = COMMAND.search(line)
+        if API.search(line):
+            continue
         given = set(OPTION.findall(line)) if named or line.startswith("--") else set[str]()
         if named:
             assert named.group(1) in COMMANDS, line

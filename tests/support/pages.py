@@ -19,8 +19,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -165,12 +165,25 @@ def run_page(page: Path, folder: Path, run: Runner, when: Sequence[When]) -> int
         elif block.when not in when:
             continue
         elif block.language == "python":
-            exec(compile(block.text, f"{title(page)}:{block.line}", "exec"), names)
+            with _importable(folder):
+                exec(compile(block.text, f"{title(page)}:{block.line}", "exec"), names)
         else:
             for step in steps(block):
                 status = _take(step, status, run, folder, f"{title(page)}:{block.line}")
         count += 1
     return count
+
+
+@contextmanager
+def _importable(folder: Path) -> Generator[None]:
+    """Files of the page are modules, which are forgotten afterwards."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for file in folder.glob("*.py"):
+            sys.modules.pop(file.stem, None)
 
 
 def _take(step: Step, last: int, run: Runner, folder: Path, where: str) -> int:

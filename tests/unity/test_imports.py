@@ -11,6 +11,7 @@ from typing import get_type_hints
 import pytest
 from support.paths import ROOT
 
+import unity
 from search.choices import PLANNER_NAMES
 from search.mesh.plan.families import PLANNERS
 from search.pipeline.planner import PIPELINES
@@ -69,6 +70,23 @@ def test_options_and_help_load_nothing_heavy():
     assert not HEAVY & names
     assert of_ours(names) <= LIGHT
     assert not any(name.startswith("unity.commands") for name in names)
+
+
+def test_the_package_itself_loads_nothing_heavy():
+    names = loaded("import unity; dir(unity)")
+    assert not HEAVY & names
+    assert not of_ours(names)
+
+
+def test_functions_keep_their_names_beside_commands():
+    module = import_module("unity.optimize")
+    import_module("unity.commands.optimize")
+    assert unity.optimize is not module
+    assert unity.optimize.__module__ == "unity.api.optimizing"
+    assert all(getattr(unity, name) is not None for name in unity.__all__)
+    assert {*unity.__all__} <= {*dir(unity)}
+    with pytest.raises(AttributeError, match="no attribute 'optimise'"):
+        getattr(unity, "optimise")  # noqa: B009 for pyright
 
 
 def test_commands_load_no_torch():

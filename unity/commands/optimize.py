@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 
+from pcg.capture import Captured
 from pcg.errors import InputError
 from pcg.files import check_writable, write_text_atomic
 from pcg.graph.graph import Graph
@@ -70,51 +72,97 @@ class Question:
     dimensions: frozenset[Dimension] | None
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What is planned. ``capture``: its graph, for so many devices and groups of samples of batch
+    norms; ``compare``: the graph beside the module itself, where that is to be done."""
+
+    capture: Callable[[int, int], Captured]
+    compare: Callable[[], ModuleAgreement | None]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a question. ``question`` holds the machine that was planned for."""
+
+    question: Question
+    planned: Planned
+    agreement: ModuleAgreement | None
+
+    @cached_property
+    def whole(self) -> tuple[KeptWhole, ...]:
+        """What the plan never cuts."""
+        asked, plan = self.question, self.planned.plan
+        cost = CostModel(asked.machine, optimizer=plan.optimizer, speed=asked.speed)
+        return tuple(kept_whole(plan, cost))
+
+
 def run(options: Options) -> None:
     """Find a plan and write it. Raises InputError and NegativeAnswer."""
-    _check(options)
-    _load(options)
+    check(options)
+    load(options)
+    for path in (options.out, options.trace, options.report):
+        if path is not None:
+            check_writable(path)
+    answer = answered(options, _subject(options))
+    planned, question, agreement = answer.planned, answer.question, answer.agreement
+    save_plan(planned.plan, options.out)
+    if options.trace is not None:
+        simulated = simulate_plan(planned.plan, question.machine, question.speed)
+        write_trace(simulated, options.trace, representatives(simulated))
+    if options.report is not None:
+        write_page(answer, options.report, options.rules)
+    if options.as_json:
+        say_json(_record(planned, agreement, answer.whole))
+        return
+    _print_report(planned, options.out, answer.whole)
+    if agreement is not None:
+        say(str(agreement))
+
+
+def write_page(answer: Answer, path: Path, rules: Path | None) -> None:
+    """Write the page about a plan, whole or not at all."""
+    # Here because most searches are asked for none.
+    from search.report.page.page import page
+
+    question = answer.question
+    text = page(answer.planned.plan, question.machine, question.speed, rules=rules)
+    write_text_atomic(path, text)
+
+
+def answered(options: Options, subject: Subject) -> Answer:
+    """Capture, compare and plan. The options have been checked. Raises InputError and
+    NegativeAnswer."""
     question = _question(options)
     groups = norm_groups(options.batch_norm, options.planner, question.machine.devices)
-    captured = capture_model(options.model, options.batch, question.machine.devices, groups)
-    agreement = None
-    if options.compare and ".py" in options.model:
-        # Here because models of the zoo can do without the runtime.
-        from runtime.train.eager import compare_with_module
-
-        agreement = compare_with_module(options.model)
+    captured = subject.capture(question.machine.devices, groups)
+    agreement = subject.compare()
     library = load_library(options.rules)
     planned = _searched(options, question, library, captured.graph)
     # A profile is about the figures: it makes no other machine.
     made_for = replace(planned.plan, machine=machine_record(question.named))
     planned = replace(planned, plan=of_module(made_for, captured, library.rules))
-    save_plan(planned.plan, options.out)
-    cost = CostModel(question.machine, optimizer=planned.plan.optimizer, speed=question.speed)
-    whole = kept_whole(planned.plan, cost)
-    if options.trace is not None:
-        simulated = simulate_plan(planned.plan, question.machine, question.speed)
-        write_trace(simulated, options.trace, representatives(simulated))
-    if options.report is not None:
-        _write_page(planned, question, options)
-    if options.as_json:
-        say_json(_record(planned, agreement, whole))
-        return
-    _print_report(planned, options.out, whole)
-    if agreement is not None:
-        say(str(agreement))
+    return Answer(question, planned, agreement)
 
 
-def _write_page(planned: Planned, question: Question, options: Options) -> None:
-    """Write the page about a plan, whole or not at all."""
-    # Here because most searches are asked for none.
-    from search.report.page.page import page
+def _subject(options: Options) -> Subject:
+    """The model of the command line."""
 
-    assert options.report is not None
-    text = page(planned.plan, question.machine, question.speed, rules=options.rules)
-    write_text_atomic(options.report, text)
+    def capture(devices: int, groups: int) -> Captured:
+        return capture_model(options.model, options.batch, devices, groups)
+
+    def compare() -> ModuleAgreement | None:
+        if not (options.compare and ".py" in options.model):
+            return None
+        # Here because models of the zoo can do without the runtime.
+        from runtime.train.eager import compare_with_module
+
+        return compare_with_module(options.model)
+
+    return Subject(capture, compare)
 
 
-def _check(options: Options) -> None:
+def check(options: Options) -> None:
     """Refuse a planner that there is not, and options that what plans does not take: of all
     planners, only the joint one has modes."""
     planner, engine = options.planner, options.engine
@@ -143,14 +191,11 @@ def _given(options: Options) -> Collection[str]:
     return [option for option, given in is_given.items() if given]
 
 
-def _load(options: Options) -> None:
-    """Load what the user has written, and see that what is asked for can be."""
+def load(options: Options) -> None:
+    """Load what the user has written."""
     load_user_operators(options.operators)
     if options.views is not None:
         load_views(options.views)
-    for path in (options.out, options.trace, options.report):
-        if path is not None:
-            check_writable(path)
 
 
 def _question(options: Options) -> Question:
@@ -239,7 +284,7 @@ def _record(
         "predicted_seconds": estimates.step_seconds,
         "one_device_seconds": estimates.one_device_seconds,
         "data_parallel_seconds": planned.data_parallel_seconds,
-        "speedup": _speedup(planned),
+        "speedup": speedup_of(planned),
         "optimizer": plan.optimizer,
         "recomputed_operators": len(plan.recompute),
         "peak_memory_bytes": estimates.peak_memory_bytes,
@@ -265,20 +310,16 @@ def phases_text(phases: Mapping[str, float]) -> str:
     return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in ranked)
 
 
-def _speedup(planned: Planned) -> float | None:
+def speedup_of(planned: Planned) -> float | None:
     """Over data parallelism, where that was priced."""
     data = planned.data_parallel_seconds
     return None if data is None else data / planned.plan.estimates.step_seconds
 
 
 def _print_report(planned: Planned, out: Path, whole: Sequence[KeptWhole]) -> None:
-    plan, report = planned.plan, planned.report
+    report = planned.report
     console = PlainConsole()
-    console.print(_operators_table(plan))
-    console.print(overall(plan), soft_wrap=True)
-    console.print(_rules_table(plan))
-    for line in _remarks(planned, whole):
-        console.print(line, soft_wrap=True)
+    print_plan(console, planned, whole)
     console.print(
         f"chose among {report.strategies:,} strategies in {planned.seconds:.1f} s,"
         f" simulated {report.simulated} plans, knew {report.known:,} prices from others"
@@ -287,6 +328,16 @@ def _print_report(planned: Planned, out: Path, whole: Sequence[KeptWhole]) -> No
     )
     if report.phases:
         console.print(f"seconds: {phases_text(report.phases)}", soft_wrap=True)
+
+
+def print_plan(console: PlainConsole, planned: Planned, whole: Sequence[KeptWhole]) -> None:
+    """A plan as tables, and what it promises."""
+    plan = planned.plan
+    console.print(_operators_table(plan))
+    console.print(overall(plan), soft_wrap=True)
+    console.print(_rules_table(plan))
+    for line in remarks(planned, whole):
+        console.print(line, soft_wrap=True)
 
 
 def _operators_table(plan: Plan) -> Table:
@@ -313,7 +364,7 @@ def _rules_table(plan: Plan) -> Table:
     return table
 
 
-def _remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
+def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
     """What has to be known of a plan, and what it promises."""
     plan, estimates = planned.plan, planned.plan.estimates
     if plan.norm_groups > 1:
@@ -329,5 +380,5 @@ def _remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
         f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device with {plan.optimizer}"
         + again
     )
-    if (speedup := _speedup(planned)) is not None:
+    if (speedup := speedup_of(planned)) is not None:
         yield f"{speedup:.2f} times as fast as data parallelism"

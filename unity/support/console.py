@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import IO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -15,8 +16,8 @@ class PlainConsole(Console):
     """A console that shows text as it is: none of it is markup, and what no terminal should have
     is escaped (`printable`). All commands print with it, or with `say`; it is as quiet."""
 
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, quiet=QUIET.get(), markup=False, emoji=False)
+    def __init__(self, *, stderr: bool = False, file: IO[str] | None = None) -> None:
+        super().__init__(stderr=stderr, file=file, quiet=QUIET.get(), markup=False, emoji=False)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

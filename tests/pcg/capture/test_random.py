@@ -14,7 +14,7 @@ from pcg.capture import capture
 from pcg.plan.naming import DRAWN
 from runtime.inputs.seeded import input_batch
 from runtime.train.check import evaluate
-from runtime.train.eager import compare_captured
+from runtime.train.eager import compare_module
 
 Function = Callable[[Tensor], Tensor]
 
@@ -98,7 +98,7 @@ DRAWS: dict[str, Function] = {
 def test_what_is_drawn_is_used_as_the_module_does(name: str) -> None:
     torch.manual_seed(0)
     module, rows = Noisy(DRAWS[name]), (torch.zeros(3, 4),)
-    found = compare_captured(module, rows, capture(module, rows), "model")
+    found = compare_module(module, rows, capture(module, rows), "model")
     assert found.error is not None, found.reason
     assert found.error < 1e-12
 
@@ -131,7 +131,7 @@ def test_numbers_drawn_again_are_not_compared() -> None:
     """A checkpoint draws once more on the way back, with torch's own generator."""
     module = Noisy(lambda x: checkpoint(f.dropout, x, 0.5, use_reentrant=False))
     rows = (torch.zeros(3, 4),)
-    found = compare_captured(module, rows, capture(module, rows), "model")
+    found = compare_module(module, rows, capture(module, rows), "model")
     assert found.error is None
     assert "more random numbers than its graph" in found.reason
 
@@ -140,7 +140,7 @@ def test_which_numbers_nobody_needs_has_to_be_known() -> None:
     """Of two of one shape it is not."""
     module = Noisy(lambda x: (torch.rand_like(x), x * torch.rand_like(x))[1])
     rows = (torch.zeros(3, 4),)
-    found = compare_captured(module, rows, capture(module, rows), "model")
+    found = compare_module(module, rows, capture(module, rows), "model")
     assert found.error is None
     assert "more random numbers than its graph" in found.reason
 

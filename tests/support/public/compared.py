@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pcg.capture import Captured, capture
-from runtime.train.eager import compare_captured
+from runtime.train.eager import compare_module
 
 NEAR = 1e-8
 """Constants that a module makes are those of its own format, float32."""
@@ -32,7 +32,7 @@ def compared(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Captured, f
     begin = time.perf_counter()
     captured = capture(module, inputs)
     seconds = time.perf_counter() - begin
-    found = compare_captured(module, inputs, captured, "model")
+    found = compare_module(module, inputs, captured, "model")
     assert found.error is not None, found.reason
     assert found.error < NEAR, found.error
     return captured, seconds

@@ -1,0 +1,45 @@
+"""Clip gradients by the norm of all ranks' shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, isfinite, isnan, nan
+
+import torch
+from torch import Tensor
+
+from pcg.errors import InputError
+from runtime.module.engine import Engine
+
+
+@torch.no_grad()
+def clip(
+    engine: Engine,
+    gradients: Sequence[tuple[str, Tensor]],
+    most: float,
+    kind: float,
+    error_if_nonfinite: bool,
+) -> Tensor:
+    """Shorten gradients, by leaf, in place, so that the norm of all is ``most`` at the most; the
+    norm before. ``kind``: as in ``torch.linalg.vector_norm``, above 0. Of the ranks that hold a
+    piece one counts it. All ranks call together."""
+    if not kind > 0:
+        raise InputError("norm_type", f"expected a number above 0, got {kind}")
+    own = [
+        float(torch.linalg.vector_norm(gradient.double(), kind))
+        for leaf, gradient in gradients
+        if gradient.numel() and engine.counts(leaf)
+    ]
+    if kind == inf:
+        every = engine.world.gather(nan if any(map(isnan, own)) else max(own, default=0.0))
+        norm = nan if any(map(isnan, every)) else max(every)
+    else:
+        norm = engine.world.total(sum(one**kind for one in own)) ** (1.0 / kind)
+    if error_if_nonfinite and not isfinite(norm):
+        raise RuntimeError(f"the norm of all gradients is {norm}, so they cannot be clipped")
+    factor = most / (norm + 1e-6)
+    # Not "factor < 1": a norm that is no number has to spoil the weights visibly.
+    if not factor >= 1.0:
+        for _, gradient in gradients:
+            gradient.mul_(factor)
+    return torch.tensor(norm, dtype=engine.form.dtype, device=engine.world.device)

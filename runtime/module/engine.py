@@ -1,0 +1,284 @@
+"""A rank's program behind a module: its shards, its steps, and its share of whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pcg.errors import InputError, UnityError
+from pcg.placement.region import as_slices
+from pcg.plan.naming import DRAWN, NamingFile
+from pcg.plan.plan import Plan
+from pcg.plan.text import print_graph
+from runtime.execute.executor import Begun, Executor
+from runtime.execute.precision import Precision, PrecisionName, precision
+from runtime.inputs.seeded import LeafRegion, Synthetic
+from runtime.job.job import AgreedError
+from runtime.module.fed import Fed
+from runtime.program.lower import Lowering
+from runtime.program.program import Load, Run, Weight, sources
+from runtime.program.validate import validate_lowered
+from runtime.train.initial import Initial, loaded
+from runtime.train.training import is_delayed
+from runtime.world.collectives import World
+
+FORMATS: Mapping[torch.dtype, PrecisionName] = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+}
+"""What weights may be kept in. Shorter formats are for computing, by autocast."""
+
+
+class Engine:
+    """A plan on one rank. All ranks make one together and use it in the same order."""
+
+    def __init__(
+        self, lowering: Lowering, tensors: Mapping[str, Tensor], world: World, seed: int
+    ) -> None:
+        """``tensors``: those of the module, by name; values are those of rank 0. Raises InputError
+        where plan, module and ranks do not fit."""
+        self.lowering, self.world, self.plan = lowering, world, lowering.plan
+        self._check_alike()
+        weights = [self.naming.parameter(leaf) for leaf in self.naming.parameters]
+        dtype = _format(self.plan.model_name, [tensors.get(w.names[0]) for w in weights])
+        self._validate(8 if dtype == "float64" else 4)
+        self.form = precision(dtype, world.device)
+        _check_ties(self.plan, tensors)
+        self.program = lowering.program(world.rank)
+        self.weights = {w.leaf.name: w for w in self.program.weights}
+        """The pieces that are here, by leaf."""
+        self._homes = {node.leaf.name: node for node in lowering.schedule.homes}
+        initial = Initial(self.plan, None, seed, world, self.form.dtype, given=tensors)
+        self.is_filled = not any(world.gather(self._is_unknown(tensors)))
+        """Whether weights have values."""
+        self.fed = self._fed(initial, seed)
+        self.executor = Executor(
+            self.program,
+            world,
+            dtype,
+            source=self.fed,
+            drawn=False,
+            reuses=False,
+            turned=self._turned(),
+        )
+        if self.is_filled:
+            initial.fill(self.executor.weights, self.program.weights)
+            self.executor.running.fill(initial.statistics())
+        self._everyone = tuple(range(world.size))
+        world.prepare((self._everyone,))
+        self.seed = seed
+        self.number = 0
+        """Batches that went forward."""
+
+    @property
+    def leaves(self) -> Iterable[str]:
+        """The weights that some rank holds. Others of the module the plan does not read."""
+        return self._homes
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of these weights, whole, as the graph has them."""
+        return {name: node.leaf.shape for name, node in self._homes.items()}
+
+    @property
+    def naming(self) -> NamingFile:
+        return self.plan.naming
+
+    @property
+    def depends_on_training(self) -> bool:
+        """Whether the module in evaluation mode would be another graph."""
+        drawn = any(node.leaf.name.startswith(DRAWN) for node in self.plan.model.leaves)
+        return drawn or bool(self.plan.statistics)
+
+    def forward(
+        self, inputs: Mapping[str, Tensor], *, trains: bool, keeps: bool
+    ) -> tuple[Begun, Tensor]:
+        """Take a batch forward: what ``backward`` takes, and the loss of all ranks together.
+        ``keeps``: whether running statistics take it in."""
+        if not self.is_filled:
+            problem = "has no values, as the module had none: expected load_state_dict first"
+            raise InputError(self.plan.model_name, problem)
+        number = self.number
+        self.world.step, self.world.doing = number + 1, "computing"
+        self.fed.give(inputs)
+        self.number += 1
+        begun = self.executor.forward(number, self._form(), trains=trains)
+        self.fed.forget()
+        if keeps:
+            with torch.no_grad():
+                self.executor.keep_statistics()
+        total = torch.zeros(1, dtype=torch.float64, device=self.world.device)
+        if begun.loss is not None:
+            total += begun.loss
+        self.world.start_all_reduce(total, self._everyone)()
+        return begun, total.squeeze(0).to(self.form.dtype)
+
+    def backward(self, begun: Begun, scale: Tensor, *, exchanges: bool) -> dict[str, Tensor]:
+        """The gradients of this rank's pieces, by leaf."""
+        by_register = self.executor.backward(begun, scale, exchanges=exchanges)
+        if begun.form.needs_scale and exchanges:
+            self._agree_on_overflow(by_register)
+        names = {w.register: w.leaf.name for w in self.program.trained}
+        return {names[register]: gradient for register, gradient in by_register.items()}
+
+    def _agree_on_overflow(self, gradients: Mapping[str, Tensor]) -> None:
+        """Let all ranks see that one of them has a gradient that is not finite, so that a scaler of
+        the loss leaves the update out on all or on none."""
+        bad = sum(float((~torch.isfinite(g)).any()) for g in gradients.values())
+        if self.world.total(bad) > 0 and not bad:
+            for gradient in gradients.values():
+                gradient.fill_(torch.inf)
+
+    def piece(self, leaf: str) -> Tensor | None:
+        """This rank's piece of a weight, if it holds one."""
+        weight = self.weights.get(leaf)
+        return None if weight is None else self.executor.weights[weight.register]
+
+    def counts(self, leaf: str) -> bool:
+        """Whether this rank stands for all that hold its piece of a weight."""
+        weight = self.weights.get(leaf)
+        return weight is not None and weight.group[0] == self.world.rank
+
+    def whole(self, leaf: str) -> Tensor:
+        """A weight, whole, on every rank. All call together."""
+        node = self._homes[leaf]
+        exchange = self.lowering.collect(self.lowering.home(node), 0, self.world.rank)
+        shape = node.leaf.shape
+        value = self.executor.collect(exchange, shape, weight=True)
+        if self.world.size == 1:
+            assert value is not None, "rank 0 collects"
+            return value.clone()
+        return self._to_all(value, shape)
+
+    @torch.no_grad()
+    def load(self, leaf: str, value: Tensor) -> None:
+        """Give this rank's piece of a weight, or of what the graph reads, its values."""
+        weight = self.weights.get(leaf)
+        if weight is not None:
+            self._copy(self.executor.weights[weight.register], value, weight)
+        for piece, kept in self.fed.kept.items():
+            if piece.leaf == leaf:
+                kept.copy_(value[as_slices(piece.region)])
+
+    def _copy(self, target: Tensor, value: Tensor, weight: Weight) -> None:
+        target.copy_(value[as_slices(weight.region)])
+
+    def _to_all(self, value: Tensor | None, shape: Sequence[int]) -> Tensor:
+        """What rank 0 has, on all: passed on along a binary tree."""
+        world, dtype = self.world, self.form.dtype
+        length = torch.Size(shape).numel()
+        if not length:
+            return torch.empty(tuple(shape), dtype=dtype, device=world.device)
+        if world.rank:
+            above = (world.rank - 1) // 2
+            flat = world.exchange({}, {above: length}, dtype)[above]
+        else:
+            assert value is not None, "rank 0 collects"
+            flat = value.contiguous().reshape(-1)
+        below = [r for r in (2 * world.rank + 1, 2 * world.rank + 2) if r < world.size]
+        if below:
+            world.exchange(dict.fromkeys(below, flat), {}, dtype)
+            world.settle()
+        return flat.view(tuple(shape))
+
+    def _form(self) -> Precision:
+        """In what to compute: as autocast says, where that is on."""
+        device = self.world.device.type
+        if not torch.is_autocast_enabled(device):
+            return self.form
+        return replace(self.form, compute=torch.get_autocast_dtype(device))
+
+    def _fed(self, initial: Initial, seed: int) -> Fed:
+        plan, read = self.plan, tuple(loaded(self.program))
+        given = {name for name in self.naming.inputs if name is not None}
+        leaves = {n.leaf.name: n.leaf for n in plan.model.leaves if n.leaf.name in given}
+        own = list(dict.fromkeys(piece for piece in read if piece.leaf in self.naming.buffers))
+        kept = initial.constants(own) if self.is_filled else self._empty(own)
+        apart = tuple(piece for piece in read if piece.leaf in leaves)
+        return Fed(self.world, leaves, apart, kept, Synthetic(seed))
+
+    def _turned(self) -> set[str]:
+        """The weights whose memory is better laid out as the module has it: those that it holds
+        transposed, and that operators alone read. Their gradients then need no copy."""
+        pipeline = self.program.pipeline
+        later = () if pipeline is None else (*pipeline.slices, pipeline.tail)
+        every = (i for part in (self.program.instructions, *later) for i in part)
+        sent = {name for i in every if not isinstance(i, Run | Load) for name in sources(i)}
+        moved = {leaf for leaf, weight in self.weights.items() if weight.register in sent}
+        # Sums of gradients go over memory as it lies, so all ranks have to do the same.
+        anywhere = set[str]().union(*self.world.gather(moved))
+        turned = {leaf for leaf in self._homes if self.naming.parameter(leaf).transposed}
+        return turned - anywhere
+
+    def _empty(self, pieces: Sequence[LeafRegion]) -> dict[LeafRegion, Tensor]:
+        sizes = {p: [stop - start for start, stop in p.region] for p in pieces}
+        dtype, device = self.form.dtype, self.world.device
+        return {p: torch.zeros(size, dtype=dtype, device=device) for p, size in sizes.items()}
+
+    def _is_unknown(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether rank 0, whose values count, has none."""
+        names = {name for p in self.naming.parameters.values() for name in p.names}
+        names |= set(self.naming.buffers.values())
+        return self.world.rank == 0 and any(
+            tensor.is_meta for name, tensor in tensors.items() if name in names
+        )
+
+    def _check_alike(self) -> None:
+        plan, size, where = self.plan, self.world.size, self.lowering.where
+        if size != plan.machine.devices:
+            problem = f"expected {plan.machine.devices} processes, one a device, got {size}"
+            raise InputError(where, problem)
+        if is_delayed(plan):
+            problem = "gradients of its pipeline are of weights one update old (2bw)"
+            raise InputError(where, f"{problem}, which no loop of one's own can follow")
+        if not plan.naming.parameters:
+            raise InputError(where, "names no parameters of a module, expected a module's plan")
+        printed = print_graph(plan.graph)
+        if len(set(self.world.gather((plan.model.digest, printed, _views(plan))))) > 1:
+            raise AgreedError(where, "ranks have different plans, expected the same")
+
+    def _validate(self, itemsize: int) -> None:
+        """Rank 0 sees to it that programs do what the plan says."""
+        problem = ""
+        if self.world.rank == 0:
+            try:
+                validate_lowered(self.lowering, itemsize)
+            except UnityError as error:
+                problem = str(error)
+        if agreed := self.world.gather(problem)[0]:
+            raise AgreedError(self.lowering.where, agreed)
+
+
+def _check_ties(plan: Plan, tensors: Mapping[str, Tensor]) -> None:
+    """Raise InputError where parameters are one tensor in the module and several in the plan, or
+    the other way round: as after ``.to("meta")``, which takes shared parameters apart."""
+    first: dict[int, tuple[str, str]] = {}
+    for leaf, parameter in plan.naming.parameters.items():
+        known = [name for name in parameter.names if name in tensors]
+        for name in known:
+            own, other = first.setdefault(id(tensors[name]), (leaf, name))
+            if own != leaf:
+                problem = f"{other} and {name} are one tensor, expected two as in the plan"
+                raise InputError(f"model {plan.model_name}", problem)
+        if len({id(tensors[name]) for name in known}) > 1:
+            problem = f"{' and '.join(known)} are several tensors, expected one as in the plan"
+            raise InputError(f"model {plan.model_name}", problem)
+
+
+def _views(plan: Plan) -> str:
+    """Where a plan's operators run."""
+    return repr([plan.views.get(node) for node in plan.graph.nodes])
+
+
+def _format(name: str, tensors: Sequence[Tensor | None]) -> PrecisionName:
+    found = {tensor.dtype for tensor in tensors if tensor is not None}
+    if not found:
+        return "float32"  # What it lacks is told where values are taken.
+    if len(found) == 1 and (known := FORMATS.get(next(iter(found)))) is not None:
+        return known
+    words = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in found))
+    expected = "expected all in float32 or all in float64, and autocast for shorter formats"
+    raise InputError(f"model {name}", f"its parameters are {words}, {expected}")

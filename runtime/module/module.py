@@ -1,0 +1,267 @@
+"""A module that trains by a plan, in a loop of its user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import Module, Parameter
+from torch.nn.modules.module import _IncompatibleKeys  # pyright: ignore[reportPrivateUsage]
+from torch.optim import Optimizer
+
+from pcg.errors import InputError
+from runtime.execute.executor import Begun
+from runtime.module.calls import TARGET, Face, call_of, matched
+from runtime.module.clip import clip
+from runtime.module.engine import Engine
+from runtime.module.loss import Loss
+from runtime.module.resuming import Resuming
+from runtime.module.whole import load_whole, whole_tensors
+from runtime.program.lower import Lowering
+from runtime.train.initial import tensors_of
+from runtime.world.collectives import World
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a weight's shard is a parameter. ``shard``: the memory of this rank's piece, as the
+    module has it."""
+
+    leaf: str
+    name: str
+    owner: Module
+    last: str
+    shard: Tensor
+
+    @property
+    def parameter(self) -> Parameter:
+        return self.owner.get_parameter(self.last)
+
+
+@dataclass
+class _Own:
+    """What a module keeps beside parameters. ``kept``: tensors of the module that are not trained,
+    by name."""
+
+    engine: Engine
+    face: Face
+    names: tuple[str, ...]
+    """Of the module's state dict, in order."""
+    kept: dict[str, Tensor]
+    places: list[_Place] = field(default_factory=list[_Place])
+    syncs: bool = True
+
+
+class ParallelModule(Module):
+    """This rank's part of a module that trains by a plan.
+
+    Its parameters are this rank's shards, under the module's own names; a rank that holds nothing
+    of a parameter has one without elements. ``forward`` takes what the module takes (and what is
+    for the loss alone, where the plan was made with ``loss=``), of the whole batch or of this
+    rank's samples, and returns the loss of the whole batch, also as ``.loss``. All ranks have to
+    call forward, backward, ``state_dict`` and ``clip_grad_norm_`` together.
+    """
+
+    def __init__(self, model: Module, lowering: Lowering, world: World, seed: int) -> None:
+        super().__init__()
+        tensors, names = tensors_of(model), tuple(model.state_dict(keep_vars=True))
+        engine = Engine(lowering, tensors, world, seed)
+        trained = {n for leaf in engine.leaves for n in engine.naming.parameter(leaf).names}
+        running = {n for group in engine.executor.running.names.values() for n in group}
+        kept = {n: tensors[n].detach() for n in names if n not in trained | running}
+        self._own = _Own(engine, Face.of(model), names, kept)
+        self._register(names)
+        self.train(model.training)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Loss:
+        """The loss of the whole batch. Raises InputError for what does not fit the plan."""
+        engine = self._own.engine
+        if not self.training and engine.depends_on_training:
+            problem = "the plan is of the module in training mode, with dropout or batch norms"
+            advice = "expected train(), or the module itself with this one's state_dict()"
+            raise InputError("eval()", f"{problem}, {advice}")
+        inputs = self._inputs(args, kwargs)
+        self._follow()
+        parameters = [place.parameter for place in self._own.places]
+        if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
+            _, loss = engine.forward(inputs, trains=False, keeps=self.training)
+            return loss.as_subclass(Loss)
+        loss = _Step.apply(self._own, inputs, self.training, *parameters)
+        assert isinstance(loss, Tensor)
+        return loss.as_subclass(Loss)
+
+    @contextmanager
+    def no_sync(self) -> Generator[None]:
+        """Gradients of batches within it are not exchanged, but added to those of the next batch
+        after it, as in DistributedDataParallel. Pipelines exchange all the same."""
+        before, self._own.syncs = self._own.syncs, False
+        try:
+            yield
+        finally:
+            self._own.syncs = before
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> Tensor:
+        """As ``torch.nn.utils.clip_grad_norm_``, of all ranks' shards together, each counted once.
+        That one would take the norm of this rank's shards alone."""
+        places = [(p.leaf, p.parameter.grad) for p in self._own.places]
+        gradients = [(leaf, grad) for leaf, grad in places if grad is not None]
+        return clip(self._own.engine, gradients, max_norm, float(norm_type), error_if_nonfinite)
+
+    def state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
+    ) -> dict[str, Tensor]:
+        """All tensors of the module, whole, under its own names, on the CPU. All ranks have to call
+        together, and each gets them."""
+        del keep_vars  # They are gathered, hence no parameters of this module.
+        found = {**self._own.kept, **whole_tensors(self._own.engine)}
+        state: dict[str, Tensor] = {} if destination is None else destination
+        state.update({prefix + name: found[name] for name in self._own.names})
+        return state
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> _IncompatibleKeys:
+        """Take this rank's shards from whole tensors under the module's own names. Each rank is
+        given all of them; of a file that is mapped (``torch.load(..., mmap=True)``) it reads only
+        its own part. As torch does, raises RuntimeError for names or shapes that do not fit."""
+        del assign  # Values are copied: shards are not theirs.
+        self._follow()
+        own = self._own
+        missing = load_whole(own.engine, own.names, own.kept, state_dict, strict)
+        return _IncompatibleKeys(missing, [name for name in state_dict if name not in own.names])
+
+    def save_checkpoint(
+        self,
+        folder: str | Path,
+        optimizer: Optimizer | None = None,
+        *,
+        step: int,
+        keep: int = 3,
+    ) -> None:
+        """Write a checkpoint after ``step`` steps: all shards, what the optimizer keeps for them,
+        and how many batches went forward, of which dropout is drawn. The last ``keep`` stay. All
+        ranks have to call together. Raises CheckpointError on all where it cannot be written."""
+        self._follow()
+        self._resuming().save(Path(folder), optimizer, step, keep)
+
+    def load_checkpoint(self, folder: str | Path, optimizer: Optimizer | None = None) -> int:
+        """Go on from the newest checkpoint of a folder that is whole, whatever plan wrote it. How
+        many steps it was written after; 0, and nothing is changed, where there is none. All ranks
+        have to call together. Raises InputError for one of another module."""
+        self._follow()
+        step = self._resuming().load(Path(folder), optimizer)
+        self._own.engine.is_filled |= step > 0
+        return step
+
+    def _resuming(self) -> Resuming:
+        own = self._own
+        shards = {place.leaf: place.parameter for place in own.places}
+        return Resuming(own.engine, shards, own.kept)
+
+    def _inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """By leaf of the graph, what a call gives."""
+        face, naming = self._own.face, self._own.engine.naming
+        wanted = [name for name in naming.inputs if name is not None]
+        has_target = TARGET in wanted or not all(face.takes(name) for name in kwargs)
+        call = call_of(face, args, kwargs, has_target=has_target)
+        found = matched(wanted, tuple(call.tensors))
+        expected = f"expected {', '.join(wanted)} as the plan was made with"
+        if missing := [name for name in wanted if name not in found]:
+            raise InputError("inputs", f"lack {', '.join(missing)}, {expected}")
+        further = [name for name in call.tensors if name not in found.values()]
+        if len(further) > naming.inputs.count(None):
+            raise InputError("inputs", f"have {further[0]}, {expected}")
+        return {leaf: call.tensors[name] for leaf, name in found.items()}
+
+    def _register(self, names: Iterable[str]) -> None:
+        """Make shards parameters, under all names that they have in the module, in its order."""
+        engine = self._own.engine
+        leaf_of = {n: leaf for leaf in engine.leaves for n in engine.naming.parameter(leaf).names}
+        made: dict[str, Parameter] = {}
+        for name in names:
+            if (leaf := leaf_of.get(name)) is None:
+                continue
+            is_first = leaf not in made
+            shard = made[leaf].data if leaf in made else self._shard(leaf)
+            parameter = made.setdefault(leaf, Parameter(shard))
+            owner, last = self._owner(name), name.rpartition(".")[2]
+            try:
+                owner.register_parameter(last, parameter)
+            except KeyError as error:
+                problem = "has a name that torch modules have for something else"
+                raise InputError(f"parameter {name}", problem) from error
+            if is_first:
+                self._own.places.append(_Place(leaf, name, owner, last, shard))
+
+    def _owner(self, name: str) -> Module:
+        """The part that a parameter belongs to."""
+        owner: Module = self
+        for step in name.split(".")[:-1]:
+            if step not in owner._modules:
+                owner.add_module(step, Module())
+            owner = owner.get_submodule(step)
+        return owner
+
+    def _shard(self, leaf: str) -> Tensor:
+        """The memory of this rank's piece, as the module has it; empty where it holds none."""
+        engine = self._own.engine
+        piece = engine.piece(leaf)
+        if piece is None:
+            return torch.empty(0, dtype=engine.form.dtype, device=engine.world.device)
+        return piece.data.mT if engine.naming.parameter(leaf).transposed else piece.data
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Take over what was put in the place of a shard, as ``parameter.data = ...`` does. Raises
+        InputError for what does not fit."""
+        for place in self._own.places:
+            own, given = place.shard, place.parameter
+            if given.data_ptr() == own.data_ptr() and given.dtype == own.dtype:
+                continue
+            if (given.shape, given.dtype, given.device) != (own.shape, own.dtype, own.device):
+                problem = f"is {_described(given)} now, expected {_described(own)} by the plan"
+                raise InputError(f"parameter {place.name}", problem)
+            own.copy_(given)
+            given.data = own
+
+
+class _Step(Function):
+    """The loss of all ranks as a function of this rank's shards."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, own: _Own, inputs: Mapping[str, Tensor], keeps: bool, *shards: Tensor
+    ) -> Tensor:
+        begun, loss = own.engine.forward(inputs, trains=True, keeps=keeps)
+        ctx.own, ctx.begun, ctx.syncs = own, begun, own.syncs
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        own: _Own = ctx.own
+        begun: Begun | None = ctx.begun
+        if begun is None:
+            raise InputError("backward", "a second time through one loss, expected forward again")
+        ctx.begun = None
+        found = own.engine.backward(begun, gradient, exchanges=ctx.syncs)
+        gradients: list[Tensor | None] = []
+        for place in own.places:
+            value = found.pop(place.leaf, None)
+            turned = own.engine.naming.parameter(place.leaf).transposed
+            gradients.append(value.mT if turned and value is not None else value)
+        return None, None, None, *gradients
+
+
+def _described(tensor: Tensor) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{dtype} {list(tensor.shape)} on {tensor.device}"

@@ -1,0 +1,147 @@
+"""Checkpoints of a module's shards and of what an optimizer keeps for them.
+
+They are those of ``unity run``, by torch.distributed.checkpoint: each rank writes its own pieces,
+under the module's names and by global offsets, and another plan or another number of ranks can go
+on from them. A checkpoint is whole or not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from runtime.checkpoints import checkpoint
+from runtime.checkpoints.checkpoint import Manifest
+from runtime.checkpoints.contents import TensorFile
+from runtime.checkpoints.shards import Shard
+from runtime.job.job import AgreedError
+from runtime.job.recipe import Recipe
+from runtime.module.engine import Engine
+
+MODEL, OPTIMIZER = "model.", "optimizer."
+
+
+@dataclass(frozen=True)
+class Resuming:
+    """What checkpoints of a module hold. ``shards``: this rank's parameters by leaf; ``kept``: the
+    tensors of the module that are not trained, by name."""
+
+    engine: Engine
+    shards: Mapping[str, Parameter]
+    kept: dict[str, Tensor]
+
+    def save(self, folder: Path, optimizer: Optimizer | None, step: int, keep: int) -> Path:
+        """Write a checkpoint after so many steps; all ranks call together. Raises CheckpointError
+        on all of them where it cannot be written."""
+        engine = self.engine
+        running = (shard for _, shard in engine.executor.running.shards())
+        shards = [*self._weights(), *self._others(), *running, *self._states(optimizer)]
+        plan = engine.plan
+        names = [plan.naming.parameter(leaf).names for leaf in engine.leaves]
+        names += [(name,) for name in self.kept]
+        names += list(engine.executor.running.names.values())
+        manifest = Manifest(
+            model=plan.model_name,
+            graph=plan.model.digest,
+            updates=step,
+            batches=engine.number,
+            seed=engine.seed,
+            recipe=Recipe(),
+            parameters={first: tuple(others) for first, *others in names},
+        )
+        return checkpoint.save(engine.world, folder, shards, manifest, keep)
+
+    @torch.no_grad()
+    def load(self, folder: Path, optimizer: Optimizer | None) -> int:
+        """Go on from the newest checkpoint that is whole; after how many steps it was written, 0
+        where there is none. All ranks call together. Raises AgreedError for one of another module,
+        and where all are damaged."""
+        engine = self.engine
+        newest = checkpoint.find(engine.world, folder, lambda text: None)
+        if newest is None:
+            return 0
+        if newest.manifest.graph != engine.plan.model.digest:
+            problem = f"is of {newest.manifest.model} with another graph than the plan's model"
+            raise AgreedError(str(newest.path), problem)
+        contents = newest.contents()
+        # Others, so that the module that they were taken from keeps its own.
+        known = {n: t for n, t in self.kept.items() if MODEL + n in contents}
+        self.kept.update({n: torch.empty_like(t, device="cpu") for n, t in known.items()})
+        self._make_states(contents, optimizer)
+        others = (shard for shard in self._others() if shard.name in contents)
+        running = (shard for _, shard in engine.executor.running.shards())
+        shards = [*self._weights(), *others, *running, *self._states(optimizer)]
+        checkpoint.load(engine.world, newest, shards)
+        for leaf, name in engine.naming.buffers.items():
+            if name in known:
+                engine.load(leaf, self.kept[name])
+        engine.number = newest.manifest.batches or 0
+        return newest.manifest.updates
+
+    def _weights(self) -> Iterator[Shard]:
+        for leaf, parameter in self._held():
+            yield self._shard(leaf, MODEL + self._name(leaf), parameter.data)
+
+    def _others(self) -> Iterator[Shard]:
+        first = self.engine.world.rank == 0
+        for name, tensor in self.kept.items():
+            if not tensor.is_meta:
+                shape = tuple(tensor.shape)
+                yield Shard(MODEL + name, shape, (0,) * len(shape), tensor, first)
+
+    def _states(self, optimizer: Optimizer | None) -> Iterator[Shard]:
+        """What the optimizer keeps for pieces: tensors of their shape, and single numbers, which
+        are the same for all pieces of a weight; who has the first one writes them."""
+        if optimizer is None:
+            return
+        for leaf, parameter in self._held():
+            for state, value in optimizer.state.get(parameter, {}).items():
+                if not isinstance(value, Tensor):
+                    continue
+                name = f"{OPTIMIZER}{self._name(leaf)}.{state}"
+                if value.shape == parameter.shape and parameter.dim():
+                    yield self._shard(leaf, name, value)
+                elif not value.dim():
+                    starts = [start for start, _ in self.engine.weights[leaf].region]
+                    yield Shard(name, (), (), value, self.engine.counts(leaf) and not any(starts))
+
+    def _make_states(self, contents: Mapping[str, TensorFile], optimizer: Optimizer | None) -> None:
+        """Make what the optimizer will keep, for a checkpoint to fill."""
+        if optimizer is None:
+            return
+        for leaf, parameter in self._held():
+            prefix = f"{OPTIMIZER}{self._name(leaf)}."
+            for name, saved in contents.items():
+                state = name.removeprefix(prefix)
+                if not name.startswith(prefix) or "." in state:
+                    continue
+                made = (
+                    torch.zeros_like(parameter.data)
+                    if saved.shape
+                    else torch.zeros((), dtype=saved.torch_dtype)
+                )
+                optimizer.state[parameter][state] = made
+
+    def _held(self) -> Iterator[tuple[str, Parameter]]:
+        """The weights of which this rank holds a piece."""
+        for leaf, parameter in self.shards.items():
+            if leaf in self.engine.weights:
+                yield leaf, parameter
+
+    def _name(self, leaf: str) -> str:
+        return self.engine.naming.parameter(leaf).names[0]
+
+    def _shard(self, leaf: str, name: str, tensor: Tensor) -> Shard:
+        """A tensor of the shape of a weight's piece, as the module has it."""
+        weight = self.engine.weights[leaf]
+        offsets: Sequence[int] = [start for start, _ in weight.region]
+        shape: Sequence[int] = weight.leaf.shape
+        if self.engine.naming.parameter(leaf).transposed:
+            offsets, shape = offsets[::-1], shape[::-1]
+        return Shard(name, tuple(shape), tuple(offsets), tensor, self.engine.counts(leaf))

@@ -1,0 +1,76 @@
+"""Whole tensors under the module's own names, from all ranks' shards and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runtime.module.engine import Engine
+
+
+@torch.no_grad()
+def whole_tensors(engine: Engine) -> dict[str, Tensor]:
+    """All trained weights and running statistics on the CPU, under all of their names. All ranks
+    call together."""
+    found: dict[str, Tensor] = {}
+    for leaf in sorted(engine.leaves):
+        parameter, value = engine.naming.parameter(leaf), engine.whole(leaf)
+        turned = value.mT if parameter.transposed else value
+        found.update(dict.fromkeys(parameter.names, turned.detach().contiguous().cpu()))
+    running = engine.executor.running
+    for first, names in running.names.items():
+        found.update(dict.fromkeys(names, running.tensors[first].cpu().clone()))
+    return found
+
+
+@torch.no_grad()
+def load_whole(
+    engine: Engine,
+    names: Sequence[str],
+    kept: dict[str, Tensor],
+    state: Mapping[str, Any],
+    strict: bool,
+) -> list[str]:
+    """Give a rank its pieces of whole tensors; the names that ``state`` lacks. ``names``: of the
+    module's state dict; ``kept``: those tensors that are not trained, which are replaced. Raises
+    RuntimeError, before anything is changed, for names or shapes that do not fit."""
+    missing = [name for name in names if name not in state]
+    shapes = _shapes(engine, kept)
+    problems = [
+        f"{name} has shape {list(value.shape)}, expected {list(shapes[name])}"
+        for name, value in state.items()
+        if name in shapes and value.shape != shapes[name]
+    ]
+    if strict:
+        problems += [f"{name} is missing" for name in missing]
+        problems += [f"{name} is unexpected" for name in state if name not in names]
+    if problems:
+        raise RuntimeError(f"load_state_dict of {engine.plan.model_name}: {problems[0]}")
+    for leaf in engine.leaves:
+        parameter = engine.naming.parameter(leaf)
+        name = next((name for name in parameter.names if name in state), None)
+        if name is not None:
+            engine.load(leaf, state[name].mT if parameter.transposed else state[name])
+    for leaf, name in engine.naming.buffers.items():
+        if name in state:
+            engine.load(leaf, state[name])
+    engine.executor.running.fill(state)
+    kept.update({name: state[name].detach().clone() for name in kept if name in state})
+    engine.is_filled = engine.is_filled or not missing
+    return missing
+
+
+def _shapes(engine: Engine, kept: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    """Of all tensors of the module."""
+    shapes = {name: tensor.shape for name, tensor in kept.items()}
+    for leaf, whole in engine.shapes.items():
+        parameter = engine.naming.parameter(leaf)
+        whole = whole[::-1] if parameter.transposed else whole
+        shapes.update(dict.fromkeys(parameter.names, torch.Size(whole)))
+    running = engine.executor.running
+    for first, names in running.names.items():
+        shapes.update(dict.fromkeys(names, running.tensors[first].shape))
+    return shapes

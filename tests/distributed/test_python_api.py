@@ -1,0 +1,119 @@
+"""The training script of the documentation under torchrun: by a plan, killed, and resumed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from difflib import ndiff
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+import torch
+from support.pages import ROOT, blocks
+
+import unity
+
+pytestmark = pytest.mark.distributed
+
+PAGE = ROOT / "docs" / "python-api.md"
+RESUMED = """
+import sys
+import torch
+import unity
+from my_words import batch_of, make_model
+
+model = unity.parallelize(make_model(), "plan.json")
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+first = model.load_checkpoint("checkpoints", optimizer)
+print("first", first, flush=True)
+for step in range(first, 6):
+    model(**batch_of(step)).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model.save_checkpoint("checkpoints", optimizer, step=step + 1)
+    if step == 2 and not first:
+        print("waits to be killed", flush=True)
+        sys.stdin.read()
+torch.save(model.state_dict(), "resumed.pt")
+"""
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def torchrun(script: str) -> list[str]:
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*start, "--nproc-per-node", "2", script]
+
+
+def ran(command: list[str], folder: Path) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[:4000]
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of the page, and the plan that it makes."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for block in blocks(PAGE):
+        if block.file is not None:
+            (tmp_path / block.file).write_text(block.text, "utf-8")
+    from my_words import make_model  # pyright: ignore[reportMissingImports]
+
+    example = torch.zeros(4, 6, dtype=torch.long)
+    made = unity.optimize(make_model(), (example, example), devices=2, planner="zero", quiet=True)
+    made.save(tmp_path / "plan.json")
+    sys.modules.pop("my_words")
+    return tmp_path
+
+
+def test_three_lines_train_by_a_plan_what_torch_trains(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    before, after = ((folder / name).read_text() for name in ("train.py", "train_by_plan.py"))
+    changed = [line for line in ndiff(before.split("\n"), after.split("\n")) if line[0] == "+"]
+    assert len(changed) == 3
+    monkeypatch.chdir(folder)
+    exec(compile(before, "train.py", "exec"), {})
+    (folder / "weights.pt").rename(folder / "expected.pt")
+    ran(torchrun("train_by_plan.py"), folder)
+    expected = torch.load(folder / "expected.pt", weights_only=True)
+    found = torch.load(folder / "weights.pt", weights_only=True)
+    assert list(found) == list(expected)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.soak
+def test_killed_and_resumed(folder: Path):
+    (folder / "resumed.py").write_text(RESUMED, "utf-8")
+    run = subprocess.Popen(
+        torchrun("resumed.py"), cwd=folder, env=environment(), stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert run.stdout is not None
+    ends = monotonic() + 300
+    while "killed" not in run.stdout.readline():
+        assert monotonic() < ends
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    run.stdout.close()
+    sleep(0.5)
+    assert "first 3" in ran(torchrun("resumed.py"), folder)
+    found = torch.load(folder / "resumed.pt", weights_only=True)
+    from my_words import batch_of, make_model  # pyright: ignore[reportMissingImports]
+
+    module = make_model()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    for step in range(6):
+        module(**batch_of(step)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    sys.modules.pop("my_words")
+    torch.testing.assert_close(found, dict(module.state_dict()), rtol=1e-9, atol=1e-9)

@@ -1,0 +1,151 @@
+"""A small module, its plans, and a loop of one's own that trains it by them and eagerly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from support.plans.random_plans import Cutter
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pcg.capture import Captured, capture
+from pcg.graph.graph import Graph, Node, Value
+from pcg.machine import load_machine
+from pcg.plan.plan import Plan
+from runtime.module.calls import Face, call_of
+from runtime.module.module import ParallelModule
+from runtime.program.lower import Lowering
+from runtime.world.collectives import World
+from substitutions.audit.locate import of_module
+from substitutions.rules.store import load_library
+from unity.api.losses import Losses, with_loss
+from unity.support.planners import planner_of
+
+RANKS = 4
+BATCH, WORDS, LENGTH = 8, 12, 4
+STEPS = 3
+
+
+class Words(nn.Module):
+    """Tied embedding, a buffer that the loss reads, a frozen parameter, and a residual block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(WORDS, 8)
+        self.inner = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, WORDS, bias=False)
+        self.head.weight = self.table.weight
+        self.shift = nn.Parameter(torch.linspace(0.0, 1.0, 8), requires_grad=False)
+        self.register_buffer("places", torch.linspace(-1.0, 1.0, LENGTH * 8).view(LENGTH, 8))
+
+    def forward(self, ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        x = self.table(ids) + self.places + self.shift
+        logits = self.head(self.norm(x + self.inner(x)))
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten())}
+
+
+def words(seed: int = 0) -> Words:
+    """The module in double precision."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Words().double()
+
+
+MODULES = tuple(words(seed) for seed in range(RANKS))
+"""By rank; values of the first count. Made here, as threads would draw in each other's way."""
+
+
+def batch_of(number: int) -> dict[str, Tensor]:
+    """The whole batch of a step."""
+    generator = torch.Generator().manual_seed(number)
+    drawn = torch.randint(WORDS, (2, BATCH, LENGTH), generator=generator)
+    return {"ids": drawn[0], "labels": drawn[1]}
+
+
+def captured(module: nn.Module, example: dict[str, Tensor]) -> Captured:
+    """The graph for a whole batch."""
+    call = call_of(Face.of(module), (), example)
+    return capture(with_loss(module, call, Losses(None)), tuple(call.tensors.values()))
+
+
+def named(plan: Plan, made: Captured) -> Plan:
+    """A plan of a captured graph, with the module's names."""
+    assert plan.model.digest == made.graph.digest
+    return replace(plan, naming=made.naming)
+
+
+def planned(made: Captured, planner: str, ranks: int = RANKS, name: str = "local") -> Plan:
+    """A planner's plan; links of the local machine are so slow that it may use one rank."""
+    machine, library = load_machine(name).with_devices(ranks), load_library()
+    found = planner_of(planner, machine, library, 10.0, "adam", None).plan("words", made.graph)
+    return of_module(found.plan, made, library.rules)
+
+
+def cut_at_random(draw, model: Graph) -> Graph:
+    """The same graph with operators cut at random and the moves in between."""
+    cutter = Cutter(draw)
+    for node in model.nodes:
+        cutter.images[node] = Node(node.call) if node.is_leaf else cutter.node(node)
+    return Graph(tuple(Value(cutter.images[v.node], v.port) for v in model.outputs))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a loop finds: losses, norms of gradients before clipping, and the weights after it."""
+
+    losses: list[float]
+    norms: list[float]
+    state: dict[str, Tensor]
+
+
+def trained(module: nn.Module, clip, batch=batch_of, parts: int = 1) -> Trained:
+    """A loop that knows nothing of plans. ``clip(most)`` shortens the gradients."""
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.05)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    losses: list[float] = []
+    norms: list[float] = []
+    for step in range(STEPS):
+        for part in range(parts):
+            loss = module(**batch(step * parts + part))["loss"]
+            (loss / parts).backward()
+            losses.append(loss.item())
+        norms.append(float(clip(0.5)))
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return Trained(losses, norms, dict(module.state_dict()))
+
+
+def eagerly(module: nn.Module, parts: int = 1) -> Trained:
+    """Trained by torch alone."""
+
+    def clip(most: float) -> Tensor:
+        return nn.utils.clip_grad_norm_(module.parameters(), most)
+
+    return trained(module, clip, parts=parts)
+
+
+def on_rank(plan: Plan, world: World, *, halves: bool, parts: int = 1) -> Trained:
+    """Trained by a plan on one rank. ``halves``: whether a rank is given its samples alone."""
+    model = ParallelModule(MODULES[world.rank], Lowering(plan), world, 0)
+
+    def batch(number: int) -> dict[str, Tensor]:
+        whole, own = batch_of(number), BATCH // world.size
+        if not halves:
+            return whole
+        return {n: t[world.rank * own : (world.rank + 1) * own] for n, t in whole.items()}
+
+    return trained(model, model.clip_grad_norm_, batch, parts)
+
+
+def assert_same(found: Trained, expected: Trained, near: float = 1e-9) -> None:
+    """That two loops found the same."""
+    torch.testing.assert_close(found.losses, expected.losses, rtol=near, atol=near)
+    torch.testing.assert_close(found.norms, expected.norms, rtol=near, atol=near)
+    assert list(found.state) == list(expected.state)
+    for name, tensor in expected.state.items():
+        torch.testing.assert_close(found.state[name], tensor, rtol=near, atol=near, msg=name)

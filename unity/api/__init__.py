@@ -1,0 +1,10 @@
+"""The Python API: plans of modules that are at hand, and modules that train by a plan."""
+
+from __future__ import annotations
+
+from runtime.module.module import ParallelModule
+from unity.api.optimizing import optimize
+from unity.api.parallelizing import parallelize
+from unity.api.planned import PlannedModel, load_plan
+
+__all__ = ["ParallelModule", "PlannedModel", "load_plan", "optimize", "parallelize"]

@@ -1,0 +1,153 @@
+"""Find the loss of a module's call: in what it returns, or by a function of that and the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.modules.loss import _Loss as LossModule  # pyright: ignore[reportPrivateUsage]
+
+from pcg.errors import InputError
+from runtime.module.calls import TARGET, Call
+
+Loss = str | Callable[..., Tensor] | None
+"""None where ``forward`` returns the loss or something with one; the name of a loss of
+``torch.nn.functional`` or an instance of one of ``torch.nn``, both of (output, target); or a
+function of (output, batch)."""
+NAMES = (
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "gaussian_nll_loss",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "mse_loss",
+    "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
+    "nll_loss",
+    "poisson_nll_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+)
+"""Losses of ``torch.nn.functional`` of an output and a target."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """How the loss of a call is found."""
+
+    given: Loss
+
+    def __post_init__(self) -> None:
+        if isinstance(self.given, str) and self.given not in NAMES:
+            known = ", ".join(NAMES)
+            problem = f"unknown, expected a function of (output, batch) or one of {known}"
+            raise InputError(f"loss {self.given}", problem)
+        if self.given is not None and not isinstance(self.given, str) and not callable(self.given):
+            kind = type(self.given).__name__
+            raise InputError(
+                "loss", f"expected a name or a function of (output, batch), got {kind}"
+            )
+
+    @property
+    def has_target(self) -> bool:
+        """Whether a part of the inputs is for the loss alone."""
+        return self.given is not None
+
+    def check(self, call: Call) -> None:
+        """Raise InputError for a call without a target, or with several, where one is needed."""
+        if self._is_of_target and len(call.targets) != 1:
+            found = ", ".join(call.targets) or "nothing"
+            expected = (
+                "expected the target last in a tuple, or by a name that forward does not take"
+            )
+            raise InputError("loss", f"{expected}; for the loss alone is {found}")
+
+    def of(self, output: Any, arguments: Mapping[str, Any], targets: Mapping[str, Any]) -> Tensor:
+        """The loss. Raises InputError where there is none."""
+        if self.given is None:
+            return returned_loss(output)
+        if self._is_of_target:
+            (target,) = targets.values()
+            return self._function(_tensor_of(output), target)
+        positional = TARGET in targets
+        batch: Any = {**arguments, **targets}
+        return self._function(output, tuple(batch.values()) if positional else batch)
+
+    @property
+    def _is_of_target(self) -> bool:
+        return isinstance(self.given, (str, LossModule))
+
+    @property
+    def _function(self) -> Callable[..., Tensor]:
+        if isinstance(self.given, str):
+            return getattr(torch.nn.functional, self.given)
+        assert self.given is not None, "asked for where a loss is given"
+        return self.given
+
+
+def returned_loss(output: Any) -> Tensor:
+    """The loss in what a module returns. Raises InputError where there is none."""
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("loss")
+    elif not isinstance(output, Tensor) and hasattr(output, "loss"):
+        found = output.loss
+    elif isinstance(output, Sequence) and output:
+        found = output[0]
+    if not isinstance(found, Tensor):
+        problem = f"forward returns {type(output).__name__} without a loss"
+        raise InputError("loss", f"{problem}, expected inputs with labels, or loss=")
+    if found.numel() != 1:
+        problem = f"forward returns a tensor of shape {list(found.shape)}, which is no loss"
+        raise InputError("loss", f"{problem}, expected one number, or loss=")
+    return found
+
+
+def _tensor_of(output: Any) -> Tensor:
+    """What a loss by name is taken of."""
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif not isinstance(output, Tensor):
+        found = getattr(output, "logits", None)
+    if not isinstance(found, Tensor):
+        kind = type(output).__name__
+        problem = f"forward returns {kind}, which is neither a tensor nor has logits"
+        raise InputError("loss", f"{problem}, expected loss= as a function of (output, batch)")
+    return found
+
+
+def with_loss(module: Module, call: Call, losses: Losses) -> Module:
+    """A module that takes the tensors of a call, under their names, and returns the loss alone.
+
+    It has the parts of ``module`` itself, so that their names are the same, and changes none.
+    """
+
+    def forward(self: Any, *tensors: Tensor) -> Tensor:
+        bound, targets = call.with_tensors(tensors)
+        output = module(*bound.args, **bound.kwargs)
+        return losses.of(output, bound.arguments, targets)
+
+    def run(self: Any, *tensors: Tensor) -> Tensor:
+        # Hooks are those of the module, which runs them itself.
+        return forward(self, *tensors)
+
+    # By which torch.export names what is given.
+    setattr(forward, "__signature__", _signature(call.tensors))  # noqa: B010 for pyright
+    kind = type(type(module).__name__, (Module,), {"forward": forward, "__call__": run})
+    seen = kind.__new__(kind)
+    object.__setattr__(seen, "__dict__", module.__dict__)
+    return seen
+
+
+def _signature(names: Mapping[str, Tensor]) -> Signature:
+    ordered = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in ("self", *names)]
+    return Signature(ordered)

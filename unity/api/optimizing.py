@@ -1,0 +1,263 @@
+"""Plan the training of a module that is at hand.
+
+The module itself is captured where it and its inputs lie in main memory, and else a copy of it on
+the meta device; nothing of it is changed or copied.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from pcg.capture import Captured, capture
+from pcg.capture.watch import refuse_hooks
+from pcg.errors import InputError
+from pcg.models import MAX_BATCH
+from runtime.module.calls import Call, Face, call_of
+from runtime.train.eager import MOST_PARAMETERS, ModuleAgreement, compare_captured
+from runtime.train.initial import tensors_of
+from search.choices import Mode
+from unity.api.losses import Loss, Losses, with_loss
+from unity.api.planned import PlannedModel, check_module
+from unity.commands.optimize import Subject, answered, check, load
+from unity.optimize import Options
+
+MOST_BYTES = 1 << 30
+"""Of inputs of a whole batch; larger ones are looked at without their elements."""
+
+
+def optimize(
+    model: Module,
+    inputs: Tensor | Sequence[Any] | Mapping[str, Any],
+    *,
+    machine: str | Path = "local",
+    nodes: int | None = None,
+    devices: int | None = None,
+    batch: int | None = None,
+    loss: Loss = None,
+    optimizer: str = "adam",
+    planner: str = "joint",
+    mode: str = "joint",
+    allow: str | None = None,
+    batch_norm: str | None = None,
+    budget: float = 600.0,
+    profile: str | Path | None = None,
+    operators: str | Path | None = None,
+    rules: str | Path | None = None,
+    compare: bool = True,
+    name: str | None = None,
+    quiet: bool = False,
+) -> PlannedModel:
+    """The fastest plan to train a module on a machine.
+
+    ``model`` may lie on any device, also meta. ``inputs``, which may too, are those of one device:
+    a tuple of arguments, a dictionary of keyword arguments, or the only argument. Their first
+    dimension is the batch of a device; ``batch`` is that of all devices together, by default as
+    much for each.
+
+    ``loss`` is needed where ``forward`` returns no loss: the name of one of
+    ``torch.nn.functional``, such as ``cross_entropy``, or an instance of one of ``torch.nn``, or a
+    function of (output, batch). Then the last of a tuple of inputs, and what of a dictionary
+    ``forward`` does not take, is for the loss alone.
+
+    ``optimizer`` (sgd, momentum or adam) decides what memory holds. The others are the options of
+    ``unity optimize``. ``compare``: run a small module beside its graph, in values and gradients.
+
+    Raises InputError for what cannot be captured or planned, and NegativeAnswer where no plan fits.
+    """
+    check_module(model)
+    called = name or type(model).__name__
+    if mode not in list(Mode):
+        raise InputError("mode", f"{mode}: expected one of {', '.join(Mode)}")
+    options = Options(
+        model=called,
+        machine=str(machine),
+        nodes=nodes,
+        devices=devices,
+        batch=batch,
+        rules=_path(rules),
+        profile=_path(profile),
+        operators=_path(operators),
+        planner=planner,
+        mode=Mode(mode),
+        allow=allow,
+        budget=budget,
+        optimizer=optimizer,
+        batch_norm=batch_norm,
+        compare=compare,
+        as_json=quiet,
+    )
+    losses = Losses(loss)
+    # Of the module itself: a copy would not have them.
+    refuse_hooks(model, called)
+    asked = _Asked(model, called, _example(model, inputs, losses), losses, batch)
+    with _without_dashes():
+        check(options)
+        load(options)
+        subject = Subject(asked.captured, asked.agreement if compare else _nothing)
+        answer = answered(options, subject)
+    return PlannedModel(answer)
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
+
+
+def _nothing() -> None:
+    """No comparison was asked for."""
+
+
+def _example(
+    model: Module, inputs: Tensor | Sequence[Any] | Mapping[str, Any], losses: Losses
+) -> Call:
+    """The example call."""
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = {}
+    if isinstance(inputs, Mapping):
+        kwargs = inputs
+    elif isinstance(inputs, Tensor):
+        args = (inputs,)
+    elif isinstance(inputs, (tuple, list)):
+        args = inputs
+    else:
+        expected = "expected a tuple of arguments, a dictionary of keyword arguments, or a tensor"
+        raise InputError("inputs", f"{expected}, got {type(inputs).__name__}")
+    call = call_of(Face.of(model), args, kwargs, has_target=losses.has_target)
+    losses.check(call)
+    first = next(iter(call.tensors.values()), None)
+    if first is None or not first.dim() or not first.shape[0]:
+        raise InputError("inputs", "have no batch, expected a tensor with samples")
+    return call
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A module with an example call. ``batch``: of all devices."""
+
+    model: Module
+    name: str
+    call: Call
+    losses: Losses
+    batch: int | None
+
+    @property
+    def own(self) -> int:
+        """The samples of one device."""
+        return next(iter(self.call.tensors.values())).shape[0]
+
+    def captured(self, devices: int, groups: int) -> Captured:
+        """The graph for a number of devices."""
+        wanted = self.own * devices if self.batch is None else self.batch
+        if not 1 <= wanted <= MAX_BATCH:
+            raise InputError("batch", f"expected 1 to {MAX_BATCH}, got {wanted}")
+        tensors = self.call.tensors
+        shapes = {name: _resized(tensor, self.own, wanted) for name, tensor in tensors.items()}
+        total = sum(tensors[n].element_size() * shape.numel() for n, shape in shapes.items())
+        model = self.model
+        if _is_at_hand(model) and total <= MOST_BYTES:
+            made = [_repeated(tensors[name], shape) for name, shape in shapes.items()]
+        else:
+            model = twin(model, _without_elements)
+            dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+            made = [torch.empty(s, dtype=dtypes[n], device="meta") for n, s in shapes.items()]
+        # On which the example call has tensors of its own, that are no inputs.
+        seen = with_loss(model, self.call, self.losses)
+        return capture(seen, tuple(made), self.name, groups)
+
+    def agreement(self) -> ModuleAgreement:
+        """The module beside its graph, for the batch of one device."""
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        if count > MOST_PARAMETERS:
+            problem = f"it has {count:,} parameters, more than {MOST_PARAMETERS:,}"
+            return ModuleAgreement(reason=problem)
+        others = set(tensors_of(self.model)) - {n for n, _ in _parameters(self.model)}
+        tensors = tensors_of(self.model)
+        if unknown := sorted(name for name in others if tensors[name].is_meta):
+            return ModuleAgreement(reason=f"{unknown[0]} has no values on the meta device")
+
+        def make(begin: Callable[[], object]) -> tuple[Module, tuple[Any, ...]]:
+            begin()
+            copied = twin(self.model, _with_values)
+            examples = [torch.zeros(t.shape, dtype=t.dtype) for t in self.call.tensors.values()]
+            return with_loss(copied, self.call, self.losses), tuple(examples)
+
+        return compare_captured(self.name, self.captured(1, 1), make)
+
+
+def _parameters(model: Module) -> list[tuple[str, Parameter]]:
+    return list(model.named_parameters(remove_duplicate=False))
+
+
+def twin(model: Module, of: Callable[[Tensor], Tensor]) -> Module:
+    """A copy of a module with other tensors in the places of its own, of which none is copied.
+    Raises InputError for a module that cannot be copied."""
+    made: dict[int, Any] = {}
+    for tensor in tensors_of(model).values():
+        if id(tensor) in made:
+            continue
+        other = of(tensor)
+        if isinstance(tensor, Parameter):
+            other = Parameter(other, requires_grad=tensor.requires_grad)
+        made[id(tensor)] = other
+    try:
+        return copy.deepcopy(model, made)
+    except Exception as error:
+        problem = (
+            f"cannot be copied ({type(error).__name__}: {error}), expected a module on the CPU"
+        )
+        raise InputError(type(model).__name__, problem) from error
+
+
+def _without_elements(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor.detach(), device="meta")
+
+
+def _with_values(tensor: Tensor) -> Tensor:
+    """A tensor of its own in main memory, drawn where nobody knows the values."""
+    if not tensor.is_meta:
+        return tensor.detach().to("cpu", copy=True)
+    fan_in = tensor.shape[-1] if tensor.dim() > 1 else 1
+    return torch.randn(tensor.shape, dtype=torch.float64).mul_(fan_in**-0.5).to(tensor.dtype)
+
+
+def _is_at_hand(model: Module) -> bool:
+    """Whether all of a module lies in main memory."""
+    return all(tensor.device.type == "cpu" for tensor in tensors_of(model).values())
+
+
+def _resized(tensor: Tensor, own: int, wanted: int) -> torch.Size:
+    """The shape with the whole batch: all tensors whose first dimension is the batch follow it."""
+    shape = tensor.shape
+    if shape and shape[0] == own:
+        return torch.Size((wanted, *shape[1:]))
+    return shape
+
+
+def _repeated(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """An input of the whole batch. Of integers, the example says in what range they are."""
+    if tensor.is_meta or tensor.is_floating_point() or tensor.is_complex():
+        return torch.zeros(shape, dtype=tensor.dtype)
+    own = tensor.detach().cpu()
+    if own.shape == shape:
+        return own
+    return own[torch.arange(shape[0]) % own.shape[0]]
+
+
+@contextmanager
+def _without_dashes() -> Generator[None]:
+    """Call options as Python has them."""
+    try:
+        yield
+    except InputError as error:
+        if not error.where.startswith("--"):
+            raise
+        where = error.where.removeprefix("--").replace("-", "_")
+        raise InputError(where, error.problem) from error

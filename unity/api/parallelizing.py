@@ -1,0 +1,74 @@
+"""Make a module train by a plan, among the processes that torchrun started, or alone."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.nn import Module
+
+from pcg.machine import DeviceKind
+from pcg.plan.plan import Plan, load_plan
+from runtime.module.module import ParallelModule
+from runtime.program.lower import Lowering
+from runtime.world.collectives import World, open_world, own_device
+from unity.api.planned import PlannedModel, check_module
+from unity.support.declarations import load_user_operators
+
+_WORLDS: dict[DeviceKind, World] = {}
+"""That of this process, once there is one."""
+
+
+def parallelize(
+    model: Module,
+    plan: PlannedModel | Plan | str | Path,
+    *,
+    seed: int = 0,
+    timeout: float = 300.0,
+    operators: str | Path | None = None,
+) -> ParallelModule:
+    """A module whose parameters are this rank's shards, and whose forward and backward passes are
+    those of the plan. All ranks have to call together, one process a device.
+
+    ``model``: the module that the plan was made of. Rank 0's values are taken; on the meta device
+    there are none, and ``load_state_dict`` has to follow. It is not changed, and may be forgotten.
+    ``plan``: a plan, or the path of a plan file. ``seed``: of dropout. ``timeout``: seconds that a
+    communication may take, where no process group is there yet. ``operators``: the file that the
+    plan was made with, if any.
+
+    Raises InputError where plan, module and processes do not fit, and for pipelines with delayed
+    weights, whose gradients are of weights one update old.
+    """
+    check_module(model)
+    load_user_operators(operators)
+    where = "plan"
+    if isinstance(plan, PlannedModel):
+        plan = plan.plan
+    elif not isinstance(plan, Plan):
+        where = str(plan)
+        plan = load_plan(plan)
+    lowering = Lowering(plan, where)
+    return ParallelModule(model, lowering, _world(plan.machine.kind, timeout), seed)
+
+
+def _world(kind: DeviceKind, timeout: float) -> World:
+    """The ranks of this process: those of its default process group, or else of torchrun."""
+    if kind in _WORLDS:
+        return _WORLDS[kind]
+    if dist.is_available() and dist.is_initialized():
+        world = World(dist.get_rank(), dist.get_world_size(), own_device(kind))
+    else:
+        opened = ExitStack()
+        world = opened.enter_context(open_world(kind, timeout))
+        atexit.register(_close, opened, os.getpid())
+    _WORLDS[kind] = world
+    return world
+
+
+def _close(opened: ExitStack, process: int) -> None:
+    """Leave the other ranks, in the process that met them."""
+    if os.getpid() == process:
+        opened.close()

@@ -1,0 +1,195 @@
+"""Say a plan in the terms of DTensor: placements of parameters and inputs on one device mesh.
+
+Problem: a plan places every tensor by itself, each piece on named devices; DTensor has one mesh
+whose axes cut or copy whole tensors. Method: the devices in order are taken as the finest mesh, one
+axis for each prime factor of their number. Moving along one axis from device 0 either leaves a
+tensor's region or changes it along one dimension, which suggests a placement; DTensor's own regions
+for these are then compared with the plan's on every device, so that what is said is exact. Where
+factors differ, the order that says most is taken, of the first ``MOST_ORDERS``. Axes that all
+tensors treat alike are joined. Complexity: orders times tensors times devices times axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from math import prod
+from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Placement, Replicate, Shard
+
+from pcg.placement import schedule as steps
+from pcg.placement.layout import Layout
+from pcg.placement.region import Region
+from pcg.plan.plan import Plan
+from runtime.program.lower import Lowering
+from search.report.describe import pipeline_text
+
+MOST_ORDERS = 24
+"""Of prime factors, as axes of the finest mesh; there are several where the factors differ."""
+Cuts = tuple[int | None, ...]
+"""By axis of a mesh: the dimension that it cuts, or None where it copies."""
+
+
+@dataclass(frozen=True)
+class DTensorPlan:
+    """What DTensor can say of a plan.
+
+    ``mesh_shape``: of the devices in order, the last axis the innermost. ``parameters``: by name in
+    the module, in its orientation; ``inputs``: by name. ``unsaid``: what of the plan this leaves
+    out, a line each.
+    """
+
+    device_type: str
+    mesh_shape: tuple[int, ...]
+    parameters: Mapping[str, tuple[Placement, ...]]
+    inputs: Mapping[str, tuple[Placement, ...]]
+    unsaid: tuple[str, ...]
+
+    def mesh(self, **options: Any) -> DeviceMesh:
+        """The mesh, among as many processes as it has devices. ``options``: further ones of
+        ``init_device_mesh``, such as ``mesh_dim_names``."""
+        return init_device_mesh(self.device_type, self.mesh_shape, **options)
+
+
+def to_dtensor(plan: Plan) -> DTensorPlan:
+    """A plan in the terms of DTensor. Raises InputError for a plan that cannot be executed."""
+    lowering = Lowering(plan)
+    devices = plan.machine.devices
+    weights = {node.leaf.name: layout for node, layout in lowering.schedule.homes.items()}
+    inputs: dict[str, Layout] = {}
+    for step in lowering.schedule.steps:
+        if isinstance(step, steps.Load) and step.slot.value.node.leaf.kind == "input":
+            inputs.setdefault(step.slot.value.node.leaf.name, step.slot.layout)
+    layouts = {**weights, **inputs}
+    shape, found = _said(layouts, devices)
+    unsaid: list[str] = []
+    for name in (name for name in layouts if name not in found):
+        called = plan.naming.parameter(name).names[0] if name in weights else name
+        unsaid.append(f"{called}: {_why(layouts[name], devices)}")
+    parameters: dict[str, tuple[Placement, ...]] = {}
+    for name in (name for name in weights if name in found):
+        record, rank = plan.naming.parameter(name), weights[name].type.rank
+        turned = _turned(found[name], rank) if record.transposed else found[name]
+        parameters.update(dict.fromkeys(record.names, _placements(turned)))
+    said = {name: _placements(found[name]) for name in inputs if name in found}
+    kind = "cuda" if plan.machine.kind == "gpu" else "cpu"
+    return DTensorPlan(kind, shape, parameters, said, (*unsaid, *_further(plan)))
+
+
+def _said(layouts: Mapping[str, Layout], devices: int) -> tuple[tuple[int, ...], dict[str, Cuts]]:
+    """The mesh that says most of the layouts, and what its axes do to those tensors."""
+    best: tuple[tuple[int, ...], dict[str, Cuts]] | None = None
+    for factors in islice(_orders(_factors(devices)), MOST_ORDERS):
+        cuts = {name: _cuts(layout, devices, factors) for name, layout in layouts.items()}
+        found = {name: own for name, own in cuts.items() if own is not None}
+        if best is None or len(found) > len(best[1]):
+            best = factors, found
+        if len(found) == len(layouts):
+            break
+    assert best is not None, "there is an order"
+    return _joined(*best)
+
+
+def _orders(factors: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Every order of some numbers, each once."""
+    if not factors:
+        yield ()
+    for first in dict.fromkeys(factors):
+        at = factors.index(first)
+        for others in _orders((*factors[:at], *factors[at + 1 :])):
+            yield first, *others
+
+
+def _cuts(layout: Layout, devices: int, factors: Sequence[int]) -> Cuts | None:
+    """What each axis of the finest mesh does to a tensor; None where no placement says it."""
+    regions = layout.regions
+    if sorted(regions) != list(range(devices)) or layout.type.degrees.partials > 1:
+        return None
+    cuts: list[int | None] = []
+    for axis in range(len(factors)):
+        ours, other = regions[0], regions[prod(factors[axis + 1 :]) % devices]
+        moved = [dim for dim, (a, b) in enumerate(zip(ours, other, strict=True)) if a != b]
+        if len(moved) > 1:
+            return None
+        cuts.append(moved[0] if moved else None)
+    for device, place in enumerate(product(*map(range, factors))):
+        if regions[device] != _region(layout.type.shape, cuts, factors, place):
+            return None
+    return tuple(cuts)
+
+
+def _region(
+    shape: Sequence[int], cuts: Sequence[int | None], factors: Sequence[int], place: Sequence[int]
+) -> Region | None:
+    """What DTensor gives a device: axes cut a dimension one after the other, the first outermost.
+    None where a size does not divide."""
+    bounds = [(0, size) for size in shape]
+    for cut, factor, at in zip(cuts, factors, place, strict=True):
+        if cut is None:
+            continue
+        start, stop = bounds[cut]
+        size, left = divmod(stop - start, factor)
+        if left:
+            return None
+        bounds[cut] = (start + at * size, start + (at + 1) * size)
+    return tuple(bounds)
+
+
+def _joined(
+    factors: Sequence[int], found: Mapping[str, Cuts]
+) -> tuple[tuple[int, ...], dict[str, Cuts]]:
+    """The mesh with neighbouring axes joined that do the same to every tensor."""
+    shape: list[int] = []
+    kept: list[int] = []
+    for axis, factor in enumerate(factors):
+        if kept and all(cuts[axis] == cuts[kept[-1]] for cuts in found.values()):
+            shape[-1] *= factor
+        else:
+            shape.append(factor)
+            kept.append(axis)
+    return tuple(shape), {name: tuple(cuts[a] for a in kept) for name, cuts in found.items()}
+
+
+def _why(layout: Layout, devices: int) -> str:
+    """Why no placements say a layout."""
+    held = sorted(layout.regions)
+    if len(held) < devices:
+        return f"lies on {len(held)} of {devices} devices, and DTensor's on all of its mesh"
+    return "its pieces lie in another order than that of any mesh"
+
+
+def _further(plan: Plan) -> list[str]:
+    """What of a plan is no placement of a parameter or an input."""
+    lines: list[str] = []
+    if (text := pipeline_text(plan)) is not None:
+        lines.append(f"{text}: DTensor has no schedule")
+    if plan.derivation:
+        lines.append(f"{len(plan.derivation)} applications of rules, which the graph to run has")
+    if plan.recompute:
+        lines.append(f"{len(plan.recompute)} operators recomputed")
+    lines.append("how results of operators are cut, which DTensor derives by itself")
+    return lines
+
+
+def _turned(cuts: Cuts, rank: int) -> Cuts:
+    """Of the transposed matrix."""
+    return tuple(None if cut is None else rank - 1 - cut for cut in cuts)
+
+
+def _placements(cuts: Cuts) -> tuple[Placement, ...]:
+    return tuple(Replicate() if cut is None else Shard(cut) for cut in cuts)
+
+
+def _factors(number: int) -> tuple[int, ...]:
+    """Prime factors, ascending; those of 1 are 1."""
+    found: list[int] = []
+    divisor = 2
+    while divisor * divisor <= number:
+        while number % divisor == 0:
+            found.append(divisor)
+            number //= divisor
+        divisor += 1
+    return (*found, number) if number > 1 or not found else tuple(found)
