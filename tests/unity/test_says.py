@@ -16,13 +16,13 @@ import unity.audit
 import unity.compare
 import unity.export
 import unity.generate
-import unity.optimize
 import unity.profile
 import unity.recheck
 import unity.run
 import unity.simulate
 import unity.verify
 from pcg.errors import one_line, printable
+from unity.optimize import app as optimize
 from unity.support.cli import run_app, say
 from unity.support.console import PlainConsole
 
@@ -37,8 +37,8 @@ COMMANDS: tuple[tuple[Typer, tuple[str, ...]], ...] = (
     (unity.recheck.app, (FILE,)),
     (unity.recheck.app, (".", "--solver", FILE)),
     (unity.audit.app, (FILE,)),
-    (unity.optimize.app, (FILE,)),
-    (unity.optimize.app, ("mlp-tiny", "--machine", FILE)),
+    (optimize, (FILE,)),
+    (optimize, ("mlp-tiny", "--machine", FILE)),
     (unity.run.app, (FILE,)),
     (unity.simulate.app, (FILE,)),
     (unity.compare.app, (FILE,)),

@@ -14,7 +14,7 @@ the file. A path is taken from the working directory, as that of a flag is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,7 +50,7 @@ def options_of(path: Path, command: str, parameters: Iterable[Parameter]) -> dic
     tables = read_toml(path, ConfigFile).root
     for table in tables:
         _check_known(f"{path}: [{table}]", "command", table, COMMANDS)
-    known = {_key(parameter): parameter for parameter in parameters}
+    known = {key: parameter for parameter in parameters for key in _keys(parameter)}
     del known["config"]
     options: dict[str, Any] = {}
     for given, value in tables.get(command, {}).items():
@@ -58,16 +58,17 @@ def options_of(path: Path, command: str, parameters: Iterable[Parameter]) -> dic
         _check_known(where, "option", key, known)
         parameter = known[key]
         if parameter.name in options:
-            raise InputError(where, "is given twice, with - and with _")
+            raise InputError(where, "is given twice, by other names")
         options[parameter.name] = _value(where, parameter, value)
     return options
 
 
-def _key(parameter: Parameter) -> str:
-    """An argument's name, or the longest name of a flag: that which turns it off if it has no
-    other."""
-    names = [name.lstrip("-") for name in parameter.opts or parameter.secondary_opts]
-    return max(names, key=len).replace("_", "-")
+def _keys(parameter: Parameter) -> Iterator[str]:
+    """An argument's name, or the long names of a flag: those that turn it off if it has no
+    others."""
+    for name in parameter.opts or parameter.secondary_opts:
+        if name.startswith("--") or not name.startswith("-"):
+            yield name.lstrip("-").replace("_", "-")
 
 
 def _check_known(where: str, what: str, name: str, known: Iterable[str]) -> None:

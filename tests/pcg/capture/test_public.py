@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.cases import a_third
 from support.public.compared import compared
 from support.public.others import OTHERS
 
@@ -14,7 +15,7 @@ WITHOUT_EQUATION = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", a_third(OTHERS))
 def test_models_of_other_kinds(name: str) -> None:
     torch.manual_seed(0)
     captured, _ = compared(*OTHERS[name]())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.cases import a_third
 from torch import Tensor, nn
 from torch.nn import functional as f
 from torch.utils.checkpoint import checkpoint
@@ -94,7 +95,7 @@ DRAWS: dict[str, Function] = {
 }
 
 
-@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("name", a_third(DRAWS))
 def test_what_is_drawn_is_used_as_the_module_does(name: str) -> None:
     torch.manual_seed(0)
     module, rows = Noisy(DRAWS[name]), (torch.zeros(3, 4),)
@@ -169,7 +170,7 @@ MOMENTS: dict[str, tuple[Callable[[], Tensor], float, float]] = {
 """With the mean and standard deviation of the distribution."""
 
 
-@pytest.mark.parametrize("name", MOMENTS)
+@pytest.mark.parametrize("name", a_third(MOMENTS))
 def test_distributions(name: str) -> None:
     function, mean, deviation = MOMENTS[name]
     graph = capture(Alone(function), (torch.ones(2),)).graph

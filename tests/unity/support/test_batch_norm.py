@@ -11,11 +11,12 @@ from support.cases import check_each
 from pcg.errors import InputError
 from pcg.plan.plan import load_plan
 from substitutions.rules.store import load_library
-from unity import audit, compare, optimize, run
+from unity import audit, compare, run
+from unity.optimize import app as optimize
 from unity.support.batch_norm import norm_groups
 from unity.support.cli import run_app
 
-APPS = {"optimize": optimize.app, "compare": compare.app, "audit": audit.app, "run": run.app}
+APPS = {"optimize": optimize, "compare": compare.app, "audit": audit.app, "run": run.app}
 
 MODEL = """
 import torch
