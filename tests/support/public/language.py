@@ -7,12 +7,13 @@ arguments by name. Dropout is as the models have it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
-import transformers as t
 from torch import Tensor, nn
 
+t: Any = import_module("transformers")
 Made = tuple[nn.Module, dict[str, Tensor]]
 Maker = Callable[[str], Made]
 WORDS, BATCH, LENGTH = 96, 4, 12
