@@ -13,6 +13,7 @@ not in the table.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -75,15 +76,15 @@ class Given:
         return frozenset(dim % rank for dim in dims)
 
 
-class Entry:
+class Entry(ABC):
     """What a table says of a function."""
 
     counts: tuple[tuple[str, str, int], ...] = ()
     """Arguments that are the size of a dimension of another: the names of both, and which."""
 
+    @abstractmethod
     def proposals(self, given: Given) -> Iterator[Proposal]:
         """Indices that may be axes."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

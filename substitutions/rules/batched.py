@@ -20,6 +20,7 @@ from functools import lru_cache
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value, tensor
 from pcg.graph.opaque import Batched, torch_functions
+from pcg.graph.pairs import both
 from pcg.graph.slices import SliceForm
 from pcg.language.poly import Poly
 from pcg.ops import OPERATORS
@@ -67,7 +68,7 @@ def graph_rules(graph: Graph) -> tuple[Rule, ...]:
 
 def is_about_a_form(rule: Rule) -> bool:
     """Whether a rule is about functions of a form, and so in no library."""
-    nodes = Graph((*rule.left, *rule.right)).operators
+    nodes = both((rule.left, rule.right)).operators
     return any(isinstance(node.operator_call.operator, SliceForm) for node in nodes)
 
 

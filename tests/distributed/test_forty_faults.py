@@ -280,7 +280,7 @@ def test_a_disk_that_is_full_at_first(plan, tmp_path, small_disk):
 def test_older_checkpoints_make_room_for_the_last(plan, tmp_path, small_disk):
     small_disk("size=1m")
     scene = Scene(tmp_path, plan)
-    run = scene.start(Fault(0, act=after_checkpoint(40, lambda run: filled(scene))))
+    run = scene.start(Fault(0, act=after_checkpoint(20, lambda run: filled(scene))))
     status, _, err = run.finish()
     assert status == 0, err
     assert "trying again without older checkpoints" in err

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 from support.borders import command, refused
-from support.chromium import browser, seen_by_browser
+from support.chromium import needs_browser, seen_by_browser
 from support.plans.cut_by_hand import DATA, TENSOR, machine, plan_of
 
 from pcg.plan.derivation import Application, AppliedRule
@@ -73,7 +73,7 @@ def test_a_name_is_no_part_of_the_page(evil):
     assert any(evil in box for box, _ in json.loads(data[1])["after"]["boxes"])
 
 
-@pytest.mark.skipif(browser() is None, reason="no Chromium is installed")
+@needs_browser
 def test_a_browser_shows_names_as_text(tmp_path):
     evil = "".join(name for name in EVIL if "\0" not in name and len(name) < 100)
     code = """

@@ -10,6 +10,8 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WATCH = """<script>
 const seen = { errors: [], refused: [] };
@@ -28,6 +30,9 @@ document.body.dataset.seen = JSON.stringify(seen);
 def browser() -> str | None:
     """The path of a Chromium, if there is one."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+needs_browser = pytest.mark.skipif(browser() is None, reason="no Chromium is installed")
 
 
 def seen_by_browser(page: str, code: str, folder: Path, width: int = 1280) -> dict[str, Any]:

@@ -19,7 +19,8 @@ PROBE = "unity.commands.optimize.run"
 
 
 def parameters(command: str) -> list[Any]:
-    return list(typer.main.get_command(import_module(f"unity.{command}").app).params)  # type: ignore[attr-defined]
+    app: typer.Typer = import_module(f"unity.{command}").app
+    return list(typer.main.get_command(app).params)
 
 
 def written(folder: Path, text: str) -> Path:

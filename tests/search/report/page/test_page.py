@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from support.chromium import browser, seen_by_browser
+from support.chromium import needs_browser, seen_by_browser
 from support.plans.cut_by_hand import CUTS, DATA, machine, plan_of, simulated
 
 from pcg.plan.naming import NamingFile, ParameterFile
@@ -140,7 +140,6 @@ def test_other_plans_stand_beside_it():
     assert "does not fit, 100000.00 GB too many" in text
 
 
-needs_browser = pytest.mark.skipif(browser() is None, reason="no Chromium is installed")
 USE = """
 const field = document.getElementById("search");
 const type = (text) => { field.value = text; field.dispatchEvent(new Event("input")); };
