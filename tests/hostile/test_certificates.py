@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from support.cases import a_third
 from support.rules.bad_certificates import (
     BAD,
     INJECTION,
@@ -75,7 +76,7 @@ def test_what_is_true_is_accepted(name: str, tmp_path: Path):
     assert "proved: forged: " in printed
 
 
-@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("case", a_third(BAD))
 def test_what_is_wrong_with_a_certificate_is_one_line(case: str, tmp_path: Path):
     name, change, problem = BAD[case]
     forged = made(name)
@@ -131,7 +132,7 @@ FALSE: dict[str, tuple[dict[str, int], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", FALSE)
+@pytest.mark.parametrize("case", a_third(FALSE))
 def test_what_is_false_is_rejected_by_solvers_and_by_evaluation(case: str, tmp_path: Path):
     forged = forge(*FALSE[case])
     status, printed = recheck(forged.write(tmp_path))

@@ -91,7 +91,7 @@ def with_torch(case: Applied, inputs: list[torch.Tensor]) -> tuple[torch.Tensor,
 
 
 @each("name", TORCH)
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(data=st.data(), seed=seeds)
 def test_forward(name: str, data: st.DataObject, seed: int):
     case = data.draw(applied((OPERATORS[name],), cut=False))
@@ -104,7 +104,7 @@ def test_forward(name: str, data: st.DataObject, seed: int):
 
 
 @each("name", [o.name for o in COMPUTE if o.arity and o.name != "one_hot"])
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(data=st.data(), seed=seeds)
 def test_backward(name: str, data: st.DataObject, seed: int):
     """torch's gradients are those of the equation, differentiated by itself."""

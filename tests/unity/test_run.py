@@ -133,13 +133,19 @@ def test_a_plan_that_computes_something_else_fails_the_check(tmp_path):
 
 
 @pytest.mark.distributed
-def test_as_processes_that_torchrun_started(tmp_path):
-    """With the timeline of both: operators one way and back, and what they send each other."""
+@pytest.mark.parametrize(
+    "processes_of_torchrun", [False, pytest.param(True, marks=pytest.mark.soak)]
+)
+def test_a_trace_of_two_processes(tmp_path, processes_of_torchrun):
+    """Operators one way and back, and what they send each other."""
     plan, trace = write_plan(tmp_path, 2), tmp_path / "trace.json"
-    status, out, _ = finished(
-        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-        *("-m", "unity.run", plan, "--steps", "2", "--check", "--json", "--trace", trace),
-    )
+    given = (plan, "--steps", "2", "--check", "--json", "--trace", trace)
+    if processes_of_torchrun:
+        start = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+        status, out, _ = finished(*start, "-m", "unity.run", *given)
+    else:
+        run = run_here(*given)
+        status, out = run.status, run.out
     assert status == 0
     assert json.loads(out)["check"]["passes"]
     events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
@@ -188,6 +194,7 @@ def test_compiled_processes_agree_with_one(tmp_path):
     assert json.loads(run.out)["check"]["passes"]
 
 
+@pytest.mark.soak  # torch's compiler takes long to import
 def test_without_a_compiler(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/nowhere/g++"))
     problem = "no C++ compiler works here, expected one such as g++, or CXX to name it"

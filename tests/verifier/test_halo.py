@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.cases import each
+from support.cases import a_third, each
 from support.graphs.strategies import parts_of_leaves
 from support.rules.rule_files import parse
 
@@ -53,7 +53,7 @@ def opened(instance: RankedCall) -> Iterator[tuple[tuple[Window, ...], LocalTypi
             yield chosen, typing.opened([place for w in chosen for place in w.places])
 
 
-@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("name", a_third(SLIDING))
 def test_cuts_of_windows_are_proved(name: str):
     """For rows, columns and both, with every set of operands that may carry partials."""
     instance = instance_of(name)
@@ -98,7 +98,7 @@ def test_a_wider_halo_is_proved(name: str, side: str):
         assert all(t.proof is not None for t in theorems)
 
 
-@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("name", a_third(SLIDING))
 def test_windows_are_no_plain_cuts(name: str):
     """Without what is known of the reach, tasks would read outside of their blocks."""
     instance = instance_of(name)

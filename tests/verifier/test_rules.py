@@ -24,8 +24,9 @@ VERDICTS = {
 }
 
 
+@pytest.mark.parametrize("first", a_third(range(3)))
 @pytest.mark.parametrize("folder", VERDICTS)
-def test_verdict(folder: str) -> None:
+def test_verdict(folder: str, first: int) -> None:
     verdict = VERDICTS[folder]
 
     def check(line: str) -> None:
@@ -36,7 +37,7 @@ def test_verdict(folder: str) -> None:
         if verdict is not Verdict.PROVED:
             assert decision.reason
 
-    check_each(lines(folder), check)
+    check_each([*lines(folder)][first::3], check)
 
 
 @pytest.mark.parametrize("third", a_third(range(3)))

@@ -22,7 +22,7 @@ from verifier.decide import Decision, Verdict, decide
 
 RULES = load_library().rules
 INSTANCES = 3
-EXAMPLES = 70
+EXAMPLES = 40
 UNDECIDED = Decision(Verdict.UNKNOWN, "the types differ")
 
 

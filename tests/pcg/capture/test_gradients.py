@@ -6,6 +6,7 @@ from __future__ import annotations
 # pyright: reportIncompatibleMethodOverride=false
 import pytest
 import torch
+from support.cases import a_third
 from support.graphs.capturing import assert_agrees
 from support.graphs.gradient_cases import EXACT, decorated
 from torch import nn
@@ -113,12 +114,12 @@ def rows():
     return torch.randn(3, 4, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", a_third(EXACT))
 def test_gradients_are_those_of_torch(name):
     assert_agrees(Two(EXACT[name]), (rows(),))
 
 
-@pytest.mark.parametrize("name", PREPARED)
+@pytest.mark.parametrize("name", a_third(PREPARED))
 def test_modules_that_are_prepared_have_their_gradients(name):
     assert_agrees(Two(plain, PREPARED[name]), (rows(),))
 
@@ -229,7 +230,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", a_third(REFUSED))
 def test_what_gradients_would_lose_is_one_line(name):
     function, problem = REFUSED[name]
     with pytest.raises(InputError, match=problem) as raised:
@@ -261,7 +262,7 @@ HOOKS = {
 }
 
 
-@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("name", a_third(HOOKS))
 def test_hooks_in_the_backward_pass_are_one_line(name):
     prepare, problem = HOOKS[name]
     with pytest.raises(InputError, match=problem):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.cases import a_third
 from support.graphs.capturing import assert_agrees
 from support.graphs.torch_functions import default_dtype
 from torch import Tensor, nn
@@ -77,7 +78,7 @@ LOSSES: dict[str, tuple[Loss, Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", a_third(LOSSES))
 def test_what_is_done_with_integers(name: str) -> None:
     captured(*LOSSES[name])
 

@@ -115,7 +115,7 @@ REFUSED: dict[str, Function] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", a_third(REFUSED))
 def test_other_draws_are_refused_by_their_line(name: str) -> None:
     with pytest.raises(Exception, match=rf"test_random\.py: line \d+: aten\.{name}.*draws random"):
         capture(Noisy(REFUSED[name]), (torch.zeros(3, 4),))

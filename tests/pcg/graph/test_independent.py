@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.cases import a_third
 from support.graphs.torch_cases import CASES, TorchCase, conceivable_axes, works_in_blocks
 
 from pcg.graph.independent import ENTRIES, independent
@@ -43,7 +44,7 @@ def test_each_entry_is_tried() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", a_third(CASES), ids=str)
 def test_blocks_along_each_axis_give_blocks_of_the_whole(case: TorchCase) -> None:
     reads, writes = case.types()
     operator = whole_or_batched(case.function, reads, writes)

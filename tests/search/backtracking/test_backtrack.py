@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
+from support.cases import a_third
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
@@ -49,11 +50,13 @@ def closure(space: Space) -> list[Graph]:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "x = input[512, 256]\nw = weight[256, 256]\nreturn sum_loss(matmul(x, w))",
-        "x = input[2048, 64]\nw = weight[64, 64]\nreturn sum_loss(matmul(x, w))",
-        "x = input[8, 2048]\nw = weight[2048, 2048]\nreturn sum_loss(matmul(x, w))",
-    ],
+    a_third(
+        [
+            "x = input[512, 256]\nw = weight[256, 256]\nreturn sum_loss(matmul(x, w))",
+            "x = input[2048, 64]\nw = weight[64, 64]\nreturn sum_loss(matmul(x, w))",
+            "x = input[8, 2048]\nw = weight[2048, 2048]\nreturn sum_loss(matmul(x, w))",
+        ]
+    ),
 )
 def test_it_finds_the_best_of_the_closure(text: str, library: Library) -> None:
     graph = parse_graph(text)

@@ -40,7 +40,7 @@ def test_planners_tell_how_far_they_are(planner, works, library):
     told: list[Status] = []
     machine = load_machine("local").with_devices(2)
     chosen = planner_of(planner, machine, library, 60.0, "sgd", None, progress=told.append)
-    plan = chosen.plan("xdl-tiny", build_model("xdl-tiny", None, 2)).plan
+    plan = chosen.plan("mlp-mnist", build_model("mlp-mnist", None, 2)).plan
     assert works <= {status.work for status in told}
     check(told, plan.estimates.step_seconds)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.cases import a_third
 
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
@@ -34,12 +35,14 @@ def planned(text: str, dimension: Dimension) -> Plan:
 
 @pytest.mark.parametrize(
     ("text", "dimension"),
-    [
-        (PERCEPTRON, Dimension.DATA),
-        (PERCEPTRON, Dimension.MODEL),
-        (PERCEPTRON, Dimension.REDUCTION),
-        (ATTENTION, Dimension.HEAD),
-    ],
+    a_third(
+        [
+            (PERCEPTRON, Dimension.DATA),
+            (PERCEPTRON, Dimension.MODEL),
+            (PERCEPTRON, Dimension.REDUCTION),
+            (ATTENTION, Dimension.HEAD),
+        ]
+    ),
 )
 def test_cuts_are_called_what_they_were_allowed_as(text, dimension):
     cuts = [row.cut for row in rows(planned(text, dimension))]

@@ -40,6 +40,7 @@ def test_a_part_is_in_the_committed_library(part):
         assert any(is_instance(own, rule) for rule in rules), rule.text
 
 
+@pytest.mark.soak  # tests of the command write a library twice
 def test_two_runs_write_the_same(part):
     again = generate([OPERATORS[name] for name in PART], max_ops=2, jobs=1)
     assert as_text(again.library) == as_text(part.library)

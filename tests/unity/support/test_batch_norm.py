@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.cases import check_each
+from support.cases import a_third, check_each
 
 from pcg.errors import InputError
 from pcg.plan.plan import load_plan
@@ -70,14 +70,16 @@ def planned(model, path, *options):
 
 @pytest.mark.parametrize(
     ("options", "groups"),
-    [
-        ((), 1),
-        (("--batch-norm", "local"), 2),
-        (("--planner", "zero", "--batch-norm", "4"), 4),
-        (("--planner", "data-parallel"), 2),
-        (("--planner", "zero"), 2),
-        (("--planner", "data-parallel", "--batch-norm", "whole"), 1),
-    ],
+    a_third(
+        [
+            ((), 1),
+            (("--batch-norm", "local"), 2),
+            (("--planner", "zero", "--batch-norm", "4"), 4),
+            (("--planner", "data-parallel"), 2),
+            (("--planner", "zero"), 2),
+            (("--planner", "data-parallel", "--batch-norm", "whole"), 1),
+        ]
+    ),
 )
 def test_a_plan_states_what_its_batch_norms_are_of(model, options, groups, tmp_path, capsys):
     plan = planned(model, tmp_path / "plan.json", *options)
@@ -116,12 +118,12 @@ def test_a_plan_that_says_another_number_is_found_out(model, tmp_path, capsys):
     check_each([None, 2, 3, 1, 0, -4, "4", 1e300, 1 << 70], check)
 
 
-def test_planners_are_compared_on_the_same_function(model, tmp_path):
+@pytest.mark.parametrize(("options", "groups"), a_third([((), 2), (("--batch-norm", "whole"), 1)]))
+def test_planners_are_compared_on_the_same_function(model, tmp_path, options, groups):
     few = ("--machine", "local", "--gpus", 2, "--planners", "data-parallel,joint")
-    for options, groups in (((), 2), (("--batch-norm", "whole"), 1)):
-        assert done("compare", model, *few, "-o", tmp_path / "out", *options) == 0
-        found = json.loads((tmp_path / "out" / "compare.json").read_text())
-        assert [entry["norm_groups"] for entry in found["entries"]] == [groups, groups]
+    assert done("compare", model, *few, "-o", tmp_path / "out", *options) == 0
+    found = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [entry["norm_groups"] for entry in found["entries"]] == [groups, groups]
 
 
 @pytest.mark.parametrize("given", ["", "both", "0", "-2", "2.0", "1e3", "٣", "9" * 5000, " 2"])
