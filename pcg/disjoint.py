@@ -31,7 +31,7 @@ class DisjointSets(Generic[Thing]):
 
     def sets(self) -> dict[Thing, set[Thing]]:
         """The things that were spoken of, by what stands for their sets."""
-        found: dict[Thing, set[Thing]] = {}
+        members: dict[Thing, set[Thing]] = {}
         for thing in self._parents:
-            found.setdefault(self.root(thing), set()).add(thing)
-        return found
+            members.setdefault(self.root(thing), set()).add(thing)
+        return members

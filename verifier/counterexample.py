@@ -157,10 +157,10 @@ def value_difference(
         kind = DifferenceKind.VALUE if finite.any() else DifferenceKind.UNDEFINED
         at = tuple(int(i) for i in np.argwhere(finite if finite.any() else differs)[0])
         where = f"element {list(at)} of output {output}"
-        found = Difference(kind, f"{where} is {x[at]} on the left, {y[at]} on the right")
+        difference = Difference(kind, f"{where} is {x[at]} on the left, {y[at]} on the right")
         if kind is DifferenceKind.VALUE:
-            return found
-        undefined = undefined or found
+            return difference
+        undefined = undefined or difference
     return undefined
 
 

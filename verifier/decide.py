@@ -95,8 +95,8 @@ class _Refuted(Exception):
         self.reason, self.instance, self.found = reason, instance, found
 
     def decision(self, *, brief: bool) -> Decision:
-        found = self.found if brief else shrink(self.instance, self.found)
-        return Decision(Verdict.REFUTED, self.reason, counterexample=found)
+        shrunk = self.found if brief else shrink(self.instance, self.found)
+        return Decision(Verdict.REFUTED, self.reason, counterexample=shrunk)
 
 
 def decide(

@@ -255,8 +255,8 @@ def _check_degrees(claim: Claim, degrees: Mapping[str, int]) -> None:
 
 def _check_sizes(sizes: Sizes, values: Mapping[str, int]) -> None:
     """That what the proof takes for positive is, and what it takes for no less than 0."""
-    for found, least in ((sizes.positive, 1), (sizes.naturals, 0)):
-        if any(sizes.resolve(size).evaluate(values) < least for size in found):
+    for symbols, least in ((sizes.positive, 1), (sizes.naturals, 0)):
+        if any(sizes.resolve(size).evaluate(values) < least for size in symbols):
             raise Rejected("its witness has a size that cannot be")
 
 

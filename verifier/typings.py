@@ -35,7 +35,7 @@ def reason_against(theorem: Theorem) -> str | None:
     """Why a theorem is not proved, or None where it is."""
     key = _key(theorem)
     if key not in _REASONS:
-        open_ones = (found.reason for found in prove_typing(*theorem) if found.proof is None)
+        open_ones = (proof.reason for proof in prove_typing(*theorem) if proof.proof is None)
         _REASONS[key] = next(open_ones, None)
     return _REASONS[key]
 

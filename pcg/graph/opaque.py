@@ -251,14 +251,14 @@ def parse_declaration(line: str) -> TorchFunction | None:
     if not arrow or not colon:
         raise ValueError(f"expected '{keyword} NAME = CALL : OPERANDS -> RESULTS'")
     if keyword == "opaque":
-        found: TorchFunction = opaque(function, _types(reads), _types(writes))
+        declared: TorchFunction = opaque(function, _types(reads), _types(writes))
     elif keyword == "batched":
-        found = batched(function, _types(reads), _types(writes), parse_axes(axes))
+        declared = batched(function, _types(reads), _types(writes), parse_axes(axes))
     else:
-        found = elementwise(function, reads.strip().split(", "), writes.strip())
-    if found.name != name:
-        raise ValueError(f"{name[:40]} does not name this function, expected {found.name}")
-    return found
+        declared = elementwise(function, reads.strip().split(", "), writes.strip())
+    if declared.name != name:
+        raise ValueError(f"{name[:40]} does not name this function, expected {declared.name}")
+    return declared
 
 
 def torch_functions(graph: Graph) -> tuple[TorchFunction, ...]:
@@ -378,8 +378,8 @@ def _ran(
             raise
         raise OperatorError(call.target, "*", None, f"does not run: {error}") from error
     if [tuple(tensor.shape) for tensor in results] != list(shapes):
-        found = ", ".join(str(list(tensor.shape)) for tensor in results)
-        raise OperatorError(call.target, "*", None, f"returned tensors of shape {found}")
+        returned = ", ".join(str(list(tensor.shape)) for tensor in results)
+        raise OperatorError(call.target, "*", None, f"returned tensors of shape {returned}")
     device = blocks[0].device if blocks else results[0].device
     if any(t.layout != torch.strided or t.device != device for t in results):
         raise OperatorError(call.target, "*", None, "returned a tensor that lies elsewhere")

@@ -146,7 +146,7 @@ class Transfer:
         same_blocks = self.source.type.degrees.dims == self.target.type.degrees.dims
         if self.group == 1 or not same_blocks or self.has_halos:
             return None
-        found: list[tuple[int, ...]] = []
+        groups: list[tuple[int, ...]] = []
         for piece, devices in self.target.holders.items():
             parts = [
                 self.source.holders[Piece(piece.partial * self.group + j, piece.block)]
@@ -156,8 +156,8 @@ class Transfer:
                 return None
             if sorted(device for part in parts for device in part) != list(devices):
                 return None
-            found += [tuple(sorted(group)) for group in zip(*parts, strict=True)]
-        return tuple(sorted(found))
+            groups += [tuple(sorted(group)) for group in zip(*parts, strict=True)]
+        return tuple(sorted(groups))
 
     @cached_property
     def _gathers(self) -> Groups | None:
@@ -173,7 +173,7 @@ class Transfer:
         if self.group == 1 or self.has_halos:
             return None
         # What is summed is what would be copied the other way: the adjoint gathers.
-        found: list[tuple[int, ...]] = []
+        groups: list[tuple[int, ...]] = []
         wanted: dict[tuple[int, tuple[int, ...]], dict[int, Piece]] = {}
         inner = self._inner_blocks()
         if inner is None:
@@ -195,14 +195,14 @@ class Transfer:
                     group
                 ):
                     return None
-                found.append(tuple(sorted(group)))
-        return tuple(sorted(found))
+                groups.append(tuple(sorted(group)))
+        return tuple(sorted(groups))
 
     def _inner_blocks(self) -> tuple[int, ...] | None:
         """Into how many blocks each block of the source is cut, if it is cut further."""
         pairs = zip(self.source.type.degrees.dims, self.target.type.degrees.dims, strict=True)
-        found = [(b // a, b % a) for a, b in pairs]
-        return None if any(rest for _, rest in found) else tuple(times for times, _ in found)
+        divided = [(b // a, b % a) for a, b in pairs]
+        return None if any(rest for _, rest in divided) else tuple(times for times, _ in divided)
 
     @cached_property
     def swaps(self) -> Groups | None:
@@ -270,7 +270,7 @@ class Transfer:
 
 
 def _gathered(source: Layout, target: Layout) -> Groups | None:
-    found: list[tuple[int, ...]] = []
+    groups: list[tuple[int, ...]] = []
     cuts = list(zip(source.type.degrees.dims, target.type.degrees.dims, strict=True))
     if any(a % b for a, b in cuts) or all(a == b for a, b in cuts):
         return None
@@ -284,8 +284,8 @@ def _gathered(source: Layout, target: Layout) -> Groups | None:
             return None
         if sorted(device for part in parts for device in part) != list(devices):
             return None
-        found += [tuple(sorted(group)) for group in zip(*parts, strict=True)]
-    return tuple(sorted(found))
+        groups += [tuple(sorted(group)) for group in zip(*parts, strict=True)]
+    return tuple(sorted(groups))
 
 
 @lru_cache(maxsize=65536)

@@ -56,13 +56,13 @@ def products(operator: Operator, lengths: Mapping[str, int]) -> int:
     ``lengths``: of its axes, by the names that the equation has for them, on that task."""
     if not isinstance(operator, TorchFunction):
         return 0
-    found = _of_whole(operator)
-    if not found or not isinstance(operator, Batched):
-        return found
+    count = _of_whole(operator)
+    if not count or not isinstance(operator, Batched):
+        return count
     for number, axis in enumerate(operator.axes):
         whole = operator.writes[0].shape[axis.results[0]]
-        found = found * lengths[f"n{number}"] // whole
-    return found
+        count = count * lengths[f"n{number}"] // whole
+    return count
 
 
 def is_contraction(operator: Operator) -> bool:

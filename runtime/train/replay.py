@@ -140,9 +140,9 @@ def aligned(
                 ways[at] += ways[at - 1]
     if ways[-1] != 1:
         return None
-    found: list[Tensor | None] = []
+    drawn: list[Tensor | None] = []
     for shape in shapes:
-        place = sum(normal is not None for normal in found)
+        place = sum(normal is not None for normal in drawn)
         is_next = place < len(wanted) and wanted[place] == shape
-        found.append(normals[place] if is_next else None)
-    return found
+        drawn.append(normals[place] if is_next else None)
+    return drawn

@@ -40,8 +40,8 @@ def kept_whole(plan: Plan, cost: CostModel) -> tuple[KeptWhole, ...]:
             each = sum(cost.compute_seconds(node, needs, plan.views.get(node)))
             seconds.setdefault(operator.target, []).append(each)
     step = plan.estimates.step_seconds
-    found = (
+    operators = (
         KeptWhole(function, len(each), sum(each) / step if step else 0.0)
         for function, each in seconds.items()
     )
-    return tuple(sorted(found, key=lambda kept: (-kept.share, kept.function)))
+    return tuple(sorted(operators, key=lambda kept: (-kept.share, kept.function)))

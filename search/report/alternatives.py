@@ -81,18 +81,18 @@ class Alternatives:
         """The placements of an operator, of which the ``most`` promising ones are simulated."""
         if node.is_join or not most:
             return Ranked((), 0 if node.is_join else None)
-        found = self.placements(node)
-        promising = self._promising(node, found, most)
+        placements = self.placements(node)
+        promising = self._promising(node, placements, most)
         simulated = [made for p in promising if (made := self._simulated(node, p)) is not None]
         simulated.sort(key=lambda one: (one.over > 0, one.step_seconds))
-        return Ranked(tuple(simulated), len(found))
+        return Ranked(tuple(simulated), len(placements))
 
     def placements(self, node: Node) -> list[Placed]:
         """All placements but the plan's own, each once."""
         now = Placed(tuple(value.type for value in node.inputs), self._plan.views[node])
-        found = {_where(placed): placed for placed in self._strategies(node)}
-        found.pop(_where(now), None)
-        return list(found.values())
+        by_place = {_where(placed): placed for placed in self._strategies(node)}
+        by_place.pop(_where(now), None)
+        return list(by_place.values())
 
     def _promising(self, node: Node, found: Sequence[Placed], most: int) -> list[Placed]:
         """The placements that by themselves take least, in order. What does not even compute as
@@ -250,11 +250,11 @@ def lengths(node: Node) -> Mapping[str, int]:
     call, types = node.operator_call, [value.type for value in node.inputs]
     ranks = tuple(tensor.rank for tensor in types)
     sizes = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
-    found: dict[str, int] = {}
+    extents: dict[str, int] = {}
     for axis in all_axes(node):
         operand, dim = axis.first_place
-        found[axis.name] = sizes[f"|{axis.name}|"] // types[operand].degrees.slices[dim]
-    return found
+        extents[axis.name] = sizes[f"|{axis.name}|"] // types[operand].degrees.slices[dim]
+    return extents
 
 
 def _placed(node: Node, axes: Sequence[Axis], strategy: Strategy, mesh: Mesh, start: int) -> Placed:

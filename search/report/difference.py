@@ -122,7 +122,7 @@ def difference(a: SimulatedPlan, b: SimulatedPlan) -> Difference:
     """How two simulated plans of one model on one machine differ."""
     paired = _aligned(a.plan, b.plan)
     sides = _Sides(a), _Sides(b)
-    found: dict[object, list[tuple[Node | None, Node | None]]] = {}
+    counterparts: dict[object, list[tuple[Node | None, Node | None]]] = {}
     same = 0
     for pair in paired:
         texts = tuple(s.text(node) for s, node in zip(sides, pair, strict=True))
@@ -130,8 +130,8 @@ def difference(a: SimulatedPlan, b: SimulatedPlan) -> Difference:
             same += 1
             continue
         name = next(node.name for node in pair if node is not None)
-        found.setdefault((name, *texts), []).append(pair)
-    changes = [_change(pairs, sides) for pairs in found.values()]
+        counterparts.setdefault((name, *texts), []).append(pair)
+    changes = [_change(pairs, sides) for pairs in counterparts.values()]
     changes.sort(key=lambda change: -_moved(change))
     rules = tuple(_rules(a.plan, b.plan))
     settings = tuple(_settings(a.plan, b.plan))

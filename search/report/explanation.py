@@ -95,12 +95,12 @@ class Explainer:
 
     def groups(self) -> Iterator[tuple[Node, ...]]:
         """Operators that are alike, those that cost most first."""
-        found: dict[object, list[Node]] = {}
+        alike: dict[object, list[Node]] = {}
         for node in self.operators:
-            found.setdefault(self._kind(node), []).append(node)
-        cost = {key: sum(self.spent[n].total for n in nodes) for key, nodes in found.items()}
-        for key in sorted(found, key=lambda key: -cost[key]):
-            yield tuple(found[key])
+            alike.setdefault(self._kind(node), []).append(node)
+        cost = {key: sum(self.spent[n].total for n in nodes) for key, nodes in alike.items()}
+        for key in sorted(alike, key=lambda key: -cost[key]):
+            yield tuple(alike[key])
 
     def _kind(self, node: Node) -> object:
         """Equal for operators that are alike."""
@@ -202,8 +202,8 @@ def _sizes(node: Node) -> Mapping[str, int]:
     """The lengths of all indices of an operator."""
     call, types = node.operator_call, [value.type for value in node.inputs]
     ranks = tuple(tensor.rank for tensor in types)
-    found = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
-    return {key[1:-1]: size for key, size in found.items() if key.startswith("|")}
+    sizes = bind_sizes(call, call.instance(ranks), [tensor.shape for tensor in types])
+    return {key[1:-1]: size for key, size in sizes.items() if key.startswith("|")}
 
 
 def parameters_of(plan: Plan, node: Node) -> tuple[str, ...]:

@@ -223,11 +223,11 @@ class Keys:
         return self._node(source.node), source.port, stored
 
     def _node(self, node: Node) -> int:
-        found = self._nodes.get(node)
-        if found is None:
+        number = self._nodes.get(node)
+        if number is None:
             reads = tuple((v.type, self._source(v)) for v in node.inputs)
-            found = self._nodes[node] = self._number((node.call, reads))
-        return found
+            number = self._nodes[node] = self._number((node.call, reads))
+        return number
 
     def _number(self, content: object) -> int:
         return self._numbers.setdefault(content, len(self._numbers))

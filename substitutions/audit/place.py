@@ -57,14 +57,14 @@ class RulePlace:
 
     def _mismatch(self, pattern: Value, port: Port) -> str:
         """How a value differs from a pattern; empty where it does not."""
-        call, found = pattern.node.call, port.item.call
+        call, placed = pattern.node.call, port.item.call
         if isinstance(call, Leaf):
             return "" if self._inputs[call.name] == port else f"input {call.name} is another value"
-        if isinstance(found, Leaf) or found.operator != call.operator:
-            return f"expected {call.name}, found {found.name}"
+        if isinstance(placed, Leaf) or placed.operator != call.operator:
+            return f"expected {call.name}, found {placed.name}"
         if pattern.port != port.number:
             return f"expected output {pattern.port} of {call.name}, found output {port.number}"
-        problem = self._attributes(call, found)
+        problem = self._attributes(call, placed)
         if problem:
             return problem
         problem = self._operands(pattern.node.inputs, port.item.inputs)

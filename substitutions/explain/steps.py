@@ -101,8 +101,8 @@ class Pool:
                     reals.add(given)
                 elif isinstance(given, int):
                     (degrees if name == "degree" else sizes).add(given)
-        numbers = (sorted(found) for found in (sizes, degrees))
-        sizes_found, degrees_found = (tuple(found) for found in numbers)
+        numbers = (sorted(distinct) for distinct in (sizes, degrees))
+        sizes_found, degrees_found = (tuple(distinct) for distinct in numbers)
         return Pool(values, sizes_found, degrees_found, tuple(sorted(reals)))
 
 

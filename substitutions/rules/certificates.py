@@ -70,7 +70,9 @@ def uncertified(
     the same sides, for the same equations of sizes and as many free axes."""
     given = {file.rule: file for file in accepted}
     certified = parallel_map(partial(_is_certified, given), content.rules, jobs)
-    return tuple(e.name for e, found in zip(content.rules, certified, strict=True) if not found)
+    return tuple(
+        e.name for e, is_certified in zip(content.rules, certified, strict=True) if not is_certified
+    )
 
 
 def _is_certified(given: dict[str, CertificateFile], entry: RuleFile) -> bool:

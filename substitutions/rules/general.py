@@ -71,7 +71,7 @@ def general(left: Outputs, right: Outputs) -> General:
     pair = (left, right)
     form = _widest(*_narrowed(pair))
     ranks = dict(input_ranks((*left, *right)))
-    if any(found == pair for found in _at_ranks(form, ranks)):
+    if any(other == pair for other in _at_ranks(form, ranks)):
         return form
     own = General(left, right, free_runs(left, right))
     return form if is_instance(own, form) else own

@@ -32,13 +32,15 @@ def run(options: Options) -> None:
     machine, speed = machine_and_speed(
         plans[0], where[0], options.machine, options.nodes, options.profile
     )
-    found = difference(*(simulate_plan(plan, machine, speed) for plan in plans))
+    differences = difference(*(simulate_plan(plan, machine, speed) for plan in plans))
     if options.as_json:
-        say_json({"model": plans[0].model_name, "a": where[0], "b": where[1]} | _record(found))
+        say_json(
+            {"model": plans[0].model_name, "a": where[0], "b": where[1]} | _record(differences)
+        )
         return
     say(f"A: {where[0]}")
     say(f"B: {where[1]}")
-    for line in lines(found):
+    for line in lines(differences):
         say(line)
 
 

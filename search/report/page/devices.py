@@ -53,11 +53,11 @@ def devices_of(simulated: SimulatedPlan, cost: CostModel) -> Devices:
     for number, node in enumerate(operators):
         parts[list(plan.views[node].devices), number] = True
     held = _held(simulated, cost)
-    found: dict[tuple[bytes, bytes], list[int]] = {}
+    numbers: dict[tuple[bytes, bytes], list[int]] = {}
     for device in range(count):
         key = np.packbits(parts[device]).tobytes(), held[:, device].tobytes()
-        found.setdefault(key, []).append(device)
-    classes = tuple(_class(simulated, members, held) for members in found.values())
+        numbers.setdefault(key, []).append(device)
+    classes = tuple(_class(simulated, members, held) for members in numbers.values())
     number = {device: i for i, own in enumerate(classes) for device in own.devices}
     firsts = [own.first for own in classes]
     of = {

@@ -43,7 +43,7 @@ def repetitions(keys: Sequence[Hashable]) -> list[Repetition]:
     """The blocks of a sequence that are repeated, in order, none of which overlap."""
     numbers: dict[Hashable, int] = {}
     sequence = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
-    found: list[Repetition] = []
+    repeated: list[Repetition] = []
     pending = [(0, len(sequence))] if len(sequence) <= MOST else []
     while pending:
         first, last = pending.pop()
@@ -51,9 +51,9 @@ def repetitions(keys: Sequence[Hashable]) -> list[Repetition]:
         if best is None:
             continue
         one = Repetition(first + best.start, best.length, best.times)
-        found.append(one)
+        repeated.append(one)
         pending += [(first, one.start), (one.stop, last)]
-    return sorted(found, key=lambda one: one.start)
+    return sorted(repeated, key=lambda one: one.start)
 
 
 def _best(sequence: NDArray[np.int64]) -> Repetition | None:

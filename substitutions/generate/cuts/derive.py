@@ -87,8 +87,8 @@ def relations(columns: Mapping[EdgeEntry, EntryColumn], edges: Edges) -> list[Re
     """The relations between graphs with up to one parallel operator on each edge that are no sum of
     such relations of the same signs."""
     finder = _Finder(columns, edges)
-    found = finder.run()
-    by_size = sorted(found, key=lambda r: sum(abs(power) for _, power in r))
+    related = finder.run()
+    by_size = sorted(related, key=lambda r: sum(abs(power) for _, power in r))
     kept: list[Relation] = []
     for relation in by_size:
         if not any(_is_part(other, relation) for other in kept):

@@ -33,8 +33,8 @@ IsPositive = Callable[[NormalForm], bool]
 def cancelled(form: NormalForm, is_positive: IsPositive) -> NormalForm:
     """The same value without the sums that make up 1 with a reciprocal."""
     terms = list(form)
-    while (found := _next(terms, is_positive)) is not None:
-        gone, left = found
+    while (cancelling := _next(terms, is_positive)) is not None:
+        gone, left = cancelling
         terms = [term for at, term in enumerate(terms) if at not in gone] + [left]
     return tuple(terms)
 

@@ -143,8 +143,8 @@ class _System:
 
     def solve(self) -> None:
         """Solve for indices one by one, and put what is found in for them."""
-        while (found := self._next()) is not None:
-            var, value = found
+        while (split := self._next()) is not None:
+            var, value = split
             self.waiting.pop(var, None)
             self._replace({var: value})
 

@@ -88,12 +88,12 @@ class Simplifier:
                 binders = tuple(binder for binder in term.binders if binder[0] != var)
                 rest = tuple(g for g in term.guards if g not in (guard, -guard))
                 left = replace(term, binders=(), guards=rest)
-                found = substitute_term(left, {var: value})
-                guards = (*found.guards, *(g for g in within if g.constant is None))
+                pointed = substitute_term(left, {var: value})
+                guards = (*pointed.guards, *(g for g in within if g.constant is None))
                 if not are_possible((*guards, *within)):
                     return replace(term, coefficient=Fraction(0), binders=(), factors=())
                 sizes = tuple((v, s.substitute({var: value})) for v, s in binders)
-                return self._pointed(replace(found, binders=sizes, guards=guards))
+                return self._pointed(replace(pointed, binders=sizes, guards=guards))
         return term
 
     def _counted(self, term: Term) -> Term:

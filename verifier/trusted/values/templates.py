@@ -141,13 +141,13 @@ def _hole(number: int) -> str:
 def _places(template: Function, arity: int) -> list[frozenset[tuple[str, int]]]:
     """Where each hole is read: tensors and dimensions. Holes that are read in different places
     hardly ever stand for the same index, and are not tried."""
-    found: list[set[tuple[str, int]]] = [set() for _ in range(arity)]
+    by_argument: list[set[tuple[str, int]]] = [set() for _ in range(arity)]
     for element in elements((Term(Fraction(1), factors=(template,)),)):
         for dim, index in enumerate(element.index):
             for hole in range(arity):
                 if _hole(hole) in index.symbols:
-                    found[hole].add((element.tensor, dim))
-    return [frozenset(places) for places in found]
+                    by_argument[hole].add((element.tensor, dim))
+    return [frozenset(places) for places in by_argument]
 
 
 def _alike(some: frozenset[tuple[str, int]], other: frozenset[tuple[str, int]]) -> bool:
