@@ -1,0 +1,31 @@
+"""All public models by name, at tiny size, as a user has one at hand: a module and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from support.public.language import LANGUAGE
+from support.public.others import OTHERS
+from support.public.vision import VISION
+from torch import Tensor, nn
+
+TRANSFORMERS = {**LANGUAGE, **VISION}
+NAMES = (*TRANSFORMERS, *OTHERS)
+
+
+@dataclass(frozen=True)
+class Public:
+    """A model with the arguments of a call that returns its loss: by name, or in order."""
+
+    module: nn.Module
+    inputs: Mapping[str, Tensor] | tuple[Tensor, ...]
+
+
+def public(name: str, attention: str = "sdpa") -> Public:
+    """The model of a name, always with the same weights and inputs. Raises KeyError for others."""
+    torch.manual_seed(0)
+    if name in OTHERS:
+        return Public(*OTHERS[name]())
+    return Public(*TRANSFORMERS[name](attention))
