@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from support.public.compared import Loss
 from support.public.language import LANGUAGE
 from support.public.others import OTHERS
 from support.public.vision import VISION
@@ -29,3 +30,10 @@ def public(name: str, attention: str = "sdpa") -> Public:
     if name in OTHERS:
         return Public(*OTHERS[name]())
     return Public(*TRANSFORMERS[name](attention))
+
+
+def call_of_loss(public: Public) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A module that returns the loss alone, and its inputs in order."""
+    if isinstance(public.inputs, Mapping):
+        return Loss(public.module, public.inputs), tuple(public.inputs.values())
+    return public.module, public.inputs
