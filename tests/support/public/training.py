@@ -216,7 +216,8 @@ def on_rank(subject: Subject, plan: Plan, optimizer: str) -> Trained:
 
 def difference(ranks: list[Trained], alone: Trained) -> float:
     """The largest difference of losses, gradients and weights, relative to the largest loss,
-    gradient of the step and weight. Raises AssertionError where a gradient is missing."""
+    gradient of the step and weight. Raises AssertionError where a gradient is missing, or whole
+    numbers of the state differ, as the batches that a batch norm has counted."""
     found: list[float] = []
     for step, whole in enumerate(alone.gradients):
         by_name = {piece.name: piece.values for piece in whole}
@@ -234,6 +235,9 @@ def difference(ranks: list[Trained], alone: Trained) -> float:
     for rank in ranks:
         assert list(rank.state) == list(alone.state)
         found += [_largest(rank.state[n] - tensor) / size for n, tensor in numbers.items()]
+        others = alone.state.keys() - numbers.keys()
+        unequal = [n for n in others if not torch.equal(rank.state[n], alone.state[n])]
+        assert not unequal, f"{unequal} differ"
     # Not Python's max, which would drop a NaN.
     return torch.tensor(found).max().item()
 
