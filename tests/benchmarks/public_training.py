@@ -14,7 +14,7 @@ import sys
 import warnings
 
 import torch
-from support.public.every import NAMES, public
+from support.public.every import named, public
 from support.public.plans import WAYS, is_cut, plan_of
 from support.public.training import OPTIMIZERS, by_plan, difference, eagerly, subject_of
 
@@ -26,7 +26,7 @@ NEAR = 1e-9
 def main() -> None:
     """One line for each model and kind of plan."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", default=list(NAMES))
+    parser.add_argument("names", nargs="*", help="models or packages, by default all")
     parser.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa")
     parser.add_argument("--ways", default="data,zero,tensor,joint,pipeline")
     parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adam")
@@ -34,7 +34,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     print("| model | plan | largest difference |\n|---|---|---|", flush=True)
-    passes = [trained(name, given) for name in given.names]
+    passes = [trained(name, given) for name in named(given.names)]
     sys.exit(not all(passes))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +12,12 @@ from support.public.others import OTHERS
 from support.public.vision import VISION
 from torch import Tensor, nn
 
+Plain = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
+
 TRANSFORMERS = {**LANGUAGE, **VISION}
-NAMES = (*TRANSFORMERS, *OTHERS)
+PLAIN: Mapping[str, Mapping[str, Plain]] = {"others": OTHERS}
+"""By package, the models that have but one way to compute attention, and return their loss."""
+PACKAGES = {"transformers": tuple(TRANSFORMERS), **{name: tuple(PLAIN[name]) for name in PLAIN}}
 
 
 @dataclass(frozen=True)
@@ -27,9 +31,16 @@ class Public:
 def public(name: str, attention: str = "sdpa") -> Public:
     """The model of a name, always with the same weights and inputs. Raises KeyError for others."""
     torch.manual_seed(0)
-    if name in OTHERS:
-        return Public(*OTHERS[name]())
+    for models in PLAIN.values():
+        if name in models:
+            return Public(*models[name]())
     return Public(*TRANSFORMERS[name](attention))
+
+
+def named(given: Sequence[str]) -> Iterator[str]:
+    """The models of names and packages; all of them where nothing is given."""
+    for name in given or PACKAGES:
+        yield from PACKAGES.get(name, (name,))
 
 
 def call_of_loss(public: Public) -> tuple[nn.Module, tuple[Tensor, ...]]:
