@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pcg.capture.aten.pointwise import full, scaled
 from pcg.capture.aten.shapes import joined, narrowed, reshaped
 from pcg.capture.fallback import draws
+from pcg.capture.regions import place_of
+from pcg.errors import InputError
 from pcg.graph.graph import Value, apply
 from pcg.graph.torch_calls import returns_memory
 from pcg.lazy import torch
@@ -36,16 +38,19 @@ MOST_LISTED = 64
 """Numbers of a tensor that has no other description."""
 
 
-def constants(program: ExportedProgram, named: Container[str]) -> Mapping[fx.Node, Value]:
+def constants(
+    program: ExportedProgram, named: Container[str], where: str
+) -> Mapping[fx.Node, Value]:
     """What the program's other nodes read of those that depend on nothing but constants. A tensor
-    whose name is among ``named`` is none: the module has it, and may have another one next time."""
+    whose name is among ``named`` is none: the module has it, and may have another one next time.
+    Raises InputError for one that torch cannot compute, which it only sees now."""
     graph, computed = program.graph, _held(program, named)
     fixed = _calculable(graph, computed)
     made: dict[fx.Node, Value] = {}
     for node in graph.nodes:
         if node not in fixed or fixed.issuperset(node.users):
             continue
-        tensor = _computed(node, computed)
+        tensor = _computed(node, computed, where)
         value = _value(tensor) if isinstance(tensor, torch.Tensor) else None
         if value is not None:
             made[node] = value
@@ -87,7 +92,7 @@ def _is_function(node: fx.Node) -> bool:
     return hasattr(target, "_opname") and not returns_memory(target._opname) and not draws(node)
 
 
-def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+def _computed(node: fx.Node, known: dict[fx.Node, Any], where: str) -> Any:
     """A node's value, and with it those of all that it depends on."""
     pending = [node]
     while pending:
@@ -102,7 +107,11 @@ def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
         args, kwargs = torch.fx.map_arg((last.args, last.kwargs), known.__getitem__)
         here = {"device": "cpu"} if "device" in kwargs else {}
         target: Any = last.target
-        known[last] = target(*args, **{**kwargs, **here})
+        try:
+            known[last] = target(*args, **{**kwargs, **here})
+        except (RuntimeError, IndexError) as error:
+            problem = f"{target} of constants cannot be computed: {error}"
+            raise InputError(place_of(last, where), problem) from error
     return known[node]
 
 

@@ -92,7 +92,7 @@ def capture(
     program = export(module, inputs, TABLE.keys(), where)
     signature = program.graph_signature
     outputs = _outputs(program, where)
-    fixed = constants(program, named_tensors(module))
+    fixed = constants(program, named_tensors(module), where)
     live = ancestors(outputs, lambda node: node not in fixed, read_by)
     frozen = frozen_parameters(module, program, outputs[0])
     leaves = Leaves(module, signature, live, frozen, examples(program), where)

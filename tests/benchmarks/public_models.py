@@ -1,38 +1,53 @@
-"""Print the table of public models in the docs: what of each is captured.
+"""Print the table of public models in the docs: what of each is captured, and what planning gains.
 
-PYTHONPATH=.:tests python tests/benchmarks/public_models.py
+    PYTHONPATH=.:tests python tests/benchmarks/public_models.py [--nodes 4] [NAME ...]
+
+The status is 1 where a plan is slower than data parallelism, or a function that is kept whole takes
+over 1% of the step.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
 import warnings
 
-import torch
-from support.public.compared import Loss, compared, row
-from support.public.language import LANGUAGE
-from support.public.others import OTHERS
-from support.public.vision import VISION
+from support.public.compared import compared
+from support.public.every import TRANSFORMERS, call_of_loss, named, public
+from support.public.planned import HEADINGS, holds, planned, row
 
 from pcg.errors import InputError
 
 
 def main() -> None:
     """One line for each model and way to compute attention."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", help="models or packages, by default all")
+    parser.add_argument("--attention", choices=("sdpa", "eager", "both"), default="both")
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds of a search")
+    given = parser.parse_args()
     warnings.simplefilter("ignore")
-    for attention in ("sdpa", "eager"):
-        for name, make in {**LANGUAGE, **VISION}.items():
-            torch.manual_seed(0)
-            model, given = make(attention)
-            try:
-                line = row(
-                    f"{name}, {attention}", *compared(Loss(model, given), (*given.values(),))
-                )
-            except InputError as error:
-                line = f"| {name}, {attention} | refused | {error.args[-1]} | |"
-            print(line, flush=True)
-    for name, of in OTHERS.items():
-        torch.manual_seed(0)
-        print(row(name, *compared(*of())), flush=True)
+    print(f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}", flush=True)
+    both = ("sdpa", "eager") if given.attention == "both" else (given.attention,)
+    passes = [
+        shown(name, attention, given)
+        for name in named(given.names)
+        for attention in (both if name in TRANSFORMERS else ("",))
+    ]
+    sys.exit(not all(passes))
+
+
+def shown(name: str, attention: str, given: argparse.Namespace) -> bool:
+    """Print the line of a model; whether it keeps the promises."""
+    try:
+        captured, seconds = compared(*call_of_loss(public(name, attention)))
+    except InputError as error:
+        print(f"| {name} | {attention} | refused: {error} |", flush=True)
+        return False
+    made = planned(public(name, attention), given.nodes, given.budget)
+    print(row(name, attention, captured, seconds, made), flush=True)
+    return holds(made)
 
 
 if __name__ == "__main__":

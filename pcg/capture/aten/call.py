@@ -19,12 +19,14 @@ WIDER: Mapping[str, Sequence[str]] = {
     "float16": ("float32", "float64"),
     "bfloat16": ("float32", "float64"),
     "float32": ("float64",),
+    "float64": ("float32",),
     "uint8": ("int16", "int32", "int64"),
     "int8": ("int16", "int32", "int64"),
     "int16": ("int32", "int64"),
     "int32": ("int64",),
 }
-"""Formats that hold all numbers of another of their kind."""
+"""Formats that hold all numbers of another of their kind. The two wide ones of real numbers stand
+for one: a graph computes in that of its weights, and one in float64 is not rounded on its way."""
 
 
 def holds(old: str, new: str) -> bool:

@@ -146,3 +146,19 @@ def test_values_are_not_computed() -> None:
         shapes = Tied()
     graph = capture(shapes, (ids.to("meta"), ids.to("meta"))).graph
     assert graph == capture(Tied(), (ids, ids.clone())).graph
+
+
+@pytest.mark.parametrize("kept", [torch.float32, torch.float64])
+def test_the_wide_formats_are_one(kept: torch.dtype) -> None:
+    """As losses of ``transformers`` are, which ask for float32: a graph in float64 is not rounded.
+    A narrow format rounds."""
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return (x * w).float().logsumexp(1).double().sum()
+
+    def rounded(x: Tensor, w: Tensor) -> Tensor:
+        return (x * w).bfloat16().float().sum()
+
+    rows = ROWS.to(kept)
+    assert "_to_copy" not in print_graph(capture(Given(function).to(kept), (rows,)).graph)
+    assert "_to_copy" in print_graph(capture(Given(rounded).to(kept), (rows,)).graph)

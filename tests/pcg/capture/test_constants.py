@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from support.graphs.torch_functions import default_dtype
 from torch import Tensor, nn
 
 from pcg.capture import capture
+from pcg.errors import InputError
 from runtime.train.check import evaluate
 
 SIZES = st.integers(1, 6)
@@ -62,3 +64,21 @@ def test_operators_give_the_same_numbers(constants: list[Tensor]) -> None:
         _, *results = evaluate(made.graph, leaves)
     for one, expected in zip(results, constants, strict=True):
         torch.testing.assert_close(one, expected, rtol=0, atol=0)
+
+
+class TooLarge(nn.Module):
+    """A mask as CLIP makes it, which in double precision torch refuses by a float32 default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.full((3, 3), torch.finfo(x.dtype).min)
+        return (self.weight * x + mask).sum()
+
+
+def test_what_torch_cannot_compute_is_refused_by_its_line() -> None:
+    assert not capture(TooLarge(), (torch.ones(3, 3),)).opaque
+    with pytest.raises(InputError, match=r"test_constants\.py: line \d+: aten\.full.*overflow"):
+        capture(TooLarge().double(), (torch.ones(3, 3).double(),))

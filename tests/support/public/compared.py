@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,10 +35,3 @@ def compared(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Captured, f
     assert found.error is not None, found.reason
     assert found.error < NEAR, found.error
     return captured, seconds
-
-
-def row(name: str, captured: Captured, seconds: float) -> str:
-    """A line of the table in the docs."""
-    without = Counter(target.split(".")[1] for target in captured.opaque)
-    named = ", ".join(f"{count} {target}" for target, count in without.items()) or "none"
-    return f"| {name} | {len(captured.graph.operators)} | {named} | {seconds:.1f} |"

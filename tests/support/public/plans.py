@@ -1,0 +1,54 @@
+"""Plans that cut a tiny model for real, each in a way of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from support.paths import ROOT
+from support.public.training import RANKS, Subject
+
+from pcg.machine import load_machine
+from pcg.plan.plan import Plan
+from search.choices import Dimension, Mode
+from substitutions.audit.locate import of_module
+from substitutions.rules.store import load_library
+from unity.support.planners import planner_of
+
+MACHINE = str(ROOT / "tests" / "data" / "two-devices.toml")
+"""Its links are so fast that a small model is cut."""
+BUDGET = 15.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """A planner, and what it may cut; everything without that."""
+
+    planner: str
+    dimensions: frozenset[Dimension] | None = None
+    mode: Mode = Mode.PARALLEL
+
+
+WAYS: Mapping[str, Way] = {
+    "data": Way("data-parallel"),
+    "zero": Way("zero"),
+    "tensor": Way("joint", frozenset(Dimension) - {Dimension.DATA, Dimension.PIPELINE}),
+    "joint": Way("joint", mode=Mode.JOINT),
+    "pipeline": Way("pipeline"),
+}
+
+
+def plan_of(subject: Subject, way: str) -> Plan:
+    """The plan of a way, for ``RANKS`` devices; its batch norms are those of the whole batch."""
+    asked, library = WAYS[way], load_library()
+    machine = load_machine(MACHINE).with_nodes(RANKS // 2)
+    planner = planner_of(
+        asked.planner, machine, library, BUDGET, "adam", None, asked.mode, asked.dimensions
+    )
+    found = planner.plan("public", subject.captured.graph).plan
+    return of_module(found, subject.captured, library.rules)
+
+
+def is_cut(plan: Plan) -> bool:
+    """Whether several devices compute."""
+    return len({device for view in plan.views.values() for device in view.devices}) > 1
