@@ -25,7 +25,7 @@ from pcg.graph.graph import Graph, Value
 from pcg.graph.opaque import Opaque, opaque_nodes
 from pcg.lazy import torch
 from pcg.plan.check import check_graph
-from pcg.plan.naming import NamingFile, ParameterFile
+from pcg.plan.naming import NamingFile
 from pcg.plan.statistics import RunningFile, groups_of
 from pcg.plan.text import node_names
 
@@ -61,10 +61,7 @@ class Captured:
     @property
     def naming(self) -> NamingFile:
         """What the leaves are called in the module."""
-        parameters = {
-            w.leaf: ParameterFile(names=(w.parameter, *w.aliases), transposed=w.transposed)
-            for w in self.weights
-        }
+        parameters = {w.leaf: w.record for w in self.weights}
         return NamingFile(parameters=parameters, inputs=self.inputs, buffers=dict(self.buffers))
 
     @property
@@ -170,7 +167,9 @@ class _Walk:
 
     def _converted(self, node: fx.Node) -> Known:
         if node.op == "placeholder":
-            return self.leaves.value(node)
+            return () if self.leaves.is_part(node) else self.leaves.value(node)
+        if (stack := self.leaves.stack(node)) is not None:
+            return stack
         if node.target is operator.getitem:
             source, at = node.args
             return self._picked(source, at)

@@ -19,6 +19,7 @@ from pcg.capture.regions import STOPS, ancestors, changed_by, open_regions
 from pcg.capture.watch import refuse_hooks, watched
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
+from pcg.mixtures.blocks import without_loops
 
 if TYPE_CHECKING:
     from torch import Tensor, fx
@@ -45,7 +46,7 @@ def export(
     and functions whose backward is not their forward's derivative.
     """
     refuse_hooks(module, where)
-    with watched(module, where) as watching:
+    with watched(module, where) as watching, without_loops(module):
         program = _exported(module, inputs, kept, where)
     for place, use in watching.uses:
         check_use(use, place)
