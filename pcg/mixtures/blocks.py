@@ -32,10 +32,10 @@ Forward = Callable[[Any, "Tensor"], Any]
 @dataclass(frozen=True)
 class Known:
     """A kind of block. ``matrices``: what its experts call their linear layers, to the gate, up
-    and down; ``has``: what else it needs."""
+    and down, if they are modules; ``has``: what else it needs."""
 
     forward: Callable[..., Any]
-    matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    matrices: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
     has: tuple[str, ...] = ()
 
 

@@ -57,13 +57,16 @@ class ParameterFile(FileModel):
             return dict(zip(self.stacked, whole.unbind(), strict=True))
         return dict.fromkeys(self.names, whole)
 
-    def misfit(self, shape: Sequence[int], state: Mapping[str, Tensor]) -> str | None:
-        """What is wrong with the shapes of the module's tensors for a weight of this one."""
+    def misfit(
+        self, shape: Sequence[int], state: Mapping[str, Tensor]
+    ) -> tuple[str, list[int], list[int]] | None:
+        """The first of the module's tensors that does not fit a weight of this shape: its name, its
+        shape, and what is expected."""
         wanted = self.turned(shape)[1:] if self.stacked else self.turned(shape)
         for own in self.parts:
             name = next(name for name in own if name in state)
             if tuple(state[name].shape) != wanted:
-                return f"{name} has shape {list(state[name].shape)}, expected {list(wanted)}"
+                return name, list(state[name].shape), list(wanted)
         return None
 
     def turned(self, shape: Sequence[int]) -> tuple[int, ...]:

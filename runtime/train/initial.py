@@ -185,8 +185,9 @@ class Initial:
                 known = naming.parameter(leaf.name)
             if (name := known.lacking(state)) is not None:
                 return f"has no {name}, which the plan's model has"
-            if (problem := known.misfit(leaf.shape, state)) is not None:
-                return f"{problem} by the plan"
+            if (misfit := known.misfit(leaf.shape, state)) is not None:
+                name, given, wanted = misfit
+                return f"{name} has shape {given}, expected {wanted} by the plan"
         return ""
 
     def _agree(self, problem: str) -> None:

@@ -71,8 +71,9 @@ def fill(
         parameter = naming.parameter(piece.leaf.name)
         if (name := parameter.lacking(state)) is not None:
             raise InputError(path, f"has no parameter {name}")
-        if (problem := parameter.misfit(piece.leaf.shape, state)) is not None:
-            raise InputError(path, problem)
+        if (misfit := parameter.misfit(piece.leaf.shape, state)) is not None:
+            name, given, expected = misfit
+            raise InputError(path, f"{name}: expected shape {expected}, got {given}")
         value = parameter.weight(state)
         weights[piece.register].copy_(value[as_slices(piece.region)])
 

@@ -69,4 +69,4 @@ class Words(Module):
             x = x + made
             losses += [load_balancing_loss(routing), router_z_loss(routing)]
         loss = torch.nn.functional.mse_loss(x, y)
-        return loss + self.balance * torch.stack(losses).sum()
+        return loss + self.balance * torch.stack(losses).sum() if self.balance else loss
