@@ -19,7 +19,6 @@ from pcg.capture.regions import STOPS, ancestors, changed_by, open_regions
 from pcg.capture.watch import refuse_hooks, watched
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
-from pcg.mixtures.blocks import without_loops
 
 if TYPE_CHECKING:
     from torch import Tensor, fx
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 CHOOSES = "GuardOnDataDependentSymNode"
 """What torch raises where a program would depend on the values of a tensor."""
+HINT = "; for a mixture of experts there is unity.nn"
 _OWN = frozenset({__file__, watch.__file__, functions.__file__})
 
 
@@ -46,7 +46,7 @@ def export(
     and functions whose backward is not their forward's derivative.
     """
     refuse_hooks(module, where)
-    with watched(module, where) as watching, without_loops(module):
+    with watched(module, where) as watching:
         program = _exported(module, inputs, kept, where)
     for place, use in watching.uses:
         check_use(use, place)
@@ -78,7 +78,8 @@ def _exported(
             kind = type(error).__name__
             problem = f"torch.export: {kind}: {_first_line(error)}"
             if kind == CHOOSES:
-                problem = f"chooses by the values of a tensor, which no graph can follow ({kind})"
+                problem = "chooses by the values of a tensor, which no graph can follow"
+                problem = f"{problem} ({kind}){HINT}"
             raise InputError(_line_at_fault(error, where), problem) from error
 
 

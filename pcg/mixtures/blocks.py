@@ -70,6 +70,13 @@ def without_loops(module: Module) -> Generator[Mapping[str, int]]:
             vars(part).pop("forward", None)
 
 
+def told(blocks: tuple[str, int]) -> str:
+    """What happened to blocks of a kind, in a line."""
+    kind, count = blocks
+    how = "each expert takes all tokens, and counts 0 where it was not chosen"
+    return f"{count} x {kind} without its loop: {how}"
+
+
 def _are_alike(experts: Any, matrices: Sequence[str]) -> bool:
     """Whether experts are a list of modules with these linear layers, and of one shape."""
     if not isinstance(experts, torch.nn.ModuleList) or not len(experts):

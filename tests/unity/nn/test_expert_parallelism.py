@@ -81,14 +81,16 @@ def trained(model: nn.Module) -> Trained:
     return Trained(losses, {n: t.detach().clone() for n, t in model.state_dict().items()})
 
 
-@pytest.fixture(scope="module", params=["routed", "apart"])
+@pytest.fixture(scope="module", params=[pytest.param("routed", marks=pytest.mark.soak), "apart"])
 def planned(request: pytest.FixtureRequest) -> tuple[str, unity.PlannedModel]:
     """The model's name and the fastest plan; without rewrites, which take longer to try."""
     name: str = request.param
     x, y = batch_of(0)
     model = made(name)
-    options = {"machine": MACHINE, "batch": len(x), "mode": "parallel", "quiet": True}
-    return name, unity.optimize(model, (x[:1], y[:1]), **options)
+    example = x[:1], y[:1]
+    return name, unity.optimize(
+        model, example, machine=MACHINE, batch=len(x), mode="parallel", quiet=True
+    )
 
 
 def test_the_fastest_plan_cuts_between_experts(planned: tuple[str, unity.PlannedModel]):
@@ -99,7 +101,7 @@ def test_the_fastest_plan_cuts_between_experts(planned: tuple[str, unity.Planned
     products = [n for n in plan.plan.graph.operators if n.name == "batch_matmul"]
     for product in products:
         for operand in product.inputs:
-            assert [d for d in operand.type.degrees.dims] == [RANKS, 1, 1]
+            assert list(operand.type.degrees.dims) == [RANKS, 1, 1]
     said = plan.to_dtensor().parameters
     experts = {key: cut for key, cut in said.items() if "router" not in key}
     assert len(experts) == (3 if name == "routed" else 4)
