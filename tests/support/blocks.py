@@ -24,7 +24,8 @@ class Expert(nn.Module):
     def __init__(self, width: int, hidden: int, names: tuple[str, str, str], bias: bool) -> None:
         super().__init__()
         self.names, self.act_fn = names, nn.SiLU()
-        for name, sizes in zip(names, ((width, hidden), (width, hidden), (hidden, width))):
+        shapes = (width, hidden), (width, hidden), (hidden, width)
+        for name, sizes in zip(names, shapes, strict=True):
             self.add_module(name, nn.Linear(*sizes, bias=bias))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,6 +46,7 @@ class _BySoftmax(nn.Module):
 
     norm_topk_prob = True
     jitter_noise = 0.0
+    experts: nn.ModuleList
 
     def __init__(self, width: int, count: int, top_k: int) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class _BySoftmax(nn.Module):
         expert_mask = f.one_hot(selected, num_classes=self.num_experts).permute(2, 1, 0)
         expert_hit = torch.greater(expert_mask.sum(dim=(-1, -2)), 0).nonzero()
         for expert_idx in expert_hit:
-            layer = self.experts[expert_idx]
+            layer: Any = self.experts[expert_idx]
             idx, top_x = torch.where(expert_mask[expert_idx].squeeze(0))
             current = hidden_states[None, top_x].reshape(-1, width)
             out.index_add_(0, top_x, layer(current) * routing_weights[top_x, idx, None])
@@ -98,6 +100,8 @@ class Qwen2MoeSparseMoeBlock(_BySoftmax):
 
 class Gate(nn.Module):
     """DeepSeek-V3's choice, without groups."""
+
+    e_score_correction_bias: Tensor
 
     def __init__(self, width: int, count: int, top_k: int) -> None:
         super().__init__()

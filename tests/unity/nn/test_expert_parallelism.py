@@ -40,8 +40,8 @@ class Apart(nn.Module):
 
     @staticmethod
     def linear(layers: nn.ModuleList, x: Tensor) -> Tensor:
-        weights = torch.stack([layer.weight for layer in layers])
-        biases = torch.stack([layer.bias for layer in layers])
+        weights = torch.stack([layer.get_parameter("weight") for layer in layers])
+        biases = torch.stack([layer.get_parameter("bias") for layer in layers])
         return x @ weights.transpose(1, 2) + biases[:, None]
 
 
