@@ -41,7 +41,7 @@ class Resuming:
         on all of them where it cannot be written."""
         engine = self.engine
         running = (shard for _, shard in engine.executor.running.shards())
-        shards = [*self._weights(), *self._others(), *running, *self._states(optimizer)]
+        shards = [*self.shards_of(optimizer), *self._others(), *running]
         plan = engine.plan
         names = [own for leaf in engine.leaves for own in plan.naming.parameter(leaf).parts]
         names += [(name,) for name in self.kept]
@@ -76,13 +76,18 @@ class Resuming:
         self._make_states(contents, optimizer)
         others = (shard for shard in self._others() if shard.name in contents)
         running = (shard for _, shard in engine.executor.running.shards())
-        shards = [*self._weights(), *others, *running, *self._states(optimizer)]
+        shards = [*self.shards_of(optimizer), *others, *running]
         checkpoint.load(engine.world, newest, shards)
         for leaf, name in engine.naming.buffers.items():
             if name in known:
                 engine.load(leaf, self.kept[name])
         engine.number = newest.manifest.batches or 0
         return newest.manifest.updates
+
+    def shards_of(self, optimizer: Optimizer | None) -> Iterator[Shard]:
+        """This rank's pieces of weights, and of what an optimizer keeps for them."""
+        yield from self._weights()
+        yield from self._states(optimizer)
 
     def _weights(self) -> Iterator[Shard]:
         for leaf, parameter in self._held():

@@ -46,7 +46,7 @@ class _BySoftmax(nn.Module):
 
     norm_topk_prob = True
     jitter_noise = 0.0
-    experts: nn.ModuleList
+    experts: Any
 
     def __init__(self, width: int, count: int, top_k: int) -> None:
         super().__init__()
