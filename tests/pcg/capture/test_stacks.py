@@ -122,10 +122,9 @@ def test_what_is_not_trained_or_has_two_names_is_no_part(change: str):
 
 def test_stacks_whose_names_differ_alike_have_names_of_their_own():
     def read(own: Experts, x: Tensor) -> Tensor:
-        own_layers: list[Tensor] = [
-            own.get_submodule(f"more.{i}").get_parameter("weight") for i in range(4)
-        ]
-        return made(x, torch.stack(own_layers[:2])).sum() + made(x, torch.stack(own_layers[2:]))
+        named = dict[str, Tensor](own.named_parameters())
+        first, last = ([named[f"more.{i}.weight"] for i in part] for part in ((0, 1), (2, 3)))
+        return made(x, torch.stack(first)).sum() + made(x, torch.stack(last))
 
     module = Experts(read)
     module.more = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))

@@ -133,7 +133,8 @@ def test_what_four_ranks_write_is_all_of_it(name: str):
     whole: dict[str, Tensor] = {}
     for shard in (shard for shards, _ in found for shard in shards if shard.writes):
         target = whole.setdefault(shard.name, torch.full(shard.shape, torch.nan).double())
-        at = [slice(o, o + n) for o, n in zip(shard.offsets, shard.tensor.shape, strict=True)]
+        ends = zip(shard.offsets, shard.tensor.shape, strict=True)
+        at = tuple(slice(start, start + size) for start, size in ends)
         assert target[at].isnan().all()
         target[at] = shard.tensor.detach().double()
     assert not any(tensor.isnan().any() for tensor in whole.values())
