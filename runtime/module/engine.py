@@ -257,13 +257,14 @@ class Engine:
 def _check_ties(plan: Plan, tensors: Mapping[str, Tensor]) -> None:
     """Raise InputError where parameters are one tensor in the module and several in the plan, or
     the other way round: as after ``.to("meta")``, which takes shared parameters apart."""
-    first: dict[int, tuple[str, str]] = {}
-    every = (own for parameter in plan.naming.parameters.values() for own in parameter.parts)
-    for names in every:
+    first: dict[int, tuple[tuple[str, int], str]] = {}
+    weights = plan.naming.parameters.items()
+    parts = [((leaf, i), own) for leaf, p in weights for i, own in enumerate(p.parts)]
+    for part, names in parts:
         known = [name for name in names if name in tensors]
         for name in known:
-            own, other = first.setdefault(id(tensors[name]), (names[0], name))
-            if own != names[0]:
+            own, other = first.setdefault(id(tensors[name]), (part, name))
+            if own != part:
                 problem = f"{other} and {name} are one tensor, expected two as in the plan"
                 raise InputError(f"model {plan.model_name}", problem)
         if len({id(tensors[name]) for name in known}) > 1:
