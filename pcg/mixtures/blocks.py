@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pcg.errors import InputError
 from pcg.lazy import torch
-from pcg.mixtures.routed import everywhere, mixed
+from pcg.mixtures.routed import everywhere, in_places, mixed, places_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,11 +38,23 @@ class Known:
     forward: Callable[..., Any]
     matrices: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
     has: tuple[str, ...] = ()
+    capacity_factor: float | None = None
+    """Where it is given, experts have only so many places for the tokens of a row of the batch."""
+
+    def of(self, block: Module) -> Callable[..., Any]:
+        """What a block of this kind computes."""
+        return partial(self.forward, block, self) if self.matrices else partial(self.forward, block)
 
 
 def equal_form(block: Module) -> Callable[..., Any] | None:
     """A function of the same value as a block's ``forward``; None for a block that is not known, or
     that someone has changed."""
+    known = known_kind(block)
+    return None if known is None else known.of(block)
+
+
+def known_kind(block: Module) -> Known | None:
+    """What is known of a block; nothing of one that someone has changed."""
     kind = type(block)
     path = kind.__module__.split(".")
     known = KNOWN.get(kind.__name__)
@@ -51,7 +64,7 @@ def equal_form(block: Module) -> Callable[..., Any] | None:
         return None
     if known.matrices and not _are_alike(block.experts, known.matrices):
         return None
-    return partial(known.forward, block, known) if known.matrices else partial(known.forward, block)
+    return known
 
 
 @contextmanager
@@ -68,6 +81,25 @@ def without_loops(module: Module) -> Generator[Mapping[str, int]]:
     finally:
         for part in changed:
             vars(part).pop("forward", None)
+
+
+def limit_capacity(model: Module, capacity_factor: float) -> int:
+    """Let the experts of a public model's blocks take at most ``capacity_factor`` x tokens x top_k
+    / experts tokens of each row of a batch, from now on, also where torch runs it. How many blocks
+    these are. Parameters stay as they are. What finds no place counts nothing, as ``unity.nn``
+    says; so the model is no longer that of ``transformers``, and it takes that much less arithmetic
+    and memory. Raises InputError for a number that is none, and a model without such blocks."""
+    if not 0.0 < capacity_factor < float("inf"):
+        problem = f"capacity_factor is {capacity_factor}, expected a number above 0"
+        raise InputError("limit_capacity", problem)
+    known = [(part, kind) for part in model.modules() if (kind := known_kind(part)) is not None]
+    limited = [(part, kind) for part, kind in known if kind.matrices]
+    if not limited:
+        problem = "has no blocks of experts that are known, expected a model of transformers"
+        raise InputError(type(model).__name__, problem)
+    for part, kind in limited:
+        part.forward = replace(kind, capacity_factor=capacity_factor).of(part)
+    return len(limited)
 
 
 def told(blocks: tuple[str, int]) -> str:
@@ -115,9 +147,15 @@ def _gated(experts: Any, matrices: Sequence[str]) -> Callable[[Tensor], Tensor]:
 
 
 def _routed(block: Any, known: Known, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """What the chosen experts make of rows [tokens, width], in the format of these."""
-    run = _gated(block.experts, known.matrices)
-    return everywhere(x, chosen, weights, len(block.experts), run).to(x.dtype)
+    """What the chosen experts make of [batch, tokens, width], in the format of these. ``chosen``
+    and ``weights``: [batch x tokens, top_k]."""
+    run, experts, top_k = _gated(block.experts, known.matrices), len(block.experts), chosen.shape[1]
+    if known.capacity_factor is None:
+        made = everywhere(x.view(-1, x.shape[-1]), chosen, weights, experts, run)
+        return made.view(x.shape).to(x.dtype)
+    chosen, weights = (part.view(*x.shape[:2], top_k) for part in (chosen, weights))
+    places = places_of(x.shape[1], experts, top_k, known.capacity_factor)
+    return in_places(x, chosen, weights, experts, places, run).to(x.dtype)
 
 
 def _by_softmax(block: Any, known: Known, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,19 +170,17 @@ def _by_softmax(block: Any, known: Known, hidden_states: Tensor) -> tuple[Tensor
     weights, chosen = torch.topk(scores, block.top_k, dim=-1)
     if getattr(block, "norm_topk_prob", True):
         weights = weights / weights.sum(dim=-1, keepdim=True)
-    out = _routed(block, known, rows, chosen, weights.to(rows.dtype))
+    out = _routed(block, known, x, chosen, weights.to(x.dtype))
     if hasattr(block, "shared_expert"):
-        shared = block.shared_expert(rows)
-        out = out + torch.sigmoid(block.shared_expert_gate(rows)) * shared
-    return out.view(x.shape), logits
+        out = out + torch.sigmoid(block.shared_expert_gate(x)) * block.shared_expert(x)
+    return out, logits
 
 
 def _by_gate(block: Any, known: Known, hidden_states: Tensor) -> Tensor:
     """DeepSeek's: a router of its own, and experts that take all tokens."""
     x = hidden_states
     chosen, weights = block.gate(x)
-    rows = x.view(-1, x.shape[-1])
-    return _routed(block, known, rows, chosen, weights).view(x.shape) + block.shared_experts(x)
+    return _routed(block, known, x, chosen, weights) + block.shared_experts(x)
 
 
 def _clamped(

@@ -71,11 +71,11 @@ def in_places(
     place = is_of.cumsum(1).gather(2, ranked.unsqueeze(-1)).squeeze(-1) - 1
     found = place < places
     own = ranked * places + place
-    token = torch.arange(tokens, device=x.device).repeat(top_k).expand(groups, top_k * tokens)
+    choice = torch.arange(top_k * tokens, device=x.device).expand(groups, top_k * tokens)
     # One place more, for those that find none.
     taken = torch.zeros(groups, experts * places + 1, dtype=torch.int64, device=x.device)
-    taken = taken.scatter(1, torch.where(found, own, experts * places), token)[:, :-1]
-    given = _rows(x, taken).view(groups, experts, places, width)
+    taken = taken.scatter(1, torch.where(found, own, experts * places), choice)[:, :-1]
+    given = _rows(x, taken % tokens).view(groups, experts, places, width)
     made = run(given.transpose(0, 1).reshape(experts, groups * places, width))
     made = made.view(experts, groups, places, -1).transpose(0, 1)
     back = _rows(made.reshape(groups, experts * places, -1), torch.where(found, own, 0))

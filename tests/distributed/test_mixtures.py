@@ -65,7 +65,7 @@ def test_experts_on_four_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     products = [n for n in load_plan("plan.json").graph.operators if n.name == "batch_matmul"]
     assert len(products) == 3
     assert all(list(n.inputs[1].type.degrees.dims) == [4, 1, 1] for n in products)
-    assert unity("audit", "plan.json", "--model", named) == 0
+    assert unity("audit", "plan.json", "--model", named, "--machine", str(MACHINE)) == 0
     start = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
     ran(*start, "loop.py", folder=tmp_path)
     ran("loop.py", folder=tmp_path)

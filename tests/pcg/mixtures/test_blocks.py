@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pcg.capture import capture
 from pcg.errors import InputError
-from pcg.mixtures.blocks import equal_form, without_loops
+from pcg.mixtures.blocks import equal_form, limit_capacity, without_loops
 from runtime.train.eager import compare_module
 
 BLOCKS: dict[str, Callable[[int, int], nn.Module]] = {
@@ -124,6 +124,37 @@ def test_a_block_that_lacks_what_its_kind_has_is_not_known():
     block = MixtralSparseMoeBlock(6, 4, 4, 2)
     gone(block)
     assert equal_form(block) is None
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen2", "deepseek-v3"])
+def test_capacity_of_public_blocks(name: str):
+    """With places for all it is the loop; with fewer, rows of the batch do not see each other, and
+    the graph is what torch runs, under the same names."""
+    torch.manual_seed(1)
+    block = BLOCKS[name](4, 2)
+    module, x = WithLoss(block).double(), torch.randn(4, 3, 6, dtype=torch.float64)
+    expected, names = module(x), list(module.state_dict())
+    assert limit_capacity(module, 100.0) == 1
+    torch.testing.assert_close(module(x), expected, rtol=1e-6, atol=1e-6)
+    with pytest.raises(InputError, match="has no blocks of experts that are known"):
+        limit_capacity(module, 1.0)
+    del block.forward
+    limit_capacity(module, 0.5)
+    assert not torch.allclose(module(x), expected, rtol=1e-3)
+    rows = torch.stack([module(row) for row in x.split(1)]).sum()
+    torch.testing.assert_close(rows, module(x), rtol=1e-6, atol=1e-6)
+    assert list(module.state_dict()) == names
+    captured = capture(module, (x,))
+    assert len([w for w in captured.weights if w.stacked]) == 3
+    found = compare_module(module, (x,), captured, "model")
+    assert found.error is not None, found
+    assert found.error < 1e-8
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_capacity_that_is_none(factor: float):
+    with pytest.raises(InputError, match="expected a number above 0"):
+        limit_capacity(WithLoss(MixtralSparseMoeBlock(6, 4, 4, 2)), factor)
 
 
 def test_blocks_are_as_they_were_after_an_error():

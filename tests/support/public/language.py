@@ -116,7 +116,9 @@ LANGUAGE: Mapping[str, Maker] = {
         **GROUPS,
         topk_method="group_limited_greedy",
     ),
-    "deepseek-v3": causal(t.DeepseekV3Config, t.DeepseekV3ForCausalLM, **GROUPS, qk_head_dim=16),
+    "deepseek-v3": causal(
+        t.DeepseekV3Config, t.DeepseekV3ForCausalLM, **GROUPS, num_key_value_heads=4
+    ),
     "mixtral with noise": causal(
         t.MixtralConfig,
         t.MixtralForCausalLM,
