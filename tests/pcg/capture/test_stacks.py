@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import a_third
 from torch import Tensor, nn
 
 from pcg.capture import capture
@@ -89,7 +90,7 @@ def checked(module: Experts) -> list[ParameterFile]:
     return list(records.values())
 
 
-@pytest.mark.parametrize("name", STACKED)
+@pytest.mark.parametrize("name", a_third(STACKED))
 def test_a_stack_is_one_weight(name: str):
     torch.manual_seed(0)
     read, shapes = STACKED[name]
@@ -103,7 +104,7 @@ def test_parts_are_in_the_order_of_the_stack():
     assert record.names == ("layers.*.weight",)
 
 
-@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize("name", a_third(APART))
 def test_other_stacks_are_operators(name: str):
     torch.manual_seed(0)
     assert not [r for r in checked(Experts(APART[name])) if r.stacked]

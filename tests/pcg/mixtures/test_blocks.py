@@ -13,6 +13,7 @@ from support.blocks import (
     Qwen2MoeSparseMoeBlock,
     WithLoss,
 )
+from support.cases import a_third
 from torch import Tensor, nn
 
 from pcg.capture import capture
@@ -50,7 +51,7 @@ def test_values_and_gradients_are_those_of_the_loop(name: str, count: int, top_k
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", a_third(BLOCKS))
 def test_a_graph_has_experts_as_a_dimension(name: str):
     torch.manual_seed(0)
     module, inputs = WithLoss(BLOCKS[name](4, 2)), (torch.randn(4, 3, 6),)
@@ -111,7 +112,7 @@ def gone(block: MixtralSparseMoeBlock) -> None:
     del block.top_k
 
 
-@pytest.mark.parametrize("change", [adapted, uneven, renamed, patched, more])
+@pytest.mark.parametrize("change", a_third([adapted, uneven, renamed, patched, more]))
 def test_what_is_not_known_is_left_alone_and_refused_by_its_line(change):
     block = MixtralSparseMoeBlock(6, 4, 4, 2)
     change(block)
@@ -126,7 +127,7 @@ def test_a_block_that_lacks_what_its_kind_has_is_not_known():
     assert equal_form(block) is None
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen2", "deepseek-v3"])
+@pytest.mark.parametrize("name", a_third(["qwen2", "mixtral", "deepseek-v3"]))
 def test_capacity_of_public_blocks(name: str):
     """With places for all it is the loop; with fewer, rows of the batch do not see each other, and
     the graph is what torch runs, under the same names."""
