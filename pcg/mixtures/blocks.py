@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-Forward = Callable[[Any, "Tensor"], Any]
-"""What a block computes of [batch, tokens, width]."""
-
 
 @dataclass(frozen=True)
 class Known:
@@ -56,9 +53,8 @@ def equal_form(block: Module) -> Callable[..., Any] | None:
 def known_kind(block: Module) -> Known | None:
     """What is known of a block; nothing of one that someone has changed."""
     kind = type(block)
-    path = kind.__module__.split(".")
     known = KNOWN.get(kind.__name__)
-    if path[:2] != ["transformers", "models"] or known is None or "forward" in vars(block):
+    if known is None or not _is_public(kind) or "forward" in vars(block):
         return None
     if not all(hasattr(block, name) for name in known.has):
         return None
@@ -110,7 +106,8 @@ def told(blocks: tuple[str, int]) -> str:
 
 
 def _are_alike(experts: Any, matrices: Sequence[str]) -> bool:
-    """Whether experts are a list of modules with these linear layers, and of one shape."""
+    """Whether experts are a list of public modules with these linear layers, and of one shape, of
+    which nobody has changed what they compute."""
     if not isinstance(experts, torch.nn.ModuleList) or not len(experts):
         return False
     shapes: set[tuple[object, ...]] = set()
@@ -120,9 +117,20 @@ def _are_alike(experts: Any, matrices: Sequence[str]) -> bool:
             return False
         if any(type(layer) is not torch.nn.Linear for layer in layers):
             return False
+        if not _is_public(type(expert)) or any(map(_is_changed, expert.modules())):
+            return False
         kind = type(expert), type(getattr(expert, "act_fn", None))
         shapes.add((*kind, *((t.shape, t.dtype) for layer in layers for t in _tensors(layer))))
     return len(shapes) == 1
+
+
+def _is_public(kind: type[Module]) -> bool:
+    return kind.__module__.startswith("transformers.models.")
+
+
+def _is_changed(part: Any) -> bool:
+    """Whether a module computes something else than its class says."""
+    return "forward" in vars(part) or bool(part._forward_hooks or part._forward_pre_hooks)
 
 
 def _tensors(layer: Any) -> list[Tensor]:

@@ -20,6 +20,7 @@ def public(model: str) -> Any:
     return move
 
 
+@public("mixtral")
 class Expert(nn.Module):
     def __init__(self, width: int, hidden: int, names: tuple[str, str, str], bias: bool) -> None:
         super().__init__()

@@ -84,7 +84,8 @@ class Router(Module):
         if self.scores == "softmax of chosen":
             weights = weights.softmax(-1)
         elif self.normalize:
-            weights = weights / weights.sum(-1, keepdim=True)
+            # All of the sigmoids may be 0.
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         return Routing(chosen, weights.to(x.dtype) * self.scale, logits)
 
     def _scored(self, logits: Tensor) -> Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
 from support.blocks import (
     DeepseekV3MoE,
+    Expert,
     GptOss,
     MixtralSparseMoeBlock,
     Qwen2MoeSparseMoeBlock,
@@ -108,11 +110,22 @@ def more(block: MixtralSparseMoeBlock) -> None:
     block.experts[0].scale = nn.Parameter(torch.ones(1))
 
 
+def hooked(block: MixtralSparseMoeBlock) -> None:
+    block.experts[2].w2.register_forward_hook(lambda module, args, out: 2.0 * out)
+
+
+def another(block: MixtralSparseMoeBlock) -> None:
+    block.experts[0].__class__ = type("Mine", (Expert,), {})
+    block.experts[1].forward = block.experts[0].forward
+
+
 def gone(block: MixtralSparseMoeBlock) -> None:
     del block.top_k
 
 
-@pytest.mark.parametrize("change", a_third([adapted, uneven, renamed, patched, more]))
+@pytest.mark.parametrize(
+    "change", a_third([adapted, uneven, renamed, patched, more, hooked, another])
+)
 def test_what_is_not_known_is_left_alone_and_refused_by_its_line(change):
     block = MixtralSparseMoeBlock(6, 4, 4, 2)
     change(block)
@@ -145,6 +158,9 @@ def test_capacity_of_public_blocks(name: str):
     rows = torch.stack([module(row) for row in x.split(1)]).sum()
     torch.testing.assert_close(rows, module(x), rtol=1e-6, atol=1e-6)
     assert list(module.state_dict()) == names
+    again = deepcopy(module)
+    nn.init.zeros_(next(again.parameters()))
+    assert not torch.allclose(again(x), module(x), rtol=1e-3)
     captured = capture(module, (x,))
     assert len([w for w in captured.weights if w.stacked]) == 3
     found = compare_module(module, (x,), captured, "model")
