@@ -115,7 +115,11 @@ def hooked(block: MixtralSparseMoeBlock) -> None:
 
 
 def another(block: MixtralSparseMoeBlock) -> None:
-    block.experts[0].__class__ = type("Mine", (Expert,), {})
+    for expert in block.experts:
+        expert.__class__ = type("Mine", (Expert,), {})
+
+
+def swapped(block: MixtralSparseMoeBlock) -> None:
     block.experts[1].forward = block.experts[0].forward
 
 
@@ -123,9 +127,10 @@ def gone(block: MixtralSparseMoeBlock) -> None:
     del block.top_k
 
 
-@pytest.mark.parametrize(
-    "change", a_third([adapted, uneven, renamed, patched, more, hooked, another])
-)
+CHANGES = (adapted, uneven, renamed, patched, more, hooked, another, swapped)
+
+
+@pytest.mark.parametrize("change", a_third(CHANGES))
 def test_what_is_not_known_is_left_alone_and_refused_by_its_line(change):
     block = MixtralSparseMoeBlock(6, 4, 4, 2)
     change(block)
