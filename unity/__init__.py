@@ -3,7 +3,8 @@
     plan = unity.optimize(model, inputs, machine="dgx-h100", nodes=2)
     model = unity.parallelize(model, plan)
 
-Functions are loaded at their first use, as torch takes seconds to load.
+``unity.nn`` has layers to write models with. Functions are loaded at their first use, as torch
+takes seconds to load.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pcg.errors import InputError, NegativeAnswer, UnityError
+    from unity import nn as nn
     from unity.api import (
         ParallelModule,
         PlannedModel,
@@ -30,6 +32,7 @@ __all__ = [
     "PlannedModel",
     "UnityError",
     "load_plan",
+    "nn",
     "optimize",
     "parallelize",
 ]
@@ -41,7 +44,7 @@ class _Package(ModuleType):
     """The package, whose functions keep their names when the command of the same name is loaded."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (name in __all__ and isinstance(value, ModuleType)):
+        if name == "nn" or not (name in __all__ and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 
@@ -51,6 +54,8 @@ sys.modules[__name__].__class__ = _Package
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "nn":
+        return import_module("unity.nn")
     return getattr(import_module("pcg.errors" if name in _ERRORS else "unity.api"), name)
 
 

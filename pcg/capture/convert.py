@@ -24,8 +24,9 @@ from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Graph, Value
 from pcg.graph.opaque import Opaque, opaque_nodes
 from pcg.lazy import torch
+from pcg.mixtures.blocks import told, without_loops
 from pcg.plan.check import check_graph
-from pcg.plan.naming import NamingFile, ParameterFile
+from pcg.plan.naming import NamingFile
 from pcg.plan.statistics import RunningFile, groups_of
 from pcg.plan.text import node_names
 
@@ -57,14 +58,13 @@ class Captured:
     draws: tuple[str, ...] = ()
     """The inputs of the graph that are random numbers of the module, in the order in which it draws
     them (``pcg.capture.aten.random``). Those that no output needs are left out."""
+    notes: tuple[str, ...] = ()
+    """What people have to know of it, a line each."""
 
     @property
     def naming(self) -> NamingFile:
         """What the leaves are called in the module."""
-        parameters = {
-            w.leaf: ParameterFile(names=(w.parameter, *w.aliases), transposed=w.transposed)
-            for w in self.weights
-        }
+        parameters = {w.leaf: w.record for w in self.weights}
         return NamingFile(parameters=parameters, inputs=self.inputs, buffers=dict(self.buffers))
 
     @property
@@ -89,7 +89,8 @@ def capture(
     or is no training graph, and for groups that its batch norms cannot take.
     """
     check_momentum(module, where)
-    program = export(module, inputs, TABLE.keys(), where)
+    with without_loops(module) as blocks:
+        program = export(module, inputs, TABLE.keys(), where)
     signature = program.graph_signature
     outputs = _outputs(program, where)
     fixed = constants(program, named_tensors(module), where)
@@ -118,7 +119,8 @@ def capture(
     normed = (node for node in program.graph.nodes if node in live)
     statistics = running_statistics(module, signature, normed, _given, name)
     drawn = tuple(name for name in walk.draws if name in read)
-    return Captured(graph, leaves.weights, inputs_read, buffers, statistics, groups, drawn)
+    weights, notes = leaves.weights, tuple(map(told, blocks.items()))
+    return Captured(graph, weights, inputs_read, buffers, statistics, groups, drawn, notes)
 
 
 def _outputs(program: ExportedProgram, where: str) -> list[fx.Node]:
@@ -170,7 +172,9 @@ class _Walk:
 
     def _converted(self, node: fx.Node) -> Known:
         if node.op == "placeholder":
-            return self.leaves.value(node)
+            return () if self.leaves.is_part(node) else self.leaves.value(node)
+        if (stack := self.leaves.stack(node)) is not None:
+            return stack
         if node.target is operator.getitem:
             source, at = node.args
             return self._picked(source, at)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 CHOOSES = "GuardOnDataDependentSymNode"
 """What torch raises where a program would depend on the values of a tensor."""
+HINT = "; for a mixture of experts there is unity.nn"
 _OWN = frozenset({__file__, watch.__file__, functions.__file__})
 
 
@@ -77,7 +78,8 @@ def _exported(
             kind = type(error).__name__
             problem = f"torch.export: {kind}: {_first_line(error)}"
             if kind == CHOOSES:
-                problem = f"chooses by the values of a tensor, which no graph can follow ({kind})"
+                problem = "chooses by the values of a tensor, which no graph can follow"
+                problem = f"{problem} ({kind}){HINT}"
             raise InputError(_line_at_fault(error, where), problem) from error
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.aten.shapes import of_torch, spread
+from pcg.capture.export import HINT
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Node, Value
 from pcg.graph.opaque import MOST_OPERANDS, TensorType, whole_or_batched
@@ -31,6 +32,9 @@ def by_its_function(
         raise InputError(where, f"{target} draws random numbers, which no plan can repeat")
     if target.namespace != NAMESPACE:
         raise InputError(where, f"{target} has no equation, and is no function of torch's own")
+    if not all(isinstance(size, int) for part in _results(node) for size in part.shape):
+        problem = f"{target} returns as much as a tensor's values say, which no graph can follow"
+        raise InputError(where, f"{problem}{HINT}")
     operands = list(dict.fromkeys(node.all_input_nodes))
     args = [_text(arg, operands, where) for arg in node.args]
     kwargs = node.kwargs.items()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.aten.moves import MOVES
 from pcg.capture.aten.shapes import swapped
+from pcg.capture.stacks import common_name, stacks, turns_matrices
 from pcg.errors import InputError
 from pcg.graph.graph import Value, leaf
 from pcg.lazy import torch
+from pcg.plan.naming import ParameterFile, swapped_last
 
 if TYPE_CHECKING:
     from torch import Tensor, fx
@@ -45,10 +48,19 @@ class Weight:
     by what the graph then stores, [in, out]."""
     aliases: tuple[str, ...] = ()
     """Further names of the parameter, where the module uses it in several places."""
+    stacked: tuple[str, ...] = ()
+    """The parameters that the weight is a stack of, if it is one (``pcg.capture.stacks``);
+    ``parameter`` is then what they go by together."""
 
     def of(self, parameter: Tensor) -> Tensor:
         """The weight from the parameter, or the parameter from the weight."""
         return parameter.mT if self.transposed else parameter
+
+    @property
+    def record(self) -> ParameterFile:
+        """For the plan file."""
+        names = (self.parameter, *self.aliases)
+        return ParameterFile(names=names, transposed=self.transposed, stacked=self.stacked)
 
 
 class Leaves:
@@ -84,6 +96,8 @@ class Leaves:
         self._constants = signature.inputs_to_lifted_tensor_constants
         self._named = {"", *named_tensors(module)}
         self._made: dict[str, tuple[Value, Weight]] = {}
+        self._stacks = stacks(live, self._single(), self._shared)
+        self._parts = {part for node in self._stacks for part in node.all_input_nodes}
         self._names: set[str] = {"return"}
         self.buffers: dict[str, str] = {}
         self.inputs: dict[object, str] = {}
@@ -91,7 +105,42 @@ class Leaves:
     @property
     def weights(self) -> tuple[Weight, ...]:
         weights = [weight for _, weight in self._made.values()]
-        return tuple(sorted(weights, key=lambda w: self._order.index(w.parameter)))
+        return tuple(sorted(weights, key=lambda w: self._order.index(w.record.in_module[0])))
+
+    def is_part(self, node: fx.Node) -> bool:
+        """Whether a placeholder is read as a part of a stack alone."""
+        return node in self._parts
+
+    def stack(self, node: fx.Node) -> Value | None:
+        """The one weight that a stack of parameters is; None for any other call."""
+        parts = self._stacks.get(node)
+        if parts is None:
+            return None
+        together = self._together(parts)
+        if together not in self._made:
+            shape = tuple(node.meta["val"].shape)
+            turned = len(shape) == 3 and turns_matrices(node, self._live)
+            name = self._fresh(together)
+            value = leaf("weight", name, swapped_last(shape) if turned else shape)
+            value = swapped(value, 1, 2) if turned else value
+            self._made[together] = value, Weight(name, together, turned, stacked=parts)
+        return self._made[together][0]
+
+    def _together(self, parts: tuple[str, ...]) -> str:
+        """What parameters go by together: their names with a star in the place of what differs."""
+        common = common_name(parts)
+        taken = {w.parameter: w.stacked for _, w in self._made.values()}
+        fresh, number = common, 1
+        while taken.get(fresh, parts) != parts or fresh in self._parameters:
+            number += 1
+            fresh = f"{common}.{number}"
+        return fresh
+
+    def _single(self) -> dict[str, str]:
+        """The parameters that are trained, by placeholder, those that have one placeholder only."""
+        names = {n: self._parameters[p] for n, p in self._parameter_of.items()}
+        count = Counter(names.values())
+        return {n: p for n, p in names.items() if count[p] == 1}
 
     def value(self, node: fx.Node) -> Value:
         """The value of a placeholder."""

@@ -2,24 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from pcg.files import FileModel, Name
 from pcg.graph.graph import Graph
+from pcg.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DRAWN = "drawn__"
 """How inputs are called that are no part of any data, but drawn in every step, as for dropout."""
 
 
 class ParameterFile(FileModel):
-    """A parameter of the module."""
+    """A parameter of the module, or several that the graph has as one weight."""
 
     names: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
-    """As in the module's ``state_dict``; several for a parameter that is used in several places."""
+    """As in the module's ``state_dict``; several for a parameter that is used in several places.
+    Where several parameters are stacked, the one name that they go by together."""
     transposed: bool = False
-    """Whether the graph's weight is its transpose."""
+    """Whether the graph's weight is its transpose: its last two dimensions are swapped."""
+    stacked: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    """The parameters that the weight holds one after the other along its first dimension, such as
+    the same matrix of all experts."""
+
+    @property
+    def parts(self) -> tuple[tuple[str, ...], ...]:
+        """The parameters of the module, each by all of its names."""
+        return tuple((name,) for name in self.stacked) or (self.names,)
+
+    @property
+    def in_module(self) -> tuple[str, ...]:
+        """All names that the module has for it."""
+        return self.stacked or self.names
+
+    def lacking(self, known: Collection[str]) -> str | None:
+        """The first parameter that is not known under any of its names."""
+        return next((own[0] for own in self.parts if not any(n in known for n in own)), None)
+
+    def weight(self, state: Mapping[str, Tensor]) -> Tensor:
+        """The weight, of the module's tensors by name; a view of one where it is one."""
+        tensors = [state[next(name for name in own if name in state)] for own in self.parts]
+        whole = torch.stack(tensors) if self.stacked else tensors[0]
+        return whole.mT if self.transposed else whole
+
+    def tensors(self, weight: Tensor) -> dict[str, Tensor]:
+        """The module's tensors under all of their names, views of the weight."""
+        whole = weight.mT if self.transposed else weight
+        if self.stacked:
+            return dict(zip(self.stacked, whole.unbind(), strict=True))
+        return dict.fromkeys(self.names, whole)
+
+    def misfit(
+        self, shape: Sequence[int], state: Mapping[str, Tensor]
+    ) -> tuple[str, list[int], list[int]] | None:
+        """The first of the module's tensors that does not fit a weight of this shape: its name, its
+        shape, and what is expected."""
+        wanted = self.turned(shape)[1:] if self.stacked else self.turned(shape)
+        for own in self.parts:
+            name = next(name for name in own if name in state)
+            if tuple(state[name].shape) != wanted:
+                return name, list(state[name].shape), list(wanted)
+        return None
+
+    def turned(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Of the weight's shape, or the place of a piece of it, what it is as the module has it,
+        and back; parts stay stacked."""
+        return swapped_last(shape) if self.transposed else tuple(shape)
+
+
+def swapped_last(shape: Sequence[int]) -> tuple[int, ...]:
+    """The last two swapped, where there are two."""
+    return (*shape[:-2], *shape[-2:][::-1])
 
 
 class NamingFile(FileModel):
@@ -35,6 +93,19 @@ class NamingFile(FileModel):
     def parameter(self, weight: str) -> ParameterFile:
         """The parameter that a weight is."""
         return self.parameters.get(weight) or ParameterFile(names=(weight,))
+
+    def problems(self, model: Graph) -> Iterator[tuple[str, str]]:
+        """What is wrong with it for a graph, by weight."""
+        for leaf in (node.leaf for node in model.leaves):
+            known = self.parameters.get(leaf.name)
+            if known is None or not known.stacked:
+                continue
+            if leaf.shape[:1] != (len(known.stacked),):
+                yield leaf.name, f"{len(known.stacked)} stacked for a weight of {list(leaf.shape)}"
+            if len({*known.stacked, *known.names}) != len(known.stacked) + 1:
+                yield leaf.name, "expected different names of what is stacked, and one for all"
+            if known.transposed and len(leaf.shape) != 3:
+                yield leaf.name, f"transposed matrices are no weight of {list(leaf.shape)}"
 
 
 def batch_of(model: Graph, naming: NamingFile) -> int:

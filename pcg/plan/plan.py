@@ -183,6 +183,9 @@ def plan_of(content: PlanFile, where: str) -> Plan:
     if pipeline and (problem := misfit(pipeline, graph, views, content.machine.devices)):
         raise InputError(f"{where}: decisions.pipeline", problem)
     groups = _norm_groups(content, model, where)
+    naming = content.naming or NamingFile()
+    for name, problem in naming.problems(model):
+        raise InputError(f"{where}: naming.parameters.{name}", problem)
     statistics = content.statistics or ()
     for number, problem in problems(statistics, model, graph, groups):
         raise InputError(f"{where}: statistics[{number}]", problem)
@@ -198,7 +201,7 @@ def plan_of(content: PlanFile, where: str) -> Plan:
         content.decisions.optimizer,
         _recomputed(graph, content, where),
         pipeline,
-        content.naming or NamingFile(),
+        naming,
         statistics,
         groups,
     )

@@ -7,7 +7,7 @@ otherwise than who wrote it.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,8 @@ from torch.distributed.checkpoint.planner import (
     WriteItem,
     WriteItemType,
 )
+
+from pcg.plan.naming import ParameterFile, swapped_last
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,20 @@ class Shard:
 
     @property
     def transposed(self) -> Shard:
-        """The same block of the transposed matrix."""
-        shape, offsets = self.shape[::-1], self.offsets[::-1]
+        """The same block of the transposed matrix, or matrices."""
+        shape, offsets = swapped_last(self.shape), swapped_last(self.offsets)
         return replace(self, shape=shape, offsets=offsets, tensor=self.tensor.mT)
+
+
+def apart(shard: Shard, key: str, parameter: ParameterFile) -> Iterator[Shard]:
+    """The blocks of the module's parameters that a block of a weight holds, which is given as the
+    module has it. ``key``: what a checkpoint calls them, with {} for the parameter's name."""
+    if not parameter.stacked:
+        yield replace(shard, name=key.format(parameter.names[0]))
+        return
+    for at, part in enumerate(shard.tensor, shard.offsets[0]):
+        name = key.format(parameter.stacked[at])
+        yield Shard(name, shard.shape[1:], shard.offsets[1:], part, shard.writes)
 
 
 class ShardSaver(SavePlanner):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pcg.lazy import torch
 from pcg.placement.region import elements, extent
+from pcg.plan.naming import swapped_last
 from runtime.program.buckets import Bucket
 
 if TYPE_CHECKING:
@@ -111,8 +112,10 @@ class GradientSync:
         for weight, size, part in zip(
             weights, sizes, self._buffers[number].split(lengths), strict=True
         ):
-            turned = weight.register in self.turned
-            self._views[weight.register] = part.view(size[::-1]).mT if turned else part.view(size)
+            if weight.register in self.turned:
+                self._views[weight.register] = part.view(swapped_last(size)).mT
+            else:
+                self._views[weight.register] = part.view(size)
 
     def _send(self, bucket: Bucket) -> None:
         number = len(self._sent)

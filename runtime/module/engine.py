@@ -43,7 +43,9 @@ class Engine:
         self.lowering, self.world, self.plan = lowering, world, lowering.plan
         self._check_alike()
         weights = [self.naming.parameter(leaf) for leaf in self.naming.parameters]
-        dtype = _format(self.plan.model_name, [tensors.get(w.names[0]) for w in weights])
+        dtype = _format(
+            self.plan.model_name, [tensors.get(n) for w in weights for n in w.in_module]
+        )
         self._validate(8 if dtype == "float64" else 4)
         self.form = precision(dtype, world.device)
         _check_ties(self.plan, tensors)
@@ -220,7 +222,7 @@ class Engine:
 
     def _is_unknown(self, tensors: Mapping[str, Tensor]) -> bool:
         """Whether rank 0, whose values count, has none."""
-        names = {name for p in self.naming.parameters.values() for name in p.names}
+        names = {name for p in self.naming.parameters.values() for name in p.in_module}
         names |= set(self.naming.buffers.values())
         return self.world.rank == 0 and any(
             tensor.is_meta for name, tensor in tensors.items() if name in names
@@ -255,12 +257,14 @@ class Engine:
 def _check_ties(plan: Plan, tensors: Mapping[str, Tensor]) -> None:
     """Raise InputError where parameters are one tensor in the module and several in the plan, or
     the other way round: as after ``.to("meta")``, which takes shared parameters apart."""
-    first: dict[int, tuple[str, str]] = {}
-    for leaf, parameter in plan.naming.parameters.items():
-        known = [name for name in parameter.names if name in tensors]
+    first: dict[int, tuple[tuple[str, int], str]] = {}
+    weights = plan.naming.parameters.items()
+    parts = [((leaf, i), own) for leaf, p in weights for i, own in enumerate(p.parts)]
+    for part, names in parts:
+        known = [name for name in names if name in tensors]
         for name in known:
-            own, other = first.setdefault(id(tensors[name]), (leaf, name))
-            if own != leaf:
+            own, other = first.setdefault(id(tensors[name]), (part, name))
+            if own != part:
                 problem = f"{other} and {name} are one tensor, expected two as in the plan"
                 raise InputError(f"model {plan.model_name}", problem)
         if len({id(tensors[name]) for name in known}) > 1:

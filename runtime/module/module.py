@@ -73,7 +73,7 @@ class ParallelModule(Module):
         super().__init__()
         tensors, names = tensors_of(model), tuple(model.state_dict(keep_vars=True))
         engine = Engine(lowering, tensors, world, seed)
-        trained = {n for leaf in engine.leaves for n in engine.naming.parameter(leaf).names}
+        trained = {n for leaf in engine.leaves for n in engine.naming.parameter(leaf).in_module}
         running = {n for group in engine.executor.running.names.values() for n in group}
         kept = {n: tensors[n].detach() for n in names if n not in trained | running}
         self._own = _Own(engine, Face.of(model), names, kept)
@@ -183,14 +183,20 @@ class ParallelModule(Module):
         return {leaf: call.tensors[name] for leaf, name in found.items()}
 
     def _register(self, names: Iterable[str]) -> None:
-        """Make shards parameters, under all names that they have in the module, in its order."""
+        """Make shards parameters, under all names that they have in the module, in its order; those
+        of parameters that are stacked under the name that these go by together."""
         engine = self._own.engine
-        leaf_of = {n: leaf for leaf in engine.leaves for n in engine.naming.parameter(leaf).names}
+        known = {leaf: engine.naming.parameter(leaf) for leaf in engine.leaves}
+        leaf_of = {name: leaf for leaf in engine.leaves for name in known[leaf].in_module}
         made: dict[str, Parameter] = {}
         for name in names:
             if (leaf := leaf_of.get(name)) is None:
                 continue
             is_first = leaf not in made
+            if known[leaf].stacked:
+                if not is_first:
+                    continue
+                (name,) = known[leaf].names
             shard = made[leaf].data if leaf in made else self._shard(leaf)
             parameter = made.setdefault(leaf, Parameter(shard))
             owner, last = self._owner(name), name.rpartition(".")[2]

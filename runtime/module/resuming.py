@@ -7,7 +7,7 @@ on from them. A checkpoint is whole or not there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from runtime.checkpoints import checkpoint
 from runtime.checkpoints.checkpoint import Manifest
 from runtime.checkpoints.contents import TensorFile
-from runtime.checkpoints.shards import Shard
+from runtime.checkpoints.shards import Shard, apart
 from runtime.job.job import AgreedError
 from runtime.job.recipe import Recipe
 from runtime.module.engine import Engine
@@ -41,9 +41,9 @@ class Resuming:
         on all of them where it cannot be written."""
         engine = self.engine
         running = (shard for _, shard in engine.executor.running.shards())
-        shards = [*self._weights(), *self._others(), *running, *self._states(optimizer)]
+        shards = [*self.shards_of(optimizer), *self._others(), *running]
         plan = engine.plan
-        names = [plan.naming.parameter(leaf).names for leaf in engine.leaves]
+        names = [own for leaf in engine.leaves for own in plan.naming.parameter(leaf).parts]
         names += [(name,) for name in self.kept]
         names += list(engine.executor.running.names.values())
         manifest = Manifest(
@@ -76,7 +76,7 @@ class Resuming:
         self._make_states(contents, optimizer)
         others = (shard for shard in self._others() if shard.name in contents)
         running = (shard for _, shard in engine.executor.running.shards())
-        shards = [*self._weights(), *others, *running, *self._states(optimizer)]
+        shards = [*self.shards_of(optimizer), *others, *running]
         checkpoint.load(engine.world, newest, shards)
         for leaf, name in engine.naming.buffers.items():
             if name in known:
@@ -84,9 +84,14 @@ class Resuming:
         engine.number = newest.manifest.batches or 0
         return newest.manifest.updates
 
+    def shards_of(self, optimizer: Optimizer | None) -> Iterator[Shard]:
+        """This rank's pieces of weights, and of what an optimizer keeps for them."""
+        yield from self._weights()
+        yield from self._states(optimizer)
+
     def _weights(self) -> Iterator[Shard]:
         for leaf, parameter in self._held():
-            yield self._shard(leaf, MODEL + self._name(leaf), parameter.data)
+            yield from self._apart(leaf, MODEL + "{}", parameter.data)
 
     def _others(self) -> Iterator[Shard]:
         first = self.engine.world.rank == 0
@@ -106,7 +111,7 @@ class Resuming:
                     continue
                 name = f"{OPTIMIZER}{self._name(leaf)}.{state}"
                 if value.shape == parameter.shape and parameter.dim():
-                    yield self._shard(leaf, name, value)
+                    yield from self._apart(leaf, f"{OPTIMIZER}{{}}.{state}", value)
                 elif not value.dim():
                     starts = [start for start, _ in self.engine.weights[leaf].region]
                     yield Shard(name, (), (), value, self.engine.counts(leaf) and not any(starts))
@@ -135,13 +140,12 @@ class Resuming:
                 yield leaf, parameter
 
     def _name(self, leaf: str) -> str:
-        return self.engine.naming.parameter(leaf).names[0]
+        """Of its first parameter."""
+        return self.engine.naming.parameter(leaf).in_module[0]
 
-    def _shard(self, leaf: str, name: str, tensor: Tensor) -> Shard:
+    def _apart(self, leaf: str, key: str, tensor: Tensor) -> Iterator[Shard]:
         """A tensor of the shape of a weight's piece, as the module has it."""
-        weight = self.engine.weights[leaf]
-        offsets: Sequence[int] = [start for start, _ in weight.region]
-        shape: Sequence[int] = weight.leaf.shape
-        if self.engine.naming.parameter(leaf).transposed:
-            offsets, shape = offsets[::-1], shape[::-1]
-        return Shard(name, tuple(shape), tuple(offsets), tensor, self.engine.counts(leaf))
+        weight, parameter = self.engine.weights[leaf], self.engine.naming.parameter(leaf)
+        offsets = parameter.turned([start for start, _ in weight.region])
+        shape = parameter.turned(weight.leaf.shape)
+        return apart(Shard("", shape, offsets, tensor, self.engine.counts(leaf)), key, parameter)

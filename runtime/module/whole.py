@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pcg.plan.naming import ParameterFile
 from runtime.module.engine import Engine
 
 
@@ -17,13 +18,21 @@ def whole_tensors(engine: Engine) -> dict[str, Tensor]:
     call together."""
     found: dict[str, Tensor] = {}
     for leaf in sorted(engine.leaves):
-        parameter, value = engine.naming.parameter(leaf), engine.whole(leaf)
-        turned = value.mT if parameter.transposed else value
-        found.update(dict.fromkeys(parameter.names, turned.detach().contiguous().cpu()))
+        parameter = engine.naming.parameter(leaf)
+        made = parameter.tensors(engine.whole(leaf))
+        # A name more is not a tensor more.
+        whole = {id(tensor): _own(tensor, parameter) for tensor in made.values()}
+        found.update({name: whole[id(tensor)] for name, tensor in made.items()})
     running = engine.executor.running
     for first, names in running.names.items():
         found.update(dict.fromkeys(names, running.tensors[first].cpu().clone()))
     return found
+
+
+def _own(tensor: Tensor, parameter: ParameterFile) -> Tensor:
+    """A tensor in memory of its own on the CPU, in its order."""
+    whole = tensor.detach().contiguous()
+    return (whole.clone() if parameter.stacked else whole).cpu()
 
 
 @torch.no_grad()
@@ -51,9 +60,8 @@ def load_whole(
         raise RuntimeError(f"load_state_dict of {engine.plan.model_name}: {problems[0]}")
     for leaf in engine.leaves:
         parameter = engine.naming.parameter(leaf)
-        name = next((name for name in parameter.names if name in state), None)
-        if name is not None:
-            engine.load(leaf, state[name].mT if parameter.transposed else state[name])
+        if parameter.lacking(state) is None:
+            engine.load(leaf, parameter.weight(state))
     for leaf, name in engine.naming.buffers.items():
         if name in state:
             engine.load(leaf, state[name])
@@ -68,8 +76,8 @@ def _shapes(engine: Engine, kept: Mapping[str, Tensor]) -> dict[str, torch.Size]
     shapes = {name: tensor.shape for name, tensor in kept.items()}
     for leaf, whole in engine.shapes.items():
         parameter = engine.naming.parameter(leaf)
-        whole = whole[::-1] if parameter.transposed else whole
-        shapes.update(dict.fromkeys(parameter.names, torch.Size(whole)))
+        own = parameter.turned(whole)[1:] if parameter.stacked else parameter.turned(whole)
+        shapes.update(dict.fromkeys(parameter.in_module, torch.Size(own)))
     running = engine.executor.running
     for first, names in running.names.items():
         shapes.update(dict.fromkeys(names, running.tensors[first].shape))

@@ -13,6 +13,7 @@ from pcg.graph.graph import Graph, Leaf, Node, topological
 from pcg.placement.region import whole_region
 from pcg.readings.evaluate import evaluate_nodes
 from runtime.execute.kernels import run_whole
+from runtime.execute.precision import in_float64
 from runtime.inputs.seeded import InputSource, initial_weight
 from runtime.job.job import Comparison, Options
 from runtime.train.optimizer import Updater
@@ -101,7 +102,8 @@ def _backward(
     total, outputs = 0.0, tuple[Tensor, ...]()
     sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     for batch in batches:
-        results = evaluate(graph, {**batch, **weights})
+        with in_float64():  # constants too
+            results = evaluate(graph, {**batch, **weights})
         loss = results[0].sum()
         total += loss.item()
         for name, gradient in zip(sums, gradients(loss, weights.values()), strict=True):

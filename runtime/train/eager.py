@@ -160,9 +160,10 @@ class _Inputs:
         self._captured = captured
         _make_double(module)
         state = tensors_of(module)
-        self.parameters = {w.leaf: state[w.parameter] for w in captured.weights}
+        records = captured.naming.parameters
+        self.parameters = {own[0]: state[own[0]] for r in records.values() for own in r.parts}
         self.leaves: dict[str, Tensor] = {
-            w.leaf: w.of(state[w.parameter]).detach().requires_grad_() for w in captured.weights
+            leaf: record.weight(state).detach().requires_grad_() for leaf, record in records.items()
         }
         self.leaves |= {
             leaf: state[name].detach().double() for leaf, name in captured.buffers.items()
@@ -214,15 +215,22 @@ def _agreement(
         worst = max(worst, _checked(name, what, own, graph, size))
     trained = list(given.parameters)
     of_module = of_module[: len(trained)]
-    of_graph = gradients(outputs_of_graph[0], [given.leaves[leaf] for leaf in trained])
     size = max((g.abs().max().item() for g in of_module if g.numel()), default=0.0) or 1e-30
-    weights = {weight.leaf: weight for weight in captured.weights}
-    names = [f"the gradient of {weights[leaf].parameter}" for leaf in trained]
+    names = [f"the gradient of {parameter}" for parameter in trained]
     if (what := _not_finite(names, of_module)) is not None:
         return ModuleAgreement(reason=f"{what} on random inputs is not finite")
-    for leaf, what, own, graph in zip(trained, names, of_module, of_graph, strict=True):
-        worst = max(worst, _checked(name, what, weights[leaf].of(own), graph, size))
+    of_graph = _by_parameter(captured, given, outputs_of_graph[0])
+    for parameter, what, own in zip(trained, names, of_module, strict=True):
+        worst = max(worst, _checked(name, what, own, of_graph[parameter], size))
     return ModuleAgreement(len(trained), worst)
+
+
+def _by_parameter(captured: Captured, given: _Inputs, loss: Tensor) -> dict[str, Tensor]:
+    """The gradients of a graph's loss, by the names of the module's parameters."""
+    records = captured.naming.parameters
+    found = gradients(loss, [given.leaves[leaf] for leaf in records])
+    pairs = zip(records.values(), found, strict=True)
+    return {name: own for record, grad in pairs for name, own in record.tensors(grad).items()}
 
 
 def _not_finite(names: Sequence[str], tensors: Sequence[Tensor]) -> str | None:

@@ -33,6 +33,7 @@ from pcg.errors import UnityError, one_line
 from pcg.graph.graph import Leaf
 from pcg.models import make_module
 from pcg.placement.region import Region, as_slices, elements, extent, whole_region
+from pcg.plan.naming import ParameterFile
 from pcg.plan.plan import Plan
 from runtime.inputs.seeded import InputSource, LeafRegion
 from runtime.job.job import AgreedError, Options
@@ -131,9 +132,7 @@ class Initial:
         naming = self.plan.naming
         if leaf in naming.buffers:
             return state[naming.buffers[leaf]]
-        parameter = naming.parameter(leaf)
-        value = state[next(name for name in parameter.names if name in state)]
-        return value.mT if parameter.transposed else value
+        return naming.parameter(leaf).weight(state)
 
     def _hand_out(
         self, state: Mapping[str, Tensor], held: Iterable[tuple[LeafRegion, Tensor]]
@@ -181,18 +180,14 @@ class Initial:
         for leaf in (node.leaf for node in self.plan.model.leaves):
             if leaf.kind != "weight" and leaf.name not in naming.buffers:
                 continue
-            names = (
-                naming.parameter(leaf.name).names
-                if leaf.kind == "weight"
-                else (naming.buffers[leaf.name],)
-            )
-            if not any(name in state for name in names):
-                return f"has no {names[0]}, which the plan's model has"
-            wanted, given = leaf.shape, tuple(self._value(leaf.name, state).shape)
-            if wanted != given:
-                if leaf.name not in naming.buffers and naming.parameter(leaf.name).transposed:
-                    wanted, given = wanted[::-1], given[::-1]
-                return f"{names[0]} has shape {list(given)}, expected {list(wanted)} by the plan"
+            known = ParameterFile(names=(naming.buffers.get(leaf.name) or leaf.name,))
+            if leaf.name not in naming.buffers:
+                known = naming.parameter(leaf.name)
+            if (name := known.lacking(state)) is not None:
+                return f"has no {name}, which the plan's model has"
+            if (misfit := known.misfit(leaf.shape, state)) is not None:
+                name, given, wanted = misfit
+                return f"{name} has shape {given}, expected {wanted} by the plan"
         return ""
 
     def _agree(self, problem: str) -> None:

@@ -69,15 +69,12 @@ def fill(
     running.fill(state)
     for piece in pieces:
         parameter = naming.parameter(piece.leaf.name)
-        name = next((n for n in parameter.names if n in state), None)
-        if name is None:
-            raise InputError(path, f"has no parameter {parameter.names[0]}")
-        value = state[name].mT if parameter.transposed else state[name]
-        wanted = piece.leaf.shape
-        if tuple(value.shape) != wanted:
-            given = list(state[name].shape)
-            expected = list(wanted[::-1] if parameter.transposed else wanted)
+        if (name := parameter.lacking(state)) is not None:
+            raise InputError(path, f"has no parameter {name}")
+        if (misfit := parameter.misfit(piece.leaf.shape, state)) is not None:
+            name, given, expected = misfit
             raise InputError(path, f"{name}: expected shape {expected}, got {given}")
+        value = parameter.weight(state)
         weights[piece.register].copy_(value[as_slices(piece.region)])
 
 

@@ -14,7 +14,7 @@ from pcg.plan.plan import Plan
 from runtime.checkpoints import checkpoint
 from runtime.checkpoints.checkpoint import Checkpoint, CheckpointError, Manifest, ScaleRecord
 from runtime.checkpoints.keeping import Keeper
-from runtime.checkpoints.shards import Shard
+from runtime.checkpoints.shards import Shard, apart
 from runtime.execute.executor import Executor, StepResult, Update
 from runtime.execute.finite import FiniteWatch, all_finite
 from runtime.job.job import (
@@ -318,9 +318,9 @@ class Training:
         scale = self._executor.loss_scale
         known = self._world.gather(sorted(leaves))
         parameters = {
-            parameter.names[0]: parameter.names[1:]
+            first: tuple(others)
             for name in sorted({name for names in known for name in names})
-            for parameter in (plan.naming.parameter(name),)
+            for first, *others in plan.naming.parameter(name).parts
         } | {first: names[1:] for first, names in self._executor.running.names.items()}
         return shards, Manifest(
             model=plan.model_name,
@@ -339,31 +339,32 @@ class Training:
         """Weights and states that this rank holds, by the names and shapes of the module."""
         weights = {weight.register: weight for weight in self._program.weights}
         for register, weight in weights.items():
-            yield self._shard("model.{}", weight, self._executor.weights[register])
+            yield from self._apart("model.{}", weight, self._executor.weights[register])
         for register, state, tensor in self._updater.states():
-            yield self._shard(f"optimizer.{{}}.{state}", weights[register], tensor)
+            yield from self._apart(f"optimizer.{{}}.{state}", weights[register], tensor)
 
     def _older(self) -> Iterator[Shard]:
         """The weights of one update before, where gradients are of those."""
         for weight in self._program.weights:
             if weight.register in self._executor.older:
-                yield self._shard("older.{}", weight, self._executor.older[weight.register])
+                older = self._executor.older[weight.register]
+                yield from self._apart("older.{}", weight, older)
 
     def _renew_older(self) -> None:
         """Begin as if the weights had been the same one update before."""
         for register, weight in self._executor.older.items():
             weight.copy_(self._executor.weights[register])
 
-    def _shard(self, key: str, weight: Weight, tensor: Tensor) -> Shard:
+    def _apart(self, key: str, weight: Weight, tensor: Tensor) -> Iterator[Shard]:
         parameter = self._lowering.plan.naming.parameter(weight.leaf.name)
         shard = Shard(
-            key.format(parameter.names[0]),
+            "",
             weight.leaf.shape,
             tuple(start for start, _ in weight.region),
             tensor,
             self._writes(weight),
         )
-        return shard.transposed if parameter.transposed else shard
+        return apart(shard.transposed if parameter.transposed else shard, key, parameter)
 
     def _named(self, register: str) -> str:
         """What the module calls a weight."""

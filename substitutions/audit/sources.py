@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from pcg.errors import InputError
 from pcg.machine import Machine
-from pcg.plan.naming import NamingFile
+from pcg.plan.naming import NamingFile, ParameterFile
 from pcg.plan.plan import Plan, machine_record
 from pcg.plan.schema import MachineFile
 from pcg.plan.statistics import RunningFile
@@ -80,12 +80,14 @@ def check_statistics(plan: Plan, name: str, expected: Sequence[RunningFile]) -> 
                 return
 
 
+def _described(parameter: ParameterFile) -> str:
+    parts = f" of {', '.join(parameter.stacked)}" if parameter.stacked else ""
+    return " = ".join(parameter.names) + parts + (", transposed" if parameter.transposed else "")
+
+
 def _places(naming: NamingFile) -> dict[str, str]:
     """What it says, by place in the file."""
-    parameters = {
-        f"parameters.{weight}": " = ".join(p.names) + (", transposed" if p.transposed else "")
-        for weight, p in naming.parameters.items()
-    }
+    parameters = {f"parameters.{weight}": _described(p) for weight, p in naming.parameters.items()}
     buffers = {f"buffers.{leaf}": buffer for leaf, buffer in naming.buffers.items()}
     inputs = {f"inputs[{i}]": str(leaf) for i, leaf in enumerate(naming.inputs)}
     return parameters | buffers | inputs

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +189,8 @@ class _Asked:
             examples = [torch.zeros(t.shape, dtype=t.dtype) for t in self.call.tensors.values()]
             return with_loss(copied, self.call, self.losses), tuple(examples)
 
-        return compare_captured(self.name, self.captured(1, 1), make)
+        alone = replace(self, batch=None).captured(1, 1)
+        return compare_captured(self.name, alone, make)
 
 
 def _parameters(model: Module) -> list[tuple[str, Parameter]]:

@@ -23,6 +23,7 @@ from torch.distributed.tensor import Placement, Replicate, Shard
 from pcg.placement import schedule as steps
 from pcg.placement.layout import Layout
 from pcg.placement.region import Region
+from pcg.plan.naming import swapped_last
 from pcg.plan.plan import Plan
 from runtime.program.lower import Lowering
 from search.report.describe import pipeline_text
@@ -175,8 +176,9 @@ def _further(plan: Plan) -> list[str]:
 
 
 def _turned(cuts: Cuts, rank: int) -> Cuts:
-    """Of the transposed matrix."""
-    return tuple(None if cut is None else rank - 1 - cut for cut in cuts)
+    """Of the transposed matrix, or matrices."""
+    order = swapped_last(range(rank))
+    return tuple(None if cut is None else order[cut] for cut in cuts)
 
 
 def _placements(cuts: Cuts) -> tuple[Placement, ...]:

@@ -88,8 +88,8 @@ class PlannedModel:
     def __str__(self) -> str:
         text = StringIO()
         print_plan(PlainConsole(file=text), self.planned, self.answer.whole)
-        if self.agreement is not None:
-            text.write(f"{self.agreement}\n")
+        agreement = [] if self.agreement is None else [str(self.agreement)]
+        text.writelines(f"{line}\n" for line in (*self.answer.notes, *agreement))
         return text.getvalue()
 
     def _repr_html_(self) -> str:

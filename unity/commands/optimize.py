@@ -88,6 +88,8 @@ class Answer:
     question: Question
     planned: Planned
     agreement: ModuleAgreement | None
+    notes: tuple[str, ...] = ()
+    """What people have to know of the graph, a line each."""
 
     @cached_property
     def whole(self) -> tuple[KeptWhole, ...]:
@@ -113,11 +115,11 @@ def run(options: Options) -> None:
     if options.report is not None:
         write_page(answer, options.report, options.rules)
     if options.as_json:
-        say_json(_record(planned, agreement, answer.whole))
+        say_json({**_record(planned, agreement, answer.whole), "notes": answer.notes})
         return
     _print_report(planned, options.out, answer.whole)
-    if agreement is not None:
-        say(str(agreement))
+    for line in (*answer.notes, *([] if agreement is None else [str(agreement)])):
+        say(line)
 
 
 def write_page(answer: Answer, path: Path, rules: Path | None) -> None:
@@ -142,7 +144,7 @@ def answered(options: Options, subject: Subject) -> Answer:
     # A profile is about the figures: it makes no other machine.
     made_for = replace(planned.plan, machine=machine_record(question.named))
     planned = replace(planned, plan=of_module(made_for, captured, library.rules))
-    return Answer(question, planned, agreement)
+    return Answer(question, planned, agreement, captured.notes)
 
 
 def _subject(options: Options) -> Subject:

@@ -62,6 +62,16 @@ DEEPSEEK = {
     "v_head_dim": 8,
     "first_k_dense_replace": 1,
 }
+EXPERTS = {
+    **SHARED,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "output_router_logits": True,
+}
+"""With the loss that balances experts."""
+GROUPS = {**DEEPSEEK, "n_routed_experts": 8, "n_group": 4, "topk_group": 2}
+"""Experts in groups, of which a router chooses some first."""
 T5 = {
     "vocab_size": WORDS,
     "d_model": 32,
@@ -100,6 +110,31 @@ LANGUAGE: Mapping[str, Maker] = {
     "gemma2": causal(t.Gemma2Config, t.Gemma2ForCausalLM, **SHARED, head_dim=8),
     "mixtral": causal(t.MixtralConfig, t.MixtralForCausalLM, **MIXTURE),
     "deepseek-v2": causal(t.DeepseekV2Config, t.DeepseekV2ForCausalLM, **DEEPSEEK),
+    "deepseek-v2 in groups": causal(
+        t.DeepseekV2Config,
+        t.DeepseekV2ForCausalLM,
+        **GROUPS,
+        topk_method="group_limited_greedy",
+    ),
+    "deepseek-v3": causal(
+        t.DeepseekV3Config, t.DeepseekV3ForCausalLM, **GROUPS, num_key_value_heads=4
+    ),
+    "mixtral with noise": causal(
+        t.MixtralConfig,
+        t.MixtralForCausalLM,
+        **MIXTURE,
+        output_router_logits=True,
+        router_jitter_noise=0.1,
+    ),
+    "qwen2-moe": causal(
+        t.Qwen2MoeConfig, t.Qwen2MoeForCausalLM, **EXPERTS, shared_expert_intermediate_size=24
+    ),
+    "qwen3-moe": causal(t.Qwen3MoeConfig, t.Qwen3MoeForCausalLM, **EXPERTS, head_dim=8),
+    "olmoe": causal(t.OlmoeConfig, t.OlmoeForCausalLM, **EXPERTS),
+    "gpt-oss": causal(t.GptOssConfig, t.GptOssForCausalLM, **MIXTURE, head_dim=8),
+    "glm4-moe": causal(
+        t.Glm4MoeConfig, t.Glm4MoeForCausalLM, **EXPERTS, head_dim=8, n_routed_experts=4
+    ),
     "bert": causal(t.BertConfig, t.BertForMaskedLM, **SIZES),
     "roberta": causal(t.RobertaConfig, t.RobertaForMaskedLM, **SIZES),
     "t5": causal(t.T5Config, t.T5ForConditionalGeneration, **T5),

@@ -1,0 +1,64 @@
+"""Find parameters that a module reads as one stack alone, such as the same matrix of all experts.
+
+Problem: experts are most often modules of their own. Put side by side they are one tensor, which
+may be cut between experts; but a graph that makes this tensor of single weights has these first, on
+each device. Method: where all that is read of some parameters is one stack of them along a new
+first dimension, the graph's weight is the stack itself, and the parameters are its parts. Exact:
+the gradients of the parts are those of the stack, part by part. Linear in the calls of a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import fx
+
+STACK = "aten.stack.default"
+
+
+def stacks(
+    live: set[fx.Node], parameters: Mapping[str, str], names: Mapping[str, Sequence[str]]
+) -> dict[fx.Node, tuple[str, ...]]:
+    """The stacks among a program's calls, each with the parameters that it is of, in order.
+
+    ``parameters``: by placeholder, of those that may be parts; ``names``: all names of each, since
+    a parameter that is used elsewhere under another name is no part.
+    """
+    found: dict[fx.Node, tuple[str, ...]] = {}
+    for node in live:
+        if str(node.target) != STACK or (node.args[1:] or (node.kwargs.get("dim", 0),))[0] != 0:
+            continue
+        parts: Any = node.args[0]
+        own = [parameters.get(part.name, "") for part in parts if _is_real_part(part, node, live)]
+        is_whole = len(own) == len(parts) == len(set(own)) > 1
+        if is_whole and all(name and len(names[name]) == 1 for name in own):
+            found[node] = tuple(own)
+    return found
+
+
+def _is_real_part(part: fx.Node, stack: fx.Node, live: set[fx.Node]) -> bool:
+    """Whether a placeholder holds real numbers that nothing but a stack reads."""
+    if part.op != "placeholder" or not part.meta["val"].is_floating_point():
+        return False
+    return live.intersection(part.users) == {stack}
+
+
+def turns_matrices(stack: fx.Node, live: set[fx.Node]) -> bool:
+    """Whether all that is read of a stack of matrices is their transposes."""
+    users = live.intersection(stack.users)
+    return all(
+        str(user.target) == "aten.transpose.int"
+        and {dim % 3 for dim in user.args[1:] if isinstance(dim, int)} == {1, 2}
+        for user in users
+    )
+
+
+def common_name(names: Sequence[str]) -> str:
+    """Names with a star for each step in which they differ: ``experts.*.weight``."""
+    steps = [name.split(".") for name in names]
+    if len({len(own) for own in steps}) > 1:
+        return f"{names[0]}.*"
+    columns = zip(*steps, strict=True)
+    return ".".join(own[0] if len(set(own)) == 1 else "*" for own in columns)

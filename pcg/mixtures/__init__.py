@@ -1,0 +1,1 @@
+"""Mixtures of experts without a loop over experts: routed tokens, and blocks of public models."""
