@@ -72,6 +72,8 @@ class Engine:
         self.seed = seed
         self.number = 0
         """Batches that went forward."""
+        self.changes = 0
+        """How often weights were given values."""
 
     @property
     def leaves(self) -> Iterable[str]:
@@ -93,14 +95,18 @@ class Engine:
         drawn = any(node.leaf.name.startswith(DRAWN) for node in self.plan.model.leaves)
         return drawn or bool(self.plan.statistics)
 
+    def check_filled(self) -> None:
+        """Raise InputError where weights have no values."""
+        if not self.is_filled:
+            problem = "has no values, as the module had none: expected load_state_dict first"
+            raise InputError(self.plan.model_name, problem)
+
     def forward(
         self, inputs: Mapping[str, Tensor], *, trains: bool, keeps: bool
     ) -> tuple[Begun, Tensor]:
         """Take a batch forward: what ``backward`` takes, and the loss of all ranks together.
         ``keeps``: whether running statistics take it in."""
-        if not self.is_filled:
-            problem = "has no values, as the module had none: expected load_state_dict first"
-            raise InputError(self.plan.model_name, problem)
+        self.check_filled()
         number = self.number
         self.world.step, self.world.doing = number + 1, "computing"
         self.fed.give(inputs)
@@ -156,6 +162,7 @@ class Engine:
     @torch.no_grad()
     def load(self, leaf: str, value: Tensor) -> None:
         """Give this rank's piece of a weight, or of what the graph reads, its values."""
+        self.changes += 1
         weight = self.weights.get(leaf)
         if weight is not None:
             self._copy(self.executor.weights[weight.register], value, weight)

@@ -1,8 +1,8 @@
-"""The loss of a step, found however a module's own is."""
+"""The loss of a step, found however a module's own is, and what else the module returns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,19 +11,46 @@ from torch import Tensor
 
 class Loss(Tensor):
     """The loss of the whole batch, one number. A loop finds it as what is returned, as ``.loss``,
-    ``["loss"]`` or ``[0]``, so that it need not know what the module itself would return. Whatever
-    is computed of it is a plain tensor."""
+    ``["loss"]`` or ``[0]``, so that it need not know what the module itself would return. What else
+    that returns is found as there, such as ``.logits``, and computed when it is asked for. Whatever
+    is computed of the loss is a plain tensor."""
 
+    _itself: Callable[[], Any]
+    _output: Any
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType, reportPrivateUsage]
+
+    @classmethod
+    def of(cls, value: Tensor, itself: Callable[[], Any]) -> Loss:
+        """``itself``: makes what the module returns."""
+        made = value.as_subclass(cls)
+        made._itself = itself
+        return made
 
     @property
     def loss(self) -> Tensor:
         return self
 
-    def __getitem__(self, place: Any) -> Tensor:
+    @property
+    def output(self) -> Any:
+        """What the module itself returns, without gradients. All ranks have to ask together."""
+        if "_output" not in self.__dict__:
+            self._output = self._itself()
+        return self._output
+
+    def __getattr__(self, name: str) -> Any:
+        # Names of Python's own are asked for by everybody, and need no module.
+        if name.startswith("_") or "_itself" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.output, name)
+
+    def __getitem__(self, place: Any) -> Any:
         if place in ("loss", 0):
             return self
-        raise KeyError(place)
+        if "_itself" not in self.__dict__:
+            raise KeyError(place)
+        return self.output[place]
 
-    def __iter__(self) -> Iterator[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         yield self
+        if "_itself" in self.__dict__ and isinstance(self.output, (tuple, list)):
+            yield from self.output[1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,8 @@ from runtime.execute.executor import Begun
 from runtime.module.calls import TARGET, Face, call_of, matched
 from runtime.module.clip import clip
 from runtime.module.engine import Engine
+from runtime.module.gradient import Gradient, Piece
+from runtime.module.itself import Itself
 from runtime.module.loss import Loss
 from runtime.module.resuming import Resuming
 from runtime.module.whole import load_whole, whole_tensors
@@ -55,6 +57,7 @@ class _Own:
     names: tuple[str, ...]
     """Of the module's state dict, in order."""
     kept: dict[str, Tensor]
+    itself: Itself
     places: list[_Place] = field(default_factory=list[_Place])
     syncs: bool = True
 
@@ -76,26 +79,59 @@ class ParallelModule(Module):
         trained = {n for leaf in engine.leaves for n in engine.naming.parameter(leaf).names}
         running = {n for group in engine.executor.running.names.values() for n in group}
         kept = {n: tensors[n].detach() for n in names if n not in trained | running}
-        self._own = _Own(engine, Face.of(model), names, kept)
+        self._own = _Own(engine, Face.of(model), names, kept, Itself(model, engine, self._shards))
         self._register(names)
         self.train(model.training)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Loss:
-        """The loss of the whole batch. Raises InputError for what does not fit the plan."""
-        engine = self._own.engine
-        if not self.training and engine.depends_on_training:
-            problem = "the plan is of the module in training mode, with dropout or batch norms"
-            advice = "expected train(), or the module itself with this one's state_dict()"
-            raise InputError("eval()", f"{problem}, {advice}")
-        inputs = self._inputs(args, kwargs)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The loss of the whole batch, and with it what the module returns, computed when that is
+        asked for. Without gradients, what is not of the plan (evaluation with dropout or batch
+        norms, no labels, another size of batch) is computed by the module itself: then it is what
+        that returns for this rank's inputs. Raises InputError for what does not fit the plan."""
         self._follow()
+        if not self._is_of_plan(args, kwargs):
+            return self._by_itself(args, kwargs)
+        engine, inputs = self._own.engine, self._inputs(args, kwargs)
         parameters = [place.parameter for place in self._own.places]
-        if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
+        if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
+            self._own.itself.forget()
+            loss = _Step.apply(self._own, inputs, self.training, *parameters)
+        else:
             _, loss = engine.forward(inputs, trains=False, keeps=self.training)
-            return loss.as_subclass(Loss)
-        loss = _Step.apply(self._own, inputs, self.training, *parameters)
         assert isinstance(loss, Tensor)
-        return loss.as_subclass(Loss)
+        then = self._own.itself.version()
+        return Loss.of(loss, lambda: self._beside_loss(args, kwargs, then))
+
+    def _is_of_plan(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the plan, and not the module itself, is to compute a call, on all ranks."""
+        engine = self._own.engine
+        if self.training and (torch.is_grad_enabled() or engine.depends_on_training):
+            return True
+        can = self.training or not engine.depends_on_training
+        if can:
+            try:
+                can = engine.fed.takes(self._inputs(args, kwargs))
+            except InputError:
+                can = False
+        return all(engine.world.gather(can))
+
+    def _by_itself(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What the module returns."""
+        own, refuses = self._own, torch.is_grad_enabled()
+        return own.itself.run(args, kwargs, own.kept, training=self.training, refuses=refuses)
+
+    def _beside_loss(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], then: Sequence[int]
+    ) -> Any:
+        """What the module returns for a batch that went forward with the weights of ``then``."""
+        own = self._own
+        if self.training and own.engine.depends_on_training:
+            problem = "but the loss are not kept, and dropout or batch norms would not be the same"
+            raise InputError("outputs", f"{problem}, expected eval()")
+        if own.itself.version() != then:
+            problem = "but the loss are of weights that have changed since"
+            raise InputError("outputs", f"{problem}, expected to be asked for before the update")
+        return self._by_itself(args, kwargs)
 
     @contextmanager
     def no_sync(self) -> Generator[None]:
@@ -162,6 +198,9 @@ class ParallelModule(Module):
         self._own.engine.is_filled |= step > 0
         return step
 
+    def _shards(self) -> list[Tensor]:
+        return [place.shard for place in self._own.places]
+
     def _resuming(self) -> Resuming:
         own = self._own
         shards = {place.leaf: place.parameter for place in own.places}
@@ -193,6 +232,10 @@ class ParallelModule(Module):
             is_first = leaf not in made
             shard = made[leaf].data if leaf in made else self._shard(leaf)
             parameter = made.setdefault(leaf, Parameter(shard))
+            if is_first and engine.world.size > 1:
+                parameter.register_post_accumulate_grad_hook(
+                    _marking(Piece(engine.world, engine.counts(leaf)))
+                )
             owner, last = self._owner(name), name.rpartition(".")[2]
             try:
                 owner.register_parameter(last, parameter)
@@ -257,9 +300,25 @@ class _Step(Function):
         gradients: list[Tensor | None] = []
         for place in own.places:
             value = found.pop(place.leaf, None)
+            if value is None and not place.shard.numel():
+                # So that all ranks have the same gradients to take norms of.
+                value = torch.zeros_like(place.shard)
+                gradients.append(value)
+                continue
             turned = own.engine.naming.parameter(place.leaf).transposed
             gradients.append(value.mT if turned and value is not None else value)
         return None, None, None, *gradients
+
+
+def _marking(piece: Piece) -> Callable[[Tensor], None]:
+    """Marks a parameter's gradient as that of a shard."""
+
+    def mark(parameter: Tensor) -> None:
+        gradient = parameter.grad
+        if gradient is not None and not isinstance(gradient, Gradient):
+            parameter.grad = Gradient.of(gradient, piece)
+
+    return mark
 
 
 def _described(tensor: Tensor) -> str:

@@ -6,7 +6,6 @@ the meta device; nothing of it is changed or copied.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pcg.capture.watch import refuse_hooks
 from pcg.errors import InputError
 from pcg.models import MAX_BATCH
 from runtime.module.calls import Call, Face, call_of
+from runtime.module.twin import twin, without_elements
 from runtime.train.eager import MOST_PARAMETERS, ModuleAgreement, compare_captured
 from runtime.train.initial import tensors_of
 from search.choices import Mode
@@ -165,7 +165,7 @@ class _Asked:
         if _is_at_hand(model) and total <= MOST_BYTES:
             made = [_repeated(tensors[name], shape) for name, shape in shapes.items()]
         else:
-            model = twin(model, _without_elements)
+            model = twin(model, without_elements)
             dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
             made = [torch.empty(s, dtype=dtypes[n], device="meta") for n, s in shapes.items()]
         # On which the example call has tensors of its own, that are no inputs.
@@ -194,30 +194,6 @@ class _Asked:
 
 def _parameters(model: Module) -> list[tuple[str, Parameter]]:
     return list(model.named_parameters(remove_duplicate=False))
-
-
-def twin(model: Module, of: Callable[[Tensor], Tensor]) -> Module:
-    """A copy of a module with other tensors in the places of its own, of which none is copied.
-    Raises InputError for a module that cannot be copied."""
-    made: dict[int, Any] = {}
-    for tensor in tensors_of(model).values():
-        if id(tensor) in made:
-            continue
-        other = of(tensor)
-        if isinstance(tensor, Parameter):
-            other = Parameter(other, requires_grad=tensor.requires_grad)
-        made[id(tensor)] = other
-    try:
-        return copy.deepcopy(model, made)
-    except Exception as error:
-        problem = (
-            f"cannot be copied ({type(error).__name__}: {error}), expected a module on the CPU"
-        )
-        raise InputError(type(model).__name__, problem) from error
-
-
-def _without_elements(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor.detach(), device="meta")
 
 
 def _with_values(tensor: Tensor) -> Tensor:
