@@ -60,6 +60,8 @@ class _Own:
     itself: Itself
     places: list[_Place] = field(default_factory=list[_Place])
     syncs: bool = True
+    is_asked_itself: bool = False
+    """Whether the module itself is to evaluate."""
 
 
 class ParallelModule(Module):
@@ -107,7 +109,7 @@ class ParallelModule(Module):
         engine = self._own.engine
         if self.training and (torch.is_grad_enabled() or engine.depends_on_training):
             return True
-        can = self.training or not engine.depends_on_training
+        can = self.training or not (engine.depends_on_training or self._own.is_asked_itself)
         if can:
             try:
                 can = engine.fed.takes(self._inputs(args, kwargs))
@@ -132,6 +134,27 @@ class ParallelModule(Module):
             problem = "but the loss are of weights that have changed since"
             raise InputError("outputs", f"{problem}, expected to be asked for before the update")
         return self._by_itself(args, kwargs)
+
+    @property
+    def itself(self) -> Module | None:
+        """The module that it was made of, without the elements of its parameters; None for one that
+        cannot be copied."""
+        return self._own.itself.module
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs that the plan was made with, by name."""
+        return tuple(name for name in self._own.engine.naming.inputs if name is not None)
+
+    @contextmanager
+    def by_itself(self) -> Generator[None]:
+        """Evaluation is by the module itself, also of what the plan could compute: what it returns
+        is of its own kind. All ranks enter together."""
+        before, self._own.is_asked_itself = self._own.is_asked_itself, True
+        try:
+            yield
+        finally:
+            self._own.is_asked_itself = before
 
     @contextmanager
     def no_sync(self) -> Generator[None]:
@@ -208,8 +231,7 @@ class ParallelModule(Module):
 
     def _inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
         """By leaf of the graph, what a call gives."""
-        face, naming = self._own.face, self._own.engine.naming
-        wanted = [name for name in naming.inputs if name is not None]
+        face, naming, wanted = self._own.face, self._own.engine.naming, self.inputs
         has_target = TARGET in wanted or not all(face.takes(name) for name in kwargs)
         call = call_of(face, args, kwargs, has_target=has_target)
         found = matched(wanted, tuple(call.tensors))
