@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 from difflib import ndiff
 from importlib import import_module
 from pathlib import Path
-from time import monotonic
 
 import pytest
 import torch
 from support.pages import ROOT, blocks
+from support.runs.torchrun import WAIT, killed, ran, torchrun
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -41,7 +38,7 @@ def make_model():
     model.loss_function = exact
     return model
 '''
-WAITS = """
+WAITS = f"""
 import os
 import sys
 from transformers import TrainerCallback
@@ -49,55 +46,13 @@ from transformers import TrainerCallback
 
 class Waits(TrainerCallback):
     def on_step_end(self, args, state, control, **others):
-        if state.global_step == 4 and not get_last_checkpoint("texts").endswith("-6"):
-            if state.log_history[0]["step"] == 1 and not Path("killed").exists():
-                print("waits to be killed:", os.getpid(), flush=True)
-                sys.stdin.read()
-                os._exit(1)
+        if state.global_step == 4 and not Path("killed").exists():
+            {WAIT}
 
 
 trainer.add_callback(Waits())
 trainer.train("""
 TRAINED = ("loss", "grad_norm", "learning_rate", "eval_loss", "step")
-
-
-def environment() -> dict[str, str]:
-    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-
-
-def torchrun(script: str) -> list[str]:
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*start, "--nproc-per-node", "2", script]
-
-
-def ran(command: list[str], folder: Path) -> None:
-    done = subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[:4000]
-
-
-def killed(command: list[str], folder: Path) -> None:
-    """Run until all ranks say that they wait to be killed."""
-    run = subprocess.Popen(
-        command, cwd=folder, env=environment(), stdout=subprocess.PIPE,
-        stdin=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    assert run.stdout is not None
-    ranks: list[int] = []
-    ends = monotonic() + 300
-    while len(ranks) < 2:
-        line = run.stdout.readline()
-        assert line
-        assert monotonic() < ends
-        if "killed" in line:
-            ranks.append(int(line.split()[-1]))
-    # Each by itself: torchrun gives them sessions of their own.
-    for process in (*ranks, run.pid):
-        os.kill(process, signal.SIGKILL)
-    run.wait()
-    run.stdout.close()
 
 
 def logged(folder: Path) -> list[dict[str, float]]:
@@ -115,8 +70,8 @@ def test_killed_and_resumed_it_trains_as_on_one_process(tmp_path: Path):
         if block.file is not None:
             (tmp_path / block.file).write_text(block.text, "utf-8")
     before, after = (tmp_path / "train_texts.py", tmp_path / "train_texts_by_plan.py")
-    lines = [path.read_text().split("\n") for path in (before, after)]
-    assert len([line for line in ndiff(*lines) if line[0] == "+"]) == 3
+    ours, theirs = (path.read_text().split("\n") for path in (after, before))
+    assert len([line for line in ndiff(theirs, ours) if line[0] == "+"]) == 3
     with (tmp_path / "my_texts.py").open("a") as file:
         file.write(EXACT)
     ran([sys.executable, before.name], tmp_path)
