@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,23 @@ FORMATS: Mapping[torch.dtype, PrecisionName] = {
     torch.float64: "float64",
 }
 """What weights may be kept in. Shorter formats are for computing, by autocast."""
+
+
+@dataclass
+class Total:
+    """The loss of all ranks together, once it has been waited for."""
+
+    loss: Tensor
+    _sum: Tensor
+    _added: Callable[[], None] | None
+
+    @torch.no_grad()
+    def wait(self) -> None:
+        """Until ranks have added up their parts of the loss."""
+        if self._added is not None:
+            self._added()
+            self._added = None
+            self.loss.copy_(self._sum.squeeze(0))
 
 
 class Engine:
@@ -103,9 +120,9 @@ class Engine:
 
     def forward(
         self, inputs: Mapping[str, Tensor], *, trains: bool, keeps: bool
-    ) -> tuple[Begun, Tensor]:
-        """Take a batch forward: what ``backward`` takes, and the loss of all ranks together.
-        ``keeps``: whether running statistics take it in."""
+    ) -> tuple[Begun, Total]:
+        """Take a batch forward: what ``backward`` takes, and the loss. ``keeps``: whether running
+        statistics take it in."""
         self.check_filled()
         number = self.number
         self.world.step, self.world.doing = number + 1, "computing"
@@ -119,8 +136,9 @@ class Engine:
         total = torch.zeros(1, dtype=torch.float64, device=self.world.device)
         if begun.loss is not None:
             total += begun.loss
-        self.world.start_all_reduce(total, self._everyone)()
-        return begun, total.squeeze(0).to(self.form.dtype)
+        added = self.world.start_all_reduce(total, self._everyone)
+        loss = torch.zeros((), dtype=self.form.dtype, device=total.device)
+        return begun, Total(loss, total, added)
 
     def backward(self, begun: Begun, scale: Tensor, *, exchanges: bool) -> dict[str, Tensor]:
         """The gradients of this rank's pieces, by leaf."""

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as trees
 
 
 class Loss(Tensor):
     """The loss of the whole batch, one number. A loop finds it as what is returned, as ``.loss``,
     ``["loss"]`` or ``[0]``, so that it need not know what the module itself would return. What else
     that returns is found as there, such as ``.logits``, and computed when it is asked for. Whatever
-    is computed of the loss is a plain tensor."""
+    is computed of the loss is a plain tensor.
+
+    Ranks add their parts of it up while the backward pass goes on: it is waited for where it is
+    looked at."""
 
     _itself: Callable[[], Any]
+    _wait: Callable[[], None]
     _output: Any
-    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType, reportPrivateUsage]
 
     @classmethod
-    def of(cls, value: Tensor, itself: Callable[[], Any]) -> Loss:
-        """``itself``: makes what the module returns."""
+    def of(cls, value: Tensor, itself: Callable[[], Any], wait: Callable[[], None]) -> Loss:
+        """``itself``: makes what the module returns; ``wait``: until the value is there."""
         made = value.as_subclass(cls)
-        made._itself = itself
+        made._itself, made._wait = itself, wait
         return made
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is not Tensor.backward:
+            for one in trees.tree_leaves((tuple(args), dict(kwargs))):
+                if isinstance(one, Loss) and "_wait" in one.__dict__:
+                    one._wait()
+        with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage]
+            return func(*args, **kwargs)
 
     @property
     def loss(self) -> Tensor:

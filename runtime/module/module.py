@@ -20,7 +20,7 @@ from pcg.errors import InputError
 from runtime.execute.executor import Begun
 from runtime.module.calls import TARGET, Face, call_of, matched
 from runtime.module.clip import clip
-from runtime.module.engine import Engine
+from runtime.module.engine import Engine, Total
 from runtime.module.gradient import Gradient, Piece
 from runtime.module.itself import Itself
 from runtime.module.loss import Loss
@@ -95,14 +95,17 @@ class ParallelModule(Module):
             return self._by_itself(args, kwargs)
         engine, inputs = self._own.engine, self._inputs(args, kwargs)
         parameters = [place.parameter for place in self._own.places]
-        if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
+        trains = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+        begun, total = engine.forward(inputs, trains=trains, keeps=self.training)
+        if trains:
             self._own.itself.forget()
-            loss = _Step.apply(self._own, inputs, self.training, *parameters)
+            loss = _Step.apply(self._own, begun, total, *parameters)
+            assert isinstance(loss, Tensor)
         else:
-            _, loss = engine.forward(inputs, trains=False, keeps=self.training)
-        assert isinstance(loss, Tensor)
+            total.wait()
+            loss = total.loss
         then = self._own.itself.version()
-        return Loss.of(loss, lambda: self._beside_loss(args, kwargs, then))
+        return Loss.of(loss, lambda: self._beside_loss(args, kwargs, then), total.wait)
 
     def _is_of_plan(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether the plan, and not the module itself, is to compute a call, on all ranks."""
@@ -304,11 +307,10 @@ class _Step(Function):
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, own: _Own, inputs: Mapping[str, Tensor], keeps: bool, *shards: Tensor
+        ctx: Any, own: _Own, begun: Begun, total: Total, *shards: Tensor
     ) -> Tensor:
-        begun, loss = own.engine.forward(inputs, trains=True, keeps=keeps)
-        ctx.own, ctx.begun, ctx.syncs = own, begun, own.syncs
-        return loss
+        ctx.own, ctx.begun, ctx.total, ctx.syncs = own, begun, total, own.syncs
+        return total.loss
 
     @staticmethod
     @once_differentiable
@@ -319,6 +321,7 @@ class _Step(Function):
             raise InputError("backward", "a second time through one loss, expected forward again")
         ctx.begun = None
         found = own.engine.backward(begun, gradient, exchanges=ctx.syncs)
+        ctx.total.wait()
         gradients: list[Tensor | None] = []
         for place in own.places:
             value = found.pop(place.leaf, None)
