@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from runtime.train.initial import tensors_of
 from search.choices import Mode
 from unity.api.losses import Loss, Losses, with_loss
 from unity.api.planned import PlannedModel, check_module
+from unity.api.shrunk import shorter, shrunk
 from unity.commands.optimize import Subject, answered, check, load
 from unity.optimize import Options
 
@@ -174,14 +175,13 @@ class _Asked:
 
     def agreement(self) -> ModuleAgreement:
         """The module beside its graph, for the batch of one device."""
-        count = sum(parameter.numel() for parameter in self.model.parameters())
-        if count > MOST_PARAMETERS:
-            problem = f"it has {count:,} parameters, more than {MOST_PARAMETERS:,}"
-            return ModuleAgreement(reason=problem)
-        others = set(tensors_of(self.model)) - {n for n, _ in _parameters(self.model)}
-        tensors = tensors_of(self.model)
-        if unknown := sorted(name for name in others if tensors[name].is_meta):
-            return ModuleAgreement(reason=f"{unknown[0]} has no values on the meta device")
+        problem = self._too_large_or_unknown()
+        if problem is not None:
+            return self._of_a_copy() or ModuleAgreement(reason=problem)
+        return self._against(self.captured(1, 1))
+
+    def _against(self, captured: Captured) -> ModuleAgreement:
+        """The module beside a graph of it."""
 
         def make(begin: Callable[[], object]) -> tuple[Module, tuple[Any, ...]]:
             begin()
@@ -189,7 +189,38 @@ class _Asked:
             examples = [torch.zeros(t.shape, dtype=t.dtype) for t in self.call.tensors.values()]
             return with_loss(copied, self.call, self.losses), tuple(examples)
 
-        return compare_captured(self.name, self.captured(1, 1), make)
+        return compare_captured(self.name, captured, make)
+
+    def _too_large_or_unknown(self) -> str | None:
+        """Why the module itself cannot be compared."""
+        tensors, parameters = tensors_of(self.model), _parameters(self.model)
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        if count > MOST_PARAMETERS:
+            return f"it has {count:,} parameters, more than {MOST_PARAMETERS:,}"
+        others = set(tensors) - {name for name, _ in parameters}
+        unknown = sorted(name for name in others if tensors[name].is_meta)
+        return f"{unknown[0]} has no values on the meta device" if unknown else None
+
+    def _of_a_copy(self) -> ModuleAgreement | None:
+        """A small copy beside its own graph; None where there is none that can be captured. Raises
+        InputError where they differ."""
+        if (found := shrunk(self.model)) is None:
+            return None
+        model, words = found
+        call = replace(self.call, **_shorter(self.call))
+        asked = replace(self, model=model, name=f"{self.name}, {words}", call=call)
+        try:
+            captured = asked.captured(1, 1)
+        except InputError:
+            return None
+        return replace(asked._against(captured), copy=words)
+
+
+def _shorter(call: Call) -> dict[str, Any]:
+    """The parts of a call with short texts."""
+    tensors = shorter(dict(call.tensors))
+    bound, targets = call.with_tensors(tuple(tensors.values()))
+    return {"arguments": dict(bound.arguments), "targets": targets, "tensors": tensors}
 
 
 def _parameters(model: Module) -> list[tuple[str, Parameter]]:
