@@ -46,6 +46,14 @@ class Loss(Tensor):
         with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage]
             return func(*args, **kwargs)
 
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        """A plain tensor."""
+        return self.detach().clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Saved as a plain tensor."""
+        return self.detach().__reduce_ex__(protocol)
+
     @property
     def loss(self) -> Tensor:
         return self

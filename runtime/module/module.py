@@ -327,8 +327,7 @@ class _Step(Function):
             value = found.pop(place.leaf, None)
             if value is None and not place.shard.numel():
                 # So that all ranks have the same gradients to take norms of.
-                value = torch.zeros_like(place.shard)
-                gradients.append(value)
+                gradients.append(torch.zeros_like(place.shard))
                 continue
             turned = own.engine.naming.parameter(place.leaf).transposed
             gradients.append(value.mT if turned and value is not None else value)

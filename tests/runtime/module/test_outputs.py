@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from copy import deepcopy
 
 import pytest
@@ -152,6 +153,18 @@ def test_weights_are_gathered_once_until_they_change():
                 # Not counted as a change by torch.
                 module.get_parameter("norm.weight").data.mul_(change)
             same(model(batch_of(0)["ids"])["logits"], expected(batch_of(0)["ids"])["logits"])
+
+
+def test_a_loss_is_copied_and_saved_as_a_number():
+    model = parallel(words(), ALONE, World())
+    with torch.no_grad():
+        loss = model(**batch_of(0)).loss
+    file = io.BytesIO()
+    torch.save(loss, file)
+    file.seek(0)
+    for other in (deepcopy(loss), torch.load(file, weights_only=True), loss * 1):
+        assert type(other) is Tensor
+        same(other, loss.detach())
 
 
 def test_what_would_be_taken_for_something_else_is_refused():
